@@ -13,7 +13,7 @@ from ridgeline.core.ops.kv_layout import KVSpec
 from ridgeline.core.ops.linear import Linear
 from ridgeline.core.ops.matrix import MatrixSpec
 from ridgeline.core.ops.op import Op
-from ridgeline.core.ops.work import CAUSAL, TOKENS, Segment, Work
+from ridgeline.core.ops.work import CAUSAL, TOKENS, StepSegment, Work
 from ridgeline.price.devices import load_card
 from ridgeline.price.op_time import communication_seconds, floor_seconds, op_seconds
 
@@ -93,5 +93,7 @@ def _op(line: dict[str, str]) -> tuple[Op, Work]:
                 attention = Attention(0, heads, KVSpec(kv_heads, dim, dim, CAUSAL, torch.bfloat16))
                 context = int(line["context"])
                 decode = Work.decode([context] * tokens)
-                return attention, decode if line["op"].startswith("decode") else Work.of([Segment(context, context)])
+                return attention, decode if line["op"].startswith("decode") else Work.of(
+                    [StepSegment(context, context)]
+                )
     raise ValueError(f"{line['id']}: no op is defined for {line['op']!r}")

@@ -12,7 +12,7 @@ Policies: `mixed` gives every running request its next token and the rest of a s
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ridgeline.core.ops.work import Reach, Segment, Work
+from ridgeline.core.ops.work import AttentionPattern, StepSegment, Work
 from ridgeline.price.device import Device
 from ridgeline.price.price import Price
 
@@ -56,7 +56,7 @@ def replay(loop: Loop, price: Price, device: Device) -> tuple[float, float]:
     return run(loop, lambda work: price.on(device, work).expected, price.reaches)
 
 
-def run(loop: Loop, seconds: Seconds, reaches: frozenset[Reach]) -> tuple[float, float]:
+def run(loop: Loop, seconds: Seconds, reaches: frozenset[AttentionPattern]) -> tuple[float, float]:
     """The same with the clock as an argument."""
     waiting, following = [_Request(at) for at in reversed(loop.arrivals())], loop.following
     live: list[_Request] = []
@@ -98,8 +98,8 @@ def _grant(live: list[_Request], loop: Loop) -> list[tuple[_Request, int]]:
     return granted
 
 
-def _work(granted: list[tuple[_Request, int]], reaches: frozenset[Reach]) -> Work:
+def _work(granted: list[tuple[_Request, int]], reaches: frozenset[AttentionPattern]) -> Work:
     ends = [request.computed + request.emitted + (count if not request.emitted else 0) for request, count in granted]
     if all(count == 1 for _, count in granted):
         return Work.decode(ends, reaches)
-    return Work.of([Segment(count, end) for (_, count), end in zip(granted, ends, strict=True)], reaches)
+    return Work.of([StepSegment(count, end) for (_, count), end in zip(granted, ends, strict=True)], reaches)

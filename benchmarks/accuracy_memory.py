@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from accuracy_replay import case_of, facts
 from ridgeline.price.engine_profile import load_engine
 from ridgeline.price.plan.device_memory import memory_of
-from ridgeline.price.plan.scenario import Case, Workload
+from ridgeline.price.plan.scenario import PlanWorkload, Scenario
 
 GIB = 2**30
 PAGE = 16
@@ -76,16 +76,16 @@ def _row(line: dict[str, str]) -> MemoryRow:
     )
 
 
-def _with_rows(case: Case, rows: int) -> Case:
+def _with_rows(case: Scenario, rows: int) -> Scenario:
     """The case with so many requests at once, where the log has another number than the engine's default."""
     if not rows:
         return case
     engine = case.setup.engine
     driven = replace(engine, memory=replace(engine.memory, rows=rows, large=None))
-    return Case(replace(case.setup, engine=driven), case.model, case.price)
+    return Scenario(replace(case.setup, engine=driven), case.model, case.price)
 
 
-def _ours(line: dict[str, str], case: Case) -> tuple[float, float]:
+def _ours(line: dict[str, str], case: Scenario) -> tuple[float, float]:
     what = line["what"]
     if what == "weights GiB":
         return case.price.weight_bytes / GIB, 0.015
@@ -94,5 +94,5 @@ def _ours(line: dict[str, str], case: Case) -> tuple[float, float]:
         return logged // (PAGE * sum(spec.bytes_per_token for spec in case.model.kv_specs)), 0.015
     # Long requests: so few that the engine's rows of logits are enough, as they were in the log.
     length = 8192 if what == "pages" else 2048
-    held = memory_of(case, Workload(length - 1, 1, step_tokens=int(line["step_tokens"]), page_size=PAGE))
+    held = memory_of(case, PlanWorkload(length - 1, 1, step_tokens=int(line["step_tokens"]), page_size=PAGE))
     return (float(held.pages), 0.10) if what == "pages" else (held.concurrency, 0.10)

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import accuracy_trust as trust
 from ridgeline.core.checkpoint import open_source
-from ridgeline.media.diffusion.diffusion_parallel import Division
+from ridgeline.media.diffusion.diffusion_parallel import ParallelDegrees
 from ridgeline.media.diffusion.eager import unfused
 from ridgeline.media.diffusion.geometry import Size
-from ridgeline.media.diffusion.pipeline_defaults import Usual, outline
-from ridgeline.media.diffusion.pipeline_price import Job, PipelinePrice
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
+from ridgeline.media.diffusion.pipeline_price import PipelinePrice, PipelineWorkload
 from ridgeline.price.devices import load_card
 from ridgeline.price.engine_profile import OWN_ENGINE, load_engine
 from ridgeline.price.physics_guard import beats_floor
@@ -37,7 +37,7 @@ class PictureRow:
     id: str
     release: str
     card: str
-    division: Division
+    division: ParallelDegrees
     size: Size
     frames: int
     steps: int
@@ -105,17 +105,17 @@ def median_error(found: Sequence[PictureRow]) -> float:
 
 
 @cache
-def _priced(release: str) -> tuple[PipelinePrice, Usual]:
+def _priced(release: str) -> tuple[PipelinePrice, PipelineDefaults]:
     source = open_source(release)
-    return PipelinePrice(outline(source)), Usual.of(source)
+    return PipelinePrice(outline(source)), PipelineDefaults.of(source)
 
 
 def _predicted(line: dict[str, str]) -> PictureRow:
     price, usual = _priced(line["release"])
     size, frames, cards = Size.parse(line["size"]), int(line["frames"]), int(line["devices"])
-    steps, texts, division = int(line["steps"]), int(line["texts"]), Division(1, int(line["sequence"]))
+    steps, texts, division = int(line["steps"]), int(line["texts"]), ParallelDegrees(1, int(line["sequence"]))
     given = usual.texts(texts)
-    job = Job(usual.layout.geometry(size, frames), steps, given, 1, usual.read(given))
+    job = PipelineWorkload(usual.layout.geometry(size, frames), steps, given, 1, usual.read(given))
     device = load_engine(OWN_ENGINE).on(load_card(line["card"]), cards)
     assert division.cards == cards
     found = price.on(device, job, None, division, unfused(line["release"]) if line["fusion"] == "eager" else None)

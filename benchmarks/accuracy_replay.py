@@ -22,12 +22,12 @@ from ridgeline.core.checkpoint.catalogue import CATALOGUE
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.recipes import PLAIN, uniform
 from ridgeline.core.ops.number_formats import KV_FORMATS, WEIGHT_FORMATS, WeightFormat, format_named
-from ridgeline.core.ops.work import LOGITS, TOKENS, AttentionSum, AttentionWork, Segment, Work
+from ridgeline.core.ops.work import LOGITS, TOKENS, AttentionSum, AttentionWork, StepSegment, Work
 from ridgeline.price.devices import load_card
 from ridgeline.price.engine_profile import load_engine
 from ridgeline.price.plan.device_memory import memory_of
 from ridgeline.price.plan.request_phases import Estimate, decode_step
-from ridgeline.price.plan.scenario import Case, Setup, Workload, one_cards_part
+from ridgeline.price.plan.scenario import Deployment, PlanWorkload, Scenario, one_cards_part
 from ridgeline.price.plan.trust import class_of
 from ridgeline.price.price import Price
 
@@ -138,7 +138,7 @@ def facts(name: str) -> list[dict[str, str]]:
 @lru_cache(maxsize=64)
 def case_of(
     model: str, card: str, devices: int, weights: str, kv: str = "", utilization: float = 0.9, engine: str = ""
-) -> Case:
+) -> Scenario:
     """A model on cards, driven by an engine as a row names it; configs come from the catalogue, else from beside the
     facts."""
     path = CATALOGUE / f"{model}.json"
@@ -148,9 +148,9 @@ def case_of(
     cached = next((f for f in KV_FORMATS if f.name == kv), None)
     recipe = replace(uniform(stored) if stored else PLAIN, kv=cached)
     driven = load_engine(published_as(engine).profile)
-    setup = Setup(load_card(card), devices, utilization=utilization, engine=driven)
+    setup = Deployment(load_card(card), devices, utilization=utilization, engine=driven)
     built = one_cards_part(fields, dtype, recipe, setup)
-    return Case(setup, built, Price(built, devices), recipe)
+    return Scenario(setup, built, Price(built, devices), recipe)
 
 
 def predict(row: Row) -> Estimate:
@@ -176,23 +176,23 @@ def predict(row: Row) -> Estimate:
     raise ValueError(f"{row.id}: no prediction is defined for the metric {row.metric!r}")
 
 
-def decode(row: Row, case: Case) -> Estimate:
+def decode(row: Row, case: Scenario) -> Estimate:
     """One decode step at the mean context of the output."""
     return Estimate.of([decode_step(case, row.batch, row.input + max(1, row.output // 2))])
 
 
-def prefill(row: Row, case: Case) -> Estimate:
+def prefill(row: Row, case: Scenario) -> Estimate:
     """All prompts of the batch in one step."""
-    work = Work.of([Segment(row.input, row.input)] * row.batch, case.price.reaches)
+    work = Work.of([StepSegment(row.input, row.input)] * row.batch, case.price.reaches)
     return Estimate.of([case.price.on(case.device, work)])
 
 
-def request(row: Row, case: Case) -> Estimate:
+def request(row: Row, case: Scenario) -> Estimate:
     """From the first prompt token to the last of the output."""
     return prefill(row, case) + decode(row, case) * (row.output - 1)
 
 
-def serve(row: Row, case: Case) -> Estimate:
+def serve(row: Row, case: Scenario) -> Estimate:
     """What requests get in a closed loop, or at a rate; no floor of it is below one prompt's, or one step's."""
     engine = case.setup.engine
     cards = row.devices if engine.own_attention else 1  # each of which has its share of the requests
@@ -208,13 +208,13 @@ def serve(row: Row, case: Case) -> Estimate:
     return Estimate(step.floor, step.bound, tpot)
 
 
-def most(row: Row, case: Case) -> Estimate:
+def most(row: Row, case: Scenario) -> Estimate:
     """The highest rate over all numbers of users that memory holds.
 
     Steadily mixed: every step gives each user a token, and runs the prompts that came in place of the requests that
     ended, `users / output` of them. Requests are at all ages, so each holds the KV of half its output.
     """
-    memory = memory_of(case, Workload(row.input, row.output, step_tokens=8192))
+    memory = memory_of(case, PlanWorkload(row.input, row.output, step_tokens=8192))
     context = row.input + max(1, row.output // 2)
     held = max(1, memory.kv_tokens // context)
     rates = []
@@ -224,9 +224,9 @@ def most(row: Row, case: Case) -> Estimate:
     return max(rates, key=lambda rate: rate.expected)
 
 
-def _prompts(row: Row, users: int, case: Case) -> Work:
+def _prompts(row: Row, users: int, case: Scenario) -> Work:
     """The prompt positions of a mixed step: `users / output` prompts, on average."""
-    one, share = Work.of([Segment(row.input, row.input)], case.price.reaches, logit_rows=0), users / row.output
+    one, share = Work.of([StepSegment(row.input, row.input)], case.price.reaches, logit_rows=0), users / row.output
     rows, attention = round(row.input * share), {}
     for reach, asked in one.attention.items():
         pairs, keys = round(asked.total.pairs * share), round(asked.total.keys * share)

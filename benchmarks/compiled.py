@@ -13,14 +13,14 @@ import time
 
 import torch
 
-from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest
 from ridgeline.media.diffusion.pipeline import Pipeline, compile_blocks
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def seconds(pipeline: Pipeline, plan: Plan) -> tuple[float, torch.Tensor]:
+def seconds(pipeline: Pipeline, plan: DiffusionPlan) -> tuple[float, torch.Tensor]:
     """Of a step; and the latents after all."""
     texts = pipeline.encode(plan)
     start = time.perf_counter()

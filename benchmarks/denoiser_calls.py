@@ -23,7 +23,7 @@ from ridgeline import load_pipeline
 from ridgeline.backends.model_loader import load_denoiser
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.models.common.denoiser import Denoiser, Texts
-from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest
 from ridgeline.media.diffusion.noise import Noise
 from ridgeline.media.diffusion.pipeline import Pipeline
 
@@ -37,14 +37,14 @@ def widened(folder: Path, hidden: int, to: Path) -> None:
     ZImageTransformer2DModel(**config | {"dim": hidden, "n_heads": heads, "n_kv_heads": heads}).save_pretrained(to)
 
 
-def calls(denoiser: Denoiser, plan: Plan, texts: Texts) -> None:
+def calls(denoiser: Denoiser, plan: DiffusionPlan, texts: Texts) -> None:
     """Call a denoiser once a step."""
     latents = Noise(plan.seed, 1, plan.geometry.latents)()
     for step in range(plan.schedule.steps):
         denoiser(latents, plan.schedule.time(step), texts)
 
 
-def ways(pipeline: Pipeline, denoiser: Denoiser, plan: Plan) -> dict[str, Callable[[], object]]:
+def ways(pipeline: Pipeline, denoiser: Denoiser, plan: DiffusionPlan) -> dict[str, Callable[[], object]]:
     """Return the measured ways of calling a denoiser, by name."""
     texts = pipeline.encode(plan)
     return {

@@ -22,7 +22,7 @@ from ridgeline.core.ops.kv_layout import KVGroup, KVLayout, KVSpec
 from ridgeline.core.ops.work import CAUSAL
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.kv.kv_cache_manager import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling.sample_row import Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
@@ -51,7 +51,7 @@ def engine_of(running: int, *, prefix_cache: bool) -> Engine:
     layout = KVLayout(int(16 * spec.bytes_per_token), running * 64, 16, (KVGroup(spec, (0,), 16),))
     return Engine(
         executor,
-        KVLedger(layout, limits.most_of_one, prefix_cache=prefix_cache),
+        KVCacheManager(layout, limits.most_of_one, prefix_cache=prefix_cache),
         limits,
         context=8192,
         vocabulary=1000,

@@ -11,9 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.backends.cuda.triton import One, PagedAttention, Seen, Several, product
+from ridgeline.backends.cuda.triton import (
+    DecodeSequences,
+    GpuStepSequences,
+    PrefillSequences,
+    TritonPagedAttention,
+    product,
+)
 from ridgeline.backends.cuda.triton.triton_kernels import TritonKernels
-from ridgeline.backends.kernel_support import Scoring
+from ridgeline.backends.kernel_support import AttentionScoring
 from ridgeline.core.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
 from ridgeline.core.ops.matrix.operands import Operands
 from ridgeline.core.ops.number_formats import weight_format_named
@@ -104,21 +110,23 @@ def attention() -> Iterator[str]:
     """Decodes by batch and context, and prefills, beside torch's SDPA over keys that lie together."""
     heads, kv_heads, dim, size = 32, 8, 128, 16
     pages = torch.randn(1 + 140_000 // size, 2, kv_heads, size, dim, device="cuda").bfloat16()
-    given = heads, Scoring("causal", 0, dim**-0.5, None, None), pages[:, 0], pages[:, 1], torch.bfloat16, None
-    kernel = PagedAttention(*given)
+    given = heads, AttentionScoring("causal", 0, dim**-0.5, None, None), pages[:, 0], pages[:, 1], torch.bfloat16, None
+    kernel = TritonPagedAttention(*given)
     for batch, context in ((1, 512), (1, 8192), (16, 1024), (64, 512), (256, 512)):
         entries = -(-context // size)
         table = (torch.randperm(len(pages) - 1, device="cuda")[: batch * entries] + 1).int()
         offset = torch.arange(batch, device="cuda").int() * entries
         length, row = torch.full_like(offset, context), torch.arange(batch, device="cuda").int()
-        q, seen = bf16(batch, heads, dim), Seen(table, One(offset, length, row), None)
+        q, seen = bf16(batch, heads, dim), GpuStepSequences(table, DecodeSequences(offset, length, row), None)
         taken = seconds([lambda q=q, seen=seen: kernel.attend(seen, q)] * 4)  # type: ignore[misc]
         nbytes = batch * context * kv_heads * dim * 4
         yield f"decode {batch} of {context}, {kernel.splits(batch)} parts: {_rate(nbytes, taken)}"
     for length in (512, 1024, 2048, 8192):
         table = (torch.randperm(len(pages) - 1, device="cuda")[: length // size] + 1).int()
         one = torch.zeros(1, device="cuda").int()
-        seen = Seen(table, None, Several(one, one + length, one, one + length, one, length, length, length))
+        seen = GpuStepSequences(
+            table, None, PrefillSequences(one, one + length, one, one + length, one, length, length, length)
+        )
         q, kv = bf16(length, heads, dim), bf16(2, 1, kv_heads, length, dim)
         q_heads = q.transpose(0, 1)[None].contiguous()
 
@@ -135,16 +143,16 @@ def attention() -> Iterator[str]:
         yield "; ".join(told)
 
 
-class Tiled(PagedAttention):
-    """Attention whose tiles of prompts are `tile`, as PagedAttention._tile says them, over keys and values that are
-    copied out of their pages or not."""
+class Tiled(TritonPagedAttention):
+    """Attention whose tiles of prompts are `tile`, as TritonPagedAttention._tile says them, over keys and values that
+    are copied out of their pages or not."""
 
     tile, copies = PREFILL_TILES[0], False
 
-    def _tile(self, several: Several) -> tuple[int, int, int, int]:
+    def _tile(self, several: PrefillSequences) -> tuple[int, int, int, int]:
         return self.tile
 
-    def _copies(self, several: Several) -> bool:
+    def _copies(self, several: PrefillSequences) -> bool:
         return self.copies
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import torch
 
-from ridgeline.core.ops.work import AttentionSum, AttentionWork, Reach, Work
+from ridgeline.core.ops.work import AttentionPattern, AttentionSum, AttentionWork, Work
 
 PAGE = Path(__file__).with_name("gpu.md")
 _BY_HAND = "## About these figures"  # from there on the page is written by hand
@@ -143,7 +143,7 @@ def told(work: Work) -> dict[str, Any]:
 def heard(told: dict[str, Any]) -> Work:
     """The opposite."""
     attention = {
-        Reach(**reach): AttentionWork(**{name: AttentionSum(**each) for name, each in own.items()})
+        AttentionPattern(**reach): AttentionWork(**{name: AttentionSum(**each) for name, each in own.items()})
         for reach, own in told["attention"]
     }
     return Work(told["rows"], told["sequences"], attention)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from ridgeline.core.ops.work import Work
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.setup import Loaded
+from ridgeline.engine.setup import LoadedEngine
 
 BATCHES, CONTEXT = (1, 4, 16, 64, 256), 512
 PROMPTS = (128, 512, 2048, 8192)
@@ -25,7 +25,7 @@ class NotMeasured(Exception):
 class Steps:
     """Requests of a loaded model, and the steps that they take."""
 
-    def __init__(self, loaded: Loaded, works: list[Work], limit: float) -> None:
+    def __init__(self, loaded: LoadedEngine, works: list[Work], limit: float) -> None:
         """works: where each step's is put. limit: seconds of a row."""
         self.engine, self._works, self._limit = loaded.engine, works, limit
         self.begin()

@@ -18,7 +18,7 @@ from ridgeline.engine import EngineSettings, SamplingParams, StructuredOutputs
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.setup import load_engine
-from ridgeline.engine.structured_output import Guide, Guides
+from ridgeline.engine.structured_output import OutputConstraint, StructuredOutputManager
 
 PERSON = {
     "type": "object",
@@ -60,7 +60,7 @@ def main() -> None:
     steps: list[StepRecord] = []
     loaded = load_engine(options.model, EngineSettings(kv_bytes=512e6), dummy_weights=True, on_step=steps.append)
     engine = loaded.engine
-    engine.guides = guides = Guides(load_tokenizer(options.tokenizer), engine.vocabulary)
+    engine.guides = guides = StructuredOutputManager(load_tokenizer(options.tokenizer), engine.vocabulary)
     params = SamplingParams(
         structured_outputs=StructuredOutputs(json=PERSON), max_tokens=options.tokens, ignore_eos=True, seed=0
     )
@@ -68,8 +68,8 @@ def main() -> None:
     guides.guide(StructuredOutputs(regex="a"), [1], ())
     print(f"tables of {engine.vocabulary:,} tokens: {time.perf_counter() - start:.2f} s, once a model")
     masks, moves = Stopwatch(), Stopwatch()
-    Guide.allowed = masks.around(Guide.allowed)  # type: ignore[method-assign]
-    Guide.take = moves.around(Guide.take)  # type: ignore[method-assign]
+    OutputConstraint.allowed = masks.around(OutputConstraint.allowed)  # type: ignore[method-assign]
+    OutputConstraint.take = moves.around(OutputConstraint.take)  # type: ignore[method-assign]
     for row in range(options.rows):
         engine.add(GenerationRequest([row + 1] * 16, params))
     guided: list[tuple[float, float]] = []  # seconds of a step, of them for grammars

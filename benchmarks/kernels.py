@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.backends.cpu.cpu_attention import PagedAttention, Sequences
+from ridgeline.backends.cpu.cpu_attention import CpuPagedAttention, CpuStepSequences
 from ridgeline.backends.cpu.library import Library, library
-from ridgeline.backends.kernel_support import Scoring
+from ridgeline.backends.kernel_support import AttentionScoring
 from ridgeline.core.ops.matrix.operands import Operands
 
 HEADS, KV_HEADS, DIM, PAGE = 16, 8, 128, 16
@@ -107,10 +107,10 @@ def attentions(kernels: Library, dtype: torch.dtype) -> list[Job]:
         k_PKSD, v_PKSD = cache_PKSD[:, :KV_HEADS], cache_PKSD[:, KV_HEADS:]
         tables = torch.randperm(pages).view(sequences, -1)
         q_THD = torch.randn(sequences * queries, HEADS, DIM).to(dtype)
-        scoring = Scoring("causal", 0, DIM**-0.5, None, None)
-        attention = PagedAttention(kernels, HEADS, scoring, k_PKSD, v_PKSD, DIM, k_PKSD.dtype)
+        scoring = AttentionScoring("causal", 0, DIM**-0.5, None, None)
+        attention = CpuPagedAttention(kernels, HEADS, scoring, k_PKSD, v_PKSD, DIM, k_PKSD.dtype)
         starts = [n * queries for n in range(sequences + 1)]
-        step = Sequences(starts, [length] * sequences, [0] * sequences, tables.tolist())
+        step = CpuStepSequences(starts, [length] * sequences, [0] * sequences, tables.tolist())
         seen = sequences * (queries * length - queries * (queries - 1) / 2)
         jobs.append(
             Job(

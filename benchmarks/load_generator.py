@@ -23,8 +23,8 @@ import time
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ridgeline.insight.bench.bench_run import Run, run, warm_up
-from ridgeline.insight.bench.job import Data, Job, Load, Target, Wording
+from ridgeline.insight.bench.bench_run import BenchRun, run, warm_up
+from ridgeline.insight.bench.job import LoadJob, LoadPattern, LoadTarget, PromptDataset, TokensPerWord
 from ridgeline.insight.traffic.percentiles import Distribution
 
 ALLOWED = 0.02
@@ -38,7 +38,7 @@ class Case:
     first: float
     gap: float
     tokens: int
-    load: Load
+    load: LoadPattern
     processes: int = 1
 
     @property
@@ -53,13 +53,15 @@ def cases(quick: bool) -> list[Case]:
     """From one request at a time to hundreds of streams."""
     seconds = 4.0 if quick else 10.0
     return [
-        Case(20, 20, 16, Load(users=1, seconds=seconds)),
-        Case(20, 20, 16, Load(arrivals="constant", rate=9.3, seconds=seconds)),  # at 10 all streams would be in step
-        Case(20, 20, 16, Load(rate=20.0, seconds=seconds)),
-        Case(50, 20, 32, Load(rate=40.0, seconds=seconds)),
-        Case(50, 20, 32, Load(rate=40.0, seconds=seconds), processes=2),
-        Case(200, 40, 64, Load(rate=40.0, seconds=seconds)),
-        Case(500, 50, 32, Load(users=64, seconds=seconds)),
+        Case(20, 20, 16, LoadPattern(users=1, seconds=seconds)),
+        Case(
+            20, 20, 16, LoadPattern(arrivals="constant", rate=9.3, seconds=seconds)
+        ),  # at 10 all streams would be in step
+        Case(20, 20, 16, LoadPattern(rate=20.0, seconds=seconds)),
+        Case(50, 20, 32, LoadPattern(rate=40.0, seconds=seconds)),
+        Case(50, 20, 32, LoadPattern(rate=40.0, seconds=seconds), processes=2),
+        Case(200, 40, 64, LoadPattern(rate=40.0, seconds=seconds)),
+        Case(500, 50, 32, LoadPattern(users=64, seconds=seconds)),
     ]
 
 
@@ -123,11 +125,11 @@ async def serve() -> None:
 # -- the measurement --------------------------------------------------------------------------------------------------
 
 
-async def measure(case: Case, port: int) -> tuple[Run, float]:
+async def measure(case: Case, port: int) -> tuple[BenchRun, float]:
     """A run against the server, and the median of the server's lateness in milliseconds."""
     base = f"http://127.0.0.1:{port}/{case.first * 1000:.0f}/{case.gap * 1000:.0f}/{case.tokens}"
-    data = Data(input="16", output=str(case.tokens), wording=Wording())
-    job = Job(Target(base, "known"), data, case.load)
+    data = PromptDataset(input="16", output=str(case.tokens), wording=TokensPerWord())
+    job = LoadJob(LoadTarget(base, "known"), data, case.load)
     await warm_up(job, 2)
     await late_of(port)
     found = await run(job, case.processes, case.processes, None, lambda text: None)
@@ -181,7 +183,7 @@ def look(case: Case, port: int, requests: int = 40) -> Seen:
     return Seen(ttft, gap, e2e, statistics.median(late) / MS)
 
 
-def rows_of(case: Case, bare: Seen, found: Run, late: float) -> tuple[list[str], float]:
+def rows_of(case: Case, bare: Seen, found: BenchRun, late: float) -> tuple[list[str], float]:
     """The case's rows, and its greatest error as a share."""
     whole, later = case.first + (case.tokens - 1) * case.gap, late - bare.late
     known = {

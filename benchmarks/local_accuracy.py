@@ -23,7 +23,7 @@ import torch
 
 from ridgeline import __version__
 from ridgeline.backends.model_loader import load_model
-from ridgeline.backends.timed_backend import Watched
+from ridgeline.backends.timed_backend import TimedBackend
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.work import Work
 from ridgeline.engine.engine_builder import drive
@@ -31,14 +31,14 @@ from ridgeline.engine.runner import Runner
 from ridgeline.insight.calibrate.calibration import Calibration
 from ridgeline.insight.calibrate.calibration_file import load
 from ridgeline.insight.calibrate.overhead import COLD
-from ridgeline.insight.calibrate.probe import Probe, mean_pace
+from ridgeline.insight.calibrate.probe import PaceProbe, mean_pace
 from ridgeline.insight.calibrate.roofs import beyond_caches, stated_caches
 from ridgeline.insight.calibrate.steps import Stopwatch
 from ridgeline.insight.calibrate.timer import Timer
 from ridgeline.price.device import Device
 from ridgeline.price.op_time import compute_seconds, memory_seconds, op_seconds
 from ridgeline.price.price import Price, traced_calls
-from ridgeline.price.slowdown import Pace
+from ridgeline.price.slowdown import Slowdown
 from ridgeline.util.host import threads_for
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,7 +65,7 @@ counts as 48 keys more, that what counts of everything is its lower quartile, an
 decode steps from the seventh after a prompt on."""
 PAIR = 2  # runs between two probes
 TOKENS = 16  # decode steps of a run, one less
-UNCHANGED = Pace(1.0, 1.0, 1.0)
+UNCHANGED = Slowdown(1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Run:
     """A run's steps, the prefill first, with their seconds. pace: the machine's, over the undisturbed one."""
 
     steps: list[tuple[Work, float]]
-    pace: Pace
+    pace: Slowdown
 
     @property
     def off(self) -> float:
@@ -131,7 +131,7 @@ class Bench:
         self.calibration: Calibration = load(threads)
         self.device: Device = self.calibration.device()
         self.timer = Timer(torch.device("cpu"), threads)
-        self.probe, self.repeats = Probe(self.timer, beyond_caches(stated_caches(threads))), repeats
+        self.probe, self.repeats = PaceProbe(self.timer, beyond_caches(stated_caches(threads))), repeats
 
     def rows(self, name: str, model: Model, prompts: Sequence[int], runs: Sequence[Run]) -> list[Row]:
         """Prefill and decode with these prompts, from the runs nearest to the undisturbed pace."""
@@ -165,7 +165,7 @@ class Bench:
         return [Run(steps, pace) for steps in pair]
 
     def _ranked(
-        self, price: Price, work: Work, took: dict[str, float], pace: Pace, median: float
+        self, price: Price, work: Work, took: dict[str, float], pace: Slowdown, median: float
     ) -> tuple[tuple[str, float], ...]:
         """Predicted minus measured seconds of the kernel classes, the three largest first. took: at `pace`."""
         _, slowdown, classes = self._predict(price, work, pace)
@@ -174,7 +174,7 @@ class Bench:
         parts = {kernel: classes.get(kernel, 0.0) - seconds for kernel, seconds in ops.items()}
         return tuple(sorted(parts.items(), key=lambda item: -abs(item[1])))[:3]
 
-    def _predict(self, price: Price, work: Work, pace: Pace) -> tuple[float, float, dict[str, float]]:
+    def _predict(self, price: Price, work: Work, pace: Slowdown) -> tuple[float, float, dict[str, float]]:
         """Expected seconds, how many times longer they take at this pace, and the seconds by kernel class."""
         step = price.on(self.device, work)
         classes = {"between ops": step.host}
@@ -190,10 +190,10 @@ class Bench:
                 classes[kernel.name] = classes.get(kernel.name, 0.0) + priced.count * seconds
         return step.expected, slowed / step.expected, classes
 
-    def _parts(self, model: Model, prompts: Sequence[int]) -> tuple[dict[str, dict[str, float]], Pace]:
+    def _parts(self, model: Model, prompts: Sequence[int]) -> tuple[dict[str, dict[str, float]], Slowdown]:
         """What the ops of each kernel class took in the prefill and in a decode step, and the machine's pace then."""
         watch, price = Stopwatch(model, self.timer), Price(model)
-        runner, backend = partial(Runner, backend=Watched(watch)), price.backend_on(self.device)
+        runner, backend = partial(Runner, backend=TimedBackend(watch)), price.backend_on(self.device)
         space_of = {op: space for _, op, space in traced_calls(model)}
         found: dict[str, dict[str, list[float]]] = {"prefill": {}, "decode": {}}
         torch.set_num_threads(self.timer.threads)

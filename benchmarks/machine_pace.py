@@ -22,17 +22,17 @@ from pathlib import Path
 
 import torch
 
-from ridgeline.insight.calibrate.probe import Probe, mean_pace
+from ridgeline.insight.calibrate.probe import PaceProbe, mean_pace
 from ridgeline.insight.calibrate.roofs import beyond_caches, stated_caches
 from ridgeline.insight.calibrate.timer import Timer
-from ridgeline.price.slowdown import Pace
+from ridgeline.price.slowdown import Slowdown
 
 _BIN = 0.2
 """Seconds that are one sample of the pace: where a core had more time for slices they do not count for more."""
 _PROBED, _BETWEEN = 2.0, 0.05  # seconds of probes, and of nothing, when slices run, after each
 _TURNS, _PAUSE, _WRITTEN = 2000, 0.002, 50  # of a slice's loop; seconds between two; slices between two writes
 _SETTLED = 0.5  # seconds until the slices of a moment are written
-_LOST = Pace(0.88, 0.39, 0.38)
+_LOST = Slowdown(0.88, 0.39, 0.38)
 """What launches, arithmetic and memory lose of what a slice loses: 40 s of slices and probes in turn, of which a slice
 lost 0.127, a step of the tiny model 0.111, a product 0.049, reading 0.048."""
 
@@ -43,21 +43,21 @@ class Probed:
 
     since: float
     until: float
-    pace: Pace
+    pace: Slowdown
 
 
 class Cores:
     """What is known of the pace of some cores."""
 
-    def __init__(self, files: Mapping[int, Path], undisturbed: Pace) -> None:
+    def __init__(self, files: Mapping[int, Path], undisturbed: Slowdown) -> None:
         """undisturbed: seconds of the probes, as a calibration has them."""
         self._files, self._undisturbed = files, undisturbed
         timer = Timer(torch.device("cpu"), 1)
-        self._probe = Probe(timer, beyond_caches(stated_caches(1)))
+        self._probe = PaceProbe(timer, beyond_caches(stated_caches(1)))
 
     def probed(self, core: int) -> Probed:
         """Probe a core on which nothing else of ours runs."""
-        since, allowed, found = time.perf_counter(), os.sched_getaffinity(0), list[Pace]()
+        since, allowed, found = time.perf_counter(), os.sched_getaffinity(0), list[Slowdown]()
         os.sched_setaffinity(0, {core})
         while time.perf_counter() < since + _PROBED:
             found.append(self._probe().over(self._undisturbed))
@@ -65,13 +65,13 @@ class Cores:
         os.sched_setaffinity(0, allowed)
         return Probed(since, time.perf_counter(), mean_pace(found))
 
-    def pace(self, core: int, before: Probed, after: Probed) -> Pace:
+    def pace(self, core: int, before: Probed, after: Probed) -> Slowdown:
         """How many times as long as undisturbed things took between probes."""
         time.sleep(_SETTLED)  # until slices are written
         around = statistics.mean(self._slices(core, each.since, each.until) for each in (before, after))
         more = self._slices(core, before.until, after.since) / around - 1
         known = astuple(mean_pace([before.pace, after.pace]))
-        return Pace(*(pace * (1 + share * more) for pace, share in zip(known, astuple(_LOST), strict=True)))
+        return Slowdown(*(pace * (1 + share * more) for pace, share in zip(known, astuple(_LOST), strict=True)))
 
     def _slices(self, core: int, since: float, until: float) -> float:
         """Seconds of a slice between two moments, on average. A part in which the core had no time for one is as the
@@ -97,7 +97,7 @@ def one_slice() -> float:
 
 
 @contextmanager
-def watched(cores: Sequence[int], folder: Path, undisturbed: Pace) -> Iterator[Cores]:
+def watched(cores: Sequence[int], folder: Path, undisturbed: Slowdown) -> Iterator[Cores]:
     """While it lasts, the pace of these cores is written down. undisturbed: as of Cores."""
     files = {core: folder / f"pace-{core}" for core in cores}
     for file in files.values():

@@ -25,7 +25,7 @@ from ridgeline.engine.setup import load_engine
 from ridgeline.insight.simulate.engine_replay import RecordedRun, replay
 from ridgeline.insight.simulate.replica import Machine
 from ridgeline.price.devices import load_card
-from ridgeline.price.plan.scenario import ModelCache, Setup
+from ridgeline.price.plan.scenario import Deployment, ModelCache
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def record(model: str, setting: Setting, requests: int, seed: int) -> tuple[Reco
         if setting.aborts and engine.requests and draw.random() < setting.aborts:
             run.abort(draw.choice(sorted(engine.requests)))
         run.step()
-    case = ModelCache(open_source(model).config).case(Setup(load_card("h100-sxm")))
+    case = ModelCache(open_source(model).config).case(Deployment(load_card("h100-sxm")))
     return run, Machine(case, layout, setting.limits, loaded.model.context, setting.prefix_cache)
 
 

@@ -21,11 +21,11 @@ from typing import Any
 from ridgeline.core.checkpoint.source import read_config
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.machine_setup import machine_of
-from ridgeline.insight.simulate.replica import Prompts, Replica, StepPricer
-from ridgeline.insight.simulate.simulated_clock import Clock
+from ridgeline.insight.simulate.replica import PromptBuilder, SimulatedReplica, StepPricer
+from ridgeline.insight.simulate.simulated_clock import SimulatedClock
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from ridgeline.price.devices import load_card
-from ridgeline.price.plan.scenario import ModelCache, Setup
+from ridgeline.price.plan.scenario import Deployment, ModelCache
 from serving import serving
 
 
@@ -45,7 +45,7 @@ def recorded(model: str, rate: float, seconds: float) -> list[dict[str, Any]]:
 def compare(model: str, lines: Sequence[dict[str, Any]]) -> tuple[int, int]:
     """Decide every recorded step again: how many are alike, of how many."""
     head, *_ = lines
-    case = ModelCache(read_config(model)).case(Setup(load_card("h100-sxm")))
+    case = ModelCache(read_config(model)).case(Deployment(load_card("h100-sxm")))
     machine = machine_of(
         case,
         Limits(tokens=head["step_tokens"], requests=head["requests"]),
@@ -53,8 +53,8 @@ def compare(model: str, lines: Sequence[dict[str, Any]]) -> tuple[int, int]:
         pages=head["pages"],
         page_size=head["page_size"],
     )
-    clock = Clock()
-    replica = Replica(machine, clock, StepPricer(case.price, case.device), Prompts())
+    clock = SimulatedClock()
+    replica = SimulatedReplica(machine, clock, StepPricer(case.price, case.device), PromptBuilder())
     asked = [line for line in lines if line["kind"] == "request" and line["queued"] is not None]
     waiting = deque(sorted(asked, key=lambda line: line["queued"]))
     steps = [line for line in lines if line["kind"] == "step"]

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from ridgeline.insight.calibrate.overhead import COLD
-from ridgeline.insight.simulate.serving_overhead import Between, Front
+from ridgeline.insight.simulate.serving_overhead import ApiServerOverhead, HostOverhead
 
 LATER = COLD + 1
 """Which decode step after a prompt stands for all later ones, which take what they are priced at."""
@@ -152,7 +152,7 @@ def _prompts(step: Mapping[str, float]) -> bool:
     return step["positions"] > step["sequences"]
 
 
-def costs_of(long: Phase, short: Phase, light: Phase, several: Phase) -> tuple[Between, Front]:
+def costs_of(long: Phase, short: Phase, light: Phase, several: Phase) -> tuple[HostOverhead, ApiServerOverhead]:
     """The parts, undisturbed: of one user with long answers and with short ones, of few requests that come by
     themselves, and of several users. Users ask as soon as they have an answer, so that what ends it is still done while
     the next one begins; requests that come by themselves mostly find nothing else going on. Nothing of a trace is in
@@ -166,10 +166,10 @@ def costs_of(long: Phase, short: Phase, light: Phase, several: Phase) -> tuple[B
     always = max(0.0, long.gap - sequence)
     arrival = max(0.0, light.arrival + light.over(idle=False))
     idle = max(0.0, light.taken_up + light.over(idle=True) - always - sequence - arrival)
-    between = Between(*_nanoseconds(always, sequence, arrival, idle, light.after()))
+    between = HostOverhead(*_nanoseconds(always, sequence, arrival, idle, light.after()))
     read = light.read + max(0.0, light.outside - each - long.late)  # and what comes before the server has a request
     answer = max(0.0, request - read - long.late)
-    return between, Front(*_nanoseconds(read, step, each - step, long.late, answer))
+    return between, ApiServerOverhead(*_nanoseconds(read, step, each - step, long.late, answer))
 
 
 def _nanoseconds(*seconds: float) -> Iterator[int]:

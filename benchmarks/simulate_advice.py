@@ -18,16 +18,16 @@ from pathlib import Path
 
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.engine.scheduler import Limits
-from ridgeline.insight.simulate.adviser import BUDGETS, PLACES, SHARES, Option, Rebuilt, advise, option_of
+from ridgeline.insight.simulate.adviser import BUDGETS, PLACES, SHARES, Rebuilt, TriedSetting, advise, option_of
 from ridgeline.insight.simulate.machine_setup import machine_of
 from ridgeline.insight.simulate.replica import Machine
-from ridgeline.insight.simulate.simulation_query import Asked, PriceError
+from ridgeline.insight.simulate.simulation_query import PriceUncertainty, SimulationQuery
 from ridgeline.insight.traffic.offered import OpenLoop, hurried
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.insight.traffic.workload_trace import TraceRequest, read_trace
 from ridgeline.price.devices import load_card
 from ridgeline.price.engine_profile import usual_engine
-from ridgeline.price.plan.scenario import ModelCache, Setup
+from ridgeline.price.plan.scenario import Deployment, ModelCache
 
 SECONDS = 30.0  # of simulated arrivals a window
 
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--slo", default="ttft=200ms,tpot=20ms")
     args = parser.parse_args()
     card = load_card(args.device)
-    models, usual = ModelCache(open_source(args.model).config), Setup(card, engine=usual_engine(card))
+    models, usual = ModelCache(open_source(args.model).config), Deployment(card, engine=usual_engine(card))
 
     def rebuilt(limits: Limits, memory: float = usual.utilization) -> Machine:
         return machine_of(models.case(replace(usual, utilization=memory)), limits)
@@ -65,7 +65,7 @@ def main() -> None:
         def offered(own: list[TraceRequest] = requests) -> OpenLoop:
             return OpenLoop(hurried(own, args.speed))
 
-        asked = Asked(args.model, rebuilt(Limits()), "", True, offered, slo, PriceError(0.0, ""), 0)
+        asked = SimulationQuery(args.model, rebuilt(Limits()), "", True, offered, slo, PriceUncertainty(0.0, ""), 0)
         started = time.process_time()
         found = advise(asked, rebuilt)
         spent = time.process_time() - started
@@ -79,9 +79,9 @@ def main() -> None:
         )
 
 
-def _grid(asked: Asked, rebuilt: Rebuilt) -> Iterator[Option]:
+def _grid(asked: SimulationQuery, rebuilt: Rebuilt) -> Iterator[TriedSetting]:
     """All settings that differ, as far as the adviser tells them apart."""
-    known: list[Option] = []
+    known: list[TriedSetting] = []
     shares = (asked.machine.case.setup.utilization, *SHARES)
     for memory, tokens, places in product(shares, BUDGETS, PLACES):
         limits = Limits(tokens=tokens, requests=places)

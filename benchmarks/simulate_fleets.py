@@ -13,9 +13,9 @@ from ridgeline.core.checkpoint.source import open_source
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.machine_setup import machine_of
 from ridgeline.insight.simulate.replica import Machine
-from ridgeline.insight.simulate.simulated_fleet import Fleet, Split
+from ridgeline.insight.simulate.simulated_fleet import PrefillDecodeSplit, SimulatedFleet
 from ridgeline.insight.simulate.simulation import run
-from ridgeline.insight.simulate.simulation_metrics import Metrics, measure
+from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics, measure
 from ridgeline.insight.simulate.simulation_verdict import verdict
 from ridgeline.insight.traffic.arrivals import SECOND, poisson
 from ridgeline.insight.traffic.lengths import Fixed
@@ -25,7 +25,7 @@ from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from ridgeline.price.devices import load_card
 from ridgeline.price.engine_profile import usual_engine
-from ridgeline.price.plan.scenario import ModelCache, Setup
+from ridgeline.price.plan.scenario import Deployment, ModelCache
 
 SLO = parse_slo("ttft=1s,tpot=50ms")
 NVLINK, GIGABIT = 450e9, 1e9 / 8
@@ -34,7 +34,7 @@ NVLINK, GIGABIT = 450e9, 1e9 / 8
 def machine(card: str, tokens: int = 2048) -> Machine:
     """A replica on one card."""
     device = load_card(card)
-    case = ModelCache(open_source("llama-3-8b").config).case(Setup(device, engine=usual_engine(device)))
+    case = ModelCache(open_source("llama-3-8b").config).case(Deployment(device, engine=usual_engine(device)))
     return machine_of(case, Limits(tokens=tokens))
 
 
@@ -49,7 +49,7 @@ def row(cells: Iterable[object]) -> None:
     print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 
-def cells(found: Metrics) -> tuple[str, ...]:
+def cells(found: SimulationMetrics) -> tuple[str, ...]:
     """TTFT p50 and p99, TPOT p99, ITL p99 in milliseconds, the share of good requests."""
     good = f"{found.good_share:.1%}"
     if verdict(found, open_loop=True) == "overloaded":
@@ -64,7 +64,7 @@ def unequal() -> None:
     fast, slow = machine("h100-sxm"), machine("a100-sxm-80gb")
     for rate in (57.0, 72.0, 85.0):
         for router in ("random", "round-robin", "two", "least"):
-            log = run(fast, OpenLoop(requests(rate, 20.0)), fleet=Fleet(3, router, 50_000_000, 0, (slow,)))
+            log = run(fast, OpenLoop(requests(rate, 20.0)), fleet=SimulatedFleet(3, router, 50_000_000, 0, (slow,)))
             row((f"{rate:g}", router, *cells(measure(log, SLO, open_loop=True))))
 
 
@@ -72,10 +72,12 @@ def split() -> None:
     """Two cards: one for prompts and one for answers over links, and both doing both with two sizes of steps."""
     for rate in (33.5, 39.2, 45.0):
         for tokens in (2048, 512):
-            log = run(machine("h100-sxm", tokens), OpenLoop(requests(rate, 60.0)), fleet=Fleet(2, "two", 50_000_000))
+            log = run(
+                machine("h100-sxm", tokens), OpenLoop(requests(rate, 60.0)), fleet=SimulatedFleet(2, "two", 50_000_000)
+            )
             row((f"{rate:g}", f"together, {tokens:,} positions a step", *cells(measure(log, SLO, open_loop=True))))
         for name, bandwidth in (("NVLink, 450 GB/s", NVLINK), ("100 Gb/s", 100 * GIGABIT), ("25 Gb/s", 25 * GIGABIT)):
-            fleet = Fleet(2, "two", 50_000_000, split=Split(1, bandwidth))
+            fleet = SimulatedFleet(2, "two", 50_000_000, split=PrefillDecodeSplit(1, bandwidth))
             log = run(machine("h100-sxm"), OpenLoop(requests(rate, 60.0)), fleet=fleet)
             row((f"{rate:g}", f"apart, {name}", *cells(measure(log, SLO, open_loop=True))))
 
@@ -91,10 +93,10 @@ def wave() -> Iterator[TraceRequest]:
 def scale() -> None:
     """One to four replicas under a wave, by how long one takes to start; three all the time beside them."""
     on = machine("h100-sxm")
-    fleets = {"3 all the time": Fleet(3, "two", 50_000_000), "1 all the time": Fleet(1)}
+    fleets = {"3 all the time": SimulatedFleet(3, "two", 50_000_000), "1 all the time": SimulatedFleet(1)}
     for seconds in (8, 30, 141):
         scaling = Scaling(1, 4, 64, 10 * SECOND, 60 * SECOND, seconds * SECOND)
-        fleets[f"1 to 4, {seconds} s to start"] = Fleet(1, "two", 50_000_000, scaling=scaling)
+        fleets[f"1 to 4, {seconds} s to start"] = SimulatedFleet(1, "two", 50_000_000, scaling=scaling)
     for name, fleet in fleets.items():
         found = measure(log := run(on, OpenLoop(wave()), fleet=fleet), SLO, open_loop=True)
         figures = (("TTFT", 50), ("TTFT", 99), ("TPOT", 99))

@@ -16,16 +16,16 @@ from ridgeline.core.checkpoint.source import open_source
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.load_law import load_law, load_wall, loop_law
 from ridgeline.insight.simulate.machine_setup import machine_of
-from ridgeline.insight.simulate.run_log import OUTCOMES, Log
+from ridgeline.insight.simulate.run_log import OUTCOMES, RunLog
 from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.simulate.simulation_metrics import measure
 from ridgeline.insight.traffic.arrivals import SECOND, constant, poisson
 from ridgeline.insight.traffic.lengths import Fixed
-from ridgeline.insight.traffic.offered import OpenLoop, Users, bounded, drawn, spread
+from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, drawn, spread
 from ridgeline.price.devices import load_card
 from ridgeline.price.engine_profile import usual_engine
-from ridgeline.price.plan.load_estimate import Serving
-from ridgeline.price.plan.scenario import Case, ModelCache, Setup, Workload
+from ridgeline.price.plan.load_estimate import LoadEstimator
+from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload, Scenario
 
 CASES = ((100, 64), (500, 100), (1000, 50), (2000, 128))
 USERS = (1, 2, 4, 8, 16)
@@ -47,7 +47,7 @@ WALLS = (  # limits, pages (all that there are), tokens in and out
 )
 
 
-def steady_rate(log: Log) -> float:
+def steady_rate(log: RunLog) -> float:
     """Tokens a second between a quarter and three quarters of the run."""
     begun, over = log.end // 4, log.end * 3 // 4
     ends, firsts = np.asarray(log.gaps.at), np.asarray(log.requests.first)
@@ -56,23 +56,23 @@ def steady_rate(log: Log) -> float:
     return float(later + first) * SECOND / (over - begun)
 
 
-def closed_loop(case: Case) -> None:
+def closed_loop(case: Scenario) -> None:
     """Two lines a length of prompt and answer: how far simulated is above the plan, and above the same with prompts
     that ride, for each number of users."""
     machine = machine_of(case, Limits())
     for given, made in CASES:
-        serving = Serving(case, Workload(given, made))
+        serving = LoadEstimator(case, PlanWorkload(given, made))
         apart: dict[str, list[float]] = {"a plan": [], "law.py": []}
         for users in USERS:
             asked = bounded(drawn(constant(1.0), spread(Fixed(given)), spread(Fixed(made)), 1), users * EACH, None)
-            simulated = steady_rate(run(machine, Users(users, 0, asked, None, 1)))
+            simulated = steady_rate(run(machine, ClosedLoop(users, 0, asked, None, 1)))
             apart["a plan"].append(simulated / serving.load(users).tokens_per_second.expected - 1)
             apart["law.py"].append(simulated / loop_law(machine, users, given, made) - 1)
         for law, each in apart.items():
             print(f"| {given:,} | {made} | {law} | " + " | ".join(f"{one:+.1%}" for one in each) + " |", flush=True)
 
 
-def law(case: Case) -> None:
+def law(case: Scenario) -> None:
     """A line a rate."""
     machine = machine_of(case, Limits())
     wall = load_wall(machine, 925, 266)
@@ -88,7 +88,7 @@ def law(case: Case) -> None:
         print("| " + " | ".join(cells) + f" | {tpot.mean / expected.tpot - 1:+.1%} |", flush=True)
 
 
-def walls(case: Case) -> None:
+def walls(case: Scenario) -> None:
     """A line a replica: its wall, and what it answers in the second half of a run in which half as much again comes."""
     for limits, pages, given, made in WALLS:
         machine = machine_of(case, limits, pages=pages)
@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--device", default="h100-sxm")
     args = parser.parse_args()
     card = load_card(args.device)
-    case = ModelCache(open_source(args.model).config).case(Setup(card, engine=usual_engine(card)))
+    case = ModelCache(open_source(args.model).config).case(Deployment(card, engine=usual_engine(card)))
     closed_loop(case)
     law(case)
     walls(case)

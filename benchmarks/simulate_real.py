@@ -41,19 +41,19 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.calibrate.calibration_file import load as calibrated
 from ridgeline.insight.calibrate.local_device import this_device
 from ridgeline.insight.simulate.machine_setup import machine_of
-from ridgeline.insight.simulate.serving_overhead import Between, Front
-from ridgeline.insight.simulate.simulated_fleet import Fleet
+from ridgeline.insight.simulate.serving_overhead import ApiServerOverhead, HostOverhead
+from ridgeline.insight.simulate.simulated_fleet import SimulatedFleet
 from ridgeline.insight.simulate.simulation import run
-from ridgeline.insight.simulate.simulation_findings import FIGURES, Findings, simulate
-from ridgeline.insight.simulate.simulation_metrics import Metrics, measure
-from ridgeline.insight.simulate.simulation_query import Asked, price_error
+from ridgeline.insight.simulate.simulation_findings import FIGURES, SimulationFindings, simulate
+from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics, measure
+from ridgeline.insight.simulate.simulation_query import SimulationQuery, price_error
 from ridgeline.insight.traffic.arrivals import gamma, poisson
 from ridgeline.insight.traffic.lengths import Uniform
 from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn, hurried
 from ridgeline.insight.traffic.workload_trace import TraceRequest, read_trace
 from ridgeline.price.engine_profile import load_engine
-from ridgeline.price.plan.scenario import ModelCache, Setup
-from ridgeline.price.slowdown import Pace
+from ridgeline.price.plan.scenario import Deployment, ModelCache
+from ridgeline.price.slowdown import Slowdown
 from served_costs import Phase, costs_of
 from serving import Server, serving
 
@@ -125,7 +125,7 @@ def write_trace(path: Path, requests: Iterable[TraceRequest]) -> None:
 # -- the real one -----------------------------------------------------------------------------------------------------
 
 
-Paces = tuple[Pace, Pace]
+Paces = tuple[Slowdown, Slowdown]
 """Of the engine's core and of the other."""
 
 
@@ -219,7 +219,7 @@ class Real:
         pin(server.pid, CORES[1])
         pin(server.engine, CORES[0])
 
-    def parts(self, phases: Iterable[tuple[Sequence[str], int, int]]) -> tuple[Between, Front]:
+    def parts(self, phases: Iterable[tuple[Sequence[str], int, int]]) -> tuple[HostOverhead, ApiServerOverhead]:
         """What a server takes, undisturbed: of the least disturbed try of each phase. The first phase warms it up."""
         _, *tries = ([self._phase(*each) for _ in range(TRIES)] for each in phases)
         return costs_of(*(min(each, key=lambda found: found.pace) for each in tries))
@@ -250,7 +250,9 @@ class Real:
 # -- the simulated one ------------------------------------------------------------------------------------------------
 
 
-def simulated(model: str, trace: Path, limits: dict[str, int], parts: tuple[Between, Front]) -> Findings:
+def simulated(
+    model: str, trace: Path, limits: dict[str, int], parts: tuple[HostOverhead, ApiServerOverhead]
+) -> SimulationFindings:
     """The same requests to the same limits, on this processor's price with one thread, as it is on average. parts: of a
     server, undisturbed."""
     undisturbed = this_device(1)
@@ -259,7 +261,7 @@ def simulated(model: str, trace: Path, limits: dict[str, int], parts: tuple[Betw
     launch = undisturbed.disturbed.launch
     between, front = parts[0].times(launch), parts[1].times(launch)
     device = undisturbed.as_disturbed()
-    case = ModelCache(read_config(model)).case(Setup(device, engine=load_engine("ridgeline")))
+    case = ModelCache(read_config(model)).case(Deployment(device, engine=load_engine("ridgeline")))
     machine = machine_of(
         case,
         Limits(tokens=limits["step_tokens"], requests=limits["requests"]),
@@ -269,8 +271,10 @@ def simulated(model: str, trace: Path, limits: dict[str, int], parts: tuple[Betw
         between=between,
     )
     error = price_error(case.device, 1)
-    fleet = Fleet(front=front)
-    return simulate(Asked(model, machine, "", True, lambda: OpenLoop(read_trace(trace)), None, error, 0, fleet))
+    fleet = SimulatedFleet(front=front)
+    return simulate(
+        SimulationQuery(model, machine, "", True, lambda: OpenLoop(read_trace(trace)), None, error, 0, fleet)
+    )
 
 
 def row(cells: Iterable[object]) -> str:
@@ -278,7 +282,9 @@ def row(cells: Iterable[object]) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def at_pace(found: Findings, parts: tuple[Between, Front], paces: Paces) -> Metrics:
+def at_pace(
+    found: SimulationFindings, parts: tuple[HostOverhead, ApiServerOverhead], paces: Paces
+) -> SimulationMetrics:
     """The same requests while the cores have such a pace. parts: of a server, undisturbed."""
     asked, (engine, other) = found.asked, paces
     device = replace(this_device(1), disturbed=engine).as_disturbed()
@@ -288,7 +294,9 @@ def at_pace(found: Findings, parts: tuple[Between, Front], paces: Paces) -> Metr
     return measure(run(machine, asked.offered(), fleet=fleet), None, open_loop=True)
 
 
-def table(name: str, kind: str, runs: Sequence[Run], found: Findings, paced: Sequence[Metrics]) -> Iterator[str]:
+def table(
+    name: str, kind: str, runs: Sequence[Run], found: SimulationFindings, paced: Sequence[SimulationMetrics]
+) -> Iterator[str]:
     """A line a metric: simulated with its interval, the median of the runs with their ends, how far apart they are; and
     how far at the pace of each run."""
     milli = 1e3
@@ -363,7 +371,7 @@ def beside(args: argparse.Namespace, server: Server, cores: Cores, folder: Path)
         yield from table(name, kind, runs, found, [at_pace(found, parts, each.paces) for each in runs])
 
 
-def in_words(found: Findings, runs: Sequence[Run]) -> str:
+def in_words(found: SimulationFindings, runs: Sequence[Run]) -> str:
     """What there was to do, and what the machine made of it."""
     paced = ", ".join(" and ".join(f"{pace.launch:.2f}" for pace in each.paces) for each in runs)
     shares, failed = ", ".join(f"{each.share:.2f}" for each in runs), sum(each.failed for each in runs)

@@ -11,7 +11,7 @@ import argparse
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.machine_setup import machine_of
-from ridgeline.insight.simulate.simulated_fleet import Fleet
+from ridgeline.insight.simulate.simulated_fleet import SimulatedFleet
 from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.simulate.simulation_metrics import measure
 from ridgeline.insight.traffic.arrivals import poisson
@@ -20,7 +20,7 @@ from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn, spread
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.price.devices import load_card
 from ridgeline.price.engine_profile import usual_engine
-from ridgeline.price.plan.scenario import ModelCache, Setup
+from ridgeline.price.plan.scenario import Deployment, ModelCache
 
 RUNS = [("random", 0.0), ("round-robin", 0.0), *[(name, age) for age in (0.0, 0.5, 5.0) for name in ("two", "least")]]
 
@@ -34,13 +34,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     args = parser.parse_args()
     card = load_card(args.device)
-    case = ModelCache(open_source(args.model).config).case(Setup(card, engine=usual_engine(card)))
+    case = ModelCache(open_source(args.model).config).case(Deployment(card, engine=usual_engine(card)))
     machine, slo = machine_of(case, Limits()), parse_slo("ttft=1s,tpot=50ms")
     print("router       age  TTFT p50     p99  TPOT p99   good")
     for name, age in RUNS:
         asked = drawn(poisson(args.rate, 0), spread(Fixed(925)), spread(Fixed(266)), 0)
         offered = OpenLoop(bounded(asked, None, round(args.seconds * 1e9)))
-        log = run(machine, offered, fleet=Fleet(4, name, round(age * 1e9), 0))
+        log = run(machine, offered, fleet=SimulatedFleet(4, name, round(age * 1e9), 0))
         found = measure(log, slo, open_loop=True)
         figures = [found.latency(of, percent) for of, percent in (("TTFT", 50), ("TTFT", 99), ("TPOT", 99))]
         ttft, late, tpot = ("n too small" if at is None else f"{at.mid * 1e3:.1f}" for at in figures)

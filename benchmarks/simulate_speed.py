@@ -21,22 +21,22 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.insight.simulate.machine_setup import machine_of
 from ridgeline.insight.simulate.replica import Machine, StepPricer
-from ridgeline.insight.simulate.run_log import Log
+from ridgeline.insight.simulate.run_log import RunLog
 from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.traffic.arrivals import constant
 from ridgeline.insight.traffic.lengths import Fixed
-from ridgeline.insight.traffic.offered import OpenLoop, Users, drawn, spread
+from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, drawn, spread
 from ridgeline.price.devices import load_card
 from ridgeline.price.engine_profile import usual_engine
-from ridgeline.price.plan.scenario import ModelCache, Setup
+from ridgeline.price.plan.scenario import Deployment, ModelCache
 
 INPUT, OUTPUT = 925, 266
 
 
-def users(machine: Machine, count: int, tokens: int) -> Log:
+def users(machine: Machine, count: int, tokens: int) -> RunLog:
     """So many users until they have had about so many tokens."""
     asked = drawn(constant(1.0), spread(Fixed(INPUT)), spread(Fixed(OUTPUT)), 0)
-    return run(machine, Users(count, 0, islice(asked, max(count * 2, tokens // OUTPUT)), None, 0))
+    return run(machine, ClosedLoop(count, 0, islice(asked, max(count * 2, tokens // OUTPUT)), None, 0))
 
 
 def pricing(machine: Machine, count: int, tokens: int) -> float:
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="a million requests, and the most memory that was taken")
     args = parser.parse_args()
     card = load_card(args.device)
-    case = ModelCache(open_source(args.model).config).case(Setup(card, engine=usual_engine(card)))
+    case = ModelCache(open_source(args.model).config).case(Deployment(card, engine=usual_engine(card)))
     machine = machine_of(case, Limits(tokens=2048, requests=256))
     gc.freeze()  # as the command does: what was imported need not be gone over again
     if args.profile:

@@ -22,9 +22,9 @@ from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.engine.setup import LoadedEngine, load_engine
 from ridgeline.engine.speculation.acceptance import expected_tokens
-from ridgeline.engine.speculation.drafter import Ask
+from ridgeline.engine.speculation.drafter import DraftRequest
 from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.insight.calibrate.local_device import this_device
 from ridgeline.price.device import Device
@@ -40,14 +40,14 @@ class Replay:
         self._answers, self._acceptance, self._vocabulary = answers, acceptance, vocabulary
         self._draw = random.Random(1)
 
-    def draft(self, asks: Sequence[Ask]) -> list[list[int]]:
+    def draft(self, asks: Sequence[DraftRequest]) -> list[list[int]]:
         """As Drafter.draft."""
         return [[*map(self._guess, self._next(ask))] for ask in asks]
 
     def forget(self, request: int) -> None:
         """Nothing is kept of it."""
 
-    def _next(self, ask: Ask) -> list[int]:
+    def _next(self, ask: DraftRequest) -> list[int]:
         begun = ask.request.output_length
         return self._answers[tuple(ask.request.tokens.prompt)][begun : begun + ask.most]
 
@@ -81,7 +81,7 @@ def run(engine: Engine, prompts: Sequence[list[int]], output: int, told: Callabl
 
 
 def measured(
-    loaded: Loaded, device: Device, prompts: Sequence[list[int]], output: int, speculator: Speculator | None
+    loaded: LoadedEngine, device: Device, prompts: Sequence[list[int]], output: int, speculator: Speculator | None
 ) -> tuple[Answers, Decoded]:
     """The answers, and what their decode steps took from the end of one to the end of the next: the scheduler, the
     drafter and the sampler included."""

@@ -17,21 +17,21 @@ from torch import Tensor, nn
 from ridgeline.core.models.common.denoiser import Denoiser, Texts
 from ridgeline.core.ops.work import Space, Work
 from ridgeline.media.diffusion.batching import Batching
-from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan
-from ridgeline.media.diffusion.geometry import Layout, Size
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest
+from ridgeline.media.diffusion.geometry import PipelineLayout, Size
 from ridgeline.media.diffusion.guidance import Convention, guidance_of
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from ridgeline.media.diffusion.samplers import dpmpp_2m, euler, unipc
-from ridgeline.media.diffusion.scheduler_config import Scheduler
+from ridgeline.media.diffusion.scheduler_config import DiffusionScheduler
 from ridgeline.media.diffusion.schedules import dpmpp_flow, euler_flow, unipc_flow
 from ridgeline.media.diffusion.timestep_call import flux_sigmas
 
 TRAIN_STEPS = 1000
 SCHEDULERS = {
-    "euler": Scheduler(euler, TRAIN_STEPS, lambda steps, _: euler_flow(flux_sigmas(steps), 3.0, TRAIN_STEPS)),
-    "dpmpp_2m": Scheduler(dpmpp_2m, TRAIN_STEPS, lambda steps, _: dpmpp_flow(steps, 3.0, TRAIN_STEPS)),
-    "unipc": Scheduler(unipc, TRAIN_STEPS, lambda steps, _: unipc_flow(steps, 3.0, TRAIN_STEPS)),
+    "euler": DiffusionScheduler(euler, TRAIN_STEPS, lambda steps, _: euler_flow(flux_sigmas(steps), 3.0, TRAIN_STEPS)),
+    "dpmpp_2m": DiffusionScheduler(dpmpp_2m, TRAIN_STEPS, lambda steps, _: dpmpp_flow(steps, 3.0, TRAIN_STEPS)),
+    "unipc": DiffusionScheduler(unipc, TRAIN_STEPS, lambda steps, _: unipc_flow(steps, 3.0, TRAIN_STEPS)),
 }
 REQUESTS = 5
 
@@ -55,7 +55,7 @@ class Nothing(Denoiser):
         raise NotImplementedError
 
 
-def seconds(pipeline: Pipeline, scheduler: Scheduler, plan: Plan) -> float:
+def seconds(pipeline: Pipeline, scheduler: DiffusionScheduler, plan: DiffusionPlan) -> float:
     """Of a step."""
     pipeline.scheduler = scheduler
     texts = [torch.zeros(1, 1)] * len(plan.texts)
@@ -78,7 +78,7 @@ def main() -> None:
     size = Size(asked.size, asked.size)
     pipeline = load_pipeline("digits")
     pipeline.denoiser = Nothing()
-    geometry = Layout(16, (size,)).geometry(size)
+    geometry = PipelineLayout(16, (size,)).geometry(size)
     print(f"a step of a picture of {size} pixels, latents {list(geometry.latents)}, without its denoiser:")
     for name, scheduler in SCHEDULERS.items():
         found = []
@@ -86,7 +86,9 @@ def main() -> None:
             guidance = guidance_of(Convention.TEXTBOOK, scale, None)
             texts = ((1,),) * guidance.passes(1)
             schedule = scheduler.schedule(asked.steps, geometry.tokens)
-            plan = Plan(DiffusionRequest(""), 0, scale, geometry, schedule, guidance, texts, Batching(1, False))
+            plan = DiffusionPlan(
+                DiffusionRequest(""), 0, scale, geometry, schedule, guidance, texts, Batching(1, False)
+            )
             found.append(seconds(pipeline, scheduler, plan) * 1e3)
         print(f"{name:10} {found[0]:.3f} ms, with guidance {found[1]:.3f} ms")
 

@@ -23,8 +23,8 @@ from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
-from ridgeline.media.diffusion.pipeline_price import Job, Parts, PipelinePrice
-from ridgeline.media.images.image_generator import TokenDrawer, load_drawer
+from ridgeline.media.diffusion.pipeline_price import PipelineComponents, PipelinePrice, PipelineWorkload
+from ridgeline.media.images.image_generator import TokenImageGenerator, load_drawer
 from ridgeline.price.device import Device
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -49,8 +49,8 @@ def denoised(pipeline: Pipeline, steps: int, device: Device) -> Way:
     assert isinstance(vae, AutoencoderKL)
     plan = pipeline.plan(DiffusionRequest(ASKED, steps=steps, seed=0))
     texts = [len(text) for text in plan.texts]
-    price = PipelinePrice(Parts(pipeline.encoder.models, (pipeline.denoiser,), vae))
-    encode, _, decode = price.stages(device, Job(plan.geometry, steps, tuple(texts)))
+    price = PipelinePrice(PipelineComponents(pipeline.encoder.models, (pipeline.denoiser,), vae))
+    encode, _, decode = price.stages(device, PipelineWorkload(plan.geometry, steps, tuple(texts)))
     guidance = f"guidance {plan.scale:g}" if plan.passes > steps else "no guidance"
     calls = [texts] if plan.batching.paired else [[text] for text in texts]
     step = [price.call(device, plan.geometry, call) for call in calls]
@@ -65,7 +65,7 @@ def denoised(pipeline: Pipeline, steps: int, device: Device) -> Way:
     )
 
 
-def written(drawer: TokenDrawer, device: Device) -> Way:
+def written(drawer: TokenImageGenerator, device: Device) -> Way:
     """A token a pass."""
     plan = drawer.plan(ASKED, seed=0)
     forecast = drawer.forecast(plan, device)

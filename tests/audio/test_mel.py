@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import WhisperFeatureExtractor
 
-from ridgeline.media.audio.audio_recording import Recording
+from ridgeline.media.audio.audio_recording import AudioRecording
 from ridgeline.media.audio.mel import HOP, RATE, LogMel, mel_filters
 
 TOLERANCE = 1e-4  # of features that lie between -1 and 1.5
@@ -54,7 +54,7 @@ def test_features_of_speech(bins: int) -> None:
     """Eleven seconds of a voice."""
     if not SPEECH.is_file():
         pytest.skip("RIDGELINE_DATA is not set")
-    with Recording(SPEECH) as recording:
+    with AudioRecording(SPEECH) as recording:
         samples = recording.window(0, STRETCH)
     assert len(samples) == 11 * RATE
     check(samples, bins)

@@ -12,7 +12,7 @@ import pytest
 import soundfile
 import soxr
 
-from ridgeline.media.audio.audio_recording import Recording
+from ridgeline.media.audio.audio_recording import AudioRecording
 from ridgeline.media.audio.mel import RATE
 
 
@@ -31,7 +31,7 @@ def written(folder: Path, samples: np.ndarray, rate: int, suffix: str = ".wav", 
 def read_whole(path: Path, step: int = 9973) -> np.ndarray:
     """All samples, by windows that follow each other."""
     parts = []
-    with Recording(path) as recording:
+    with AudioRecording(path) as recording:
         while len(part := recording.window(sum(map(len, parts)), step)):
             parts.append(part)
     return np.concatenate(parts) if parts else np.zeros(0, np.float32)
@@ -79,7 +79,7 @@ def test_rates(rate: int, tmp_path: Path) -> None:
 def test_windows_may_skip_and_overlap(tmp_path: Path) -> None:
     """A later window begins where it is told to, in what was seen or past it."""
     samples = np.arange(300_000, dtype=np.float32) / 300_000
-    with Recording(written(tmp_path, samples, RATE, subtype="FLOAT")) as recording:
+    with AudioRecording(written(tmp_path, samples, RATE, subtype="FLOAT")) as recording:
         assert recording.seconds == pytest.approx(300_000 / RATE)
         for start, count in ((0, 1000), (10, 1000), (500, 100_000), (299_000, 5000), (299_999, 5), (300_000, 5)):
             assert np.array_equal(recording.window(start, count), samples[start : start + count])
@@ -93,7 +93,7 @@ def test_a_long_file_takes_the_memory_of_a_window(tmp_path: Path) -> None:
         for _ in range(60):
             file.write(tone(10.0, RATE))
     tracemalloc.start()
-    with Recording(path) as recording:
+    with AudioRecording(path) as recording:
         for start in range(0, 600 * RATE, 30 * RATE):
             assert len(recording.window(start, 30 * RATE)) == 30 * RATE
     _, peak = tracemalloc.get_traced_memory()
@@ -106,7 +106,7 @@ def test_from_memory() -> None:
     file = io.BytesIO()
     soundfile.write(file, tone(0.2, RATE), RATE, format="WAV", subtype="FLOAT")
     file.seek(0)
-    with Recording(file, "upload.wav") as recording:
+    with AudioRecording(file, "upload.wav") as recording:
         assert np.array_equal(recording.window(0, RATE), tone(0.2, RATE))
 
 
@@ -132,7 +132,7 @@ def test_what_is_no_sound(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ValueError, match=f"{name} {reason}") as raised:
-        Recording(path)
+        AudioRecording(path)
     assert "\n" not in str(raised.value)
     assert capfd.readouterr().err == ""
 
@@ -144,7 +144,7 @@ def test_a_file_that_was_cut_short(suffix: str, subtype: str, tmp_path: Path) ->
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match=r"sound\.\w+ was cut short: it has [\d,]+ of [36][24],00. bytes") as raised:
-        Recording(path)
+        AudioRecording(path)
     assert "\n" not in str(raised.value)
 
 
@@ -183,7 +183,7 @@ def test_closing_while_another_thread_reads() -> None:
     file = Held()
     soundfile.write(file, tone(30.0, RATE), RATE, format="FLAC")
     file.seek(0)
-    recording = Recording(file, "upload")
+    recording = AudioRecording(file, "upload")
     closer = threading.Thread(target=recording.close)
     reader.start()
     assert file.held.wait(10)
@@ -201,7 +201,7 @@ def test_samples_that_are_no_numbers(tmp_path: Path) -> None:
     samples = tone(0.1, RATE)
     samples[700] = np.nan
     with (
-        Recording(written(tmp_path, samples, RATE, subtype="FLOAT")) as recording,
+        AudioRecording(written(tmp_path, samples, RATE, subtype="FLOAT")) as recording,
         pytest.raises(ValueError, match="no numbers"),
     ):
         recording.window(0, 10)
@@ -217,4 +217,4 @@ def test_without_the_packages(package: str, monkeypatch: pytest.MonkeyPatch, tmp
     """The base install has neither; the line says what to install."""
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ValueError, match=r"pip install 'ridgeline\[audio\]'"):
-        Recording(tmp_path / "sound.wav")
+        AudioRecording(tmp_path / "sound.wav")

@@ -13,7 +13,7 @@ from ridgeline.backends import priced_backend, priced_backends
 from ridgeline.backends.reference import ReferenceBackend
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.ops.backend import Backend, ReplayedSteps, ReplayShape
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.engine import kv_budget
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.kv_budget import layout_with_room
@@ -88,8 +88,8 @@ def test_no_step_is_replayed_that_is_larger_than_the_largest(backend: Backend, t
     steps = backend.replayed_steps(random_ours(CONFIGS["llama"]))
     assert steps is not None
     works = [Work.decode([9] * count) for count in range(1, 301)]
-    works += [Work.of([Segment(rows, rows)]) for rows in range(1, tokens + 1, 3)]
-    works += [Work.of([Segment(tokens, tokens)])]
+    works += [Work.of([StepSegment(rows, rows)]) for rows in range(1, tokens + 1, 3)]
+    works += [Work.of([StepSegment(tokens, tokens)])]
     shapes = [shape for work in works if (shape := steps.shape_of(work)) is not None]
     assert (max(shape.rows for shape in shapes), max(shape.logits for shape in shapes)) == steps.largest(tokens)
 

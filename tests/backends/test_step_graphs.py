@@ -15,17 +15,24 @@ from ridgeline.backends.cpu.cpu_graphs import CpuGraphs
 from ridgeline.backends.cpu.library import library
 from ridgeline.backends.cuda.cuda_backend import CudaBackend
 from ridgeline.backends.reference import ReferenceBackend
-from ridgeline.backends.timed_backend import Watch, Watched
+from ridgeline.backends.timed_backend import OpTimer, TimedBackend
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.backend import REFERENCE, Backend
 from ridgeline.core.ops.kv_layout import KVLayout, deal_layers
-from ridgeline.core.ops.paged_attention import Pages
-from ridgeline.core.ops.step_graphs import PageTables, Step, StepGraph, StepGraphs
+from ridgeline.core.ops.paged_attention import KVPages
+from ridgeline.core.ops.step_graphs import PageTables, PlannedStep, StepGraph, StepGraphs
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.ranks.leader import LedRanks
+from ridgeline.engine.ranks.leader import FollowerRanks
 from ridgeline.engine.ranks.other_ranks import OtherRanks
-from ridgeline.engine.ranks.rank_commands import Head, Hidden, Order, Prepare, Rewind, SaveStates
-from ridgeline.engine.ranks.rank_processes import Followers, RankGone
+from ridgeline.engine.ranks.rank_commands import (
+    ComputeHiddenStates,
+    ComputeLogits,
+    Order,
+    PrepareBatch,
+    Rewind,
+    SaveStates,
+)
+from ridgeline.engine.ranks.rank_processes import RankGone, RankProcesses
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from support.cards import cards_compute, needs_triton
@@ -89,10 +96,10 @@ class Never(StepGraphs):
     def __init__(self) -> None:
         self.tables: list[list[int]] = []
 
-    def bucket(self, step: Step) -> Hashable:
+    def bucket(self, step: PlannedStep) -> Hashable:
         return "any"
 
-    def logits(self, step: Step, bucket: Hashable, tables: PageTables) -> Tensor | None:
+    def logits(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> Tensor | None:
         self.tables.append([len(table) for item in step.items for table in tables.tables(item.request)])
         return None
 
@@ -103,7 +110,7 @@ class Gives(ReferenceBackend):
     def __init__(self, graphs: StepGraphs) -> None:
         self.graphs = graphs
 
-    def step_graphs(self, model: nn.Module, pages: Pages) -> StepGraphs:
+    def step_graphs(self, model: nn.Module, pages: KVPages) -> StepGraphs:
         return self.graphs
 
 
@@ -159,11 +166,11 @@ class Ticks:
         return float(self.looks)
 
 
-def watched_tokens(model: Model, backend: Backend) -> tuple[list[list[int]], Watch]:
+def watched_tokens(model: Model, backend: Backend) -> tuple[list[list[int]], OpTimer]:
     backend.prepare(model)
-    watch = Watch(model, Ticks())
+    watch = OpTimer(model, Ticks())
     with watch.on():
-        found = tokens_of(model, lambda model, layout: Runner(model, layout, backend=Watched(watch)))
+        found = tokens_of(model, lambda model, layout: Runner(model, layout, backend=TimedBackend(watch)))
     return found, watch
 
 
@@ -192,13 +199,13 @@ class AsOne(StepGraph):
 class Replays(StepGraphs):
     """Replays each step as one, on a device that does not say what its calls take."""
 
-    def bucket(self, step: Step) -> Hashable:
+    def bucket(self, step: PlannedStep) -> Hashable:
         return 1
 
-    def logits(self, step: Step, bucket: Hashable, tables: PageTables) -> Tensor:
+    def logits(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> Tensor:
         return self.graph(step, bucket, tables).again()[: step.logit_rows]
 
-    def graph(self, step: Step, bucket: Hashable, tables: PageTables) -> StepGraph:
+    def graph(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> StepGraph:
         return AsOne(torch.eye(41)[:4])
 
 
@@ -261,7 +268,7 @@ def test_other_ranks_do_what_a_runner_does_whoever_drives_it() -> None:
     assert noting.noted == [word for what in wanted for word in (what, f"{what} done")]
 
 
-class Told(Followers):
+class Told(RankProcesses):
     """Processes that are not there, and what they are told. lost: the order at which they are gone."""
 
     def __init__(self, lost: type[Any] | None = None) -> None:
@@ -278,24 +285,24 @@ class Told(Followers):
 def test_orders_are_those_of_a_step() -> None:
     """A head that is whole on each rank is nobody else's."""
     told, model = Told(), small_model(LLAMA)
-    runner, plan = with_others(LedRanks(model, told))
+    runner, plan = with_others(FollowerRanks(model, told))
     runner.save_states()
     runner.forward(plan)
     runner.rewind()
     kinds: Sequence[type[Any]] = [type(order) for order in told.orders]
-    assert kinds == [SaveStates, Prepare, Hidden, Rewind]
-    assert Head not in kinds
+    assert kinds == [SaveStates, PrepareBatch, ComputeHiddenStates, Rewind]
+    assert ComputeLogits not in kinds
 
 
-@pytest.mark.parametrize("lost", [Prepare, Hidden])
+@pytest.mark.parametrize("lost", [PrepareBatch, ComputeHiddenStates])
 def test_what_fails_on_another_rank_ends_the_engine(lost: type[Any]) -> None:
-    runner, plan = with_others(LedRanks(small_model(LLAMA), Told(lost)))
+    runner, plan = with_others(FollowerRanks(small_model(LLAMA), Told(lost)))
     with pytest.raises(RankGone, match="a step of 2 ranks failed: gone; start the engine again"):
         runner.forward(plan)
 
 
 def test_what_fails_here_ends_the_other_ranks_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner, plan = with_others(LedRanks(small_model(LLAMA), Told()))
+    runner, plan = with_others(FollowerRanks(small_model(LLAMA), Told()))
 
     def broken(*_: Any) -> Tensor:
         raise RuntimeError("something broke")

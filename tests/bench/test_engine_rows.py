@@ -12,17 +12,17 @@ import pytest
 from engine.null_model import NullExecutor, null_engine
 from ridgeline.core.checkpoint import read_config
 from ridgeline.core.models import build
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.insight.bench.engine import measured_roofs as roofs_of
-from ridgeline.insight.bench.engine.bench_row import DECODE, OUTPUT, PREFILL, Row, figures_of, measure
+from ridgeline.insight.bench.engine.bench_row import DECODE, OUTPUT, PREFILL, BenchRow, figures_of, measure
 from ridgeline.insight.bench.engine.engine_bench_report import document, row_json
-from ridgeline.insight.bench.engine.engine_run import Run, check_room, run, warm_up
-from ridgeline.insight.bench.engine.measured_roofs import Roofs, halfway
-from ridgeline.insight.bench.engine.workload import Workload
+from ridgeline.insight.bench.engine.engine_run import EngineRun, check_room, run, warm_up
+from ridgeline.insight.bench.engine.measured_roofs import RoofMeter, halfway
+from ridgeline.insight.bench.engine.workload import EngineWorkload
 from ridgeline.price.device import Cache, Device
 from ridgeline.price.price import Price
 from ridgeline.util.document.terminal_renderer import plain
@@ -38,8 +38,8 @@ def price() -> Price:
     return Price(build(read_config("tales")))
 
 
-def alike(sequences: int, prompt: int, output: int, name: str = "alike") -> Workload:
-    return Workload(name, sequences, (prompt, prompt), (output, output), mixed=False)
+def alike(sequences: int, prompt: int, output: int, name: str = "alike") -> EngineWorkload:
+    return EngineWorkload(name, sequences, (prompt, prompt), (output, output), mixed=False)
 
 
 def engine_of(tokens: int = 64, requests: int = 8, pages: int = 64) -> Engine:
@@ -53,7 +53,7 @@ def ticking() -> Callable[[], float]:
     return lambda: next(count)
 
 
-def ran(workload: Workload, engine: Engine | None = None) -> Run:
+def ran(workload: EngineWorkload, engine: Engine | None = None) -> EngineRun:
     """A run in which each step takes a second."""
     return run(engine or engine_of(), workload, ticking())
 
@@ -65,7 +65,7 @@ def test_a_request_alone_is_filled_by_its_prompt() -> None:
     found = ran(alike(1, 10, 4))
     assert [(step.ended, step.tokens) for step in found.steps] == [(1, 1), (2, 1), (3, 1), (4, 1)]
     assert (found.filled, found.prompt_tokens, found.preemptions) == (1, 10, 0)
-    works = [Work.of([Segment(10, 10)]), *(Work.decode([10 + n]) for n in (1, 2, 3))]
+    works = [Work.of([StepSegment(10, 10)]), *(Work.decode([10 + n]) for n in (1, 2, 3))]
     assert [step.work for step in found.steps] == works
 
 
@@ -107,7 +107,7 @@ def test_requests_that_are_too_long_are_refused_by_name() -> None:
 
 def test_the_first_of_requests_alike_warms_up_and_a_full_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one if it fits; else whatever is run. Then as many positions as a step may have, on this engine."""
-    warmed: list[Workload] = []
+    warmed: list[EngineWorkload] = []
     monkeypatch.setattr(
         "ridgeline.insight.bench.engine.engine_run.run", lambda engine, workload: warmed.append(workload)
     )
@@ -132,7 +132,7 @@ def test_figures_are_tokens_over_the_times_that_the_words_name(price: Price) -> 
 
 
 def test_drawn_lengths_have_no_phases(price: Price) -> None:
-    workload = Workload("drawn", 5, (3, 20), (2, 9), mixed=True)
+    workload = EngineWorkload("drawn", 5, (3, 20), (2, 9), mixed=True)
     assert list(figures_of(ran(workload), price, BOX)) == [OUTPUT]
 
 
@@ -143,7 +143,7 @@ def test_answers_of_one_token_have_no_decode(price: Price) -> None:
 def test_the_floor_is_that_of_the_steps_that_ran(price: Price) -> None:
     """Under a slow memory their bytes, each step's own; under slow arithmetic their FLOPs."""
     workload = alike(2, 10, 3)
-    prompts, steps = Work.of([Segment(10, 10)] * 2), [Work.decode([length] * 2) for length in (11, 12)]
+    prompts, steps = Work.of([StepSegment(10, 10)] * 2), [Work.decode([length] * 2) for length in (11, 12)]
     costs = [price.step(work) for work in (prompts, *steps)]
     slow_memory = replace(BOX, bandwidth=1e6, peaks={"fp32": FAST, "bf16": FAST})
     found = figures_of(ran(workload), price, slow_memory)
@@ -166,7 +166,7 @@ def test_what_a_cache_holds_is_under_its_roof(price: Price) -> None:
 
 def test_the_ceiling_reached_is_a_share_of_one(price: Price) -> None:
     """Steps of a second, on a machine whose floor for them is half of one."""
-    work = Work.of([Segment(10, 10)])
+    work = Work.of([StepSegment(10, 10)])
     half = replace(BOX, bandwidth=2 * price.step(work).memory_bytes, peaks=dict.fromkeys(BOX.peaks, FAST))
     figure = figures_of(ran(alike(1, 10, 1)), price, half)[PREFILL]
     assert (figure.rate, figure.ceiling, figure.share) == (10, pytest.approx(20), pytest.approx(0.5))
@@ -175,7 +175,7 @@ def test_the_ceiling_reached_is_a_share_of_one(price: Price) -> None:
 # -- rounds and roofs -------------------------------------------------------------------------------------------------
 
 
-class Said(Roofs):
+class Said(RoofMeter):
     """Roofs of which each run has others."""
 
     def __init__(self, *devices: Device, calibrated: bool = False) -> None:
@@ -187,7 +187,9 @@ class Said(Roofs):
         return call(), next(self.devices)
 
 
-def rows_of(engine: Engine, workloads: Sequence[Workload], price: Price, roofs: Roofs, rounds: int = 1) -> list[Row]:
+def rows_of(
+    engine: Engine, workloads: Sequence[EngineWorkload], price: Price, roofs: RoofMeter, rounds: int = 1
+) -> list[BenchRow]:
     return list(measure(engine, price, workloads, rounds, roofs, lambda text: None))
 
 
@@ -227,7 +229,7 @@ def test_probes_stand_around_each_run(monkeypatch: pytest.MonkeyPatch, tmp_path:
         replace(BOX, bandwidth=4e9),
     ])  # fmt: skip
     monkeypatch.setattr(roofs_of.estimate, "probed", lambda timer, seconds: next(found))
-    roofs = Roofs(1)
+    roofs = RoofMeter(1)
     assert roofs.calibrated is None
     assert roofs.why.startswith("this machine is not calibrated")
     result, between = roofs.around(lambda: "first")

@@ -7,31 +7,31 @@ import pytest
 from bench.test_load import job
 from ridgeline.insight.bench import client_pool
 from ridgeline.insight.bench.bench_run import run
-from ridgeline.insight.bench.client_pool import Part, Told, Worker
-from ridgeline.insight.bench.job import Job, Load
+from ridgeline.insight.bench.client_pool import ClientResult, ClientWorker, Told
+from ridgeline.insight.bench.job import LoadJob, LoadPattern
 
 
 @pytest.mark.parametrize(
     ("processes", "cores", "load", "counts"),
     [
-        (2, 1, Load(), [2]),
-        (3, 8, Load(users=2), [2]),
-        (3, 8, Load(most_under_way=1), [1]),
-        (None, 8, Load(), [1, 8]),
-        (None, 8, Load(users=3), [1, 3]),
-        (None, 1, Load(), [1]),
+        (2, 1, LoadPattern(), [2]),
+        (3, 8, LoadPattern(users=2), [2]),
+        (3, 8, LoadPattern(most_under_way=1), [1]),
+        (None, 8, LoadPattern(), [1, 8]),
+        (None, 8, LoadPattern(users=3), [1, 3]),
+        (None, 1, LoadPattern(), [1]),
     ],
 )
 def test_how_many_there_are(
-    monkeypatch: pytest.MonkeyPatch, processes: int | None, cores: int, load: Load, counts: list[int]
+    monkeypatch: pytest.MonkeyPatch, processes: int | None, cores: int, load: LoadPattern, counts: list[int]
 ) -> None:
     """As many as are asked for, each with a user or a place; else one, and where that was busy again with more, one a
     core at most."""
     ran = []
 
-    async def busy(job: Job, count: int, told: Told) -> list[Part]:
+    async def busy(job: LoadJob, count: int, told: Told) -> list[ClientResult]:
         ran.append(count)
-        return [Part([], "", 4.0, 1.0)]
+        return [ClientResult([], "", 4.0, 1.0)]
 
     monkeypatch.setattr(client_pool, "run", busy)
     asyncio.run(run(job(load), processes, cores, None, lambda text: None))
@@ -40,10 +40,10 @@ def test_how_many_there_are(
 
 def test_a_process_that_dies_is_said_in_a_line() -> None:
     async def scene() -> None:
-        worker = await Worker.start()
+        worker = await ClientWorker.start()
         try:
             worker._process.kill()
-            await worker.prepare(job(Load(users=1, requests=1)))
+            await worker.prepare(job(LoadPattern(users=1, requests=1)))
         finally:
             await worker.end()
 

@@ -11,35 +11,35 @@ import msgspec
 import pytest
 
 from bench.virtual import CUT, DONE, END, MS, FakeServer, Script, VirtualClock, frame, play, text, tokens, usage
-from ridgeline.insight.bench.bench_run import Run, run_of
-from ridgeline.insight.bench.client_pool import Part
-from ridgeline.insight.bench.job import Data, Job, Load, Target
-from ridgeline.insight.bench.load_generator import LoadRun, moments_of
+from ridgeline.insight.bench.bench_run import BenchRun, run_of
+from ridgeline.insight.bench.client_pool import ClientResult
+from ridgeline.insight.bench.job import LoadJob, LoadPattern, LoadTarget, PromptDataset
+from ridgeline.insight.bench.load_generator import LoadGenerator, moments_of
 from ridgeline.insight.bench.prompt_sources import source_of
-from ridgeline.insight.bench.request_sender import Asker
+from ridgeline.insight.bench.request_sender import RequestSender
 from ridgeline.insight.traffic.slo import SLO, parse_slo
 
 SECOND = 1000 * MS
 Answers = Callable[[Mapping[str, Any], int], tuple[int, Script]]
 
 
-SHORT = Data(input="4", output="3")
+SHORT = PromptDataset(input="4", output="3")
 
 
-def job(load: Load, data: Data = SHORT, **target: Any) -> Job:
-    return Job(Target("http://fake", "m", **{"timeout": 100.0, **target}), data, load)
+def job(load: LoadPattern, data: PromptDataset = SHORT, **target: Any) -> LoadJob:
+    return LoadJob(LoadTarget("http://fake", "m", **{"timeout": 100.0, **target}), data, load)
 
 
 def played(
-    asked: Job, answers: Answers, at_once: int | None = None, handing_over: int = 0, slo: SLO | None = None
-) -> tuple[Run, FakeServer]:
+    asked: LoadJob, answers: Answers, at_once: int | None = None, handing_over: int = 0, slo: SLO | None = None
+) -> tuple[BenchRun, FakeServer]:
     """A run against a fake server, and what that saw."""
 
-    async def scene(clock: VirtualClock) -> tuple[Run, FakeServer]:
+    async def scene(clock: VirtualClock) -> tuple[BenchRun, FakeServer]:
         server = FakeServer(clock, answers, at_once, handing_over)
-        load = LoadRun(asked, source_of(asked.data), Asker(server, clock, 0, asked.target.timeout))
+        load = LoadGenerator(asked, source_of(asked.data), RequestSender(server, clock, 0, asked.target.timeout))
         await load.run()
-        return run_of(asked, [Part(load.records, load.stopped, 0.0, 1.0)], slo), server
+        return run_of(asked, [ClientResult(load.records, load.stopped, 0.0, 1.0)], slo), server
 
     return play(scene)
 
@@ -53,7 +53,7 @@ def always(count: int = 3, first: int = 40 * MS, gap: int = 10 * MS, status: int
 
 def test_metrics_of_a_server_of_known_times() -> None:
     """TTFT of 40 ms, gaps of 10, 5 tokens; ten a second, evenly, so that two are never under way."""
-    run, server = played(job(Load(arrivals="constant", rate=10.0, requests=50)), always(5))
+    run, server = played(job(LoadPattern(arrivals="constant", rate=10.0, requests=50)), always(5))
     assert server.moments == [100 * MS * (place + 1) for place in range(50)]
     assert {(r.ttft, r.service_ttft, r.tpot, r.e2e, r.queue_delay, r.lateness) for r in run.records} == {
         (40 * MS, 40 * MS, 10 * MS, 80 * MS, 0, 0)
@@ -72,7 +72,7 @@ def test_metrics_of_a_server_of_known_times() -> None:
 def test_waiting_for_a_free_place_is_in_ttft() -> None:
     """The case of vllm#54101: 500 ms a request, one under way at a time, eight of them at ten a second. Who counts from
     the sending says 500 ms; each waits 400 ms more than the one before, so that it is 1,900 on average."""
-    load = Load(arrivals="constant", rate=10.0, requests=8, most_under_way=1)
+    load = LoadPattern(arrivals="constant", rate=10.0, requests=8, most_under_way=1)
     run, server = played(job(load), lambda fields, number: (200, [(500 * MS, text() + END + DONE)]))
     assert server.most_under_way == 1
     assert [r.service_ttft for r in run.records] == [500 * MS] * 8
@@ -87,7 +87,7 @@ def test_waiting_for_a_free_place_is_in_ttft() -> None:
 def test_a_queue_in_the_server_is_the_same_to_who_asks() -> None:
     """Open loop: all are sent in time, whatever becomes of those before."""
     run, server = played(
-        job(Load(arrivals="constant", rate=4.0, requests=20)),
+        job(LoadPattern(arrivals="constant", rate=4.0, requests=20)),
         lambda fields, number: (200, [(500 * MS, text() + END + DONE)]),
         at_once=1,
     )
@@ -98,7 +98,7 @@ def test_a_queue_in_the_server_is_the_same_to_who_asks() -> None:
 def test_what_the_client_takes_is_its_own_lateness() -> None:
     """5 ms to hand a request over, of which it soon learns to begin 2 earlier: the rest is in TTFT, in the queue delay
     and in lateness, not in the service."""
-    run, _ = played(job(Load(arrivals="constant", rate=1.0, requests=30)), always(), handing_over=5 * MS)
+    run, _ = played(job(LoadPattern(arrivals="constant", rate=1.0, requests=30)), always(), handing_over=5 * MS)
     found = [(r.ttft, r.service_ttft, r.queue_delay, r.lateness) for r in run.records]
     assert set(found[:5]) == {(45 * MS, 40 * MS, 5 * MS, 5 * MS)}
     assert set(found[5:]) == {(43 * MS, 40 * MS, 3 * MS, 3 * MS)}
@@ -106,7 +106,7 @@ def test_what_the_client_takes_is_its_own_lateness() -> None:
 
 
 def test_a_request_is_sent_when_it_was_intended_though_sending_takes_time() -> None:
-    run, server = played(job(Load(arrivals="constant", rate=1.0, requests=30)), always(), handing_over=MS)
+    run, server = played(job(LoadPattern(arrivals="constant", rate=1.0, requests=30)), always(), handing_over=MS)
     assert server.moments == [SECOND * (place + 1) + (MS if place < 5 else 0) for place in range(30)]
     assert [r.lateness for r in run.records] == [MS] * 5 + [0] * 25
     assert not run.summary.client_late
@@ -114,7 +114,7 @@ def test_a_request_is_sent_when_it_was_intended_though_sending_takes_time() -> N
 
 def test_what_a_user_takes_to_ask_again_is_no_latency() -> None:
     """In a closed loop nothing is scheduled: 5 ms to hand a request over are in the rate, between ready and sent."""
-    run, server = played(job(Load(users=1, requests=3)), always(), handing_over=5 * MS)
+    run, server = played(job(LoadPattern(users=1, requests=3)), always(), handing_over=5 * MS)
     assert server.moments == [5 * MS, 71 * MS, 137 * MS]
     assert [(r.ttft, r.lateness, r.ready, r.intended) for r in run.records] == [
         (40 * MS, 0, moment - 5 * MS, moment) for moment in server.moments
@@ -127,7 +127,7 @@ def test_a_role_chunk_is_no_token_and_a_count_at_the_end_no_latency() -> None:
     words = [frame({"choices": [{"delta": {"content": "x"}}]})] * 2
     ending = frame({"choices": [{"delta": {}, "finish_reason": "stop"}]}) + usage(7, 4, 3) + DONE
     script = [(0, role), (40 * MS, words[0]), (70 * MS, words[1]), (570 * MS, ending)]
-    run, server = played(job(Load(users=1, requests=3), endpoint="chat"), lambda fields, number: (200, script))
+    run, server = played(job(LoadPattern(users=1, requests=3), endpoint="chat"), lambda fields, number: (200, script))
     (record, *_) = run.records
     assert (record.ttft, record.e2e, record.tpot, record.output, record.cached) == (40 * MS, 70 * MS, 10 * MS, 4, 3)
     assert record.ended == 570 * MS
@@ -137,7 +137,7 @@ def test_a_role_chunk_is_no_token_and_a_count_at_the_end_no_latency() -> None:
 
 def test_tokens_nobody_counted_are_pieces_and_said_to_be() -> None:
     run, _ = played(
-        job(Load(users=1, requests=2)), lambda fields, number: (200, [(MS, text()), (2 * MS, text() + DONE)])
+        job(LoadPattern(users=1, requests=2)), lambda fields, number: (200, [(MS, text()), (2 * MS, text() + DONE)])
     )
     assert [(r.output, r.counted, r.input) for r in run.records] == [(2, False, None)] * 2
     assert run.summary.counted == 0
@@ -148,7 +148,7 @@ def test_tokens_nobody_counted_are_pieces_and_said_to_be() -> None:
 
 def test_users_of_a_closed_loop_ask_again_at_once() -> None:
     """Three users, 60 ms a request and 1 for its end: 3 / 61 ms requests a second, never more than three."""
-    run, server = played(job(Load(users=3, requests=30)), always())
+    run, server = played(job(LoadPattern(users=3, requests=30)), always())
     assert server.most_under_way == 3
     assert server.moments == sorted(61 * MS * (place // 3) for place in range(30))
     assert run.summary.duration == pytest.approx((61 * 9 + 60) / 1e3)
@@ -158,16 +158,18 @@ def test_users_of_a_closed_loop_ask_again_at_once() -> None:
 @pytest.mark.parametrize("users", [None, 2])
 def test_a_run_ends_by_time(users: int | None) -> None:
     """What was sent before is waited for."""
-    run, server = played(job(Load(users=users, arrivals="constant", rate=10.0, seconds=1.0)), always(3, 800 * MS))
+    run, server = played(
+        job(LoadPattern(users=users, arrivals="constant", rate=10.0, seconds=1.0)), always(3, 800 * MS)
+    )
     assert all(moment < SECOND for moment in server.moments)
     assert len(server.moments) == (9 if users is None else 4)
     assert run.summary.counts["ok"] == run.summary.total == len(server.moments)
 
 
 def test_conversations_carry_what_was_said_and_wait_while_one_thinks() -> None:
-    data = Data(input="4", output="3", turns=3, think=2.0)
+    data = PromptDataset(input="4", output="3", turns=3, think=2.0)
     run, server = played(
-        job(Load(users=1, requests=2), data, endpoint="chat"), lambda f, n: (200, chat_answer(f"a{n}"))
+        job(LoadPattern(users=1, requests=2), data, endpoint="chat"), lambda f, n: (200, chat_answer(f"a{n}"))
     )
     assert [(r.session, r.turn) for r in run.records] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
     assert [r.intended for r in run.records] == [0, 2010 * MS, 4020 * MS, 4030 * MS, 6040 * MS, 8050 * MS]
@@ -182,14 +184,16 @@ def chat_answer(word: str) -> Script:
 
 
 def test_a_conversation_ends_with_a_failed_answer() -> None:
-    data = Data(input="4", output="3", turns=3)
-    run, _ = played(job(Load(users=1, requests=5, most_failed=1.0), data), lambda f, n: (200, [(MS, text())]))
+    data = PromptDataset(input="4", output="3", turns=3)
+    run, _ = played(job(LoadPattern(users=1, requests=5, most_failed=1.0), data), lambda f, n: (200, [(MS, text())]))
     assert [r.turn for r in run.records] == [0] * 5
 
 
 def test_processes_share_one_schedule() -> None:
     """Three processes send, together, what one would: the same prompts at the same moments, each once."""
-    whole = job(Load(rate=20.0, requests=61, seed=5), Data(input="uniform:3:9", output="uniform:2:5", seed=5))
+    whole = job(
+        LoadPattern(rate=20.0, requests=61, seed=5), PromptDataset(input="uniform:3:9", output="uniform:2:5", seed=5)
+    )
     _, alone = played(whole, always())
     seen = []
     for rank in range(3):
@@ -200,7 +204,7 @@ def test_processes_share_one_schedule() -> None:
 
 
 def test_processes_share_users_and_places() -> None:
-    whole = job(Load(users=7, requests=100))
+    whole = job(LoadPattern(users=7, requests=100))
     parts = [msgspec.structs.replace(whole, process=rank, processes=3) for rank in range(3)]
     most = [played(part, always())[1].most_under_way for part in parts]
     assert most == [3, 2, 2]
@@ -212,12 +216,12 @@ def test_a_trace_is_replayed_at_its_moments(tmp_path: Path) -> None:
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.5,5,2\n"
         "2023-11-16 18:15:47.0,6,3\n2023-11-16 18:15:50.5,7,4\n"
     )
-    data = Data(kind="trace", path=str(path))
-    run, server = played(job(Load(arrivals="trace", speed=2.0), data), always())
+    data = PromptDataset(kind="trace", path=str(path))
+    run, server = played(job(LoadPattern(arrivals="trace", speed=2.0), data), always())
     assert server.moments == [0, 250 * MS, 2000 * MS]
     assert [len(body["prompt"].split()) for body in server.bodies] == [5, 6, 7]
     assert [body["max_tokens"] for body in server.bodies] == [2, 3, 4]
-    assert list(moments_of(Load(arrivals="constant", rate=1.0), source_of(data).items()))[-1][0] == 3 * SECOND
+    assert list(moments_of(LoadPattern(arrivals="constant", rate=1.0), source_of(data).items()))[-1][0] == 3 * SECOND
     assert run.summary.counts["ok"] == 3
 
 
@@ -237,7 +241,7 @@ def test_what_fails_is_counted_by_its_reason() -> None:
         (200, [(MS, END + DONE)]),
         (200, [(MS, text()), (200 * SECOND, DONE)]),
     ]
-    load = Load(arrivals="constant", rate=1.0, requests=10)
+    load = LoadPattern(arrivals="constant", rate=1.0, requests=10)
     run, _ = played(job(load), lambda fields, number: scripts[number])
     assert run.summary.counts == {"ok": 1, "rejected": 2, "failed": 7, "unfinished": 0}
     assert [record.reason for record in run.records] == [
@@ -259,7 +263,7 @@ def test_a_run_that_fails_is_given_up_and_says_how_many_were_under_way() -> None
     def answers(fields: Mapping[str, Any], number: int) -> tuple[int, Script]:
         return (200, tokens(3, 40 * MS, 10 * MS)) if number < 20 else (500, [(0, b"")])
 
-    run, server = played(job(Load(arrivals="constant", rate=10.0, requests=10_000)), answers)
+    run, server = played(job(LoadPattern(arrivals="constant", rate=10.0, requests=10_000)), answers)
     assert re.fullmatch(r"(\d+) of the first (\d+) requests failed", run.stopped)
     assert len(server.moments) < 50
     counts = run.summary.counts
@@ -267,13 +271,13 @@ def test_a_run_that_fails_is_given_up_and_says_how_many_were_under_way() -> None
 
 
 def test_rejections_alone_do_not_end_a_run() -> None:
-    run, _ = played(job(Load(arrivals="constant", rate=10.0, requests=200)), lambda f, n: (429, [(0, b"")]))
+    run, _ = played(job(LoadPattern(arrivals="constant", rate=10.0, requests=200)), lambda f, n: (429, [(0, b"")]))
     assert (run.stopped, run.summary.counts["rejected"]) == ("", 200)
 
 
-def one_at_a_time(rate: float, seed: int) -> Run:
+def one_at_a_time(rate: float, seed: int) -> BenchRun:
     """Poisson arrivals at a server that can do eight a second: M/D/1."""
-    load = Load(rate=rate, requests=400, stop_overloaded=True, seed=seed)
+    load = LoadPattern(rate=rate, requests=400, stop_overloaded=True, seed=seed)
     return played(job(load), always(1, 125 * MS), at_once=1)[0]
 
 
@@ -292,8 +296,8 @@ def test_a_server_that_falls_behind_ends_a_run_that_was_to_end_so(seed: int) -> 
 
 def test_whoever_watches_may_give_it_up() -> None:
     async def scene(clock: VirtualClock) -> list[Any]:
-        asked = job(Load(arrivals="constant", rate=10.0))
-        load = LoadRun(asked, source_of(asked.data), Asker(FakeServer(clock, always()), clock, 0, 10.0))
+        asked = job(LoadPattern(arrivals="constant", rate=10.0))
+        load = LoadGenerator(asked, source_of(asked.data), RequestSender(FakeServer(clock, always()), clock, 0, 10.0))
         task = asyncio.create_task(load.run())
         await asyncio.sleep(1.05)
         task.cancel()
@@ -312,7 +316,7 @@ def test_goodput_of_a_server_that_is_slow_every_fourth_time() -> None:
     def answers(fields: Mapping[str, Any], number: int) -> tuple[int, Script]:
         return 200, tokens(5, 40 * MS, 30 * MS if number % 4 == 3 else 10 * MS)
 
-    load = Load(arrivals="constant", rate=10.0, requests=40)
+    load = LoadPattern(arrivals="constant", rate=10.0, requests=40)
     run, _ = played(job(load), answers, slo=parse_slo("ttft=40ms,tpot=20ms"))
     goodput = run.summary.goodput
     assert goodput is not None
@@ -321,7 +325,7 @@ def test_goodput_of_a_server_that_is_slow_every_fourth_time() -> None:
 
 
 def test_a_body_says_what_was_asked_for() -> None:
-    asked = job(Load(users=1, requests=1), ignore_eos=True, more={"top_k": 3})
+    asked = job(LoadPattern(users=1, requests=1), ignore_eos=True, more={"top_k": 3})
     _, server = played(asked, always())
     (body,) = server.bodies
     assert body.pop("prompt").count(" ") == 3

@@ -7,50 +7,50 @@ from typing import Any
 
 import pytest
 
-from ridgeline.insight.bench.job import Data, Target, Wording
+from ridgeline.insight.bench.job import LoadTarget, PromptDataset, TokensPerWord
 from ridgeline.insight.bench.prompt_sources import Session, Turn, body_of, source_of
 
-CHAT, COMPLETIONS = Target("u", "m", "chat"), Target("u", "m")
+CHAT, COMPLETIONS = LoadTarget("u", "m", "chat"), LoadTarget("u", "m")
 
 
-def sessions(data: Data, count: int) -> list[Session]:
+def sessions(data: PromptDataset, count: int) -> list[Session]:
     source = source_of(data)
     return [source.session(index, item) for index, item in islice(enumerate(source.items()), count)]
 
 
-def prompts(data: Data, count: int) -> list[Any]:
+def prompts(data: PromptDataset, count: int) -> list[Any]:
     return [session.turns[0].prompt for session in sessions(data, count)]
 
 
 def test_a_session_depends_on_its_number_and_seed_alone() -> None:
-    data = Data(input="uniform:5:50", output="uniform:1:9", seed=3)
+    data = PromptDataset(input="uniform:5:50", output="uniform:1:9", seed=3)
     assert source_of(data).session(17, None) == sessions(data, 18)[17]
-    assert prompts(data, 5) != prompts(Data(input="uniform:5:50", output="uniform:1:9", seed=4), 5)
+    assert prompts(data, 5) != prompts(PromptDataset(input="uniform:5:50", output="uniform:1:9", seed=4), 5)
     assert len(set(prompts(data, 200))) == 200
 
 
 def test_words_are_as_many_as_make_the_tokens() -> None:
     """1.5 tokens a word and 12 that the template adds: 312 tokens are 200 words."""
-    wording = Wording(12.0, 1.5, True)
-    assert {len(prompt.split()) for prompt in prompts(Data(input="312", wording=wording), 3)} == {200}
-    assert {len(prompt.split()) for prompt in prompts(Data(input="5", wording=wording), 3)} == {1}
+    wording = TokensPerWord(12.0, 1.5, True)
+    assert {len(prompt.split()) for prompt in prompts(PromptDataset(input="312", wording=wording), 3)} == {200}
+    assert {len(prompt.split()) for prompt in prompts(PromptDataset(input="5", wording=wording), 3)} == {1}
 
 
 def test_ids_are_exactly_as_many_and_below_the_bound() -> None:
-    found = prompts(Data(input="300", vocabulary=50), 20)
+    found = prompts(PromptDataset(input="300", vocabulary=50), 20)
     assert {len(ids) for ids in found} == {300}
     assert {token for ids in found for token in ids} == set(range(50))
 
 
 def test_prefixes_are_shared_and_what_follows_is_not() -> None:
-    found = [prompt.split() for prompt in prompts(Data(input="20", prefix=30, prefixes=3, seed=1), 60)]
+    found = [prompt.split() for prompt in prompts(PromptDataset(input="20", prefix=30, prefixes=3, seed=1), 60)]
     assert {len(words) for words in found} == {50}
     assert len({tuple(words[:30]) for words in found}) == 3
     assert len({tuple(words[30:]) for words in found}) == 60
 
 
 def test_only_the_first_turn_has_the_prefix() -> None:
-    (session,) = sessions(Data(input="10", prefix=30, turns=3), 1)
+    (session,) = sessions(PromptDataset(input="10", prefix=30, turns=3), 1)
     assert [len(str(turn.prompt).split()) for turn in session.turns] == [40, 10, 10]
 
 
@@ -61,11 +61,11 @@ def test_blocks_of_a_trace_are_the_same_text_where_they_have_one_name(tmp_path: 
         {"timestamp": 9, "input_length": 1200, "output_length": 7, "hash_ids": [1, 2, 4]},
     ]
     path.write_text("\n".join(map(json.dumps, rows)))
-    one, other = (prompt.split() for prompt in prompts(Data(kind="trace", path=str(path)), 2))
+    one, other = (prompt.split() for prompt in prompts(PromptDataset(kind="trace", path=str(path)), 2))
     assert (len(one), len(other)) == (1100, 1200)
     assert one[:1024] == other[:1024]
     assert one[1024:] != other[1024:1100]
-    assert [session.turns[0].output for session in sessions(Data(kind="trace", path=str(path)), 2)] == [5, 7]
+    assert [session.turns[0].output for session in sessions(PromptDataset(kind="trace", path=str(path)), 2)] == [5, 7]
 
 
 def test_an_answers_names_are_not_asked(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_an_answers_names_are_not_asked(tmp_path: Path) -> None:
         {"kind": "request", "at": 1, "input": 70, "output": 3, "pages": ["a", "b", "c", "d"]},
     ]
     path.write_text("\n".join(map(json.dumps, rows)))
-    one, other = (prompt.split() for prompt in prompts(Data(kind="trace", path=str(path)), 2))
+    one, other = (prompt.split() for prompt in prompts(PromptDataset(kind="trace", path=str(path)), 2))
     assert (len(one), len(other)) == (40, 70)
     assert one[:32] == other[:32]
 
@@ -92,8 +92,8 @@ def test_a_file_of_conversations(tmp_path: Path) -> None:
         {"id": "x", "conversations": [{"from": "user", "value": "Why?"}]},
     ]
     path.write_text(json.dumps(said))
-    assert prompts(Data(kind="file", path=str(path), output=None), 3) == ["Hi", "Why?", "Hi"]
-    (first,) = sessions(Data(kind="file", path=str(path), output="9"), 1)
+    assert prompts(PromptDataset(kind="file", path=str(path), output=None), 3) == ["Hi", "Why?", "Hi"]
+    (first,) = sessions(PromptDataset(kind="file", path=str(path), output="9"), 1)
     assert first.turns == (Turn("Hi", 9),)
 
 
@@ -102,16 +102,18 @@ def test_lines_of_prompts_messages_and_ids(tmp_path: Path) -> None:
     messages = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hi"}]
     lines: list[dict[str, Any]] = [{"prompt": "a", "max_tokens": 5}, {"messages": messages}, {"prompt": [1, 2]}]
     path.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
-    first, second, third = (session.turns[0] for session in sessions(Data(kind="file", path=str(path), output=None), 3))
+    first, second, third = (
+        session.turns[0] for session in sessions(PromptDataset(kind="file", path=str(path), output=None), 3)
+    )
     assert (first, third) == (Turn("a", 5), Turn([1, 2], None))
     body = json.loads(body_of(CHAT, [], second))
     assert body["messages"] == messages
     assert "max_tokens" not in body
     assert json.loads(body_of(COMPLETIONS, [], third))["prompt"] == [1, 2]
     with pytest.raises(ValueError, match="--endpoint chat"):
-        source_of(Data(kind="file", path=str(path))).check(COMPLETIONS)
+        source_of(PromptDataset(kind="file", path=str(path))).check(COMPLETIONS)
     with pytest.raises(ValueError, match="--endpoint completions"):
-        source_of(Data(kind="file", path=str(path))).check(CHAT)
+        source_of(PromptDataset(kind="file", path=str(path))).check(CHAT)
 
 
 @pytest.mark.parametrize(
@@ -130,5 +132,5 @@ def test_lines_of_prompts_messages_and_ids(tmp_path: Path) -> None:
 def test_a_file_that_is_none_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message) as refused:
-        source_of(Data(kind="file", path=str(tmp_path / name)))
+        source_of(PromptDataset(kind="file", path=str(tmp_path / name)))
     assert "\n" not in str(refused.value)

@@ -11,27 +11,27 @@ from bench.test_load import always, job, played
 from bench.test_sweep import swept
 from bench.virtual import MS, text, tokens
 from ridgeline.insight.bench.bench_export import findings_json, requests_csv
-from ridgeline.insight.bench.bench_findings import Findings, load_in_words
+from ridgeline.insight.bench.bench_findings import BenchFindings, load_in_words
 from ridgeline.insight.bench.bench_report import report
-from ridgeline.insight.bench.job import Data, Load
+from ridgeline.insight.bench.job import LoadPattern, PromptDataset
 from ridgeline.insight.bench.prediction import LoadPoint, Prediction
-from ridgeline.insight.bench.server_probe import Served, Steps, base_of
+from ridgeline.insight.bench.server_probe import PhaseSteps, ServerInfo, base_of
 from ridgeline.insight.traffic.series import seconds, under_way
 from ridgeline.insight.traffic.slo import SLO, parse_slo
 from ridgeline.util.document.charts import Chart, Spans
 from ridgeline.util.document.html import html
 from ridgeline.util.document.terminal_renderer import plain
 
-SERVED = Served("http://fake", "m", "ridgeline")
+SERVED = ServerInfo("http://fake", "m", "ridgeline")
 POINTS = tuple(LoadPoint(users, 4.0 * users, 12.0 * users, 0.05, 0.01 + 0.001 * users) for users in (1, 2, 4))
 PREDICTED = Prediction("tales", "slate", True, 7, 3, POINTS)
 
 
-def findings(slo: SLO | None = None, handing_over: int = 0, **load: Any) -> Findings:
-    asked = job(Load(**{"arrivals": "constant", "rate": 5.0, "requests": 40, **load}))
+def findings(slo: SLO | None = None, handing_over: int = 0, **load: Any) -> BenchFindings:
+    asked = job(LoadPattern(**{"arrivals": "constant", "rate": 5.0, "requests": 40, **load}))
     run, _ = played(asked, always(), handing_over=handing_over, slo=slo)
-    steps = {"decode": Steps(100, 1.0, 100, 0.8), "prefill": Steps(0, 0.0, 0, 0.0)}
-    return Findings(SERVED, asked, run, slo, None, steps, PREDICTED)
+    steps = {"decode": PhaseSteps(100, 1.0, 100, 0.8), "prefill": PhaseSteps(0, 0.0, 0, 0.0)}
+    return BenchFindings(SERVED, asked, run, slo, None, steps, PREDICTED)
 
 
 def table_row(page: str, name: str) -> list[str]:
@@ -99,14 +99,14 @@ def test_new_prompts_that_were_cached_are_said_at_the_top() -> None:
     known = replace(found.run.summary, prompt_tokens=1000, cached_tokens=200)
     cached = replace(found, run=replace(found.run, summary=known))
     assert "20% of the prompt tokens in its cache" in cached.reasons[0]
-    asked = msgspec.structs.replace(cached.job, data=Data(prefix=10))
+    asked = msgspec.structs.replace(cached.job, data=PromptDataset(prefix=10))
     assert not replace(cached, job=asked).reasons
 
 
 def test_a_run_with_nothing_answered_is_a_report_too() -> None:
-    asked = job(Load(users=1, requests=3))
+    asked = job(LoadPattern(users=1, requests=3))
     run, _ = played(asked, lambda fields, number: (429, [(MS, b'{"error": {"message": "<full>"}}')]))
-    found = Findings(SERVED, asked, run)
+    found = BenchFindings(SERVED, asked, run)
     page = html(report(found, drawn=True))
     assert "0 of 3 requests answered, 3 rejected" in page
     assert "HTTP 429: &lt;full&gt;" in page
@@ -116,7 +116,7 @@ def test_a_run_with_nothing_answered_is_a_report_too() -> None:
 def test_the_knee_of_a_sweep_is_told_and_drawn() -> None:
     found = swept(3.0)
     assert found.knee is not None
-    whole = Findings(SERVED, job(Load()), found.shown, parse_slo("ttft=101ms"), found, {}, PREDICTED)
+    whole = BenchFindings(SERVED, job(LoadPattern()), found.shown, parse_slo("ttft=101ms"), found, {}, PREDICTED)
     document = report(whole, drawn=True)
     drawn = {figure.title: figure for figure in document.figures}
     goodput, ttft = drawn["Goodput over the rate"], drawn["Median TTFT over the rate"]
@@ -142,18 +142,20 @@ def test_a_knee_that_was_not_reached_is_a_bound() -> None:
         for level in found.levels
     )
     bound = replace(found, levels=limited)
-    document = report(Findings(SERVED, job(Load()), bound.shown, parse_slo("ttft=101ms"), bound), drawn=True)
+    document = report(
+        BenchFindings(SERVED, job(LoadPattern()), bound.shown, parse_slo("ttft=101ms"), bound), drawn=True
+    )
     assert f"The knee was not reached: at {found.knee.rate:.4g} requests a second 99% of them meet" in plain(document)
     assert {chart.marks for chart in document.figures if isinstance(chart, Chart) and chart.marks} == {
         ((found.knee.rate, "the highest good rate"),)
     }
-    assert not findings_json(Findings(SERVED, job(Load()), bound.shown, None, bound))["sweep"]["reached"]
+    assert not findings_json(BenchFindings(SERVED, job(LoadPattern()), bound.shown, None, bound))["sweep"]["reached"]
 
 
 def test_tokens_that_nobody_counted_are_said_to_be_pieces() -> None:
-    asked = job(Load(users=1, requests=3))
+    asked = job(LoadPattern(users=1, requests=3))
     run, _ = played(asked, lambda fields, number: (200, [(MS, text()), (2 * MS, text() + b"data: [DONE]\n\n")]))
-    assert "The server does not count tokens" in plain(report(Findings(SERVED, asked, run), drawn=False))
+    assert "The server does not count tokens" in plain(report(BenchFindings(SERVED, asked, run), drawn=False))
 
 
 def test_the_object_is_json_and_its_columns_are_the_records() -> None:
@@ -166,7 +168,7 @@ def test_the_object_is_json_and_its_columns_are_the_records() -> None:
 
 def test_a_run_second_by_second() -> None:
     """Two users, 500 ms an answer of 5 tokens: two under way all the time, 20 tokens and 4 answers a second."""
-    asked = job(Load(users=2, seconds=5.0))
+    asked = job(LoadPattern(users=2, seconds=5.0))
     *words, (_, end) = tokens(5, 99 * MS, 100 * MS)
     run, _ = played(asked, lambda fields, number: (200, [*words, (500 * MS, end)]))
     whole = seconds(run.records)[1:-1]
@@ -180,13 +182,13 @@ def test_a_run_second_by_second() -> None:
 @pytest.mark.parametrize(
     ("load", "words"),
     [
-        (Load(users=1), "closed loop of 1 user"),
-        (Load(rate=2.5, most_under_way=3), "Poisson arrivals, 2.5 a second, at most 3 under way"),
-        (Load(arrivals="gamma", burstiness=0.5), "gamma (0.5) arrivals, 1 a second"),
-        (Load(arrivals="trace", speed=2.0), "arrivals of the trace 2 times as fast"),
+        (LoadPattern(users=1), "closed loop of 1 user"),
+        (LoadPattern(rate=2.5, most_under_way=3), "Poisson arrivals, 2.5 a second, at most 3 under way"),
+        (LoadPattern(arrivals="gamma", burstiness=0.5), "gamma (0.5) arrivals, 1 a second"),
+        (LoadPattern(arrivals="trace", speed=2.0), "arrivals of the trace 2 times as fast"),
     ],
 )
-def test_a_load_in_words(load: Load, words: str) -> None:
+def test_a_load_in_words(load: LoadPattern, words: str) -> None:
     assert load_in_words(load) == words
 
 
@@ -199,5 +201,5 @@ def test_a_server_is_named_in_several_ways(url: str) -> None:
 
 def test_data_in_words() -> None:
     traced = findings()
-    traced = Findings(SERVED, job(Load(), Data(kind="file", path="p.jsonl")), traced.run)
+    traced = BenchFindings(SERVED, job(LoadPattern(), PromptDataset(kind="file", path="p.jsonl")), traced.run)
     assert "Prompts of p.jsonl" in plain(report(traced, drawn=False))

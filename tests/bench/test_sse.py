@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.insight.bench.sse_parser import EventStream
-from ridgeline.insight.bench.streamed_response import Answer, error_in
+from ridgeline.insight.bench.sse_parser import EventStreamParser
+from ridgeline.insight.bench.streamed_response import StreamedResponse, error_in
 
 STREAM = (
     b": hello\n\n"
@@ -24,7 +24,7 @@ EVENTS = [b'{"a": 1}', b"two\nlines", b"\xc3\xa9", b"r", b"", b"[DONE]"]
 
 
 def events(*pieces: bytes) -> list[bytes]:
-    stream = EventStream()
+    stream = EventStreamParser()
     return [event for piece in pieces for event in stream.feed(piece)]
 
 
@@ -53,7 +53,7 @@ def test_any_cuts(cuts: list[int]) -> None:
 
 def test_an_event_is_there_with_its_last_byte() -> None:
     """Not with the first of the next: a gap would be counted to the wrong token."""
-    stream = EventStream()
+    stream = EventStreamParser()
     assert stream.feed(b"data: 1\n") == []
     assert stream.feed(b"\n") == [b"1"]
     assert stream.feed(b"data: 2\r\n\r") == [b"2"]
@@ -65,8 +65,8 @@ def test_an_event_without_end_is_refused() -> None:
         events(*[b"data: " + b"x" * (1 << 20) + b"\n"] * 40)
 
 
-def taken(*values: object) -> tuple[list[bool], Answer]:
-    answer = Answer()
+def taken(*values: object) -> tuple[list[bool], StreamedResponse]:
+    answer = StreamedResponse()
     return [answer.take(json.dumps(value).encode()) for value in values], answer
 
 
@@ -88,7 +88,7 @@ def test_content_is_text_reasoning_and_tool_calls_and_nothing_else() -> None:
 
 
 def test_an_end_is_a_finish_reason_or_done() -> None:
-    answer = Answer()
+    answer = StreamedResponse()
     assert not answer.finished
     assert not answer.take(b"[DONE]")
     assert answer.finished
@@ -104,5 +104,5 @@ def test_an_error_in_a_stream_is_told(error: object) -> None:
 @pytest.mark.parametrize("frame", [b"", b"{", b"[1]", b'{"choices": 3}', b'{"choices": [{"text": 3}]}', b"[" * 100_000])
 def test_a_frame_that_is_none_is_refused(frame: bytes) -> None:
     with pytest.raises(ValueError, match="not OpenAI's"):
-        Answer().take(frame)
+        StreamedResponse().take(frame)
     assert error_in(frame) == ""

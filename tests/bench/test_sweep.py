@@ -7,11 +7,11 @@ import pytest
 
 from bench.test_load import always, job, played
 from bench.virtual import MS, tokens
-from ridgeline.insight.bench.bench_run import Run, run_of
-from ridgeline.insight.bench.client_pool import Part
-from ridgeline.insight.bench.job import Load
+from ridgeline.insight.bench.bench_run import BenchRun, run_of
+from ridgeline.insight.bench.client_pool import ClientResult
+from ridgeline.insight.bench.job import LoadPattern
 from ridgeline.insight.bench.sweep import Sweep, sweep
-from ridgeline.insight.traffic.request_record import Record
+from ridgeline.insight.traffic.request_record import RequestRecord
 from ridgeline.insight.traffic.slo import SLO, parse_slo
 
 EVERY = parse_slo("ttft=101ms")
@@ -26,8 +26,8 @@ def at_once(found: Coroutine[Any, Any, Sweep]) -> Sweep:
 
 
 def swept(start: float, slo: SLO | None = EVERY, requests: int = 200) -> Sweep:
-    async def measure(rate: float) -> Run:
-        load = Load(arrivals="constant", rate=rate, requests=requests, stop_overloaded=True)
+    async def measure(rate: float) -> BenchRun:
+        load = LoadPattern(arrivals="constant", rate=rate, requests=requests, stop_overloaded=True)
         return played(job(load), lambda fields, number: (200, tokens(1, 99 * MS, MS)), at_once=1, slo=slo)[0]
 
     return at_once(sweep(start, measure))
@@ -63,13 +63,13 @@ def test_a_start_above_the_knee_has_none() -> None:
 def test_a_busy_client_ends_a_sweep() -> None:
     """Of a client at 90 % of a core nobody knows whose latencies it saw."""
 
-    async def measure(rate: float) -> Run:
+    async def measure(rate: float) -> BenchRun:
         moments = [1000 * MS * second for second in range(20)]
         records = [
-            Record(i, at, at, sent=at, chunks=[at + MS], ended=at + MS, output=1, outcome="ok")
+            RequestRecord(i, at, at, sent=at, chunks=[at + MS], ended=at + MS, output=1, outcome="ok")
             for i, at in enumerate(moments)
         ]
-        return run_of(job(Load(rate=rate)), [Part(records, "", 0.9 if rate > 5 else 0.1, 1.0)], None)
+        return run_of(job(LoadPattern(rate=rate)), [ClientResult(records, "", 0.9 if rate > 5 else 0.1, 1.0)], None)
 
     found = at_once(sweep(1.0, measure))
     assert [level.rate for level in found.levels] == [1.0, 2.0, 4.0, 8.0]
@@ -83,8 +83,8 @@ def test_a_busy_client_ends_a_sweep() -> None:
 def test_a_rate_that_the_clients_lateness_decides_is_undecided() -> None:
     """5 ms late of 103: under 5 %, and yet it is the load generator that keeps nobody within 101 ms."""
 
-    async def measure(rate: float) -> Run:
-        load = Load(arrivals="constant", rate=rate, requests=30)
+    async def measure(rate: float) -> BenchRun:
+        load = LoadPattern(arrivals="constant", rate=rate, requests=30)
         return played(job(load), always(first=98 * MS), handing_over=5 * MS, slo=EVERY)[0]
 
     found = at_once(sweep(1.0, measure))
@@ -97,8 +97,8 @@ def test_a_burst_is_no_rate_that_a_server_keeps_up() -> None:
     """20 requests of 60 ms, answered all at once: at 64 a second the last came 0.3 s after the first; at 256 all were
     under way together, and nobody knows what would have become of more."""
 
-    async def measure(rate: float) -> Run:
-        return played(job(Load(arrivals="constant", rate=rate, requests=20)), always())[0]
+    async def measure(rate: float) -> BenchRun:
+        return played(job(LoadPattern(arrivals="constant", rate=rate, requests=20)), always())[0]
 
     found = at_once(sweep(16.0, measure))
     assert [level.rate for level in found.levels] == [16.0, 32.0, 64.0, 128.0, 256.0]
@@ -110,9 +110,9 @@ def test_a_burst_is_no_rate_that_a_server_keeps_up() -> None:
 
 
 def test_rejections_are_no_good_answers() -> None:
-    async def measure(rate: float) -> Run:
+    async def measure(rate: float) -> BenchRun:
         answers = always() if rate < 3 else always(status=429)
-        return played(job(Load(arrivals="constant", rate=rate, requests=50)), answers)[0]
+        return played(job(LoadPattern(arrivals="constant", rate=rate, requests=50)), answers)[0]
 
     found = at_once(sweep(2.0, measure))
     assert found.levels[-1].why == "0.0% answered"

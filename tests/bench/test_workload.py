@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.insight.bench.engine.workload import Workload, choose, read_workloads
+from ridgeline.insight.bench.engine.workload import EngineWorkload, choose, read_workloads
 
 ROOT = Path(__file__).parents[2]
 VOCABULARY = 2048
@@ -14,7 +14,7 @@ DRAWN = {"requests": 4, "prompt": [2, 5], "output": [1, 9], "seed": 0}
 ALIKE = {"sequences": 3, "prompt": 4, "output": 2}
 
 
-def read(folder: Path, **workloads: Any) -> dict[str, Workload]:
+def read(folder: Path, **workloads: Any) -> dict[str, EngineWorkload]:
     path = folder / "w.json"
     path.write_text(json.dumps(workloads))
     return read_workloads(path)

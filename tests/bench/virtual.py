@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from ridgeline.insight.bench.transport import Reply, Unanswered
+from ridgeline.insight.bench.transport import HttpResponse, NoResponse
 
 MS = 1_000_000
 _Value = TypeVar("_Value")
@@ -109,7 +109,7 @@ class FakeServer:
         self._places = asyncio.Semaphore(at_once or 1_000_000)
 
     @asynccontextmanager
-    async def post(self, body: bytes) -> AsyncIterator[Reply]:
+    async def post(self, body: bytes) -> AsyncIterator[HttpResponse]:
         await self.clock.until(self.clock.now() + self.handing_over)
         self.bodies.append(json.loads(body))
         self.moments.append(self.clock.now())
@@ -133,7 +133,7 @@ class FakeReply:
             for after, piece in self._script:
                 await self._clock.until(taken_up + after)
                 if piece == CUT:
-                    raise Unanswered("the connection broke: ServerDisconnectedError")
+                    raise NoResponse("the connection broke: ServerDisconnectedError")
                 yield piece
 
 

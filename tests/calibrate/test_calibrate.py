@@ -20,16 +20,16 @@ from ridgeline.core.checkpoint import open_source
 from ridgeline.core.models import Fields, build
 from ridgeline.core.models.common.denoiser import JOINT, LATENTS, TEXT
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.priced_module import Network
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.priced_module import PricedModule
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.families import autoencoder_kl
 from ridgeline.core.ops.experts import Experts
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.number_formats import KV_FORMATS, WEIGHT_FORMATS
 from ridgeline.core.ops.op import Op
-from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.rotary import Angles
-from ridgeline.core.ops.work import LOGITS, TOKENS, Segment, Space, Work
+from ridgeline.core.ops.work import LOGITS, TOKENS, Space, StepSegment, Work
 from ridgeline.insight import calibrate
 from ridgeline.insight.calibrate import calibration_file, calibration_run, estimate, roofs
 from ridgeline.insight.calibrate.calibration import Calibration
@@ -39,7 +39,7 @@ from ridgeline.insight.calibrate.local_device import this_device
 from ridgeline.insight.calibrate.probe import mean_pace, undisturbed_pace
 from ridgeline.insight.calibrate.roofs import (
     MIB,
-    Stream,
+    MemoryStream,
     caches,
     memory_bandwidth,
     peaks,
@@ -47,13 +47,13 @@ from ridgeline.insight.calibrate.roofs import (
     stated_caches,
     working_sets,
 )
-from ridgeline.insight.calibrate.steps import VISITS, Stage, Stopwatch, TrialStep, time_steps
+from ridgeline.insight.calibrate.steps import VISITS, Stopwatch, TrialRunner, TrialStep, time_steps
 from ridgeline.insight.calibrate.timer import Timer
 from ridgeline.insight.calibrate.trials import TRIALS, decode, prefill
 from ridgeline.media.diffusion.pipeline_defaults import outline
 from ridgeline.price.device import Cache, Device
 from ridgeline.price.price import Price, traced_calls
-from ridgeline.price.slowdown import Pace
+from ridgeline.price.slowdown import Slowdown
 
 CPU = torch.device("cpu")
 TINY = TRIALS[0]
@@ -107,13 +107,13 @@ def test_a_timer_goes_on_until_its_budget_is_spent() -> None:
     assert len(timer.each(call, budget=2.0)) in (19, 20)
 
 
-def streams(levels: list[tuple[int, float]]) -> list[Stream]:
+def streams(levels: list[tuple[int, float]]) -> list[MemoryStream]:
     """Readings of working sets from 1/4 MiB to 256 MiB on a machine with memories of these sizes and speeds."""
     found = []
     for power in range(-2, 9):
         nbytes = int(2.0**power * MIB)
         speed = next(speed for size, speed in levels if nbytes <= size)
-        found.append(Stream(nbytes, speed, speed))
+        found.append(MemoryStream(nbytes, speed, speed))
     return found
 
 
@@ -128,7 +128,7 @@ def test_main_memory_is_what_no_cache_holds() -> None:
     stated = [("L2", 1 * MIB), ("L3", 384 * MIB)]
     sets = working_sets(stated)
     assert sets[-1] >= 4 * 384 * MIB
-    found = [Stream(n, 90e9 if n <= 384 * MIB else 20e9, 1.0) for n in sets]
+    found = [MemoryStream(n, 90e9 if n <= 384 * MIB else 20e9, 1.0) for n in sets]
     assert memory_bandwidth(found, stated) == 20e9
     assert sets[:5] == working_sets([])[:5]
 
@@ -165,25 +165,25 @@ def tiny() -> Model:
 def test_a_stage_runs_what_the_model_runs(tiny: Model) -> None:
     """Its page tables are its own; a prefill, a chunk after it and a decode step must end where one
     long prefill does."""
-    stage = Stage(tiny, 64)
+    stage = TrialRunner(tiny, 64)
     ids = []
     for step in (prefill(20), prefill(10, past=20), decode(1, 31)):
         prepared = stage.prepare(step)
         ids.append(prepared.batch.tokens.ids_N)
         last = prepared.run()
     with torch.inference_mode():
-        whole = tiny(torch.cat(ids), torch.arange(31), Uncached([Segment(31, 31)]), torch.tensor([30]))
+        whole = tiny(torch.cat(ids), torch.arange(31), Uncached([StepSegment(31, 31)]), torch.tensor([30]))
     assert torch.allclose(last, whole, atol=1e-5)
 
 
 def test_sequences_of_a_stage_do_not_see_each_other(tiny: Model) -> None:
-    stage = Stage(tiny, 256)
+    stage = TrialRunner(tiny, 256)
     step = stage.prepare(prefill(20, batch=3))
     batch, together = step.batch, step.run()
     with torch.inference_mode():
         for index in range(3):
             ids, positions = batch.tokens.ids_N[20 * index : 20 * (index + 1)], torch.arange(20)
-            alone = tiny(ids, positions, Uncached([Segment(20, 20)]), torch.tensor([19]))
+            alone = tiny(ids, positions, Uncached([StepSegment(20, 20)]), torch.tensor([19]))
             assert torch.allclose(together[index], alone[0], atol=1e-5)
 
 
@@ -197,7 +197,7 @@ def test_a_mixture_is_timed_with_the_experts_that_it_is_charged_for() -> None:
         op.register_forward_pre_hook(lambda op, args: hit.append(len(torch.unique(args[2]))))
     for rows in (8, 64):
         hit.clear()
-        stage = Stage(model, 128)
+        stage = TrialRunner(model, 128)
         stage.prepare(prefill(rows)).run()
         assert len(hit) == len(mixtures)
         for op, count in zip(mixtures, hit, strict=True):
@@ -208,7 +208,7 @@ def test_a_stopwatch_times_every_op_once_a_step_and_leaves_no_trace(tiny: Model)
     clock = Clock(look=1.0)
     timer = Timer(CPU, 1, clock, wall=Clock(look=1.0))
     watch = Stopwatch(tiny, timer)
-    stage = Stage(tiny, 64, watch)
+    stage = TrialRunner(tiny, 64, watch)
     assert watch.inside == 1.0  # one look at the clock between start and end
     steps = [TrialStep("", stage.work(s), partial(stage.run, s)) for s in (decode(1, 5), prefill(7), decode(1, 9))]
     calls, probed = {op: [TOKENS] for _, op in tiny.ops()}, list[int]()
@@ -248,7 +248,7 @@ def test_prompts_are_timed_after_decode_steps_which_do_not_count(tiny: Model, mo
     assert all({"decode", "prompt"} == set(each.split()) for each in rounds)
 
 
-def calls_of(network: Network) -> dict[Op, list[Space]]:
+def calls_of(network: PricedModule) -> dict[Op, list[Space]]:
     """The space of each call of every op."""
     calls: dict[Op, list[Space]] = {}
     for _, op, space in traced_calls(network):
@@ -273,7 +273,7 @@ def test_an_op_that_is_called_over_several_rows_is_timed_for_each(monkeypatch: p
     assert [(one.space, one.seconds) for one in timed if one.op is model.rotary] == expected
 
 
-def classes_of(network: Network, *works: Work) -> set[str]:
+def classes_of(network: PricedModule, *works: Work) -> set[str]:
     """Those of the kernels that steps of a network run, ours where they take it."""
     ops = Price(network).ops
     kernels = (kernel for work in works for priced in ops for kernel in priced.launches(work, priced_backend("cpu")))
@@ -300,8 +300,8 @@ def test_what_pipelines_run_is_observed(observed: set[str], name: str) -> None:
     assert classes_of(denoiser, denoiser.work(size, [32]), denoiser.pass_work(size, [32])) <= observed
     config = source.components["vae"].config
     assert config is not None
-    vae = autoencoder_kl.build(Fields(config.values, "vae"), Storage(torch.float32))
-    assert classes_of(vae, vae.decode_work(Grid(1, 8, 8))) <= observed
+    vae = autoencoder_kl.build(Fields(config.values, "vae"), StorageConfig(torch.float32))
+    assert classes_of(vae, vae.decode_work(PixelGrid(1, 8, 8))) <= observed
 
 
 @pytest.mark.skipif(library() is None, reason="no kernels of our own here")
@@ -310,7 +310,7 @@ def test_a_recorded_step_is_timed_call_by_call(tiny: Model) -> None:
     gives when nobody looks."""
     clock = Clock(look=1.0)
     watch = Stopwatch(tiny, Timer(CPU, 1, clock, wall=clock))
-    stage = Stage(tiny, 64, watch)
+    stage = TrialRunner(tiny, 64, watch)
     with watch.on():
         step = stage.prepare(decode(2, 20))
         assert step.recording is not None
@@ -332,7 +332,7 @@ def test_each_class_of_codes_is_timed_in_several_sizes() -> None:
     for trial in TRIALS:
         model = build(Fields(trial.config, trial.name), torch.bfloat16, recipe=trial.recipe)
         for step in trial.steps:
-            work = Work.of([Segment(q, kv) for q, kv in step], model.reaches)
+            work = Work.of([StepSegment(q, kv) for q, kv in step], model.reaches)
             for priced in Price(model).ops:
                 for kernel in priced.launches(work, priced_backend("cpu")):
                     cost = kernel.cost
@@ -377,15 +377,15 @@ def test_the_faster_of_two_products_is_the_roof(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_no_roof_explains_keeps_the_pace_of_launches() -> None:
-    pace = Pace(launch=2.0, compute=3.0, memory=5.0)
+    pace = Slowdown(launch=2.0, compute=3.0, memory=5.0)
     assert pace.of(1.0, 0.0, 0.0) == 2.0
     assert pace.of(1.0, 1.0, 0.0) == 3.0
     assert pace.of(1.0, 0.0, 1.0) == 5.0
     assert pace.of(1.0, 0.5, 0.0) == 2.5
     assert pace.of(1.0, 2.0, 2.0) == 4.0
-    assert mean_pace([Pace(1, 2, 3), Pace(3, 4, 8)]) == Pace(2, 3, 5.5)
-    assert undisturbed_pace([pace, Pace(1, 1, 1), Pace(9, 4, 9), Pace(3, 9, 9)]) == Pace(2, 3, 5)
-    assert pace.over(Pace(1, 2, 4)) == Pace(2.0, 1.5, 1.25)
+    assert mean_pace([Slowdown(1, 2, 3), Slowdown(3, 4, 8)]) == Slowdown(2, 3, 5.5)
+    assert undisturbed_pace([pace, Slowdown(1, 1, 1), Slowdown(9, 4, 9), Slowdown(3, 9, 9)]) == Slowdown(2, 3, 5)
+    assert pace.over(Slowdown(1, 2, 4)) == Slowdown(2.0, 1.5, 1.25)
 
 
 @pytest.fixture(scope="module")
@@ -409,7 +409,7 @@ def calibrated() -> Calibration:
 def test_a_calibration_prices_every_op_by_a_class_of_its_own(calibrated: Calibration, tiny: Model) -> None:
     device = calibrated.device()
     assert device.calibrated
-    price, work = Price(tiny), Work.of([Segment(1, 40)], tiny.reaches)
+    price, work = Price(tiny), Work.of([StepSegment(1, 40)], tiny.reaches)
     assert device.native == (library() is not None)
     for priced in price.ops:
         for kernel in priced.launches(work, price.backend_on(device)):

@@ -8,12 +8,12 @@ import torch
 
 from ridgeline.backends.model_loader import prepare_on_gpu
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.insight.calibrate import gpu_calibration
 from ridgeline.insight.calibrate.calibration import Calibration
-from ridgeline.insight.calibrate.fit import Fitted
+from ridgeline.insight.calibrate.fit import FittedConstants
 from ridgeline.insight.calibrate.gpu_calibration import HostStep, calibrate_card, fit_card_host
-from ridgeline.insight.calibrate.roofs import Stream
+from ridgeline.insight.calibrate.roofs import MemoryStream
 from ridgeline.insight.calibrate.timer import Timer
 from ridgeline.insight.calibrate.trials import TRIALS, Trial, decode, prefill
 from ridgeline.price.device import Efficiency
@@ -36,7 +36,7 @@ def test_a_calibration_of_a_card_prices_steps(monkeypatch: pytest.MonkeyPatch) -
     events_of_the_processor(monkeypatch)
     properties = SimpleNamespace(name="a card", total_memory=80e9)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
-    read = [Stream(1 << 20, 5e9, 6e9), Stream(1 << 28, 3e9, 4e9), Stream(1 << 29, 3e9, 4e9)]
+    read = [MemoryStream(1 << 20, 5e9, 6e9), MemoryStream(1 << 28, 3e9, 4e9), MemoryStream(1 << 29, 3e9, 4e9)]
     monkeypatch.setattr(gpu_calibration, "streams", lambda *_: read)
     monkeypatch.setattr(gpu_calibration, "products", lambda *_: {"bf16": 1e11, "fp32": 5e10})
     tiny = TRIALS[0]
@@ -58,7 +58,7 @@ def test_a_calibration_of_a_card_prices_steps(monkeypatch: pytest.MonkeyPatch) -
     price = Price(trials[0].model(torch.bfloat16, torch.device("cpu")))
     assert price.backend_on(device).name == "cuda"
     decodes = Work.decode([20] * 4, price.reaches)
-    prompts = {rows: Work.of([Segment(rows, rows)], price.reaches) for rows in (16, 17, 32, 4096)}
+    prompts = {rows: Work.of([StepSegment(rows, rows)], price.reaches) for rows in (16, 17, 32, 4096)}
     assert all(price.recorded(device, step) for step in (decodes, prompts[17]))
     assert not price.recorded(device, prompts[4096])
     assert 0 < price.on(device, decodes).expected < 1
@@ -104,7 +104,7 @@ def test_a_captured_step_saves_no_more_than_its_launches() -> None:
     steps = [host_step(n, n, 0.001, ops=ops, recorded=True, saved=1.5) for n in (1, 8, 64) for ops in (20, 100)]
     found = fit_card_host(steps)
     assert found.saved == 1
-    one = found.captured(Fitted(Efficiency(2e-6, 0.5, 0.5), (0.0,)))
+    one = found.captured(FittedConstants(Efficiency(2e-6, 0.5, 0.5), (0.0,)))
     assert (one.efficiency.launch, one.efficiency.recorded) == (2e-6, 0)
 
 
@@ -113,10 +113,10 @@ def test_asking_is_hidden_by_what_runs() -> None:
     from dataclasses import replace
 
     from ridgeline.core.ops.cost import NO_COST
-    from ridgeline.price.device import Host
+    from ridgeline.price.device import HostTime
     from ridgeline.price.devices import load_card
 
-    host = Host(1e-4, 1e-5, 0.0, 0.0, 0.0, ahead=True)
+    host = HostTime(1e-4, 1e-5, 0.0, 0.0, 0.0, ahead=True)
     device = replace(load_card("h100-sxm"), host=host)
     work = Work({"tokens": 16, "logits": 1}, 1)
     assert host_seconds(work, NO_COST, 100, device, gpu_calibration=0.0) == pytest.approx(1.1e-3)

@@ -11,7 +11,7 @@ from ridgeline.core.ops.work import LOGITS, TOKENS, Work
 from ridgeline.insight import calibrate
 from ridgeline.insight.calibrate.fit import Observation, fit, fit_all
 from ridgeline.insight.calibrate.overhead import StepOverhead, fit_host
-from ridgeline.price.device import Efficiency, Host
+from ridgeline.price.device import Efficiency, HostTime
 
 
 def synthetic(true: Efficiency, noise: float = 0.0, *, same: bool = True) -> list[Observation]:
@@ -102,7 +102,7 @@ def test_what_is_said_of_the_constants_counts_all_of_them() -> None:
 
 
 def test_host_constants_are_found_again() -> None:
-    true = Host(1e-3, 2e-5, 1e-4, 3e-6, 4e-11, asked=5e-4, prompts=7e-4)
+    true = HostTime(1e-3, 2e-5, 1e-4, 3e-6, 4e-11, asked=5e-4, prompts=7e-4)
     overheads = []
     for mib, (count, sequences, tokens) in enumerate(
         (

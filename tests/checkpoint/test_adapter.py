@@ -14,7 +14,7 @@ from models.parity_cases import CASES
 from ridgeline.core.checkpoint.adapter import adapt, read_adapter
 from ridgeline.core.models import FAMILIES, Fields, build, family_of
 from ridgeline.core.models.common.fields import ModelRefused
-from ridgeline.core.ops.matrix import LowRank
+from ridgeline.core.ops.matrix import LoraWeights
 from support.adapters import adapted, write_adapter
 from support.checkpoints import edit_config, random_model
 from support.wall_models import wall_model
@@ -185,7 +185,7 @@ def test_an_adapter_of_a_text_half(trunk: str, tmp_path: Path) -> None:
     model, name = build(config), f"{trunk}layers.1.self_attn.q_proj"
     adapter = read_adapter("a", str(write_adapter(tmp_path / "a", {name: (60, 42)}, ["q_proj"])))
     assert adapt(model, family_of(config), [adapter]) == 1
-    assert sum(isinstance(module, LowRank) for module in model.modules()) == 1
+    assert sum(isinstance(module, LoraWeights) for module in model.modules()) == 1
 
 
 def test_a_model_with_an_encoder(adapter: Path) -> None:

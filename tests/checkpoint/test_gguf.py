@@ -24,10 +24,10 @@ from ridgeline.core.checkpoint.weight_loader import weight_bytes
 from ridgeline.core.models import ModelRefused, build
 from ridgeline.core.models.common.parameter_breakdown import bill
 from ridgeline.core.ops.backend import REFERENCE
-from ridgeline.core.ops.linear import Multiplies
+from ridgeline.core.ops.linear import MatrixOp
 from ridgeline.core.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
 from ridgeline.core.ops.matrix.gguf_matrix import BLOCKS
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.price.device import Device, Efficiency
 from ridgeline.price.price import Price
 from support.checkpoints import random_model
@@ -193,8 +193,8 @@ def test_what_runs_here_is_priced_as_it_is_held_and_cards_as_it_is_stored(tmp_pa
     price = Price(load_model(open_source(str(path))))
     card = Device("card", "card", "gpu", {"fp32": 1e15}, 1e9, 1e9, efficiency={"default": Efficiency(0.0, 1.0, 1.0)})
     here = replace(card, kind="cpu", native=True)
-    work = Work.of([Segment(1, 8)])
-    products = [priced for priced in price.ops if isinstance(priced.op, Multiplies) and priced.op.kind == "linear"]
+    work = Work.of([StepSegment(1, 8)])
+    products = [priced for priced in price.ops if isinstance(priced.op, MatrixOp) and priced.op.kind == "linear"]
     held = sum(p.nbytes * each.count for each in products for p in each.op.parameters())
     stored = sum(each.op.stored_bytes() * each.count for each in products)
     assert held / stored == 6 / 4.5

@@ -15,7 +15,7 @@ from ridgeline.core.checkpoint import open_source
 from ridgeline.core.checkpoint.weight_loader import weight_bytes
 from ridgeline.core.models import Fields, ModelRefused, build, build_to_run
 from ridgeline.core.models.common.parameter_breakdown import bill
-from ridgeline.price.plan.scenario import ModelCache, Setup
+from ridgeline.price.plan.scenario import Deployment, ModelCache
 from support.engines import uncached_logits
 from support.layouts import Numbers, Quantiser, awq, fp8, gptq
 from support.planned import card
@@ -133,7 +133,7 @@ def test_integers_in_words(name: str, tmp_path: Path) -> None:
     assert off(folders) < 1e-5
     fields, model = open_source(str(folders[0])).config, load_model(str(folders[0]))
     assert bill(build(fields)).nbytes == as_stored(folders[0])
-    planned = ModelCache(fields).case(Setup(card(kind="cpu"))).model
+    planned = ModelCache(fields).case(Deployment(card(kind="cpu"))).model
     assert (planned.storage, bill(planned)) == (model.storage, bill(model))
     if "experts" not in name:  # for which their objects are counted too
         held = {id(parameter): parameter.nbytes for parameter in model.parameters()}

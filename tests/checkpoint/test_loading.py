@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from ridgeline.core.checkpoint.casting import Casts
 from ridgeline.core.checkpoint.folder import open_checkpoint
-from ridgeline.core.checkpoint.load_report import Loading, read_anew
+from ridgeline.core.checkpoint.load_report import LoadReport, read_anew
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.core.checkpoint.weight_loader import load_weights
 from ridgeline.core.models import build_to_run
@@ -56,7 +56,7 @@ def test_what_loading_took_is_of_the_whole_checkpoint() -> None:
 
 
 def test_speed_counts_headers_too(folder: Path) -> None:
-    loading = Loading(open_checkpoint(folder), header=1.0, mapped=3.0, from_disk=None, casts=Casts())
+    loading = LoadReport(open_checkpoint(folder), header=1.0, mapped=3.0, from_disk=None, casts=Casts())
     assert (loading.nbytes, loading.seconds, loading.speed) == (52, 4.0, 13.0)
 
 

@@ -14,7 +14,7 @@ from ridgeline.core.checkpoint import open_source
 from ridgeline.core.models import ModelRefused
 from ridgeline.core.models.common.parameter_breakdown import bill
 from ridgeline.core.ops.expert_layout import widened
-from ridgeline.price.plan.scenario import ModelCache, Setup
+from ridgeline.price.plan.scenario import Deployment, ModelCache
 from support.checkpoints import random_model
 from support.engines import uncached_logits
 from support.planned import card
@@ -74,14 +74,14 @@ def folder(tmp_path: Path) -> Path:
 def test_a_plan_of_a_processor_has_them_widened(folder: Path) -> None:
     """As they run there; of another card as they are stored, from the same cache."""
     cases = ModelCache(open_source(str(folder)).config)
-    here, there = cases.case(Setup(card(kind="cpu"))), cases.case(Setup(card()))
+    here, there = cases.case(Deployment(card(kind="cpu"))), cases.case(Deployment(card()))
     loaded = load_model(str(folder))
     assert (here.weights, bill(here.model)) == ("fp32", bill(loaded))
     assert [note for note in here.notes if "weights stored in mxfp4 are widened to fp32" in note]
     assert there.weights == "mxfp4"
     assert bill(there.model).nbytes < bill(loaded).nbytes
     assert not [note for note in there.notes if "widened" in note]
-    assert cases.case(Setup(card(kind="cpu"), weights="mxfp4")).weights == "mxfp4"
+    assert cases.case(Deployment(card(kind="cpu"), weights="mxfp4")).weights == "mxfp4"
 
 
 def test_a_released_layout_runs(folder: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from models.configs import CONFIGS
 from ridgeline.backends.model_loader import load_model
-from ridgeline.core.checkpoint import Source, open_source, read_config
+from ridgeline.core.checkpoint import ModelSource, open_source, read_config
 from ridgeline.core.checkpoint.hub_cache import hub_cache
 from ridgeline.core.checkpoint.source import taken_of_two
 from ridgeline.core.models import ModelRefused, build
@@ -207,7 +207,7 @@ def test_a_pipeline_has_components_and_is_not_run(tmp_path: Path) -> None:
 )
 def test_real_pipelines(release: str, pipeline: str, count: int, data_dir: Path) -> None:
     """Those of two releases."""
-    source: Source = open_source(str(data_dir / "configs" / release))
+    source: ModelSource = open_source(str(data_dir / "configs" / release))
     assert (source.pipeline, len(source.components)) == (pipeline, count)
     vae = source.components["vae"]
     assert vae.kind == "AutoencoderKL"

@@ -8,7 +8,7 @@ import pytest
 from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
 from ridgeline.cli import serve as command
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.server.lifecycle import Served
+from ridgeline.server.lifecycle import ServedLLM
 from support.adapters import own_widths, write_adapter
 from support.planned import LLAMA_3_8B
 
@@ -61,7 +61,7 @@ def test_what_is_refused(ridgeline: Run, adapter: Path, tmp_path: Path) -> None:
 
 def settings_of(ridgeline: Run, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> EngineSettings:
     """What `serve` would set up."""
-    calls: list[Served] = []
+    calls: list[ServedLLM] = []
     monkeypatch.setattr(command, "run_server", lambda served, *_: calls.append(served) or OK)
     monkeypatch.setattr(command, "set_up_logs", lambda _: None)
     assert ridgeline("serve", "tales", *arguments).code == OK

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cli.running import OK, USAGE, Run, assert_one_line
-from ridgeline.cli.batch_run import Earlier, read_earlier
+from ridgeline.cli.batch_run import EarlierOutput, read_earlier
 
 
 def request(custom_id: str) -> str:
@@ -132,7 +132,7 @@ def test_neither_a_prompt_nor_a_file(ridgeline: Run, tmp_path: Path) -> None:
 
 def test_what_is_read_of_an_earlier_output(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    assert read_earlier(out) == Earlier()
+    assert read_earlier(out) == EarlierOutput()
     whole = b'{"custom_id": "a", "response": {"x": 1}, "error": null}\n{"custom_id": null, "error": {"line": 7}}\n'
     out.write_bytes(whole + b'{"custom_id": "b", "error": null}')
-    assert read_earlier(out) == Earlier(frozenset("a"), frozenset({7}), len(whole))
+    assert read_earlier(out) == EarlierOutput(frozenset("a"), frozenset({7}), len(whole))

@@ -15,9 +15,9 @@ from ridgeline.backends.cpu.library import library
 from ridgeline.insight.bench.engine.workload import choose, read_workloads
 from ridgeline.insight.calibrate.calibration import Calibration, FittedClass
 from ridgeline.insight.calibrate.calibration_file import save
-from ridgeline.insight.calibrate.roofs import Stream
+from ridgeline.insight.calibrate.roofs import MemoryStream
 from ridgeline.price.device import Efficiency
-from ridgeline.price.slowdown import Pace
+from ridgeline.price.slowdown import Slowdown
 from support.kernels import SETS
 
 WORKLOADS = {
@@ -110,9 +110,11 @@ def test_a_calibration_gives_the_roofs(ridgeline: Run, file: Path, monkeypatch: 
     save([
         Calibration(
             title="A Chip", kind="cpu", threads=1, made="2026-11-21 12:00", seconds=48.6, memory=float(8 << 30),
-            streams=(Stream(1 << 20, 40e9, 20e9),), bandwidth=10e9, caches=(), products={"fp32": 2e11, "bf16": 5e10},
+            streams=(MemoryStream(1 << 20, 40e9, 20e9),), bandwidth=10e9, caches=(),
+            products={"fp32": 2e11, "bf16": 5e10},
             classes={"default": FittedClass(Efficiency(1e-6, 0.7, 0.8), 1, 0.0, 0.0)},
-            host=None, host_error=0.0, pace=Pace(1e-3, 2e-3, 3e-3), disturbed=Pace(1, 1, 1), residuals=(), native=True,
+            host=None, host_error=0.0, pace=Slowdown(1e-3, 2e-3, 3e-3), disturbed=Slowdown(1, 1, 1), residuals=(),
+            native=True,
         )
     ])  # fmt: skip
     command = ("bench", "engine", "tales", "pair", "--workloads", file)

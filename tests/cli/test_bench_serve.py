@@ -13,7 +13,7 @@ from cli.running import Run, assert_one_line
 from ridgeline.cli import bench_serve as command
 from ridgeline.cli.bench_serve import extent_of_level
 from ridgeline.cli.process_setup import FAILED, UNREACHABLE, USAGE
-from ridgeline.insight.bench.job import Load
+from ridgeline.insight.bench.job import LoadPattern
 from ridgeline.insight.traffic.request_record import COLUMNS
 
 FEW = ("--requests", "6", "--output", "3", "--input", "20", "--warmup", "1")
@@ -111,13 +111,13 @@ def test_no_two_runs_ask_the_same_unless_told(ridgeline: Run, server: SmallServe
 @pytest.mark.parametrize(
     ("load", "extent"),
     [
-        (Load(seconds=4.0), {"requests": 20, "seconds": None}),
-        (Load(seconds=60.0), {}),
-        (Load(requests=30), {}),
-        (Load(), {"requests": 50}),
+        (LoadPattern(seconds=4.0), {"requests": 20, "seconds": None}),
+        (LoadPattern(seconds=60.0), {}),
+        (LoadPattern(requests=30), {}),
+        (LoadPattern(), {"requests": 50}),
     ],
 )
-def test_a_rate_is_tried_for_as_long_as_judging_it_takes(load: Load, extent: dict[str, Any]) -> None:
+def test_a_rate_is_tried_for_as_long_as_judging_it_takes(load: LoadPattern, extent: dict[str, Any]) -> None:
     assert extent_of_level(load, 0.7) == extent
 
 

@@ -13,10 +13,10 @@ from torch import Tensor, distributed
 
 from cli.running import INTERRUPTED, OK, USAGE, Run, assert_one_line
 from ridgeline.media.diffusion import cfg_parallel_process
-from ridgeline.media.diffusion.cfg_parallel import Pair
-from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan
+from ridgeline.media.diffusion.cfg_parallel import CFGParallelPair
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest
 from ridgeline.media.diffusion.geometry import Size
-from ridgeline.media.diffusion.pipeline import Pipeline, Step
+from ridgeline.media.diffusion.pipeline import DenoiseOutput, Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from ridgeline.media.diffusion.saved_latents import latents_path, read_latents
 
@@ -70,7 +70,9 @@ def _before_step(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[],
     """Something happens when so many steps are done."""
     denoise = Pipeline.denoise
 
-    def watched(self: Pipeline, plan: Plan, texts: Sequence[Tensor], pair: Pair | None = None) -> Iterator[Step]:
+    def watched(
+        self: Pipeline, plan: DiffusionPlan, texts: Sequence[Tensor], pair: CFGParallelPair | None = None
+    ) -> Iterator[DenoiseOutput]:
         for step in denoise(self, plan, texts, pair):
             if step.number == number:
                 act()

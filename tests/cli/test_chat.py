@@ -15,8 +15,8 @@ import pytest
 
 from cli.running import OK, UNREACHABLE, USAGE, Run, assert_one_line
 from engine.folders import CHAT, THINKING_CHAT, write_model
-from ridgeline.cli.chat import Chat
-from ridgeline.cli.chat_backend import Piece, Server
+from ridgeline.cli.chat import ChatSession
+from ridgeline.cli.chat_backend import ChatDelta, HttpChatBackend
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import load_engine
 from ridgeline.server.server_settings import ServerSettings
@@ -145,15 +145,17 @@ def test_an_interrupt_leaves_the_server(
 ) -> None:
     """Ctrl-C closes the connection, on which the server ends the request; what was said stays said."""
     monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))
-    conversation = Chat(Server(server.url, {"max_tokens": 200, "ignore_eos": True, "temperature": 0}), None)
-    shown: list[Piece] = []
+    conversation = ChatSession(
+        HttpChatBackend(server.url, {"max_tokens": 200, "ignore_eos": True, "temperature": 0}), None
+    )
+    shown: list[ChatDelta] = []
 
-    def show(piece: Piece) -> None:
+    def show(piece: ChatDelta) -> None:
         shown.append(piece)
         if len("".join(each.text for each in shown)) >= 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Chat, "_show", lambda self, piece: show(piece))
+    monkeypatch.setattr(ChatSession, "_show", lambda self, piece: show(piece))
     conversation.run()
     assert conversation.history[1]["content"] == "".join(each.text for each in shown)
     assert len(conversation.history[1]["content"]) < 100

@@ -27,9 +27,9 @@ from ridgeline.core.checkpoint.gguf_header import read_gguf_header
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.insight.calibrate.calibration import Calibration, FittedClass
 from ridgeline.insight.calibrate.calibration_file import save
-from ridgeline.insight.calibrate.roofs import Stream
-from ridgeline.price.device import Cache, Efficiency, Host
-from ridgeline.price.slowdown import Pace
+from ridgeline.insight.calibrate.roofs import MemoryStream
+from ridgeline.price.device import Cache, Efficiency, HostTime
+from ridgeline.price.slowdown import Slowdown
 from ridgeline.util.host import cores
 from support.gguf_models import made, mixed
 
@@ -501,14 +501,14 @@ def calibration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibration:
     monkeypatch.setenv("RIDGELINE_CACHE", str(tmp_path / "cache"))
     return Calibration(
         title="A Chip, 2 cores", kind="cpu", threads=1, made="2026-11-21 12:00", seconds=48.6, memory=float(8 << 30),
-        streams=(Stream(1 << 20, 40e9, 20e9), Stream(64 << 20, 10e9, 8e9)), bandwidth=10e9,
+        streams=(MemoryStream(1 << 20, 40e9, 20e9), MemoryStream(64 << 20, 10e9, 8e9)), bandwidth=10e9,
         caches=(Cache("L2", float(1 << 20), 40e9),), products={"fp32": 2e11, "bf16": 5e10},
         classes={
             "attention.prefill.128.few/bf16": FittedClass(Efficiency(123e-6, 1.0, 0.05, 0.2, 8.0), 104, 0.3, 2.73),
             "linear.one/bf16": FittedClass(Efficiency(31e-6, 0.7, 0.8, recorded=1.5e-6), 40, 0.02, -0.11),
         },
-        host=Host(4e-4, 6e-6, 9e-5, 1e-6, 0.0, asked=1e-4), host_error=0.03, native=True,
-        pace=Pace(1e-3, 2e-3, 3e-3), disturbed=Pace(1.2, 1.1, 1.05), residuals=(),
+        host=HostTime(4e-4, 6e-6, 9e-5, 1e-6, 0.0, asked=1e-4), host_error=0.03, native=True,
+        pace=Slowdown(1e-3, 2e-3, 3e-3), disturbed=Slowdown(1.2, 1.1, 1.05), residuals=(),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
-from ridgeline.engine.embedding_llm import Embeddings
+from ridgeline.engine.embedding_llm import EmbeddingLLM
 from support.embedders import TEXTS, state_pooling, write_bert
 
 
@@ -34,7 +34,7 @@ def test_the_first_text_is_compared_with_the_others(ridgeline: Run, folder: Path
     ended = ridgeline("embed", *TEXTS, "--model", folder, "--json")
     told = json.loads(ended.out)
     assert told["dimensions"] == 36
-    wanted = Embeddings(str(folder)).embed(TEXTS)
+    wanted = EmbeddingLLM(str(folder)).embed(TEXTS)
     for text, row, vector in zip(TEXTS, told["texts"], wanted, strict=True):
         assert row["text"] == text
         assert row["embedding"] == pytest.approx(vector.values)

@@ -12,7 +12,7 @@ from ridgeline.core.checkpoint.catalogue import CATALOGUE
 from ridgeline.core.checkpoint.embedding_config import model_of, pooled, read_embedding
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.core.models import Fields, build
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.price.devices import load_card
 from ridgeline.price.price import Price
 from support.checkpoints import edit_config, write_folder
@@ -51,7 +51,7 @@ def test_plan(ridgeline: Run, folder: Path) -> None:
     price, device = Price(pooled(model, None)), load_card("h100-sxm")
     assert told["memory"]["weights"] == sum(p.nbytes for p in model.parameters())
     for name, texts in (("one", 1), ("full", 8)):
-        step = price.on(device, Work.of([Segment(32, 32)] * texts, model.reaches, texts))
+        step = price.on(device, Work.of([StepSegment(32, 32)] * texts, model.reaches, texts))
         assert told[name]["floor"] == pytest.approx(step.floor)
         assert told[name]["floor"] <= told[name]["bound"] <= told[name]["expected"]
     assert told["texts_per_second"]["expected"] == pytest.approx(8 / told["full"]["expected"])
@@ -129,7 +129,7 @@ def test_a_decoder_whose_folder_says_how_it_embeds(ridgeline: Run, tmp_path: Pat
     assert told["memory"]["weights"] == sum(parameter.nbytes for parameter in model.parameters())
     assert told["memory"]["kv"] == 48 * layers * kv
     price, device = Price(model), load_card("h100-sxm")
-    steps = [Work.of([Segment(n, end)], model.reaches, int(end == 40)) for n, end in ((16, 16), (16, 32), (8, 40))]
+    steps = [Work.of([StepSegment(n, end)], model.reaches, int(end == 40)) for n, end in ((16, 16), (16, 32), (8, 40))]
     assert told["one"]["floor"] == pytest.approx(sum(price.on(device, work).floor for work in steps))
     ended = ridgeline(*asked)
     assert "one in 3 steps" in " ".join(ended.out.split())

@@ -19,15 +19,15 @@ from torch import Tensor
 
 from cli.running import INTERRUPTED, OK, REFUSED, USAGE, Run, assert_one_line
 from ridgeline.core.models.common.tiling import Tiling
-from ridgeline.core.ops.pixel_grid import Grid
-from ridgeline.insight.trace.interference import Meanwhile
+from ridgeline.core.ops.pixel_grid import PixelGrid
+from ridgeline.insight.trace.interference import Interference
 from ridgeline.media.diffusion import decoding
-from ridgeline.media.diffusion.cfg_parallel import Pair
+from ridgeline.media.diffusion.cfg_parallel import CFGParallelPair
 from ridgeline.media.diffusion.decoding import choose_tiling
-from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest
 from ridgeline.media.diffusion.geometry import Size
 from ridgeline.media.diffusion.image_file import to_bytes
-from ridgeline.media.diffusion.pipeline import Pipeline, Step
+from ridgeline.media.diffusion.pipeline import DenoiseOutput, Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline, load_vae
 from ridgeline.media.diffusion.saved_latents import latents_path, read_latents, save_latents
 from ridgeline.price.devices import load_card
@@ -124,7 +124,7 @@ def test_compiled_blocks(ridgeline: Run, folder: Path, tmp_path: Path, monkeypat
     """What compiling took is said apart, and it is done once, with what is drawn; not with what it cannot go with."""
     asked: list[tuple[int, int]] = []
 
-    def compile_blocks(pipeline: Pipeline, plan: Plan, texts: Sequence[Tensor]) -> int:
+    def compile_blocks(pipeline: Pipeline, plan: DiffusionPlan, texts: Sequence[Tensor]) -> int:
         asked.append((plan.request.images, len(texts)))
         return 7
 
@@ -149,14 +149,14 @@ def test_why_it_took_longer(
     """Beside what was measured stands who held it up, and that nobody calibrated the machine."""
 
     @contextmanager
-    def noted(meanwhile: Meanwhile) -> Iterator[None]:
+    def noted(meanwhile: Interference) -> Iterator[None]:
         yield
         meanwhile.held += 100.0
 
     probed = replace(load_card("h100-sxm"), basis="probe")
     for command in ("image_drawing", "image_tokens"):
         monkeypatch.setattr(f"ridgeline.cli.{command}.device_at", lambda *_: probed)
-    monkeypatch.setattr(Meanwhile, "noted", noted)
+    monkeypatch.setattr(Interference, "noted", noted)
     drawn = REQUEST if model == "FOLDER" else ()
     ended = ridgeline("image", model.replace("FOLDER", str(folder)), PROMPT, *drawn, "-o", tmp_path / "cat.png")
     assert ended.code == OK, ended.err
@@ -266,7 +266,7 @@ def test_tiles(ridgeline: Run, folder: Path, tmp_path: Path) -> None:
 
 def test_tiles_by_memory(folder: Path) -> None:
     """The whole where half of the memory holds it, else the largest tiles that do, else one line."""
-    autoencoder, latents = load_vae(str(folder), threads=1), Grid(1, 128, 128)
+    autoencoder, latents = load_vae(str(folder), threads=1), PixelGrid(1, 128, 128)
     needs = [autoencoder.decode_bytes(latents, tiling) for tiling in (None, *(Tiling(n, n // 4) for n in (64, 32, 16)))]
     assert needs == sorted(needs, reverse=True)
     chosen = [choose_tiling(autoencoder, latents, 2 * nbytes) for nbytes in needs]
@@ -306,7 +306,9 @@ def _interrupted(monkeypatch: pytest.MonkeyPatch, at: Sequence[int]) -> None:
     """Ctrl-C before these steps, counted from 1."""
     denoise, count = Pipeline.denoise, [0]
 
-    def pressed(self: Pipeline, plan: Plan, texts: Sequence[Tensor], pair: Pair | None = None) -> Iterator[Step]:
+    def pressed(
+        self: Pipeline, plan: DiffusionPlan, texts: Sequence[Tensor], pair: CFGParallelPair | None = None
+    ) -> Iterator[DenoiseOutput]:
         for step in denoise(self, plan, texts, pair):
             count[0] += 1
             for _ in range(list(at).count(count[0])):

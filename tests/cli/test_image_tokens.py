@@ -14,11 +14,11 @@ from transformers import JanusForConditionalGeneration
 
 from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
 from ridgeline.core.checkpoint import open_source
-from ridgeline.core.ops.pixel_grid import Grid
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.pixel_grid import PixelGrid
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
-from ridgeline.media.images.image_generator import TokenDrawer, load_drawer
+from ridgeline.media.images.image_generator import TokenImageGenerator, load_drawer
 from ridgeline.price.devices import load_card
 from ridgeline.price.price import Price
 from support.janus_folders import write_janus
@@ -135,7 +135,7 @@ def test_parts_that_differ(ridgeline: Run, greedy: tuple[JanusForConditionalGene
     assert_one_line(ridgeline("image", tmp_path, "x"), REFUSED, "its tokenizer has no token <picture>")
 
 
-def drawer(folder: Path, requests: int = 256) -> TokenDrawer:
+def drawer(folder: Path, requests: int = 256) -> TokenImageGenerator:
     return load_drawer(open_source(str(folder)), EngineSettings(limits=Limits(requests=requests)))
 
 
@@ -155,9 +155,9 @@ def test_the_forecast_is_of_the_steps_that_run(sampled: Path) -> None:
     ran = [price.step(work).total_flops for work in works]
     assert forecast.costs["encode"].total_flops == pytest.approx(ran[0])
     assert forecast.costs["tokens"].total_flops == pytest.approx(sum(ran[1:]))
-    decode = Price(drawing.autoencoder).step(drawing.autoencoder.decode_work(Grid(1, 3, 3)))
+    decode = Price(drawing.autoencoder).step(drawing.autoencoder.decode_work(PixelGrid(1, 3, 3)))
     assert forecast.costs["decode"].total_flops == pytest.approx(3 * decode.total_flops)
-    assert works[0] == Work.of([Segment(length, length)] * 3, drawing.loaded.model.reaches)
+    assert works[0] == Work.of([StepSegment(length, length)] * 3, drawing.loaded.model.reaches)
 
 
 def test_a_picture_does_not_depend_on_its_neighbours(sampled: Path) -> None:

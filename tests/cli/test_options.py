@@ -14,7 +14,7 @@ import typer.main
 from cli.running import OK, USAGE, Run, assert_one_line
 from cli.test_cli import COMMANDS as COMMAND_LIST
 from models.configs import CONFIGS
-from ridgeline.cli.aliases import ALIASES, MODEL, Alias, Means, Same, Spellings, respelt
+from ridgeline.cli.aliases import ALIASES, MODEL, Alias, NoOpOption, OptionNames, RenamedOption, respelt
 from ridgeline.cli.config import SECRETS
 from ridgeline.cli.diffusion_settings import denoiser_dtype
 from ridgeline.cli.engine_flags import EngineFlags
@@ -25,13 +25,13 @@ TABLED = [(alias, name) for alias in ALIASES for name in alias.names]
 
 
 @pytest.fixture(scope="module")
-def commands() -> dict[str, Spellings]:
+def commands() -> dict[str, OptionNames]:
     """The names of each command's options; those of a group are not asked for here."""
     group: Any = typer.main.get_command(build_app())
-    return {name: Spellings(each.params) for name, each in group.commands.items() if not hasattr(each, "commands")}
+    return {name: OptionNames(each.params) for name, each in group.commands.items() if not hasattr(each, "commands")}
 
 
-def having(commands: dict[str, Spellings], alias: Alias) -> list[Spellings]:
+def having(commands: dict[str, OptionNames], alias: Alias) -> list[OptionNames]:
     """The commands to which an alias applies; at least one."""
     found = [spellings for spellings in commands.values() if alias in spellings.aliases]
     assert found, f"no command has a use for {alias.names}"
@@ -46,7 +46,7 @@ def written(alias: Alias, name: str, value: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("alias", "name"), TABLED, ids=lambda part: part if isinstance(part, str) else "")
-def test_every_alias_acts_or_is_refused(commands: dict[str, Spellings], alias: Alias, name: str) -> None:
+def test_every_alias_acts_or_is_refused(commands: dict[str, OptionNames], alias: Alias, name: str) -> None:
     """It becomes an option that the command has, with its value; or it asks for what is so anyway; or it is refused in
     a line that says why."""
     for spellings in having(commands, alias):
@@ -54,7 +54,7 @@ def test_every_alias_acts_or_is_refused(commands: dict[str, Spellings], alias: A
         assert found is not None
         if found.alias is not alias:
             continue  # a row before it counts
-        if isinstance(alias, Means):
+        if isinstance(alias, RenamedOption):
             became = respelt(written(alias, name, "some value"), spellings)
             if alias.option == MODEL:
                 assert became == ["some value"]
@@ -65,7 +65,7 @@ def test_every_alias_acts_or_is_refused(commands: dict[str, Spellings], alias: A
             check_same(alias, name, spellings)
 
 
-def check_same(alias: Same, name: str, spellings: Spellings) -> None:
+def check_same(alias: NoOpOption, name: str, spellings: OptionNames) -> None:
     if alias.flag:
         accepted = [name if value == "true" else f"--no-{name[2:]}" for value in alias.values]
         refused = f"--no-{name[2:]}" if "true" in alias.values else name
@@ -80,7 +80,7 @@ def check_same(alias: Same, name: str, spellings: Spellings) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_no_alias_hides_an_option_of_ours(commands: dict[str, Spellings]) -> None:
+def test_no_alias_hides_an_option_of_ours(commands: dict[str, OptionNames]) -> None:
     for spellings in commands.values():
         for alias in spellings.aliases:
             assert set(alias.names).isdisjoint(spellings.by_name) or alias.names == ("--device",), alias.names
@@ -108,7 +108,7 @@ def test_no_alias_hides_an_option_of_ours(commands: dict[str, Spellings]) -> Non
         (["--stop", "a", "tales", "hi"], ["--stop", "a", "tales", "hi"]),
     ],
 )
-def test_spellings(commands: dict[str, Spellings], arguments: Sequence[str], means: Sequence[str]) -> None:
+def test_spellings(commands: dict[str, OptionNames], arguments: Sequence[str], means: Sequence[str]) -> None:
     """Underscores in names and not in values; `=`; what comes after `--`; the model in front."""
     assert respelt(arguments, commands["run"]) == means
 

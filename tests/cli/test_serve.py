@@ -30,13 +30,13 @@ from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import load_engine
 from ridgeline.engine.text_processor import load_texts
 from ridgeline.price.devices import load_card
-from ridgeline.server.images.served_images import ServedPictures
-from ridgeline.server.lifecycle import Served
+from ridgeline.server.images.served_images import ServedImages
+from ridgeline.server.lifecycle import ServedLLM
 from ridgeline.server.server_settings import ServerSettings
 from server.scripted import INFO
 from support.gguf_models import made
 
-Told = tuple[Served, ServerSettings]
+Told = tuple[ServedLLM, ServerSettings]
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Told]:
     """What the server would be told."""
     calls: list[Told] = []
 
-    def run_server(served: Served, settings: ServerSettings, ready: object) -> int:
+    def run_server(served: ServedLLM, settings: ServerSettings, ready: object) -> int:
         calls.append((served, settings))
         return OK
 
@@ -292,7 +292,7 @@ def test_what_pictures_are_served_with(
     ridgeline: Run, monkeypatch: pytest.MonkeyPatch, z_image_folder: Path, tmp_path: Path
 ) -> None:
     """Several pipelines, each called by its folder."""
-    told: list[tuple[ServedPictures, ServerSettings]] = []
+    told: list[tuple[ServedImages, ServerSettings]] = []
     monkeypatch.setattr(command, "run_server", lambda *given: told.append(given[:2]) or OK)
     monkeypatch.setattr(command, "set_up_logs", lambda _: None)
     shutil.copytree(z_image_folder, tmp_path / "other")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ridgeline.core.checkpoint.catalogue import model_names, pipeline_names
-from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.cost_calculator import CostCalculator
 from ridgeline.learn.lab.statement_report import statements
 from ridgeline.price.devices import cards
 
@@ -40,7 +40,7 @@ def test_the_pages_count_what_there_is() -> None:
     plan = " ".join((ROOT / "docs" / "plan.md").read_text(encoding="utf-8").split())
     models, pipelines, known = len(model_names()), len(pipeline_names()), len(cards())
     assert f"({models} models and {pipelines} pipelines that draw), and one of {known} devices" in plan
-    said = f"{len(statements(Ledger()))} statements of the texts"
+    said = f"{len(statements(CostCalculator()))} statements of the texts"
     assert said in (ROOT / "docs" / "lab.md").read_text(encoding="utf-8")
 
 

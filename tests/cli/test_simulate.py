@@ -16,9 +16,9 @@ import pytest
 
 from cli.running import FAULT, OK, USAGE, Run, assert_one_line
 from ridgeline.cli.simulate_traffic import TrafficFlags
-from ridgeline.cli.simulate_worker import Beside, Trial
+from ridgeline.cli.simulate_worker import AdviceWorker, Trial
 from ridgeline.engine.scheduler import Limits
-from ridgeline.insight.simulate.adviser import Option
+from ridgeline.insight.simulate.adviser import TriedSetting
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 command = importlib.import_module("ridgeline.cli.simulate")
@@ -162,7 +162,7 @@ def test_dollars_are_those_of_a_file(ridgeline: Run, model: str, tmp_path: Path)
     assert "h10-sxm (did you mean" in ended.err
 
 
-class Ready(Beside):
+class Ready(AdviceWorker):
     """A second process that is waited for, so that a short search has its help too."""
 
     given = 0
@@ -172,7 +172,7 @@ class Ready(Beside):
         while not self._made.done():
             time.sleep(0.02)
 
-    def submit(self, limits: Limits, memory: float) -> "Future[Option | None]":
+    def submit(self, limits: Limits, memory: float) -> "Future[TriedSetting | None]":
         Ready.given += 1
         return super().submit(limits, memory)
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import torch
 from torch import Tensor, distributed
 
-from ridgeline.media.diffusion.cfg_parallel import Pair
+from ridgeline.media.diffusion.cfg_parallel import CFGParallelPair
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.geometry import Size
 from ridgeline.media.diffusion.pipeline import Pipeline
@@ -19,7 +19,7 @@ REQUESTS = {
 """By the folder: a batch with a negative prompt, and a clip with a step cache."""
 
 
-def latents_of(pipeline: Pipeline, request: DiffusionRequest, pair: Pair | None = None) -> Tensor:
+def latents_of(pipeline: Pipeline, request: DiffusionRequest, pair: CFGParallelPair | None = None) -> Tensor:
     """Finished latents, of two passes that are not one call."""
     plan = pipeline.plan(request, lambda _, texts: float(len(texts)))  # nothing is gained by a larger call
     assert not plan.batching.paired
@@ -36,10 +36,10 @@ def run_process(rank: int, folder: str) -> None:
     refused = []
     for name, request in REQUESTS.items():
         pipeline = load_pipeline(f"{folder}/{name}", threads=1)
-        torch.save(latents_of(pipeline, request, Pair()), f"{folder}/{name}.{rank}.pt")
+        torch.save(latents_of(pipeline, request, CFGParallelPair()), f"{folder}/{name}.{rank}.pt")
         for other in (replace(request, negative=None, guidance=0.0), replace(request, seed=rank)):
             try:
-                latents_of(pipeline, other, Pair())
+                latents_of(pipeline, other, CFGParallelPair())
             except ValueError as error:
                 refused.append(str(error))
     torch.save(refused, f"{folder}/refused.{rank}.pt")

@@ -9,7 +9,7 @@ import torch
 
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.media.diffusion.pipeline_class import PIPELINES
-from ridgeline.media.diffusion.scheduler_config import Scheduler, scheduler_of
+from ridgeline.media.diffusion.scheduler_config import DiffusionScheduler, scheduler_of
 
 Config = dict[str, Any]
 
@@ -122,7 +122,7 @@ CONFIGS: dict[str, Config] = {
 }
 
 
-def ours(config: Config, pipeline: str = "") -> Scheduler:
+def ours(config: Config, pipeline: str = "") -> DiffusionScheduler:
     """What is read from a config, by default as FLUX.1's pipelines ask flow-match Euler and Wan's ask all others."""
     by_default = "FluxPipeline" if config.get("_class_name") == "FlowMatchEulerDiscreteScheduler" else "WanPipeline"
     return scheduler_of(Fields(config, "scheduler_config.json"), PIPELINES[pipeline or by_default].timesteps)

@@ -11,7 +11,7 @@ from diffusers import AutoencoderKLWan
 from torch import Tensor
 
 from ridgeline.core.models import ModelRefused
-from ridgeline.media.diffusion.video_autoencoder import ClipAutoencoder, load_clip_autoencoder
+from ridgeline.media.diffusion.video_autoencoder import VideoAutoencoder, load_clip_autoencoder
 from support.checkpoints import edit_config, redraw
 
 FIRST: dict[str, Any] = {
@@ -45,14 +45,14 @@ def reference(theirs: AutoencoderKLWan, latents: Tensor) -> Tensor:
 
 
 @pytest.fixture(params=CONFIGS)
-def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[AutoencoderKLWan, ClipAutoencoder]:
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[AutoencoderKLWan, VideoAutoencoder]:
     """Diffusers' model and ours of the folder that it wrote."""
     theirs = theirs_of(CONFIGS[request.param], tmp_path)
     return theirs, load_clip_autoencoder(str(tmp_path))
 
 
 @pytest.mark.parametrize("size", [(1, 1, 4, 3), (2, 3, 2, 5)])
-def test_pixels(pair: tuple[AutoencoderKLWan, ClipAutoencoder], size: tuple[int, ...]) -> None:
+def test_pixels(pair: tuple[AutoencoderKLWan, VideoAutoencoder], size: tuple[int, ...]) -> None:
     """Of one frame and of several, with the latents' means and deviations."""
     theirs, ours = pair
     clips, frames, height, width = size
@@ -68,7 +68,7 @@ def test_pixels(pair: tuple[AutoencoderKLWan, ClipAutoencoder], size: tuple[int,
     assert torch.equal(torch.cat(chunks, 2), pixels)
 
 
-def test_a_decode_that_was_left_changes_nothing(pair: tuple[AutoencoderKLWan, ClipAutoencoder]) -> None:
+def test_a_decode_that_was_left_changes_nothing(pair: tuple[AutoencoderKLWan, VideoAutoencoder]) -> None:
     """What convolutions keep of earlier frames is of one clip alone."""
     _, ours = pair
     latents = torch.randn(1, ours.shape.latents, 3, 2, 2)
@@ -78,7 +78,7 @@ def test_a_decode_that_was_left_changes_nothing(pair: tuple[AutoencoderKLWan, Cl
     assert torch.equal(ours.decode(latents), whole)
 
 
-def test_two_clips_are_decoded_in_turns(pair: tuple[AutoencoderKLWan, ClipAutoencoder]) -> None:
+def test_two_clips_are_decoded_in_turns(pair: tuple[AutoencoderKLWan, VideoAutoencoder]) -> None:
     """As requests are served: neither sees what convolutions keep of the other."""
     _, ours = pair
     both = [torch.randn(1, ours.shape.latents, 3, 2, 2) for _ in range(2)]

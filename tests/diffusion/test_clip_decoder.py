@@ -10,8 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.models import Fields
 from ridgeline.media.diffusion.geometry import Geometry
-from ridgeline.media.diffusion.pipeline_defaults import Usual
-from ridgeline.media.diffusion.video_decode_price import ClipDecoder
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults
+from ridgeline.media.diffusion.video_decode_price import VideoDecodePrice
 from ridgeline.price.devices import load_card
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -38,7 +38,7 @@ def test_flops_are_those_of_diffusers(config: dict[str, Any], latents: tuple[int
         theirs = AutoencoderKLWan(**config).eval()
         with FlopCounterMode(display=False) as counter, torch.inference_mode():
             theirs.decode(torch.empty(1, config["z_dim"], *latents))
-    ours = ClipDecoder(Fields(config, "vae"), torch.bfloat16)
+    ours = VideoDecodePrice(Fields(config, "vae"), torch.bfloat16)
     assert sum(layer.cost.flops.get("bf16", 0) for layer in ours.layers(latents)) == counter.get_total_flops()
     named = theirs.named_parameters()
     products = sum(p.numel() for name, p in named if name.startswith(("decoder", "post_quant")) and "gamma" not in name)
@@ -68,9 +68,9 @@ def test_memory_grows_with_pixels_and_not_with_frames() -> None:
     assert decoder.activations(large) == pytest.approx(2 * decoder.activations(few), rel=0.01)
 
 
-def released(release: str) -> tuple[ClipDecoder, Geometry]:
+def released(release: str) -> tuple[VideoDecodePrice, Geometry]:
     """The decoder of a release, and the clip that it is usually asked for, of 832 x 480 for the small one."""
     source = open_source(release)
-    usual, config = Usual.of(source), source.components["vae"].config
+    usual, config = PipelineDefaults.of(source), source.components["vae"].config
     assert config is not None
-    return ClipDecoder(config, torch.bfloat16), usual.layout.geometry(usual.size, usual.frames)
+    return VideoDecodePrice(config, torch.bfloat16), usual.layout.geometry(usual.size, usual.frames)

@@ -13,9 +13,9 @@ from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.forecast import Forecaster
 from ridgeline.media.diffusion.geometry import Size
 from ridgeline.media.diffusion.pipeline import Pipeline
-from ridgeline.media.diffusion.pipeline_defaults import Usual, outline
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
-from ridgeline.media.diffusion.pipeline_price import Job, PipelinePrice
+from ridgeline.media.diffusion.pipeline_price import PipelinePrice, PipelineWorkload
 from ridgeline.price.devices import load_card
 from support.pipelines import generators, wan_of_pictures
 
@@ -83,10 +83,10 @@ def test_a_clips_price_is_that_of_its_frames(folder: Path, ours: Pipeline) -> No
     """The decode's, of a loaded pipeline and of its outline; activations are one frame's."""
     source, card = open_source(str(folder)), load_card("h100-sxm")
     parts = outline(source, torch.float32)
-    usual = Usual.of(source, parts)
+    usual = PipelineDefaults.of(source, parts)
     assert (usual.frames, usual.steps) == (6, 3)
     price = PipelinePrice(parts)
-    one, six = (price.on(card, Job(ours.layout.geometry(Size(64, 32), n), 3, (5, 2))) for n in (1, 6))
+    one, six = (price.on(card, PipelineWorkload(ours.layout.geometry(Size(64, 32), n), 3, (5, 2))) for n in (1, 6))
     assert six.decode.flops == pytest.approx(6 * one.decode.flops)
     assert six.decode.runs == 6
     assert six.memory.whole == six.memory.tiled == one.memory.whole

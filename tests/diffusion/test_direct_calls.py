@@ -13,7 +13,7 @@ from ridgeline.backends.cpu.library import Library, library
 from ridgeline.backends.model_loader import load_denoiser
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.models.common.denoiser import Denoiser
-from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest
 from ridgeline.media.diffusion.noise import Noise
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from ridgeline.util.host import cores
@@ -90,7 +90,7 @@ def test_it_is_called_as_a_pipeline_calls_it(model: str, threads: int, monkeypat
     """Kernel by kernel, thread by thread, and bit for bit."""
     pipeline, denoiser = load_pipeline(model), direct(model)
     torch.set_num_threads(threads)
-    plan: Plan = pipeline.plan(DiffusionRequest("a handwritten seven", steps=STEPS, guidance=0.0, seed=1))
+    plan: DiffusionPlan = pipeline.plan(DiffusionRequest("a handwritten seven", steps=STEPS, guidance=0.0, seed=1))
     texts = pipeline.encode(plan)
     watch = Watch(type(denoiser), monkeypatch)
     with watch as theirs:

@@ -10,8 +10,8 @@ import pytest
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.checkpoint.catalogue import pipeline_names
 from ridgeline.media.diffusion.eager import Unfused, unfused
-from ridgeline.media.diffusion.pipeline_defaults import Usual, outline
-from ridgeline.media.diffusion.pipeline_plan import Asked, PipelinePlan
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
+from ridgeline.media.diffusion.pipeline_plan import PipelineOptions, PipelinePlan
 from ridgeline.media.diffusion.pipeline_price import PipelinePrice
 from ridgeline.price.devices import load_card
 
@@ -68,10 +68,10 @@ def test_seconds_are_those_of_kernels() -> None:
 def test_fusion_deletes_elementwise_bytes() -> None:
     """The same products, attention and passes; more bytes and seconds of all else, on one card and divided."""
     source = open_source("flux.1-dev")
-    usual, price = Usual.of(source), PipelinePrice(outline(source))
+    usual, price = PipelineDefaults.of(source), PipelinePrice(outline(source))
 
     def planned(devices: int, *, eager: bool) -> PipelinePlan:
-        return PipelinePlan("flux.1-dev", price, usual, H100, Asked(), devices, eager=eager)
+        return PipelinePlan("flux.1-dev", price, usual, H100, PipelineOptions(), devices, eager=eager)
 
     fused, eager = planned(1, eager=False), planned(1, eager=True)
     kinds = [{row.kind: row for row in plan.request.denoise.once.classes} for plan in (fused, eager)]
@@ -89,4 +89,4 @@ def test_fusion_deletes_elementwise_bytes() -> None:
     assert parts == pytest.approx(eager.request.denoise.once.seconds.expected)
     assert planned(4, eager=True).request.seconds.expected < eager.request.seconds.expected / 2
     with pytest.raises(ValueError, match="leave --eager out"):
-        PipelinePlan("another", price, usual, H100, Asked(), eager=True)
+        PipelinePlan("another", price, usual, H100, PipelineOptions(), eager=True)

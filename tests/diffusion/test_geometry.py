@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ridgeline.media.diffusion.geometry import LAYOUTS, Layout, Size, menu
+from ridgeline.media.diffusion.geometry import LAYOUTS, PipelineLayout, Size, menu
 
 
 def test_what_the_texts_say() -> None:
@@ -13,7 +13,7 @@ def test_what_the_texts_say() -> None:
     geometry = LAYOUTS["z-image"].geometry(size)
     assert geometry.latents == (16, 128, 128)
     assert (geometry.grid, geometry.tokens) == ((1, 64, 64), 4096)
-    assert Layout(16, (size,), patch=(1, 4, 4)).geometry(size).tokens == 1024
+    assert PipelineLayout(16, (size,), patch=(1, 4, 4)).geometry(size).tokens == 1024
     assert 1024 * 1024 / (128 * 128) == 64
 
 
@@ -83,7 +83,7 @@ def test_every_layout_covers_its_menu() -> None:
             assert (rows * layout.spatial, columns * layout.spatial) == (size.height, size.width)
             assert geometry.tokens * math.prod(layout.patch) * layout.channels == math.prod(geometry.latents)
     with pytest.raises(AssertionError, match="patches do not cover"):
-        Layout(4, (Size(40, 32),))
+        PipelineLayout(4, (Size(40, 32),))
 
 
 @pytest.mark.parametrize(("text", "size"), [("1024x768", (1024, 768)), (" 480X832 ", (480, 832)), ("64×32", (64, 32))])

@@ -16,8 +16,8 @@ from diffusion.schedulers import relative
 from ridgeline.backends import backend_of
 from ridgeline.backends.model_loader import load_denoiser
 from ridgeline.core.models import ModelRefused
-from ridgeline.core.models.common.priced_module import Network
-from ridgeline.core.ops.bound import Bound
+from ridgeline.core.models.common.priced_module import PricedModule
+from ridgeline.core.ops.bound import BackendModule
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.geometry import LAYOUTS, Size
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
@@ -67,11 +67,11 @@ def test_every_part_is_prepared(make: Callable[[Path], object], tmp_path: Path) 
     make(tmp_path)
     pipeline = load_pipeline(str(tmp_path), threads=1)
     parts = [*pipeline.texts.encoder.models, pipeline.denoiser, pipeline.autoencoder]
-    networks = [part for part in parts if isinstance(part, Network)]
+    networks = [part for part in parts if isinstance(part, PricedModule)]
     assert len(networks) >= 2
     wanted = type(backend_of(torch.device("cpu")))
     for network in networks:
-        kinds = {type(module.backend) for module in network.modules() if isinstance(module, Bound)}
+        kinds = {type(module.backend) for module in network.modules() if isinstance(module, BackendModule)}
         assert kinds == {wanted}, type(network).__name__
 
 

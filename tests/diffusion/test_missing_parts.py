@@ -13,9 +13,9 @@ from ridgeline.cli.diffusion_models import check_medium
 from ridgeline.cli.image_files import PICTURES, clips
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.models import ModelRefused
-from ridgeline.media.diffusion.pipeline_defaults import Usual, outline
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline, load_vae
-from ridgeline.media.diffusion.pipeline_plan import Asked, PipelinePlan
+from ridgeline.media.diffusion.pipeline_plan import PipelineOptions, PipelinePlan
 from ridgeline.media.diffusion.pipeline_plan_page import pipeline_json
 from ridgeline.media.diffusion.pipeline_price import PipelinePrice
 from ridgeline.price.devices import load_card
@@ -65,7 +65,9 @@ def planned(folder: Path) -> Any:
     """All figures of a folder's plan."""
     source = open_source(str(folder))
     parts = outline(source)
-    plan = PipelinePlan("planned", PipelinePrice(parts), Usual.of(source, parts), load_card("h100-sxm"), Asked())
+    plan = PipelinePlan(
+        "planned", PipelinePrice(parts), PipelineDefaults.of(source, parts), load_card("h100-sxm"), PipelineOptions()
+    )
     return pipeline_json(plan)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import multiprocessing
 
 from diffusion.pair_process import REQUESTS, latents_of, run_process
-from ridgeline.media.diffusion.cfg_parallel import Pair
+from ridgeline.media.diffusion.cfg_parallel import CFGParallelPair
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from support.pipelines import wan_of_pictures, z_image
 
@@ -38,4 +38,4 @@ def test_what_a_pair_cannot_do(folder: Path) -> None:
         assert all("one pass, which a pair does not divide" in said for said in refused[::2])
         assert all("one process of the pair has seed 0, the other 1" in said for said in refused[1::2])
     with pytest.raises(ValueError, match="runs on two processes; start two"):
-        Pair()
+        CFGParallelPair()

@@ -14,7 +14,7 @@ from diffusion.schedulers import relative
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.geometry import Geometry, Size
-from ridgeline.media.diffusion.pipeline import CallSeconds, Pipeline, Step
+from ridgeline.media.diffusion.pipeline import CallSeconds, DenoiseOutput, Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from support.pipelines import MOST_TOKENS, generators, z_image
 
@@ -48,7 +48,7 @@ class Subject:
         ).images
         return given
 
-    def steps(self, request: DiffusionRequest, seconds: CallSeconds | None = None) -> list[Step]:
+    def steps(self, request: DiffusionRequest, seconds: CallSeconds | None = None) -> list[DenoiseOutput]:
         """Ours."""
         plan = self.ours.plan(request, seconds)
         steps = list(self.ours.denoise(plan, self.ours.encode(plan)))

@@ -14,8 +14,8 @@ from diffusion.schedulers import FLUX_DEV, PIXART, PIXART_LCM, WAN, Z_IMAGE, Con
 from diffusion.stand_ins import noise_of, predicted, theirs, tokens_of
 from ridgeline.core.models.common.fields import Fields, ModelRefused
 from ridgeline.media.diffusion.pipeline_class import PIPELINES
-from ridgeline.media.diffusion.samplers import State
-from ridgeline.media.diffusion.scheduler_config import OPTIONS, READERS, Scheduler, scheduler_of
+from ridgeline.media.diffusion.samplers import SamplerState
+from ridgeline.media.diffusion.scheduler_config import OPTIONS, READERS, DiffusionScheduler, scheduler_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "pictures.md"
 NOISE = ("PixArtSigmaPipeline", "PixArtAlphaPipeline")  # whose denoisers predict it
@@ -122,7 +122,7 @@ VARIANTS: list[tuple[Config, list[Config]]] = [
 ]
 
 
-def read(kind: str, config: Config) -> Scheduler:
+def read(kind: str, config: Config) -> DiffusionScheduler:
     """What a pipeline of this class reads. Raises ModelRefused, also where its denoiser predicts something else."""
     scheduler = scheduler_of(Fields(config, "scheduler_config.json"), PIPELINES[kind].timesteps)
     wanted = "noise" if kind in NOISE else "velocity"
@@ -209,19 +209,19 @@ def test_its_schedules_are_theirs(kind: str, config: Config) -> None:
         check_schedule(kind, config, scheduler, steps, SMALL)
 
 
-def check_run(kind: str, config: Config, scheduler: Scheduler, steps: int) -> None:
+def check_run(kind: str, config: Config, scheduler: DiffusionScheduler, steps: int) -> None:
     """The latents after each step."""
     run = theirs(kind, config, steps, SMALL)
     schedule = scheduler.schedule(steps, tokens_of(kind, run.begun))
     assert [schedule.time(step) for step in range(steps)] == pytest.approx(run.told, rel=3e-7, abs=3e-7)
-    state, draw = State(run.begun), noise_of(kind, run)
+    state, draw = SamplerState(run.begun), noise_of(kind, run)
     for step, expected in enumerate(run.after):
         shown = run.after[step - 1] if step else run.begun  # theirs, so that no rounding is magnified
         state = scheduler.sampler(schedule, step, state, predicted(shown, schedule.time(step)), draw)
         assert relative(state.x, expected) < 1e-5, (steps, step)
 
 
-def check_schedule(kind: str, config: Config, scheduler: Scheduler, steps: int, size: tuple[int, int]) -> None:
+def check_schedule(kind: str, config: Config, scheduler: DiffusionScheduler, steps: int, size: tuple[int, int]) -> None:
     """Timesteps and, of flows, sigmas exactly."""
     run = theirs(kind, config, steps, size, once=True)
     schedule = scheduler.schedule(steps, tokens_of(kind, run.begun))

@@ -8,17 +8,17 @@ import pytest
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.models.common.denoiser import JOINT, PICTURES
 from ridgeline.core.ops.attention import Attention
-from ridgeline.media.diffusion.diffusion_parallel import DividedPass, Division, divisions, exchange
+from ridgeline.media.diffusion.diffusion_parallel import ParallelDegrees, ParallelPass, divisions, exchange
 from ridgeline.media.diffusion.geometry import Size
-from ridgeline.media.diffusion.pipeline_defaults import Usual, outline
-from ridgeline.media.diffusion.pipeline_plan import Asked, PipelinePlan
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
+from ridgeline.media.diffusion.pipeline_plan import PipelineOptions, PipelinePlan
 from ridgeline.media.diffusion.pipeline_price import PipelinePrice
 from ridgeline.price.device import HourlyPrice
 from ridgeline.price.devices import load_card
 from ridgeline.price.price import Price
 
 SOURCE = open_source("z-image")
-USUAL = Usual.of(SOURCE)
+USUAL = PipelineDefaults.of(SOURCE)
 H100 = load_card("h100-sxm")
 
 
@@ -30,7 +30,7 @@ def price() -> PipelinePrice:
 
 def planned(price: PipelinePrice, devices: int = 1, **asked: object) -> PipelinePlan:
     """Z-Image on H100s."""
-    return PipelinePlan("z-image", price, USUAL, H100, Asked(**asked), devices)  # type: ignore[arg-type]
+    return PipelinePlan("z-image", price, USUAL, H100, PipelineOptions(**asked), devices)  # type: ignore[arg-type]
 
 
 def test_what_is_left_open_is_the_releases(price: PipelinePrice) -> None:
@@ -64,30 +64,30 @@ def test_pictures_side_by_side_are_no_faster_above_the_ridge(price: PipelinePric
 def test_what_it_costs(price: PipelinePrice) -> None:
     """Dollars of all cards for as long as it takes, over the pictures."""
     card = replace(H100, price=HourlyPrice(3.0, "2026", "test"))
-    plan = PipelinePlan("z-image", price, USUAL, card, Asked(count=2), 4)
+    plan = PipelinePlan("z-image", price, USUAL, card, PipelineOptions(count=2), 4)
     seconds = plan.request.seconds.expected
     assert plan.dollars == pytest.approx(3.0 * 4 * seconds / 3600 / 2)
     assert plan.an_hour.expected == pytest.approx(3600 / (seconds / 2))
-    assert PipelinePlan("z-image", price, USUAL, replace(H100, price=None), Asked()).dollars is None
+    assert PipelinePlan("z-image", price, USUAL, replace(H100, price=None), PipelineOptions()).dollars is None
 
 
 @pytest.mark.parametrize(("gib", "how"), [(80, "yes"), (24.4, "yes"), (23.4, "tiled"), (19, "in turns"), (14, "no")])
 def test_how_it_fits(price: PipelinePrice, gib: float, how: str) -> None:
     """All of it takes 20.2 GiB beside what the driver has, in tiles 19.3, its parts in turns 11.8."""
     card = replace(H100, memory=gib * 2**30)
-    assert PipelinePlan("z-image", price, USUAL, card, Asked()).fit.how == how
+    assert PipelinePlan("z-image", price, USUAL, card, PipelineOptions()).fit.how == how
 
 
 # -- several cards ----------------------------------------------------------------------------------------------------
 
 
 def test_ways_to_divide() -> None:
-    assert divisions(1, 2, 30) == [Division()]
-    assert divisions(8, 2, 30) == [Division(2, 4), Division(1, 8)]
-    assert divisions(8, 1, 30) == [Division(1, 8)]
+    assert divisions(1, 2, 30) == [ParallelDegrees()]
+    assert divisions(8, 2, 30) == [ParallelDegrees(2, 4), ParallelDegrees(1, 8)]
+    assert divisions(8, 1, 30) == [ParallelDegrees(1, 8)]
     assert divisions(64, 2, 30) == []
-    assert divisions(3, 2, 30) == [Division(1, 3)]
-    assert str(Division(2, 4)) == "guidance 2 x sequence 4"
+    assert divisions(3, 2, 30) == [ParallelDegrees(1, 3)]
+    assert str(ParallelDegrees(2, 4)) == "guidance 2 x sequence 4"
 
 
 @pytest.mark.parametrize("parts", [2, 4, 7])
@@ -96,7 +96,7 @@ def test_a_cards_part_of_a_pass(price: PipelinePrice, parts: int) -> None:
     a picture on every card."""
     denoiser = price.parts.denoisers[0]
     whole, cost = denoiser.pass_work((128, 128), [96]), Price(denoiser)
-    part = DividedPass(cost, parts).of(whole)
+    part = ParallelPass(cost, parts).of(whole)
     assert part.rows[JOINT] == math.ceil(whole.rows[JOINT] / parts)
     assert part.rows[PICTURES] == whole.rows[PICTURES]
     heads = math.ceil(30 / parts) * parts / 30
@@ -113,7 +113,7 @@ def test_what_cards_exchange(price: PipelinePrice) -> None:
     texts alone, once a request."""
     denoiser = price.parts.denoisers[0]
     cost = Price(denoiser)
-    divided = DividedPass(cost, 4)
+    divided = ParallelPass(cost, 4)
     messages = divided.messages(divided.of(denoiser.pass_work((128, 128), [96])))
     blocks = {"joint": 30, "latents": 2}
     rows = {"joint": 4192 // 4, "latents": 4096 // 4}
@@ -129,10 +129,10 @@ def test_two_cards_share_a_pair_for_nothing(price: PipelinePrice) -> None:
     plan = planned(price, 2)
     ways = {way: request.seconds.expected for way, request in plan.ways.items()}
     alone = plan.alone.seconds.expected
-    assert 1.9 < alone / ways[Division(2, 1)] < 2
-    assert ways[Division(2, 1)] < ways[Division(1, 2)] < alone
-    assert plan.request.division == Division(2, 1)
-    assert set(planned(price, 2, guidance=0.0).ways) == {Division(1, 2)}
+    assert 1.9 < alone / ways[ParallelDegrees(2, 1)] < 2
+    assert ways[ParallelDegrees(2, 1)] < ways[ParallelDegrees(1, 2)] < alone
+    assert plan.request.division == ParallelDegrees(2, 1)
+    assert set(planned(price, 2, guidance=0.0).ways) == {ParallelDegrees(1, 2)}
 
 
 def test_more_cards_are_faster_and_dearer(price: PipelinePrice) -> None:

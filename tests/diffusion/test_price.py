@@ -10,17 +10,17 @@ from models.test_z_image import CONFIGS, RELEASE, subject_of
 from ridgeline.core.checkpoint import read_config
 from ridgeline.core.models import Fields
 from ridgeline.core.models.building import build, build_denoiser
-from ridgeline.core.models.common.activation_peak import Alive
+from ridgeline.core.models.common.activation_peak import ActivationTracker
 from ridgeline.core.models.common.decoder import Decoder
 from ridgeline.core.models.common.priced_module import listening
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.core.models.families.autoencoder_kl import build as build_autoencoder
-from ridgeline.core.ops.pixel_grid import Grid
-from ridgeline.core.ops.work import Segment, Work
-from ridgeline.media.diffusion.geometry import LAYOUTS, Geometry, Layout, Size
+from ridgeline.core.ops.pixel_grid import PixelGrid
+from ridgeline.core.ops.work import StepSegment, Work
+from ridgeline.media.diffusion.geometry import LAYOUTS, Geometry, PipelineLayout, Size
 from ridgeline.media.diffusion.guidance import Convention, guidance_of
-from ridgeline.media.diffusion.pipeline_price import Job, Parts, PipelinePrice, RequestPrice
+from ridgeline.media.diffusion.pipeline_price import PipelineComponents, PipelinePrice, PipelineWorkload, RequestPrice
 from ridgeline.price.devices import load_card
 from ridgeline.price.price import Price
 
@@ -36,37 +36,39 @@ SQUARE = LAYOUTS["z-image"].geometry(Size(1024, 1024))
 
 
 @pytest.fixture(scope="module")
-def parts() -> Parts:
+def parts() -> PipelineComponents:
     """Z-Image's, in bf16 on meta."""
     encoder = build(read_config("qwen3-4b"))
     assert isinstance(encoder, Decoder)
     encoder.stop_after(35)
     encoder.keep_nothing()
     denoiser = build_denoiser(Fields(RELEASE, "Z-Image"), torch.bfloat16)
-    return Parts((encoder,), (denoiser,), build_autoencoder(Fields(VAE, "vae"), Storage(torch.bfloat16)))
+    return PipelineComponents(
+        (encoder,), (denoiser,), build_autoencoder(Fields(VAE, "vae"), StorageConfig(torch.bfloat16))
+    )
 
 
 @pytest.fixture(scope="module")
-def price(parts: Parts) -> PipelinePrice:
+def price(parts: PipelineComponents) -> PipelinePrice:
     """Of these parts."""
     return PipelinePrice(parts)
 
 
 def asked(price: PipelinePrice, steps: int = 8, *texts: int, pictures: int = 1) -> RequestPrice:
     """A picture of 1024 x 1024; by default of one text of 96 tokens."""
-    return price.on(CARD, Job(SQUARE, steps, texts or (96,), pictures))
+    return price.on(CARD, PipelineWorkload(SQUARE, steps, texts or (96,), pictures))
 
 
-def test_stages_are_the_models_runs(parts: Parts, price: PipelinePrice) -> None:
+def test_stages_are_the_models_runs(parts: PipelineComponents, price: PipelinePrice) -> None:
     """FLOPs, bytes and seconds of each stage, of a prompt and a negative one, run by run; what a denoiser makes of a
     text once is a part of reading it."""
     encoder, denoiser, autoencoder = Price(parts.encoders[0]), Price(parts.denoisers[0]), Price(parts.autoencoder)
     lengths = (96, 12)
     found = asked(price, 30, *lengths)
-    reads = [encoder.on(CARD, Work.of([Segment(n, n)], parts.encoders[0].reaches, n)) for n in lengths]
+    reads = [encoder.on(CARD, Work.of([StepSegment(n, n)], parts.encoders[0].reaches, n)) for n in lengths]
     reads += [denoiser.on(CARD, parts.denoisers[0].prepare_work([n])) for n in lengths]
     passes = [denoiser.on(CARD, parts.denoisers[0].pass_work((128, 128), [n])) for n in lengths]
-    decode = autoencoder.on(CARD, parts.autoencoder.decode_work(Grid(1, 128, 128)))
+    decode = autoencoder.on(CARD, parts.autoencoder.decode_work(PixelGrid(1, 128, 128)))
     for stage, steps, times in ((found.encode, reads, 1), (found.denoise, passes, 30), (found.decode, [decode], 1)):
         assert stage.flops == pytest.approx(times * sum(step.cost.total_flops for step in steps), rel=1e-12)
         assert stage.nbytes == pytest.approx(times * sum(step.cost.total_bytes for step in steps), rel=1e-12)
@@ -92,7 +94,9 @@ def test_n_steps_with_guidance_are_2n_passes(price: PipelinePrice) -> None:
     for negative in (None, "blurred"):
         guidance = guidance_of(Convention.TEXTBOOK, 1.0 if negative is None else 4.0, negative)
         texts = (96,) * guidance.passes(1)
-        assert Job(SQUARE, 50, texts).passes == asked(price, 50, *texts).denoise.runs == guidance.passes(50)
+        assert (
+            PipelineWorkload(SQUARE, 50, texts).passes == asked(price, 50, *texts).denoise.runs == guidance.passes(50)
+        )
     assert asked(price, 50, 96, 96).denoise.flops == 2 * asked(price, 50, 96).denoise.flops
 
 
@@ -115,12 +119,12 @@ def test_pictures_share_their_texts(price: PipelinePrice) -> None:
     assert three.memory == one.memory
 
 
-def test_encoders_read_texts_of_their_own_lengths(parts: Parts, price: PipelinePrice) -> None:
+def test_encoders_read_texts_of_their_own_lengths(parts: PipelineComponents, price: PipelinePrice) -> None:
     """What is padded for an encoder is not what the denoiser is given."""
-    both = PipelinePrice(Parts(parts.encoders * 2, parts.denoisers, parts.autoencoder))
-    job = Job(SQUARE, 4, (96,), read=((96,), (256,)))
+    both = PipelinePrice(PipelineComponents(parts.encoders * 2, parts.denoisers, parts.autoencoder))
+    job = PipelineWorkload(SQUARE, 4, (96,), read=((96,), (256,)))
     found = both.on(CARD, job)
-    alone = [price.on(CARD, Job(SQUARE, 4, (96,), read=((tokens,),))).encode for tokens in (96, 256)]
+    alone = [price.on(CARD, PipelineWorkload(SQUARE, 4, (96,), read=((tokens,),))).encode for tokens in (96, 256)]
     once = Price(parts.denoisers[0]).on(CARD, parts.denoisers[0].prepare_work([96]))
     assert found.encode.flops == pytest.approx(sum(stage.flops for stage in alone) - once.cost.total_flops)
     both_seconds = sum(stage.seconds.expected for stage in alone) - once.expected
@@ -131,16 +135,18 @@ def test_encoders_read_texts_of_their_own_lengths(parts: Parts, price: PipelineP
 def test_tiles_take_longer_and_less_memory(price: PipelinePrice) -> None:
     """Of 128 x 128 latents nine tiles of 64: where they overlap, pixels are decoded more than once."""
     tiling, whole = Tiling(64, 16), asked(price)
-    tiled = price.on(CARD, Job(SQUARE, 8, (96,)), tiling)
-    assert tiled.decode.runs == tiling.tiles(Grid(1, 128, 128)) == 9
+    tiled = price.on(CARD, PipelineWorkload(SQUARE, 8, (96,)), tiling)
+    assert tiled.decode.runs == tiling.tiles(PixelGrid(1, 128, 128)) == 9
     assert tiled.decode.flops > whole.decode.flops
     assert tiled.memory.decode == whole.memory.tiled < whole.memory.decode == whole.memory.whole
     assert whole.memory.peak == sum(whole.memory.weights.values()) + whole.memory.whole
 
 
-def test_experts_are_held_together_and_asked_in_turn(parts: Parts, price: PipelinePrice) -> None:
+def test_experts_are_held_together_and_asked_in_turn(parts: PipelineComponents, price: PipelinePrice) -> None:
     """Two take the memory of two, and the passes of one."""
-    two = PipelinePrice(Parts(parts.encoders, parts.denoisers * 2, parts.autoencoder)).on(CARD, Job(SQUARE, 8, (96,)))
+    two = PipelinePrice(PipelineComponents(parts.encoders, parts.denoisers * 2, parts.autoencoder)).on(
+        CARD, PipelineWorkload(SQUARE, 8, (96,))
+    )
     one = asked(price)
     assert two.memory.weights["denoiser"] == 2 * one.memory.weights["denoiser"]
     assert two.denoise.seconds == one.denoise.seconds
@@ -149,11 +155,15 @@ def test_experts_are_held_together_and_asked_in_turn(parts: Parts, price: Pipeli
 def test_activations_are_those_of_a_run(tmp_path: Path) -> None:
     """What is alive at once in a true pass on the CPU, of a small denoiser, is what was said before it."""
     denoiser = subject_of(CONFIGS["odd"], tmp_path).ours
-    autoencoder = build_autoencoder(Fields(VAE | {"latent_channels": 3}, "vae"), Storage(torch.float32))
-    geometry = Geometry(Layout(3, (Size(96, 80),)), Size(96, 80), 1)
+    autoencoder = build_autoencoder(Fields(VAE | {"latent_channels": 3}, "vae"), StorageConfig(torch.float32))
+    geometry = Geometry(PipelineLayout(3, (Size(96, 80),)), Size(96, 80), 1)
     encoder = build(read_config("qwen3-0.6b"))
-    said = PipelinePrice(Parts((encoder,), (denoiser,), autoencoder)).on(CARD, Job(geometry, 1, (40,))).memory.denoise
-    alive = Alive()
+    said = (
+        PipelinePrice(PipelineComponents((encoder,), (denoiser,), autoencoder))
+        .on(CARD, PipelineWorkload(geometry, 1, (40,)))
+        .memory.denoise
+    )
+    alive = ActivationTracker()
     with torch.inference_mode(), listening(denoiser.ops(), alive):
         denoiser(torch.randn(1, 3, 10, 12), 0.5, [torch.randn(40, denoiser.text_width)])
     assert said == pytest.approx(alive.peak, rel=0.05)

@@ -7,8 +7,8 @@ import pytest
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.checkpoint.catalogue import parameter_counts, pipeline_names
 from ridgeline.media.diffusion.image_comparison import PICTURE, positions
-from ridgeline.media.diffusion.pipeline_defaults import Usual, outline
-from ridgeline.media.diffusion.pipeline_plan import Asked, PipelinePlan
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
+from ridgeline.media.diffusion.pipeline_plan import PipelineOptions, PipelinePlan
 from ridgeline.media.diffusion.pipeline_plan_page import pipeline_document
 from ridgeline.media.diffusion.pipeline_price import PipelinePrice
 from ridgeline.price.devices import load_card
@@ -31,7 +31,7 @@ def plans() -> dict[str, PipelinePlan]:
     for name in pipeline_names():
         source = open_source(name)
         price = PipelinePrice(outline(source))
-        found[name] = PipelinePlan(name, price, Usual.of(source), load_card("h100-sxm"), Asked())
+        found[name] = PipelinePlan(name, price, PipelineDefaults.of(source), load_card("h100-sxm"), PipelineOptions())
     return found
 
 

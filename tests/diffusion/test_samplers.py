@@ -12,8 +12,16 @@ from torch import Tensor
 
 from diffusion.schedulers import CONFIGS, draws, ours, relative, theirs
 from ridgeline.media.diffusion.noise import Noise
-from ridgeline.media.diffusion.samplers import Sampler, State, data_of, dpmpp_2m, euler, unipc
-from ridgeline.media.diffusion.schedules import Betas, Level, Schedule, discrete, dpmpp_flow, euler_flow, unipc_flow
+from ridgeline.media.diffusion.samplers import DiffusionSampler, SamplerState, data_of, dpmpp_2m, euler, unipc
+from ridgeline.media.diffusion.schedules import (
+    Betas,
+    NoiseLevel,
+    Schedule,
+    discrete,
+    dpmpp_flow,
+    euler_flow,
+    unipc_flow,
+)
 from ridgeline.media.diffusion.timestep_call import flux_sigmas
 
 SHAPE = (3, 5, 2, 7)
@@ -34,7 +42,7 @@ def largest_difference(name: str, steps: int, dtype: torch.dtype, seed: int = 0)
         torch.randn(SHAPE, generator=generator)  # what sampling begins with
     x = draw().to(dtype)
     says = torch.Generator().manual_seed(seed + 100)
-    state, expected, worst = State(x), x, 0.0
+    state, expected, worst = SamplerState(x), x, 0.0
     stochastic = {"generator": generators} if draws(name) else {}
     for step, timestep in enumerate(reference.timesteps):
         prediction = torch.randn(x.shape, generator=says, dtype=dtype)
@@ -82,20 +90,22 @@ def test_in_fp32(name: str, steps: int) -> None:
 MEAN, DEVIATION = 0.7, 1.0
 
 
-def normal_guess(x: Tensor, level: Level) -> Tensor:
+def normal_guess(x: Tensor, level: NoiseLevel) -> Tensor:
     """The best guess of data that is normal with MEAN and DEVIATION: what a perfect denoiser says."""
     gain = level.alpha * DEVIATION**2 / (level.alpha**2 * DEVIATION**2 + level.sigma**2)
     return MEAN + gain * (x - level.alpha * MEAN)
 
 
-def normal_end(x: Tensor, first: Level) -> Tensor:
+def normal_end(x: Tensor, first: NoiseLevel) -> Tensor:
     """Where its path ends: at the same place of the distribution."""
     return MEAN + DEVIATION * (x - first.alpha * MEAN) / math.hypot(first.alpha * DEVIATION, first.sigma)
 
 
-def run(sampler: Sampler, schedule: Schedule, x: Tensor, guess: Callable[[Tensor, Level], Tensor]) -> Tensor:
+def run(
+    sampler: DiffusionSampler, schedule: Schedule, x: Tensor, guess: Callable[[Tensor, NoiseLevel], Tensor]
+) -> Tensor:
     """Where a sampler ends with a denoiser that makes these guesses of the data."""
-    state = State(x)
+    state = SamplerState(x)
     for step, level in enumerate(schedule.levels[:-1]):
         data = guess(state.x, level)
         noise = (state.x - level.alpha * data) / level.sigma
@@ -105,7 +115,7 @@ def run(sampler: Sampler, schedule: Schedule, x: Tensor, guess: Callable[[Tensor
     return state.x
 
 
-def error(sampler: Sampler, schedule: Schedule) -> float:
+def error(sampler: DiffusionSampler, schedule: Schedule) -> float:
     """Of a run whose end is known."""
     x = torch.linspace(-2, 2, 9, dtype=torch.float64)
     return float((run(sampler, schedule, x, normal_guess) - normal_end(x, schedule.levels[0])).abs().max())
@@ -120,7 +130,7 @@ def preserving(steps: int) -> Schedule:
 
 
 @pytest.mark.parametrize(("sampler", "least"), [(euler, 1.9), (dpmpp_2m, 3.5), (unipc, 4.0)])
-def test_order(sampler: Sampler, least: float) -> None:
+def test_order(sampler: DiffusionSampler, least: float) -> None:
     """Twice the steps halve Euler's error, of order 1, and divide that of order 2 by 4, the last step's apart."""
     errors = [error(sampler, flow(steps)) for steps in (50, 100, 200, 400)]
     for coarse, fine in pairwise(errors):
@@ -135,7 +145,7 @@ def test_better_samplers_are_better(schedules: Callable[[int], Schedule]) -> Non
     assert constant > 10 * line > 10 * parabola
 
 
-def two_bumps(x: Tensor, level: Level) -> Tensor:
+def two_bumps(x: Tensor, level: NoiseLevel) -> Tensor:
     """The best guess of data that lies about -1 or about 1, within 0.25: far from noise it has to make up its mind."""
     spread = level.alpha**2 * 0.25**2 + level.sigma**2
     means = torch.tensor([-1.0, 1.0], dtype=x.dtype)
@@ -157,9 +167,9 @@ def test_the_table_of_the_page() -> None:
         assert [f"{value:.4f}" for value in off] == [cell.strip() for cell in row], (name, off)
 
 
-def dpmpp_first(schedule: Schedule, step: int, state: State, prediction: Tensor, draw: object) -> State:
+def dpmpp_first(schedule: Schedule, step: int, state: SamplerState, prediction: Tensor, draw: object) -> SamplerState:
     """DPM-Solver++ that forgets: its guess is held constant at each step, as Euler's and DDIM's."""
-    return State(dpmpp_2m(schedule, step, State(state.x), prediction, no_noise).x)
+    return SamplerState(dpmpp_2m(schedule, step, SamplerState(state.x), prediction, no_noise).x)
 
 
 def test_euler_is_the_solver_that_forgets() -> None:
@@ -172,9 +182,11 @@ def test_euler_is_the_solver_that_forgets() -> None:
 def test_unipc_without_its_corrector_is_dpmpp_2m() -> None:
     """Of order 2 with B2(h) the predictors agree."""
 
-    def uncorrected(schedule: Schedule, step: int, state: State, prediction: Tensor, draw: object) -> State:
-        after = unipc(schedule, step, State(state.x, state.data), prediction, no_noise)
-        return State(after.x, after.data)
+    def uncorrected(
+        schedule: Schedule, step: int, state: SamplerState, prediction: Tensor, draw: object
+    ) -> SamplerState:
+        after = unipc(schedule, step, SamplerState(state.x, state.data), prediction, no_noise)
+        return SamplerState(after.x, after.data)
 
     for steps in (1, 2, 3, 11):
         assert error(uncorrected, preserving(steps)) == error(dpmpp_2m, preserving(steps))
@@ -189,4 +201,4 @@ def test_one_step_is_the_guess(schedule: Schedule) -> None:
     expected = data_of(x, prediction, schedule.levels[0], schedule.prediction)
     for sampler in (dpmpp_2m, unipc) if schedule.prediction == "noise" else (euler, dpmpp_2m, unipc):
         if schedule.levels[0].alpha or sampler is euler:  # lambda of pure noise is -inf
-            assert torch.allclose(sampler(schedule, 0, State(x), prediction, no_noise).x, expected, rtol=1e-9)
+            assert torch.allclose(sampler(schedule, 0, SamplerState(x), prediction, no_noise).x, expected, rtol=1e-9)

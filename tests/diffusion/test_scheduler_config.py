@@ -10,7 +10,7 @@ from diffusion.schedulers import CONFIGS, FLUX_DEV, PIXART, PIXART_LCM, WAN, Z_I
 from ridgeline.core.models.common.fields import ModelRefused
 from ridgeline.media.diffusion.noise import Noise
 from ridgeline.media.diffusion.pipeline_class import PIPELINES
-from ridgeline.media.diffusion.samplers import State
+from ridgeline.media.diffusion.samplers import SamplerState
 from ridgeline.media.diffusion.scheduler_config import read_scheduler
 from ridgeline.media.diffusion.timestep_call import flux2_mu
 
@@ -34,7 +34,7 @@ def test_a_field_left_out(name: str, key: str) -> None:
         assert schedule.time(step) * 1000 == pytest.approx(float(timestep), rel=3e-7)
         says = torch.Generator().manual_seed(step)
         if state is None:
-            state, expected = State(draw()), torch.randn((1, 2, 4), generator=generators[0])
+            state, expected = SamplerState(draw()), torch.randn((1, 2, 4), generator=generators[0])
         prediction = torch.randn((1, 2, 4), generator=says)
         state = scheduler.sampler(schedule, step, state, prediction, draw)
         noise = {"generator": generators} if draws(name) else {}

@@ -17,7 +17,7 @@ from ridgeline.core.models.common.denoiser import Denoiser
 from ridgeline.core.models.common.modulated import ResidualStream
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.geometry import Geometry, Size
-from ridgeline.media.diffusion.pipeline import CallSeconds, Pipeline, Step
+from ridgeline.media.diffusion.pipeline import CallSeconds, DenoiseOutput, Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from ridgeline.media.diffusion.step_cache import StepCache
 from support.flux_pipelines import flux, klein
@@ -52,7 +52,7 @@ class Subject:
     ours: Pipeline
     request: DiffusionRequest
 
-    def steps(self, seconds: CallSeconds | None = None, **changed: Any) -> list[Step]:
+    def steps(self, seconds: CallSeconds | None = None, **changed: Any) -> list[DenoiseOutput]:
         """Ours of the request with these changes."""
         plan = self.ours.plan(replace(self.request, **changed), seconds)
         return list(self.ours.denoise(plan, self.ours.encode(plan)))
@@ -70,7 +70,7 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return Subject(request.param, theirs, load_pipeline(str(folder), threads=1), asked)
 
 
-def latents(steps: Sequence[Step]) -> Tensor:
+def latents(steps: Sequence[DenoiseOutput]) -> Tensor:
     """Finished."""
     return torch.cat([step.latents for step in steps if step.last])
 

@@ -11,7 +11,7 @@ from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.geometry import Size
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
-from ridgeline.media.diffusion.work_units import Stride, count, seconds_each, strides
+from ridgeline.media.diffusion.work_units import WorkUnit, count, seconds_each, strides
 from support.pipelines import wan
 
 REQUESTS = (
@@ -25,7 +25,7 @@ def pipeline(z_image_folder: Path) -> Pipeline:
     return load_pipeline(str(z_image_folder), threads=1)
 
 
-def pixels(done: list[Stride]) -> Tensor:
+def pixels(done: list[WorkUnit]) -> Tensor:
     drawn = [(stride.image, stride.pixels) for stride in done if stride.pixels is not None]
     assert [image for image, _ in drawn] == list(range(len(drawn)))
     return torch.stack([each for _, each in drawn])
@@ -52,7 +52,7 @@ def test_a_picture_is_decoded_when_its_latents_are_there(pipeline: Pipeline) -> 
 
 def test_requests_take_turns(pipeline: Pipeline) -> None:
     runs = [strides(pipeline, pipeline.plan(request)) for request in REQUESTS]
-    done: list[list[Stride]] = [[], []]
+    done: list[list[WorkUnit]] = [[], []]
     while len(done[0]) < 7:
         for run, own in zip(runs, done, strict=True):
             if (stride := next(run, None)) is not None:

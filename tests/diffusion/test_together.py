@@ -9,13 +9,13 @@ from torch import Tensor
 from diffusion.schedulers import FLUX_DEV, Z_IMAGE, Config, ours, relative
 from ridgeline.backends.model_loader import load_denoiser
 from ridgeline.core.models.common.denoiser import Denoiser
-from ridgeline.media.diffusion.geometry import Layout, Size
+from ridgeline.media.diffusion.geometry import PipelineLayout, Size
 from ridgeline.media.diffusion.guidance import Convention, guidance_of, guide
 from ridgeline.media.diffusion.noise import Noise
-from ridgeline.media.diffusion.samplers import State
+from ridgeline.media.diffusion.samplers import SamplerState
 from support.pipelines import z_image_transformer
 
-LAYOUT = Layout(4, (Size(96, 64), Size(64, 64)))
+LAYOUT = PipelineLayout(4, (Size(96, 64), Size(64, 64)))
 TEXTS = 16
 
 
@@ -70,7 +70,7 @@ def test_latents_are_the_pipelines(
 
     predict = guide(asked, guidance, positive, None if guidance.negative is None else negative)
     draw = Noise(seed, images, geometry.latents)
-    state = State(draw())
+    state = SamplerState(draw())
     with torch.inference_mode():
         for step in range(schedule.steps):
             state = scheduler.sampler(schedule, step, state, predict(state.x, schedule.time(step)), draw)

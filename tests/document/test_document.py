@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from ridgeline.util.document.axes import along, ends_around, log_steps, powers, tick
 from ridgeline.util.document.character_figures import SHADES, heat_row, shades_in_words, strip
-from ridgeline.util.document.charts import Bar, Bars, Chart, Series, Stack, Stacks
+from ridgeline.util.document.charts import Bar, Bars, Chart, Series, StackedBar, StackedBars
 from ridgeline.util.document.elements import (
     EVEN,
     UNEVEN,
@@ -21,35 +21,43 @@ from ridgeline.util.document.elements import (
     Cell,
     Column,
     Document,
+    DocumentTable,
     Facts,
     Heading,
     Heat,
     Paragraph,
-    Row,
     Strip,
-    Table,
+    TableRow,
     columns,
 )
-from ridgeline.util.document.heat_map import Grid
+from ridgeline.util.document.heat_map import HeatMap
 from ridgeline.util.document.panels import Band, Panel, Panels
-from ridgeline.util.document.roofline_chart import Point, Roof, Roofline
+from ridgeline.util.document.roofline_chart import Point, RoofCurve, Roofline
 from ridgeline.util.document.svg import svg
 from ridgeline.util.document.svg_parts import on_dark
 from ridgeline.util.document.terminal_renderer import plain, render
 
 ROOFLINE = Roofline(
     "Slate",
-    (Roof("L2", 7e11), Roof("memory", 9e10)),
-    (Roof("fp32", 7e12),),
+    (RoofCurve("L2", 7e11), RoofCurve("memory", 9e10)),
+    (RoofCurve("fp32", 7e12),),
     (Point("linear", "prefill", 5.0, 3e11, 4e11, True, 0.4), Point("linear", "decode", 0.5, 2e10, 4e10, False)),
 )
 DECADES = (Series("one", ((1, 0.001), (100, 3.0))), Series("two", ((1, 0.002), (100, 0.2))))
 FIGURES = (
     Bars("Bars", "GiB", (Bar("a", 1.0, "first"), Bar("b & c", 0.01, dim=True))),
-    Stacks("Stacks", "GiB", ("x", "y & z"), (Stack("a", (1.0, 2.0), "fits"), Stack("b & c", (9.0, 0.0))), (4.0, "it")),
+    StackedBars(
+        "Stacks",
+        "GiB",
+        ("x", "y & z"),
+        (StackedBar("a", (1.0, 2.0), "fits"), StackedBar("b & c", (9.0, 0.0))),
+        (4.0, "it"),
+    ),
     Chart("Decades", "tokens", "seconds", DECADES, log_x=True, log_y=True),
     Chart("A point", "x", "y", (Series("one", ((1, 1),)),), log_x=True, log_y=True),
-    Grid("Shares", ("a row", "b & c"), ("one", "a column of a long name"), ((0.25, 0.75), (1.0, 0.0)), "Rows add up."),
+    HeatMap(
+        "Shares", ("a row", "b & c"), ("one", "a column of a long name"), ((0.25, 0.75), (1.0, 0.0)), "Rows add up."
+    ),
     ROOFLINE,
 )
 WORDS = "it takes twenty words of no great length until a paragraph is as long as it has to be here, or longer"
@@ -60,10 +68,14 @@ def lines(*blocks: Block, width: int = 60) -> list[str]:
     return plain(Document("Title", blocks), width).splitlines()[1:]
 
 
-def grouped(names: Sequence[str], dense: bool = False) -> Table:
+def grouped(names: Sequence[str], dense: bool = False) -> DocumentTable:
     heads = (Column("op", words=True), *(Column(head, group=g) for g in names for head in ("FLOP", "byte", "seconds")))
-    rows = (Row(("matrices", *(f"{g}{i}" for g in range(len(names)) for i in range(3)))), "added up", Row(("all",)))
-    return Table(heads, rows, dense=dense)
+    rows = (
+        TableRow(("matrices", *(f"{g}{i}" for g in range(len(names)) for i in range(3)))),
+        "added up",
+        TableRow(("all",)),
+    )
+    return DocumentTable(heads, rows, dense=dense)
 
 
 def test_the_order_is_the_documents_and_blocks_are_apart() -> None:
@@ -79,7 +91,9 @@ def test_the_order_is_the_documents_and_blocks_are_apart() -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 100])
 def test_nothing_is_wider_than_the_terminal(width: int) -> None:
-    table = Table(columns("part", "GiB", "note", words=(0, 2)), (Row(("weights", "14.96", WORDS)), Row(("all", "15"))))
+    table = DocumentTable(
+        columns("part", "GiB", "note", words=(0, 2)), (TableRow(("weights", "14.96", WORDS)), TableRow(("all", "15")))
+    )
     found = lines(
         Paragraph(WORDS), Bullets((WORDS, "short")), Facts((("a", WORDS), ("longer", "b"))), table, width=width
     )
@@ -104,14 +118,16 @@ def test_a_path_stays_whole() -> None:
 
 def test_columns_of_words_are_flush_left_and_others_right() -> None:
     """Because the table says so, not because the first text of it happens to be long."""
-    rows = (Row(("greedy", "9", "end")), Row(("top-k 5", "12", "and then some more text")))
-    head, *found = lines(Table(columns("setting", "candidates", "text", words=(0, 2)), rows), width=100)
+    rows = (TableRow(("greedy", "9", "end")), TableRow(("top-k 5", "12", "and then some more text")))
+    head, *found = lines(DocumentTable(columns("setting", "candidates", "text", words=(0, 2)), rows), width=100)
     assert found[0].index("end") == found[1].index("and then") == head.index("text")
     assert found[0].index("9") == found[1].index("12") + 1 == head.index("candidates") + len("candidates") - 1
 
 
 def test_a_row_may_be_short_and_headings_stand_between_rows() -> None:
-    table = Table(columns("a", "b"), ("first", Row(("x",)), "", "second", Row(("y", "1"))), ("a note",))
+    table = DocumentTable(
+        columns("a", "b"), ("first", TableRow(("x",)), "", "second", TableRow(("y", "1"))), ("a note",)
+    )
     assert lines(table) == ["a  b", "first", "x", "", "second", "y  1", "a note"]
 
 
@@ -130,19 +146,19 @@ def test_groups_stand_side_by_side_where_there_is_room() -> None:
 
 
 def test_numbers_too_wide_for_the_terminal_stand_closer() -> None:
-    table = Table(columns(*("12345",) * 8, words=()), (Row(("9",) * 8),))
+    table = DocumentTable(columns(*("12345",) * 8, words=()), (TableRow(("9",) * 8),))
     assert [max(map(len, lines(table, width=width))) for width in (54, 53, 47)] == [54, 47, 47]
 
 
 def test_a_group_is_as_wide_as_its_name() -> None:
     name = "candidates after the prefill of a prompt"
-    found = lines(Table((Column("id", group=name),), (Row(("7",)),)))
+    found = lines(DocumentTable((Column("id", group=name),), (TableRow(("7",)),)))
     assert name in found[0]
     assert len(found[0]) + 1 == len(found[1]) == len(found[2])
 
 
 def test_what_is_too_long_in_a_dense_table_is_cut_in_its_middle() -> None:
-    table = Table(columns("op", "n"), (Row(("post_attention_layernorm_of_a_block", "1")),), dense=True)
+    table = DocumentTable(columns("op", "n"), (TableRow(("post_attention_layernorm_of_a_block", "1")),), dense=True)
     (_, row) = lines(table, width=20)
     assert len(row) == 20
     assert row.startswith("post_att")
@@ -151,9 +167,9 @@ def test_what_is_too_long_in_a_dense_table_is_cut_in_its_middle() -> None:
 
 
 def test_bars_and_maps_in_cells_take_the_room_there_is() -> None:
-    rows = (Row(("half", Strip(0.5, 1.0))), Row(("map", Heat((0.0, 0.1, 0.3, 0.5, 0.7, 0.9)))))
+    rows = (TableRow(("half", Strip(0.5, 1.0))), TableRow(("map", Heat((0.0, 0.1, 0.3, 0.5, 0.7, 0.9)))))
     for width, room in ((30, 24), (100, 46)):
-        head, half, shades, *legend = lines(Table(columns("", "share", words=(0, 1)), rows), width=width)
+        head, half, shades, *legend = lines(DocumentTable(columns("", "share", words=(0, 1)), rows), width=width)
         assert head.split() == ["share"]
         assert half == "half" + " " * (2 + room // 2) + "█" * (room // 2)
         assert shades == f"map   │{SHADES}│"
@@ -172,8 +188,8 @@ def test_shades_grow_and_nothing_is_not_shown() -> None:
 
 def test_a_strangers_text_steers_no_terminal() -> None:
     evil = "\x1b[2Jgone\x9b1m\a\r"
-    page = Document(evil, (Paragraph(evil), Bullets((evil,)), Facts(((evil, evil),)), Heading(evil), Table(
-        columns(evil), (evil, Row((evil,)), Row((Cell(evil),)))
+    page = Document(evil, (Paragraph(evil), Bullets((evil,)), Facts(((evil, evil),)), Heading(evil), DocumentTable(
+        columns(evil), (evil, TableRow((evil,)), TableRow((Cell(evil),)))
     )), evil)  # fmt: skip
     text = plain(page)
     assert not any(character in text for character in "\x1b\x9b\a\r")
@@ -181,12 +197,12 @@ def test_a_strangers_text_steers_no_terminal() -> None:
 
 
 def test_wide_characters_are_counted_as_they_are_shown() -> None:
-    table = Table(columns("token", "n"), (Row(("漢字", "1")), Row(("abcd", "2"))))
+    table = DocumentTable(columns("token", "n"), (TableRow(("漢字", "1")), TableRow(("abcd", "2"))))
     assert {cell_len(line) for line in lines(table)[1:]} == {8}
 
 
 def test_tones_become_styles_and_no_characters() -> None:
-    table = Table(columns("a"), (Row((Cell("x", "error"),), "strong"),))
+    table = DocumentTable(columns("a"), (TableRow((Cell("x", "error"),), "strong"),))
     *_, row = render(Document("t", (table,)), 40)
     assert row.plain == "x"
     assert any("red" in str(span.style) for span in row.spans)
@@ -268,7 +284,7 @@ def test_figures_are_drawn_in_characters_and_as_svg(figure: Any) -> None:
 
 
 def test_a_grid_says_percents_under_the_names_of_columns() -> None:
-    (drawn,) = (figure for figure in FIGURES if isinstance(figure, Grid))
+    (drawn,) = (figure for figure in FIGURES if isinstance(figure, HeatMap))
     assert lines(drawn, width=60)[1:] == [
         "      one a column of a long name",
         "a row  25                      75",
@@ -281,7 +297,7 @@ def test_a_grid_says_percents_under_the_names_of_columns() -> None:
 @pytest.mark.parametrize("share", [0.0, 0.049, 0.05, 0.6, 1.0])
 def test_a_cell_of_a_grid_is_as_dark_as_its_share(share: float) -> None:
     """And says its percent where there is one to read."""
-    root = ElementTree.fromstring(svg(Grid("t", ("row",), ("column",), ((share,),))))
+    root = ElementTree.fromstring(svg(HeatMap("t", ("row",), ("column",), ((share,),))))
     opacities = [float(node.get("fill-opacity", -1)) for node in root.iter() if node.get("fill-opacity")]
     assert opacities == [max(0.03, share)]
     said = [node.text for node in root.iter() if node.tag.endswith("text")][3:]

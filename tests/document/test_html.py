@@ -16,13 +16,13 @@ from ridgeline.util.document.elements import (
     Cell,
     Column,
     Document,
+    DocumentTable,
     Facts,
     Heading,
     Heat,
     Paragraph,
-    Row,
     Strip,
-    Table,
+    TableRow,
     columns,
 )
 from ridgeline.util.document.html import html
@@ -74,13 +74,13 @@ def page(text: str) -> Document:
     heads = (Column(text, words=True), Column(text, group=text), Column("map", words=True, group=text))
     rows = (
         text,
-        Row((text, "1", Strip(0, 0.5))),
-        Row((Cell(text, "error"), "2", Heat((0.0, 1.0))), "strong"),
-        Row((text,)),
+        TableRow((text, "1", Strip(0, 0.5))),
+        TableRow((Cell(text, "error"), "2", Heat((0.0, 1.0))), "strong"),
+        TableRow((text,)),
     )
     chart = Chart(text, text, text, (Series(text, ((0, 1),)),), ((0.5, text),))
     spans = Spans(text, text, (text,), ((text, (Span(0, 1, 0),)),))
-    facts, table = Facts(((text, text),)), Table(heads, rows, (text,))
+    facts, table = Facts(((text, text),)), DocumentTable(heads, rows, (text,))
     blocks = (Heading(text), Paragraph(text, "dim"), Bullets((text, text)), facts, table, chart, spans)
     return Document(text, (*blocks, *FIGURES, *CHARTS), text)
 
@@ -114,7 +114,7 @@ def test_nothing_is_loaded() -> None:
 
 
 def test_every_block_is_there_in_its_order() -> None:
-    table = Table(columns("a", "b"), ("part", Row(("x", "1"))), ("note",))
+    table = DocumentTable(columns("a", "b"), ("part", TableRow(("x", "1"))), ("note",))
     blocks = (Bullets(("answer",)), Heading("Why"), table, Facts((("name", "fact"),)))
     seen = Seen(html(Document("Title", blocks, "Lead?")))
     assert re.findall(r"\w+", seen.text.split("}\n")[-1]) == [

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from ridgeline.core.ops.kv_layout import KVGroup, KVLayout, KVSpec, StateSpec
-from ridgeline.core.ops.work import Reach, windowed
+from ridgeline.core.ops.work import AttentionPattern, windowed
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.kv.kv_cache_manager import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import verified
 from ridgeline.engine.sampling import Outcome, RowFailure, Sampled, SampleRow
@@ -131,7 +131,7 @@ class NullExecutor:
         assert value is not None
         return value % VOCABULARY
 
-    def poison(self, ledger: KVLedger) -> None:
+    def poison(self, ledger: KVCacheManager) -> None:
         """Make what free pages hold unreadable."""
         size = self.page_size
         for page in ledger.pool.free_pages:
@@ -159,7 +159,7 @@ class VerifyingExecutor(NullExecutor):
         return outcomes
 
 
-Kind = int | Reach | StateSpec | None
+Kind = int | AttentionPattern | StateSpec | None
 """What a layer keeps: a window's positions, all of them, those of another reach, or a state."""
 
 
@@ -170,7 +170,7 @@ def layout_of(kinds: Sequence[Kind], pages: int, page_size: int) -> KVLayout:
         if isinstance(kind, StateSpec):
             groups.append(KVGroup(kind, (layer,), 1))
         else:
-            reach = kind if isinstance(kind, Reach) else windowed(kind)
+            reach = kind if isinstance(kind, AttentionPattern) else windowed(kind)
             groups.append(KVGroup(KVSpec(1, 1, 1, reach, torch.float32), (layer,), page_size))
     return KVLayout(8 * page_size, pages, page_size, tuple(groups))
 
@@ -190,7 +190,7 @@ def null_engine(
     limits = limits or Limits()
     return Engine(
         executor or NullExecutor(windows, pages, page_size),
-        KVLedger(layout_of(windows, pages, page_size), limits.most_of_one, prefix_cache=prefix_cache),
+        KVCacheManager(layout_of(windows, pages, page_size), limits.most_of_one, prefix_cache=prefix_cache),
         limits,
         context=context,
         vocabulary=VOCABULARY,

@@ -19,18 +19,18 @@ from ridgeline.core.models.common.fields import ModelRefused
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.kv_layout import KVLayout, StateSpec, deal_layers
 from ridgeline.core.ops.shard import Shard
-from ridgeline.engine.ranks.leader import LedRanks
-from ridgeline.engine.ranks.rank_child import Following
+from ridgeline.engine.ranks.leader import FollowerRanks
+from ridgeline.engine.ranks.rank_child import FollowerRunner
 from ridgeline.engine.ranks.rank_commands import Order
-from ridgeline.engine.ranks.rank_processes import Followers, RankGone
+from ridgeline.engine.ranks.rank_processes import RankGone, RankProcesses
 from ridgeline.engine.runner import Runner
-from ridgeline.util.frames import Frames
+from ridgeline.util.frames import MessageCodec
 from support.engines import MakeRunner, RecordingRunner
 
 SUBJECTS = "subjects.pt"
 
 
-class Piped(Followers):
+class Piped(RankProcesses):
     """The other process, which is not this one's child."""
 
     def __init__(self, pipe: Connection) -> None:
@@ -56,7 +56,7 @@ def leading(pipe: Connection, folder: str) -> MakeRunner:
     def lead(model: Model, layout: KVLayout) -> Runner:
         followers = Piped(pipe)
         followers.begin(folder, layout)
-        return RecordingRunner(model, layout, others=LedRanks(model, followers))
+        return RecordingRunner(model, layout, others=FollowerRanks(model, followers))
 
     return lead
 
@@ -98,8 +98,8 @@ def _found(folder: str, subject: Subject, ways: Sequence[Way], pipe: Connection)
 
 
 def _follow(pipe: Connection) -> None:
-    following: Following | None = None
-    frames: Frames[Order] = Frames(Order)
+    following: FollowerRunner | None = None
+    frames: MessageCodec[Order] = MessageCodec(Order)
     while (said := pipe.recv()) is not None:
         if isinstance(said, bytes):
             assert following is not None
@@ -109,4 +109,4 @@ def _follow(pipe: Connection) -> None:
         folder, page_size, pages = said
         model = load_model(folder, shard=Shard(1, 2))
         layout = deal_layers(model.kv_specs, page_size, model.context)
-        following = Following(Runner(model, replace(layout, pages=pages)))
+        following = FollowerRunner(Runner(model, replace(layout, pages=pages)))

@@ -13,7 +13,7 @@ from ridgeline.engine import LLM, Choice, EngineSettings, SamplingParams
 from ridgeline.engine.events import Event
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.llm import TextEngine
-from ridgeline.engine.request import Finish
+from ridgeline.engine.request import FinishReason
 
 # -- where an answer ends ---------------------------------------------------------------------------------------------
 
@@ -30,22 +30,22 @@ def test_a_stop_string_across_tokens(llm: LLM, include: bool) -> None:
         shown += event.text
         assert "Hello ENormous END".startswith(shown)
         assert include or not shown.endswith("EN")
-    assert events[-1].finish is Finish.STOP
+    assert events[-1].finish is FinishReason.STOP
     assert len([event for event in events if event.token]) == len("Hello ENormous END")
 
 
 def test_a_stop_string_that_was_only_begun_is_text(llm: LLM) -> None:
     say(llm, "to be EN")
     (completion,) = llm.generate("x", SamplingParams(stop=("END",)))
-    assert (completion.text, completion.choices[0].finish) == ("to be EN", Finish.STOP)
+    assert (completion.text, completion.choices[0].finish) == ("to be EN", FinishReason.STOP)
     (completion,) = llm.generate("x", SamplingParams(stop=("END",), max_tokens=8))
-    assert (completion.text, completion.choices[0].finish) == ("to be EN", Finish.LENGTH)
+    assert (completion.text, completion.choices[0].finish) == ("to be EN", FinishReason.LENGTH)
 
 
 def test_the_last_token_may_complete_a_stop_string(llm: LLM) -> None:
     say(llm, "to END")
     (completion,) = llm.generate("x", SamplingParams(stop=("END",), max_tokens=6))
-    assert (completion.text, completion.choices[0].finish) == ("to ", Finish.STOP)
+    assert (completion.text, completion.choices[0].finish) == ("to ", FinishReason.STOP)
 
 
 def test_characters_of_several_tokens_are_shown_whole(llm: LLM) -> None:
@@ -60,22 +60,26 @@ def test_choices_have_texts_and_ends_of_their_own(llm: LLM) -> None:
     say(llm, "one END", "two, longer", "three")
     (completion,) = llm.generate("x", SamplingParams(n=3, stop=("END",), max_tokens=8))
     assert [choice.text for choice in completion.choices] == ["one ", "two, lon", "three"]
-    assert [choice.finish for choice in completion.choices] == [Finish.STOP, Finish.LENGTH, Finish.STOP]
+    assert [choice.finish for choice in completion.choices] == [
+        FinishReason.STOP,
+        FinishReason.LENGTH,
+        FinishReason.STOP,
+    ]
     assert [choice.index for choice in completion.choices] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
     ("params", "tokens", "finish"),
     [
-        ({}, [EOS], Finish.STOP),
-        ({"min_tokens": 5}, None, Finish.STOP),
-        ({"ignore_eos": True, "max_tokens": 4}, [EOS] * 4, Finish.LENGTH),
-        ({"ignore_eos": True, "max_tokens": 4, "stop_token_ids": (EOS,)}, [EOS], Finish.STOP),
-        ({"ignore_eos": True, "max_tokens": 4, "min_tokens": 4}, [EOS] * 4, Finish.LENGTH),
-        ({"max_tokens": 4, "min_tokens": 4}, None, Finish.LENGTH),
+        ({}, [EOS], FinishReason.STOP),
+        ({"min_tokens": 5}, None, FinishReason.STOP),
+        ({"ignore_eos": True, "max_tokens": 4}, [EOS] * 4, FinishReason.LENGTH),
+        ({"ignore_eos": True, "max_tokens": 4, "stop_token_ids": (EOS,)}, [EOS], FinishReason.STOP),
+        ({"ignore_eos": True, "max_tokens": 4, "min_tokens": 4}, [EOS] * 4, FinishReason.LENGTH),
+        ({"max_tokens": 4, "min_tokens": 4}, None, FinishReason.LENGTH),
     ],
 )
-def test_end_tokens(llm: LLM, params: dict[str, object], tokens: list[int] | None, finish: Finish) -> None:
+def test_end_tokens(llm: LLM, params: dict[str, object], tokens: list[int] | None, finish: FinishReason) -> None:
     """A bias makes the model say nothing but its end token."""
     (completion,) = llm.generate("x", SamplingParams(temperature=0.0, logit_bias={EOS: 100.0}, **params))
     choice = completion.choices[0]
@@ -86,7 +90,7 @@ def test_end_tokens(llm: LLM, params: dict[str, object], tokens: list[int] | Non
         assert choice.text == ""
     else:
         assert EOS not in choice.token_ids[: params["min_tokens"]]
-        assert len(choice.tokens) == int(str(params["min_tokens"])) + (finish is Finish.STOP)
+        assert len(choice.tokens) == int(str(params["min_tokens"])) + (finish is FinishReason.STOP)
 
 
 @pytest.mark.parametrize("include", [False, True])
@@ -95,7 +99,7 @@ def test_a_stop_token_is_text_only_where_it_is_asked_for(llm: LLM, include: bool
     (completion,) = llm.generate("x", params)
     assert completion.choices[0].token_ids == [LETTER]
     assert completion.text == (llm.tokenizer.decode([LETTER]) if include else "")
-    assert completion.choices[0].finish is Finish.STOP
+    assert completion.choices[0].finish is FinishReason.STOP
 
 
 @pytest.mark.parametrize("count", [0, 3])
@@ -132,7 +136,7 @@ def test_reasoning_that_the_template_opens(tmp_path: Path) -> None:
     choice = thoughts(llm, "hi", ids)
     assert (choice.reasoning, choice.text) == ("so STOP it", "yes "), "stop strings are about the answer"
     assert choice.reasoning_tokens == len("\nso STOP it\n") + 1
-    assert choice.finish is Finish.STOP
+    assert choice.finish is FinishReason.STOP
     cut = thoughts(llm, "hi", encode("only thoughts", add_special=False))
     assert (cut.reasoning, cut.text) == ("only thoughts", "")
 

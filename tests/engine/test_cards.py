@@ -16,14 +16,14 @@ from models.configs import CONFIGS
 from ridgeline.backends.cpu.cpu_backend import CpuBackend
 from ridgeline.backends.cuda.buckets import captured_shape, captures, most_captured_rows
 from ridgeline.backends.cuda.cuda_backend import CudaBackend
-from ridgeline.backends.cuda.cuda_graphs import Capture, CudaGraphs, _copied
+from ridgeline.backends.cuda.cuda_graphs import CapturedGraph, CudaGraphs, _copied
 from ridgeline.backends.cuda.cuda_pages import CudaPages
 from ridgeline.backends.reference import ReferenceBackend
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.kv_layout import KVLayout
-from ridgeline.core.ops.paged_attention import Pages
-from ridgeline.core.ops.step_graphs import PageTables, Step, StepGraphs
+from ridgeline.core.ops.paged_attention import KVPages
+from ridgeline.core.ops.step_graphs import PageTables, PlannedStep, StepGraphs
 from ridgeline.engine import placement
 from ridgeline.engine.engine_builder import warm_up
 from ridgeline.engine.engine_settings import EngineSettings
@@ -72,15 +72,15 @@ class Captures(CudaGraphs):
 
     replayed = 0
 
-    def graph(self, step: Step, bucket: Hashable, tables: PageTables) -> Capture:
+    def graph(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> CapturedGraph:
         self.replayed += 1
         return super().graph(step, bucket, tables)
 
-    def captured(self, step: Callable[[], Tensor]) -> Capture:
+    def captured(self, step: Callable[[], Tensor]) -> CapturedGraph:
         if HAS_CARD:
             return super().captured(step)
         again = Again(step)
-        return Capture(again, again.result)  # type: ignore[arg-type]
+        return CapturedGraph(again, again.result)  # type: ignore[arg-type]
 
 
 class _Everything(set[object]):
@@ -102,7 +102,7 @@ class Cuda(CudaBackend):
     def __init__(self, captures: type[Captures]) -> None:
         self.captures = captures
 
-    def step_graphs(self, model: nn.Module, pages: Pages) -> StepGraphs:
+    def step_graphs(self, model: nn.Module, pages: KVPages) -> StepGraphs:
         assert isinstance(pages, CudaPages)
         return self.captures(model, pages)
 

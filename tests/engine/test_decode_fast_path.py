@@ -12,12 +12,12 @@ from engine.random_traces import Trace
 from engine.small_models import assert_nothing_held
 from ridgeline.engine import EngineSettings, SamplingParams, StructuredOutputs
 from ridgeline.engine.decode_fast_path import DecodeFastPath
-from ridgeline.engine.encoder_features import Features, PlacedImages
+from ridgeline.engine.encoder_features import EncoderFeatures, PlacedImages
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import Event, TokenEvent
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.llm import LLM, TextEngine
-from ridgeline.engine.request import Finish, Request
+from ridgeline.engine.request import FinishReason, Request
 from ridgeline.engine.sampling import Outcome, RowFailure, Sampled
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.config import Speculation
@@ -48,7 +48,7 @@ def test_a_random_trace_is_the_same_with_the_fast_path_and_without(seed: int, gu
 
 def test_the_random_traces_have_everything_in_them() -> None:
     """What they are to compare does happen, and often."""
-    ends, preemptions, reused, planned, items = dict.fromkeys(Finish, 0), 0, 0, 0, 0
+    ends, preemptions, reused, planned, items = dict.fromkeys(FinishReason, 0), 0, 0, 0, 0
     for seed in range(40):
         log, engine, fast = Trace(seed, guesses=False).run(fast=True)
         for event in log.events:
@@ -96,7 +96,7 @@ def test_a_model_streams_the_same_with_the_fast_path_and_without(
                 texts.add(GenerationRequest(texts.texts.encode(prompt, 400), params))
         while texts.engine.has_work:
             told += [event._replace(at=0, timing=None) for event in texts.step()]
-        assert {event.finish for event in told if event.finish is not None} <= {Finish.STOP, Finish.LENGTH}
+        assert {event.finish for event in told if event.finish is not None} <= {FinishReason.STOP, FinishReason.LENGTH}
         return told
 
     fast = stream()
@@ -198,7 +198,7 @@ def test_only_a_plain_decode_step_enters_the_path() -> None:
     plain = request.spec
     request.adapter, request.spec = 0, structs.replace(plain, encoder=(1, 2))
     assert not entered(request, path)
-    request.spec, request.placed_images = plain, PlacedImages(Features(bytes(4), 1), (0,))
+    request.spec, request.placed_images = plain, PlacedImages(EncoderFeatures(bytes(4), 1), (0,))
     assert not entered(request, path)
     request.placed_images = None
     assert entered(request, path)
@@ -294,7 +294,7 @@ def test_a_token_on_the_path_becomes_an_event_and_the_last_one_ends_the_request(
     engine.step()
     assert accept(engine, request, Sampled(8)) == ([], [])
     assert (request.output[-1], request.computed) == (8, 7)
-    assert accept(engine, request, Sampled(9)) == ([], [Finish.LENGTH])
+    assert accept(engine, request, Sampled(9)) == ([], [FinishReason.LENGTH])
     assert (request.output[-1], request.computed) == (9, 8)
 
 
@@ -306,10 +306,12 @@ def test_an_outcome_of_a_request_that_has_ended_is_dropped() -> None:
     assert request.output_length == 2
 
 
-def accept(engine: Engine, request: Request, outcome: Outcome | None) -> tuple[list[Outcome | None], list[Finish]]:
+def accept(
+    engine: Engine, request: Request, outcome: Outcome | None
+) -> tuple[list[Outcome | None], list[FinishReason]]:
     """Take an outcome; return those that took the general way, and the ends of requests."""
     taken: list[Outcome | None] = []
-    ended: list[Finish] = []
+    ended: list[FinishReason] = []
     events: list[TokenEvent] = []
     before = request.output_length
     fast = engine.scheduler.fast_path.accept(

@@ -12,7 +12,7 @@ from models.configs import CONFIGS
 from ridgeline.backends import backend_of
 from ridgeline.backends.cpu import call_recording as recording_module
 from ridgeline.backends.cpu import cpu_graphs, recorded_steps
-from ridgeline.backends.cpu.call_recording import Memory, record
+from ridgeline.backends.cpu.call_recording import RecordingArena, record
 from ridgeline.backends.cpu.cpu_graphs import CpuGraphs
 from ridgeline.backends.cpu.library import library
 from ridgeline.backends.cpu.recorded_steps import recorded_bytes, records
@@ -134,9 +134,11 @@ def test_what_torch_computes_is_not_recorded() -> None:
     kernels = library()
     assert kernels is not None
     x, weight = torch.randn(2, 8), torch.randn(5, 8)
-    _, recording = record(kernels, Memory(), lambda: kernels.products(x, [Operands(weight, None)])[0] + 1)
+    _, recording = record(kernels, RecordingArena(), lambda: kernels.products(x, [Operands(weight, None)])[0] + 1)
     assert recording is None
-    result, recording = record(kernels, Memory(), lambda: kernels.products(x, [Operands(weight, None)])[0].view(10))
+    result, recording = record(
+        kernels, RecordingArena(), lambda: kernels.products(x, [Operands(weight, None)])[0].view(10)
+    )
     assert recording is not None
     x.fill_(1)
     assert torch.equal(recording.again(), kernels.products(x, [Operands(weight, None)])[0].view(10))
@@ -154,14 +156,14 @@ def test_calls_of_other_threads_are_not_recorded() -> None:
             other.submit(kernels.products, x, [Operands(weight, None)]).result()
         return kernels.products(x, [Operands(weight, None)])[0]
 
-    _, recording = record(kernels, Memory(), step)
+    _, recording = record(kernels, RecordingArena(), step)
     assert recording is not None
     assert len(recording.calls) == 1
 
 
 def test_memory_is_shared_by_recordings_and_never_moves() -> None:
     """Each begins with the first byte; within one, no two tensors touch."""
-    memory = Memory()
+    memory = RecordingArena()
     shapes = [(3, 5), (1 << 20,), (1 << 21, 2), (7,)]
     first = [memory.take(shape, torch.float32) for shape in shapes]
     for number, tensor in enumerate(first):

@@ -13,7 +13,7 @@ from transformers import RobertaTokenizer
 
 from engine.folders import write_model
 from ridgeline.core.models import ModelRefused
-from ridgeline.engine.embedding_llm import Embeddings, cut, similarity
+from ridgeline.engine.embedding_llm import EmbeddingLLM, cut, similarity
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.scheduler import Limits
@@ -39,7 +39,7 @@ POOLED: Mapping[str, Callable[[Tensor], Tensor]] = {
 """Poolings by the names that sentence-transformers has for them: states [positions, hidden] -> [hidden]."""
 
 
-def states(theirs: Any, embedder: Embeddings, text: str) -> Tensor:
+def states(theirs: Any, embedder: EmbeddingLLM, text: str) -> Tensor:
     """Transformers' hidden states of a text [positions, hidden]."""
     ids = torch.tensor([embedder.texts.tokenizer.encode(text)])
     with torch.no_grad():
@@ -57,7 +57,7 @@ def test_pooling_as_the_folder_states_it(tmp_path: Path, mode: str, normalised: 
     """Several texts in steps of a few, each as it is alone."""
     theirs = write_bert(tmp_path)
     state_pooling(tmp_path, mode, *["Normalize"] * normalised)
-    embedder = Embeddings(str(tmp_path), EngineSettings(limits=Limits(tokens=60, chunk=4)))
+    embedder = EmbeddingLLM(str(tmp_path), EngineSettings(limits=Limits(tokens=60, chunk=4)))
     for text, vector in zip(TEXTS * 3, embedder.embed(TEXTS * 3), strict=True):
         wanted = POOLED[mode](states(theirs, embedder, text))
         assert close(vector.values, functional.normalize(wanted, dim=0) if normalised else wanted)
@@ -72,7 +72,7 @@ def test_matrices_after_the_pooling(tmp_path: Path) -> None:
     prompts = {"query": "the dog ", "document": ""}
     state_pooling(tmp_path, "mean_tokens", "Dense", "Normalize", prompts=prompts, default_prompt_name="query")
     weight, bias = write_dense(tmp_path / "2_Dense", 36, 11)
-    embedder = Embeddings(str(tmp_path))
+    embedder = EmbeddingLLM(str(tmp_path))
     for name, before in ((None, "the dog "), ("query", "the dog "), ("document", "")):
         (vector,) = embedder.embed(["A cat"], name)
         x = states(theirs, embedder, before + "A cat").mean(0)
@@ -87,9 +87,9 @@ def test_texts_in_lower_case_where_the_folder_says_so(tmp_path: Path) -> None:
     wordpiece((*TEXTS, *map(str.lower, TEXTS)) * 5, 120, lowercase=False).save(str(tmp_path / "tokenizer.json"))
     state_pooling(tmp_path, "mean_tokens", prompts={"query": "THE Dog: "})
     texts, lower = [*TEXTS, "Α ΟΔΟΣ"], [*map(str.lower, TEXTS), "α οδος"]
-    as_they_are = Embeddings(str(tmp_path)).embed(lower)
+    as_they_are = EmbeddingLLM(str(tmp_path)).embed(lower)
     write_json(tmp_path / "sentence_bert_config.json", {"max_seq_length": 50, "do_lower_case": True})
-    embedder = Embeddings(str(tmp_path))
+    embedder = EmbeddingLLM(str(tmp_path))
     for ours, theirs in zip(embedder.embed(texts), as_they_are, strict=True):
         assert np.array_equal(ours.values, theirs.values)
     shouted, said = embedder.embed(["A CAT"], "query"), embedder.embed(["the dog: a cat"])
@@ -99,13 +99,13 @@ def test_texts_in_lower_case_where_the_folder_says_so(tmp_path: Path) -> None:
 def test_an_encoder_that_says_nothing_is_pooled_by_the_mean(tmp_path: Path) -> None:
     """As sentence-transformers does it; a folder that says the length of a text is held to it."""
     theirs = write_bert(tmp_path)
-    embedder = Embeddings(str(tmp_path))
+    embedder = EmbeddingLLM(str(tmp_path))
     (vector,) = embedder.embed(["A cat"])
     assert close(vector.values, states(theirs, embedder, "A cat").mean(0))
     assert embedder.engine.context == 60
     state_pooling(tmp_path, "mean_tokens")
     write_json(tmp_path / "sentence_bert_config.json", {"max_seq_length": 9})
-    embedder = Embeddings(str(tmp_path))
+    embedder = EmbeddingLLM(str(tmp_path))
     with pytest.raises(ValueError, match=r"the prompt has \d+ tokens, the model's context is 9; shorten it"):
         embedder.embed(["A cat", TEXTS[2]])
     assert not embedder.engine.has_work
@@ -117,7 +117,7 @@ def test_a_text_as_long_as_the_context_is_embedded(tmp_path: Path, mode: str) ->
     theirs = write_bert(tmp_path)
     state_pooling(tmp_path, mode)
     write_json(tmp_path / "sentence_bert_config.json", {"max_seq_length": 9})
-    embedder = Embeddings(str(tmp_path))
+    embedder = EmbeddingLLM(str(tmp_path))
     text = "a " * 7
     (vector,) = embedder.embed([text])
     assert vector.tokens == embedder.engine.context == 9
@@ -152,7 +152,7 @@ def test_a_decoder_whose_last_state_is_the_vector(tmp_path: Path, tied: bool) ->
     state_pooling(tmp_path, "lasttoken", "Normalize", prompts={"query": instruct})
     for chunk, prefix_cache in ((None, True), (3, True), (5, False)):
         settings = EngineSettings(limits=Limits(tokens=16, chunk=chunk), page_size=4, prefix_cache=prefix_cache)
-        embedder = Embeddings(str(tmp_path), settings)
+        embedder = EmbeddingLLM(str(tmp_path), settings)
         for text, vector in zip(TEXTS * 2, embedder.embed(TEXTS * 2, "query"), strict=True):
             wanted = states(theirs.base_model, embedder, instruct + text)[-1]
             assert close(vector.values, functional.normalize(wanted, dim=0))
@@ -168,7 +168,7 @@ def test_scores_of_a_reranker(tmp_path: Path, squashed: bool) -> None:
     if not squashed:
         said = {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.1.0"}
         edit_config(tmp_path, sentence_transformers=said)
-    embedder = Embeddings(str(tmp_path))
+    embedder = EmbeddingLLM(str(tmp_path))
     scores = embedder.score(TEXTS[0], TEXTS[1:])
     for text, score in zip(TEXTS[1:], scores, strict=True):
         ids, types = embedder.texts.tokenizer.encode_pair(TEXTS[0], text)
@@ -184,7 +184,7 @@ def test_scores_of_a_roberta_that_has_its_vocabulary_and_merges_alone(tmp_path: 
     """Pairs as transformers' tokenizer of the folder frames them."""
     theirs = write_roberta(tmp_path)
     tokenizer = RobertaTokenizer.from_pretrained(str(tmp_path), local_files_only=True)
-    for text, score in zip(TEXTS[1:], Embeddings(str(tmp_path)).score(TEXTS[0], TEXTS[1:]), strict=True):
+    for text, score in zip(TEXTS[1:], EmbeddingLLM(str(tmp_path)).score(TEXTS[0], TEXTS[1:]), strict=True):
         with torch.no_grad():
             logit = theirs(**tokenizer(TEXTS[0], text, return_tensors="pt")).logits[0, 0]
         assert score == pytest.approx(float(logit.sigmoid()), rel=1e-4)
@@ -194,15 +194,15 @@ def test_what_gives_no_scores_or_vectors_says_so(tmp_path: Path) -> None:
     """One line each."""
     write_bert(tmp_path / "labels", labels=3)
     with pytest.raises(ValueError, match="tells 3 labels apart; a reranker has one"):
-        Embeddings(str(tmp_path / "labels")).score("a", ["b"])
+        EmbeddingLLM(str(tmp_path / "labels")).score("a", ["b"])
     write_bert(tmp_path / "plain")
-    embedder = Embeddings(str(tmp_path / "plain"))
+    embedder = EmbeddingLLM(str(tmp_path / "plain"))
     with pytest.raises(ValueError, match="gives no scores of a query and a document"):
         embedder.score("a", ["b"])
     with pytest.raises(ValueError, match="the text is empty"):
         embedder.embed([""])
     with pytest.raises(ModelRefused, match=r"generates text, .* does not say how it embeds one \(no modules.json\)"):
-        Embeddings(str(write_model(tmp_path / "decoder")))
+        EmbeddingLLM(str(write_model(tmp_path / "decoder")))
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_what_a_folder_says_that_is_not_built_is_refused(tmp_path: Path, file: s
     write_dense(tmp_path / "2_Dense", 36, 11)
     write_json(tmp_path / file, value)
     with pytest.raises(ModelRefused, match=problem):
-        Embeddings(str(tmp_path))
+        EmbeddingLLM(str(tmp_path))
 
 
 def test_vectors_are_cut_where_the_model_says_so(tmp_path: Path) -> None:
@@ -235,16 +235,16 @@ def test_vectors_are_cut_where_the_model_says_so(tmp_path: Path) -> None:
     write_bert(tmp_path)
     state_pooling(tmp_path, "mean_tokens", "Normalize")
     with pytest.raises(ValueError, match="gives 36 dimensions, and its config does not say that they may be fewer"):
-        Embeddings(str(tmp_path)).embed(["a"], dimensions=8)
+        EmbeddingLLM(str(tmp_path)).embed(["a"], dimensions=8)
     edit_config(tmp_path, matryoshka_dimensions=[8, 16])
-    embedder = Embeddings(str(tmp_path))
+    embedder = EmbeddingLLM(str(tmp_path))
     (whole,), (shorter,) = embedder.embed(["a"]), embedder.embed(["a"], dimensions=8)
     assert shorter.values == pytest.approx(whole.values[:8] / np.linalg.norm(whole.values[:8]))
     assert similarity(shorter.values, whole.values[:8]) == pytest.approx(1)
     with pytest.raises(ValueError, match="dimensions is 9; the model gives one of 8, 16, 36"):
         embedder.embed(["a"], dimensions=9)
     edit_config(tmp_path, matryoshka_dimensions=None, is_matryoshka=True)
-    said = Embeddings(str(tmp_path)).texts.embedding
+    said = EmbeddingLLM(str(tmp_path)).texts.embedding
     assert len(cut(said, whole.values, 9)) == 9
     with pytest.raises(ValueError, match="dimensions is 37; the model gives 1 to 36"):
         cut(said, whole.values, 37)

@@ -14,7 +14,7 @@ from engine.scripted import GREEDY
 from models.configs import ENCODER_DECODERS
 from ridgeline.core.models import ModelRefused
 from ridgeline.core.ops.kv_context import Uncached
-from ridgeline.core.ops.work import Segment
+from ridgeline.core.ops.work import StepSegment
 from ridgeline.engine import LLM, AsyncLLM, EngineSettings, kv_budget
 from ridgeline.engine.scheduler import Limits
 
@@ -31,7 +31,7 @@ def greedy(llm: LLM, text: str, start: int) -> list[int]:
     """What the model says token by token, the whole run again for each."""
     model, encoder, ids = llm.loaded.model, llm.encode(text), [start]
     for _ in range(8):
-        kv = Uncached([Segment(len(ids), len(ids), len(encoder), encodes=True)])
+        kv = Uncached([StepSegment(len(ids), len(ids), len(encoder), encodes=True)])
         with torch.inference_mode():
             encoded_ED = model.encode(torch.tensor(encoder), torch.arange(len(encoder)), kv)
             last = torch.tensor([len(ids) - 1])

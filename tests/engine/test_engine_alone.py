@@ -23,9 +23,9 @@ from ridgeline.engine import LLM, AsyncLLM, EngineSettings, SamplingParams
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.kv.kv_cache_manager import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.prompt_tokens import NamedPrompt
-from ridgeline.engine.request import Finish
+from ridgeline.engine.request import FinishReason
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import PlanItem, StepPlan
@@ -229,7 +229,7 @@ def test_several_tokens_an_item(pages: int, prefix_cache: bool) -> None:
     choices = finish_all(engine)
     for request, prompt in ids.items():
         assert choices[request, 0].token_ids == expected_tokens(prompt, 10)
-        assert choices[request, 0].finish is Finish.LENGTH
+        assert choices[request, 0].finish is FinishReason.LENGTH
     assert (engine.stats.preemptions > 0) == (pages == 12)
     assert engine.stats.output_tokens == 50
     assert engine.stats.dropped_tokens == 5 * 2, "four steps of three tokens, of which ten are wanted"
@@ -415,7 +415,7 @@ def encoding_engine(
     limits = Limits(tokens=16, chunk=chunk)
     return Engine(
         Constant(),
-        KVLedger(layout_of((CROSS, None), pages, 4), limits.most_of_one, prefix_cache=prefix_cache),
+        KVCacheManager(layout_of((CROSS, None), pages, 4), limits.most_of_one, prefix_cache=prefix_cache),
         limits,
         context=100,
         vocabulary=VOCABULARY,

@@ -13,7 +13,7 @@ from engine.small_models import assert_nothing_held
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.failure_isolation import FailureIsolation
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.request import Finish, Request
+from ridgeline.engine.request import FinishReason, Request
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.speculator import Speculator
@@ -112,11 +112,11 @@ def test_one_failing_request_is_found_wherever_it_stands(place: int, at: str) ->
     for request in range(1, 7):
         choice = choices[request, 0]
         if request == bad:
-            assert (choice.finish, choice.error) == (Finish.ERROR, BROKE)
+            assert (choice.finish, choice.error) == (FinishReason.ERROR, BROKE)
             sampled = max(0, position - length + 1)
             assert choice.token_ids == expected_tokens(prompt(place), TOKENS, WINDOWS)[:sampled]
         else:
-            assert (choice.finish, choice.error) == (Finish.LENGTH, None)
+            assert (choice.finish, choice.error) == (FinishReason.LENGTH, None)
             assert choice.token_ids == without[request, 0].token_ids
             assert choice.token_ids == expected_tokens(prompt(request - 1), TOKENS, WINDOWS)
     executor = executor_of(engine)
@@ -136,11 +136,11 @@ def test_two_failing_requests_are_both_found(pair: tuple[int, int], same_step: b
     for request in range(1, 7):
         choice = choices[request, 0]
         if request in pair:
-            assert (choice.finish, choice.error) == (Finish.ERROR, BROKE)
+            assert (choice.finish, choice.error) == (FinishReason.ERROR, BROKE)
             sampled = max(0, positions[request] - LENGTHS[request - 1] + 1)
             assert choice.token_ids == expected_tokens(prompt(request - 1), TOKENS, WINDOWS)[:sampled]
         else:
-            assert (choice.finish, choice.token_ids) == (Finish.LENGTH, without[request, 0].token_ids)
+            assert (choice.finish, choice.token_ids) == (FinishReason.LENGTH, without[request, 0].token_ids)
     alone = [requests_of(plan) for plan in executor_of(engine).failed if len(plan.items) == 1]
     assert sorted(alone) == [[request] for request in pair]
     assert len(executor_of(engine).failed) <= 4
@@ -155,7 +155,7 @@ def test_a_failure_of_two_together_blames_nobody(pair: tuple[int, int]) -> None:
     assert executor_of(engine).failed
     for request in range(1, 7):
         choice = choices[request, 0]
-        assert (choice.finish, choice.error) == (Finish.LENGTH, None)
+        assert (choice.finish, choice.error) == (FinishReason.LENGTH, None)
         assert choice.token_ids == expected_tokens(prompt(request - 1), TOKENS, WINDOWS)
     assert len(executor_of(engine).failed) <= TOKENS + max(LENGTHS)
     assert_alone_after_failure(executor_of(engine))
@@ -172,10 +172,10 @@ def test_a_failure_that_vanishes_blames_nobody() -> None:
         for request in range(1, 7):
             choice, wanted = choices[request, 0], expected_tokens(prompt(request - 1), TOKENS, WINDOWS)
             if requests_of(failed) == [request]:
-                assert (choice.finish, choice.error) == (Finish.ERROR, BROKE)
+                assert (choice.finish, choice.error) == (FinishReason.ERROR, BROKE)
                 assert choice.token_ids == wanted[: len(choice.token_ids)]
             else:
-                assert (choice.finish, choice.error, choice.token_ids) == (Finish.LENGTH, None, wanted)
+                assert (choice.finish, choice.error, choice.token_ids) == (FinishReason.LENGTH, None, wanted)
         assert_alone_after_failure(executor_of(engine))
 
 
@@ -248,10 +248,10 @@ def test_any_mixture_of_failures_ends_every_request(seed: int, guesses: bool) ->
             assert told.token_ids == expected_tokens(asked.prompt, asked.count, WINDOWS)[: len(told.tokens)]
             # The further choices of a prompt that fails end with it.
             blamed = request + choice in mixture.bad or request in mixture.bad
-            assert told.finish is not Finish.LENGTH or len(told.tokens) == asked.count
-            assert told.finish is not Finish.ABORT or request in mixture.aborted
-            assert told.finish is not Finish.ERROR or blamed
-            assert told.error == (BROKE if told.finish is Finish.ERROR else None)
+            assert told.finish is not FinishReason.LENGTH or len(told.tokens) == asked.count
+            assert told.finish is not FinishReason.ABORT or request in mixture.aborted
+            assert told.finish is not FinishReason.ERROR or blamed
+            assert told.error == (BROKE if told.finish is FinishReason.ERROR else None)
     speculator = mixture.engine.speculator
     assert not guesses or (speculator is not None and speculator.accepted_tokens > 0)
     assert any(told.error == BROKE for told in choices.values())

@@ -19,11 +19,11 @@ from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.kv_cache_manager import PageCopy
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.request import Finish
+from ridgeline.engine.request import FinishReason
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
+from ridgeline.engine.step_plan import PlanItem, PromptScoring, StepPlan
 from support.engines import EagerRunner, token_engine
 
 WINDOWS = (None, 6)
@@ -83,10 +83,10 @@ def test_a_request_that_breaks_its_steps_fails_alone(position: int, prefix_cache
     for request, prompt in prompts.items():
         choice = choices[request, 0]
         if request == bad:
-            assert (choice.finish, choice.error) == (Finish.ERROR, "RuntimeError: something broke")
+            assert (choice.finish, choice.error) == (FinishReason.ERROR, "RuntimeError: something broke")
             assert choice.token_ids == expected_tokens(prompt, 9, WINDOWS)[: max(0, position - 12)]
         else:
-            assert (choice.finish, choice.error) == (Finish.LENGTH, None)
+            assert (choice.finish, choice.error) == (FinishReason.LENGTH, None)
             assert choice.token_ids == expected_tokens(prompt, 9, WINDOWS)
     assert 1 <= executor.failures <= 3, "the one to blame is found at once"
     assert_nothing_held(engine)
@@ -100,7 +100,7 @@ def test_a_prompt_that_fails_ends_all_its_choices(position: int) -> None:
     executor.poisoned = (bad, position)
     choices = finish_all(engine)
     assert choices[other, 0].token_ids == expected_tokens([5] * 4, 9, WINDOWS)
-    assert [choices[bad, choice].finish for choice in range(3)] == [Finish.ERROR] * 3
+    assert [choices[bad, choice].finish for choice in range(3)] == [FinishReason.ERROR] * 3
     assert_nothing_held(engine)
 
 
@@ -139,7 +139,7 @@ def test_a_failure_that_does_not_come_again_costs_nobody_a_token(tokens: int, la
                 own = choices[request, choice]
                 assert own.token_ids == expected_tokens(prompt, 9 if n > 1 else 12, WINDOWS)[: len(own.tokens)]
                 if own.error is None:
-                    assert own.finish is Finish.LENGTH
+                    assert own.finish is FinishReason.LENGTH
                 else:  # alone in its step, it was to blame
                     assert (own.error, executor.failures) == ("RuntimeError: something broke", 1)
         assert len({request for (request, _), own in choices.items() if own.error is not None}) <= 1
@@ -195,11 +195,11 @@ def test_bad_logits_end_one_request(model: Model, value: str, why: str, sampled:
     for request, prompt in zip(requests, prompts, strict=True):
         choice, wanted = choices[request, 0], uncached_answer(model, prompt, 6).tokens
         if request == requests[1]:
-            assert choice.finish is Finish.ERROR
+            assert choice.finish is FinishReason.ERROR
             assert why in (choice.error or "")
             assert choice.token_ids == wanted[:sampled]
         else:
-            assert (choice.finish, choice.token_ids) == (Finish.LENGTH, wanted)
+            assert (choice.finish, choice.token_ids) == (FinishReason.LENGTH, wanted)
     assert_nothing_held(engine)
 
 
@@ -236,7 +236,7 @@ def test_an_abort_at_any_point_takes_one_request_and_all_its_pages(requests: int
         points |= {"copy"} if engine.ledger.copies else set()
         points |= {_point(engine, r.id) for r in own} or {"finished"}
         ended = engine.abort(victim)
-        assert [event.finish for event in ended] == [Finish.ABORT] * len(own)
+        assert [event.finish for event in ended] == [FinishReason.ABORT] * len(own)
         take(choices, ended)
         assert engine.abort(victim) == []
         engine.ledger.check()
@@ -314,7 +314,7 @@ def test_without_a_limit_a_request_runs_to_the_end_of_the_context_or_of_the_pool
         engine = null_engine(pages=pages, context=context)
         request = engine.add(GenerationRequest([*range(10)], greedy(count)))
         choice = finish_all(engine)[request, 0]
-        assert (choice.finish, len(choice.tokens)) == (Finish.LENGTH, room)
+        assert (choice.finish, len(choice.tokens)) == (FinishReason.LENGTH, room)
         assert choice.token_ids == expected_tokens([*range(10)], room)
 
 
@@ -331,7 +331,7 @@ def plan_of(line: str) -> StepPlan:
         fields |= {name: tuple(fields[name]) for name in ("tokens", "logits", "encoder") if name in fields}
         if "scored" in fields:
             scored = fields["scored"]
-            fields["scored"] = Scoring(**scored | {"tokens": tuple(scored["tokens"])})
+            fields["scored"] = PromptScoring(**scored | {"tokens": tuple(scored["tokens"])})
         return PlanItem(**fields | {"pages": pages(fields["pages"])})
 
     values = json.loads(line)
@@ -355,7 +355,7 @@ def test_a_plan_survives_as_json() -> None:
     assert any(plan.copies for plan in seen)
     assert any(plan.forget for plan in seen)
     assert any(plan.blank for plan in seen)
-    seen.append(StepPlan(9, (PlanItem(1, 0, (5, 6), ((1,),), True, (1,), (7, 8, 9), 3, Scoring(0, (6,), 2)),)))
+    seen.append(StepPlan(9, (PlanItem(1, 0, (5, 6), ((1,),), True, (1,), (7, 8, 9), 3, PromptScoring(0, (6,), 2)),)))
     for plan in seen:
         line = plan.to_json()
         assert "\n" not in line

@@ -15,15 +15,15 @@ import ridgeline
 from engine.null_model import null_engine
 from engine.scripted import GREEDY
 from ridgeline.engine import LLM, AsyncLLM
-from ridgeline.engine.encoder_features import Features
+from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.llm import TextEngine
 from ridgeline.engine.params import LogitBias, SamplingParams
 from ridgeline.engine.prompt_tokens import NamedPrompt
 from ridgeline.engine.structured_output_params import StructuredOutputs
 from ridgeline.engine.transfer.wire import Prefill, ToProducer
-from ridgeline.engine.worker.engine_messages import Add, ToEngine
-from ridgeline.util.frames import Frames
+from ridgeline.engine.worker.engine_messages import AddRequest, ToEngine
+from ridgeline.util.frames import MessageCodec
 
 PACKAGE = Path(str(ridgeline.__file__)).parent
 FIELDS = frozenset(GenerationRequest.__struct_fields__)
@@ -31,7 +31,7 @@ EVERY: dict[str, Any] = {
     "prompt": [3, 1, 2],
     "params": SamplingParams(temperature=0.5, logit_bias=LogitBias({7: -1.5}), stop=("END",), seed=-(2**63), n=3),
     "encoder": (5, 6, 7),
-    "images": Features(b"\0" * 24, 3, 2),
+    "images": EncoderFeatures(b"\0" * 24, 3, 2),
     "adapter": "loud",
     "cache_salt": b"\0salt",
     "service_tier": "flex",
@@ -168,25 +168,27 @@ def test_every_field_has_a_value_here_that_is_not_its_default() -> None:
 @pytest.mark.parametrize("name", sorted(FIELDS))
 def test_each_field_arrives_by_itself(name: str) -> None:
     spec = GenerationRequest(**{"prompt": [1], name: EVERY[name]})
-    frames: Frames[Any] = Frames(ToEngine)
-    (add,) = frames.feed(frames.encode(Add(7, spec)))
+    frames: MessageCodec[Any] = MessageCodec(ToEngine)
+    (add,) = frames.feed(frames.encode(AddRequest(7, spec)))
     assert getattr(add.spec, name) == EVERY[name]
     assert type(getattr(add.spec, name)) is type(EVERY[name])
-    assert add == Add(7, spec)
+    assert add == AddRequest(7, spec)
 
 
 @pytest.mark.parametrize("features", [False, True])
 def test_all_fields_arrive_together_and_at_another_engine_too(features: bool) -> None:
-    spec = GenerationRequest(**EVERY | ({"encoder": Features.of(np.ones((4, 2), np.float32))} if features else {}))
-    for message, types in ((Add(2**40, spec), ToEngine), (Prefill(3, 16, spec), ToProducer)):
-        frames: Frames[Any] = Frames(types)
+    spec = GenerationRequest(
+        **EVERY | ({"encoder": EncoderFeatures.of(np.ones((4, 2), np.float32))} if features else {})
+    )
+    for message, types in ((AddRequest(2**40, spec), ToEngine), (Prefill(3, 16, spec), ToProducer)):
+        frames: MessageCodec[Any] = MessageCodec(types)
         assert frames.feed(frames.encode(message)) == [message]
 
 
 def test_structured_outputs_and_logit_biases_arrive_as_what_they_are() -> None:
     params = SamplingParams(structured_outputs=StructuredOutputs(regex="a+"), logit_bias={3: 1.0})
-    frames: Frames[Any] = Frames(ToEngine)
-    (add,) = frames.feed(frames.encode(Add(1, GenerationRequest([1], params))))
+    frames: MessageCodec[Any] = MessageCodec(ToEngine)
+    (add,) = frames.feed(frames.encode(AddRequest(1, GenerationRequest([1], params))))
     assert add.spec.params == params
     assert isinstance(add.spec.params.logit_bias, LogitBias)
 

@@ -14,8 +14,8 @@ from engine.small_models import LLAMA, assert_nothing_held, small_model
 from ridgeline.backends.model_loader import load_model
 from ridgeline.core.models.families.janus import JanusReader
 from ridgeline.core.ops.kv_context import Uncached
-from ridgeline.core.ops.work import ENCODER, Segment
-from ridgeline.engine.encoder_features import Features
+from ridgeline.core.ops.work import ENCODER, StepSegment
+from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.scheduler import Limits
@@ -43,7 +43,7 @@ def prompt(images: int = 1, end: int = 31) -> list[int]:
     return [4, 9, *(IMAGE * images), 7, 52, end]
 
 
-def continued(model: JanusReader, ids: list[int], images: Features | None, count: int = 7) -> list[int]:
+def continued(model: JanusReader, ids: list[int], images: EncoderFeatures | None, count: int = 7) -> list[int]:
     """The likeliest tokens after a prompt, everything run again for each."""
     known = list(ids)
     with torch.inference_mode():
@@ -51,12 +51,12 @@ def continued(model: JanusReader, ids: list[int], images: Features | None, count
         placed = [-1 - next(rows) if images and token == PLACEHOLDER else token for token in known]
         encoded = None
         if images:
-            each = [Segment(9, 9, 9, encodes=True)] * images.inputs
+            each = [StepSegment(9, 9, 9, encodes=True)] * images.inputs
             positions = torch.arange(9).repeat(images.inputs)
             encoded = model.encode(torch.from_numpy(images.values.copy()), positions, Uncached(each))
         for _ in range(count):
             length = len(placed)
-            kv, last = Uncached([Segment(length, length)]), torch.tensor([length - 1])
+            kv, last = Uncached([StepSegment(length, length)]), torch.tensor([length - 1])
             states = model.hidden(torch.tensor(placed), torch.arange(length), kv, last, encoded)
             placed.append(int(model.head(states)[0].argmax()))
     return placed[-count:]
@@ -132,7 +132,7 @@ def test_an_image_that_chunks_share_is_read_for_each(model: JanusReader) -> None
     assert chunks == [(0, 8, 9), (8, 8, 18), (16, 8, 9), (24, 3, 0)]
     first = steps[1].plan.items[0]
     assert list(first.tokens) == [-6, -7, -8, -9, 86, 85, -10, -11]
-    assert isinstance(first.encoder, Features)
+    assert isinstance(first.encoder, EncoderFeatures)
     assert np.array_equal(first.encoder.values, images.values)
     assert '"inputs":2' in steps[1].plan.to_json()
 
@@ -172,7 +172,11 @@ def test_what_does_not_fit(model: JanusReader) -> None:
         (prompt(1), two, "the prompt has 9 places for rows of images, and the 2 given have 18; give as many images as"),
         (prompt(2), one, "the prompt has 18 places for rows of images, and the 1 given have 9"),
         ([5, 6], one, "the prompt has 0 places"),
-        (prompt(1), Features(one.data, 24), "an image is given as 18 patches of 24 numbers; the model's is 9 of 48"),
+        (
+            prompt(1),
+            EncoderFeatures(one.data, 24),
+            "an image is given as 18 patches of 24 numbers; the model's is 9 of 48",
+        ),
     ):
         with pytest.raises(ValueError, match=why):
             engine.add(GenerationRequest(ids, PARAMS, images=images))

@@ -21,7 +21,7 @@ from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.kv_layout import KVSpec, deal_layers
 from ridgeline.core.ops.latent_attention import LatentAttention
-from ridgeline.core.ops.work import Segment
+from ridgeline.core.ops.work import StepSegment
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.kv.store import KVStore
 from ridgeline.engine.llm import LLM
@@ -62,7 +62,7 @@ def narrowed_tokens(
     """What it says greedily by a whole forward a token, none of which is a near thing."""
 
     def logits_of(tokens: Sequence[int]) -> Tensor:
-        context = Narrowed([Segment(len(tokens), len(tokens))])
+        context = Narrowed([StepSegment(len(tokens), len(tokens))])
         context.kv, context.scales = kv, scales
         every_T = torch.arange(len(tokens))
         with torch.inference_mode():

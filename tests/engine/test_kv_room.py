@@ -12,7 +12,7 @@ from engine.small_models import DELTA, LATENT, LLAMA, MAMBA, MIXED, SLIDING, sma
 from models.configs import ENCODER_DECODERS
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.engine.kv.kv_cache_manager import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.setup import load_engine
@@ -31,7 +31,7 @@ def test_the_concurrency_is_what_the_ledger_takes(config: Mapping[str, Any], pos
     model = small_model(config)
     encoded = 9 if model.encodes else 0
     layout = kv_layout(model, 1e6, 4)
-    ledger = KVLedger(layout, 1, prefix_cache=False)
+    ledger = KVCacheManager(layout, 1, prefix_cache=False)
     held = 0
     while ledger.admit(held, range(positions), ledger.claimed, encoded=encoded) is not None:
         held += 1

@@ -14,7 +14,7 @@ from engine.small_models import LLAMA
 from ridgeline.engine import LLM, Choice, EngineSettings, SamplingParams
 from ridgeline.engine.events import Event
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.request import Finish
+from ridgeline.engine.request import FinishReason
 from ridgeline.engine.scheduler import Limits
 
 
@@ -51,7 +51,7 @@ def test_a_stream_is_the_same_text_in_pieces(llm: LLM) -> None:
     (completion,) = llm.generate("abc", GREEDY)
     assert text_of(events) == completion.text
     assert [event.token.token for event in events if event.token] == completion.choices[0].token_ids
-    assert [event.finish for event in events if event.finish] == [Finish.LENGTH]
+    assert [event.finish for event in events if event.finish] == [FinishReason.LENGTH]
 
 
 def test_to_leave_a_stream_early_ends_its_request(llm: LLM) -> None:
@@ -71,7 +71,7 @@ def test_one_caller_at_a_time(llm: LLM) -> None:
         next(llm.stream("abc", GREEDY))
     rest = list(stream)
     assert len([event for event in rest if event.token]) == 11, "the stream goes on"
-    assert rest[-1].finish is Finish.LENGTH
+    assert rest[-1].finish is FinishReason.LENGTH
 
 
 def test_what_is_interrupted_leaves_nothing_behind(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_sampling_defaults_and_ends_are_the_folders(tmp_path: Path) -> None:
     assert llm.loaded.defaults == SamplingParams(temperature=0.7, top_k=5)
     assert llm.engine.eos_ids == {65, 66, *llm.tokenizer.eos_ids}
     (completion,) = llm.generate([1, 2], SamplingParams(logit_bias={66: 100.0}))
-    assert (completion.choices[0].token_ids, completion.choices[0].finish) == ([66], Finish.STOP)
+    assert (completion.choices[0].token_ids, completion.choices[0].finish) == ([66], FinishReason.STOP)
 
 
 def test_without_a_limit_an_answer_ends_with_the_context(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_without_a_limit_an_answer_ends_with_the_context(tmp_path: Path) -> None
     for count in (None, 400):
         (completion,) = llm.generate("abc", dataclasses.replace(GREEDY, max_tokens=count))
         assert len(completion.choices[0].tokens) == 48 - len(completion.prompt_ids)
-        assert completion.choices[0].finish is Finish.LENGTH
+        assert completion.choices[0].finish is FinishReason.LENGTH
 
 
 def test_prompts_seen_before_are_not_computed_again(llm: LLM) -> None:
@@ -209,7 +209,7 @@ def test_a_context_less_than_the_models(folder: Path) -> None:
     small = LLM(str(folder), dataclasses.replace(SETTINGS, kv_bytes=None, context=20))
     (completion,) = small.generate("abcdef", dataclasses.replace(GREEDY, max_tokens=500))
     assert len(completion.prompt_ids) + len(completion.choices[0].tokens) == 20
-    assert completion.choices[0].finish is Finish.LENGTH
+    assert completion.choices[0].finish is FinishReason.LENGTH
     (longer,) = whole.generate("abcdef", GREEDY)
     assert small.generate("abcdef", GREEDY) == [longer]
     with pytest.raises(ValueError, match="the model's context is 20; shorten it"):

@@ -11,7 +11,7 @@ import pytest
 from engine.null_model import GREEDY, VOCABULARY, NullExecutor, expected_tokens, null_engine
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.request import Finish, Request
+from ridgeline.engine.request import FinishReason, Request
 from ridgeline.engine.sampling import SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
@@ -109,7 +109,7 @@ def test_five_thousand_requests(prefix_cache: bool, monkeypatch: pytest.MonkeyPa
     for request, (prompt, count) in work.items():
         assert out[request] == expected_tokens(prompt, count)
     assert_empty(engine)
-    assert all(request.finish is Finish.LENGTH for request in requests)
+    assert all(request.finish is FinishReason.LENGTH for request in requests)
     assert engine.scheduler.preemptions == sum(request.preemptions for request in requests) > 100
     assert max(request.preemptions for request in requests) <= 10, "admission thrashes"
     needed = sum(len(prompt) + count - 1 for prompt, count in work.values())

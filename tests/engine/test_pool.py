@@ -18,9 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from engine.null_model import Kind, layout_of
 from ridgeline.core.ops.kv_layout import NULL_PAGE, StateSpec
-from ridgeline.core.ops.work import CROSS, Reach
+from ridgeline.core.ops.work import CROSS, AttentionPattern
 from ridgeline.engine.kv import prefix
-from ridgeline.engine.kv.kv_cache_manager import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.kv.pool import PagePool
 from ridgeline.engine.kv.prefix import PageKey, extend_keys
 
@@ -36,12 +36,12 @@ ENCODED = st.lists(st.integers(0, 1), max_size=5).map(tuple)
 
 
 CHUNK = 9  # most positions of a request that a step runs here
-CHUNKED = Reach("chunked", 5)
+CHUNKED = AttentionPattern("chunked", 5)
 STATE = StateSpec(2, torch.float32)
 
 
-def make_ledger(kinds: tuple[Kind, ...], pages: int, page_size: int, prefix_cache: bool = True) -> KVLedger:
-    return KVLedger(layout_of(kinds, pages, page_size), CHUNK, prefix_cache=prefix_cache)
+def make_ledger(kinds: tuple[Kind, ...], pages: int, page_size: int, prefix_cache: bool = True) -> KVCacheManager:
+    return KVCacheManager(layout_of(kinds, pages, page_size), CHUNK, prefix_cache=prefix_cache)
 
 
 class Pages(RuleBasedStateMachine):
@@ -334,7 +334,7 @@ TestPages = Pages.TestCase
 # -- single properties ------------------------------------------------------------------------------------------------
 
 
-def compute(ledger: KVLedger, request: int, tokens: list[int]) -> None:
+def compute(ledger: KVCacheManager, request: int, tokens: list[int]) -> None:
     """What a step does for a request that runs to its last token."""
     assert ledger.grow(request, len(tokens))
     ledger.blank.clear()

@@ -22,15 +22,23 @@ from ridgeline.engine.async_llm import EngineDied, EngineRestarting
 from ridgeline.engine.events import Stats, TokenEvent
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import LogitBias
-from ridgeline.engine.request import Finish, Timing
+from ridgeline.engine.request import FinishReason, Timing
 from ridgeline.engine.sampling import PromptLogprob, Sampled
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.text_processor import load_texts
-from ridgeline.engine.worker.engine_messages import Add, Added, FromEngine, PageChange, Stepped, StepReport, ToEngine
-from ridgeline.engine.worker.engine_process import EngineProcess, Start
+from ridgeline.engine.worker.engine_messages import (
+    AddRequest,
+    FromEngine,
+    PageChange,
+    RequestAdded,
+    Stepped,
+    StepReport,
+    ToEngine,
+)
+from ridgeline.engine.worker.engine_process import EngineProcess, EngineStart
 from ridgeline.engine.worker.process_handle import ChildProcess, NewLine
 from ridgeline.price.devices import load_card
-from ridgeline.util.frames import Frames
+from ridgeline.util.frames import MessageCodec
 
 SETTINGS = EngineSettings(kv_bytes=4e6, limits=Limits(tokens=64, requests=8))
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -208,7 +216,7 @@ def test_the_socket_is_the_owners_alone(folder: Path, monkeypatch: pytest.Monkey
 # -- frames -----------------------------------------------------------------------------------------------------------
 
 MESSAGES: list[object] = [
-    Add(
+    AddRequest(
         7,
         GenerationRequest(
             [1, 2, 3],
@@ -216,14 +224,16 @@ MESSAGES: list[object] = [
             cache_salt=b"\0r",
         ),
     ),
-    Add(2**40, GenerationRequest(list(range(1000)), SamplingParams(max_tokens=None))),
+    AddRequest(2**40, GenerationRequest(list(range(1000)), SamplingParams(max_tokens=None))),
 ]
 ANSWERS: list[object] = [
-    Added(7, 1),
+    RequestAdded(7, 1),
     Stepped(
         [
             TokenEvent(1, 0, Sampled(5, -0.5, -0.25, ((5, -0.5),), ()), 12, 3, Timing(1, 2, 3)),
-            TokenEvent(1, 1, None, 13, 0, Timing(1), Finish.ERROR, "why", (None, PromptLogprob(4, -1.0, ((4, -1.0),)))),
+            TokenEvent(
+                1, 1, None, 13, 0, Timing(1), FinishReason.ERROR, "why", (None, PromptLogprob(4, -1.0, ((4, -1.0),)))
+            ),
         ],
         Stats(running=2),
         StepReport(4, 1, 2, [(1, 0, 0, 3)], 1, False, 0.5, 0.25, 1.0, 2.0),
@@ -233,12 +243,12 @@ ANSWERS: list[object] = [
 
 @pytest.mark.parametrize(("types", "messages"), [(ToEngine, MESSAGES), (FromEngine, ANSWERS)])
 def test_frames_cut_anywhere_are_the_same_messages(types: object, messages: list[object]) -> None:
-    frames: Frames[object] = Frames(types)
+    frames: MessageCodec[object] = MessageCodec(types)
     data = b"".join(map(frames.encode, messages))
     for size in (1, 2, 3, 5, 64, len(data)):
         got = [message for start in range(0, len(data), size) for message in frames.feed(data[start : start + size])]
         assert got == messages, f"cut every {size} bytes"
-    assert isinstance(got[0], Added) or isinstance(got[0].spec.params.logit_bias, LogitBias)  # type: ignore[attr-defined]
+    assert isinstance(got[0], RequestAdded) or isinstance(got[0].spec.params.logit_bias, LogitBias)  # type: ignore[attr-defined]
 
 
 class Loading:
@@ -266,7 +276,7 @@ def test_a_start_that_is_given_up_says_nothing(folder: Path) -> None:
     async def run() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
         texts = load_texts(open_source(str(folder)))
-        process = EngineProcess(Start(str(folder), SETTINGS), texts, 0, None, Loading)
+        process = EngineProcess(EngineStart(str(folder), SETTINGS), texts, 0, None, Loading)
         begun = asyncio.create_task(process.begin())
         while process._line is None:
             await asyncio.sleep(0)

@@ -17,7 +17,7 @@ from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord, TokenEvent
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.output_processor import with_text
-from ridgeline.engine.request import Finish
+from ridgeline.engine.request import FinishReason
 from ridgeline.engine.result import Completion
 from ridgeline.engine.runner import HEAD_ROWS, Runner
 from ridgeline.engine.sampling import PromptLogprob
@@ -204,7 +204,7 @@ def test_beside_a_request_that_decodes_few_positions_of_a_step_are_scored() -> N
 
 def test_a_request_of_one_token_has_them_with_its_end(model: Model) -> None:
     (completion,) = run(token_engine(model), [(prompt_of(12, 3), scoring(1, max_tokens=1))])
-    assert completion.choices[0].finish is Finish.LENGTH
+    assert completion.choices[0].finish is FinishReason.LENGTH
     assert_scored(model, completion, 1)
 
 
@@ -222,7 +222,9 @@ def test_a_prompt_that_fills_the_context_is_scored_without_a_token(
     sampled = SamplingParams(**GREEDY)
     completions = run(engine, [(full, only), (plain, sampled), (short, only)])
     for completion in (completions[0], completions[2]):
-        assert [(choice.finish, choice.tokens) for choice in completion.choices] == [(Finish.LENGTH, [])] * choices
+        assert [(choice.finish, choice.tokens) for choice in completion.choices] == [
+            (FinishReason.LENGTH, [])
+        ] * choices
         assert_scored(model, completion, 2)
         assert completion.choices[0].timing is not None
         assert completion.choices[0].timing.first_token is not None
@@ -238,7 +240,7 @@ def test_a_prompt_may_be_computed_for_those_that_follow(model: Model) -> None:
     """Without scores nothing is told of it, but that it ended, and the next one finds it."""
     engine, prompt = token_engine(model, prefix_cache=True), prompt_of(30, 1)
     (first,) = run(engine, [(prompt, SamplingParams(max_tokens=0))])
-    assert (first.text, first.choices[0].finish, first.prompt_logprobs) == ("", Finish.LENGTH, None)
+    assert (first.text, first.choices[0].finish, first.prompt_logprobs) == ("", FinishReason.LENGTH, None)
     (second,) = run(engine, [(prompt, SamplingParams(**GREEDY))])
     assert second.cached == 28
     assert second.choices[0].token_ids == uncached_answer(model, prompt, 5).tokens
@@ -286,7 +288,7 @@ def test_a_row_that_fails_ends_its_request_alone(chunk: int | None) -> None:
     engine = token_engine(model, limits=Limits(chunk=chunk))
     completions = run(engine, [(prompt, scoring()) for prompt in prompts])
     failed = completions.pop(1)
-    assert failed.choices[0].finish is Finish.ERROR
+    assert failed.choices[0].finish is FinishReason.ERROR
     assert failed.choices[0].error == "the model's logits contain NaN"
     assert failed.prompt_logprobs is None
     for completion in completions:
@@ -314,7 +316,7 @@ def test_texts_come_with_their_prompts_scores(tmp_path: Path) -> None:
     assert all(event.prompt_logprobs is None for event in events[1:])
     stop = completion.choices[0].text[0]
     (stopped,) = llm.generate("a few words", SamplingParams(temperature=0.0, stop=(stop,), prompt_logprobs=2))
-    assert stopped.choices[0].finish is Finish.STOP
+    assert stopped.choices[0].finish is FinishReason.STOP
     assert stopped.prompt_logprobs == completion.prompt_logprobs
 
     async def served() -> Completion:

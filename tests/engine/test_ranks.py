@@ -16,16 +16,16 @@ import torch
 from engine.folders import write_model
 from engine.small_models import LLAMA, SLIDING, assert_nothing_held
 from ridgeline.core.models import ModelRefused
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.ranks.leader import SIZES, LedRanks, link_of
-from ridgeline.engine.ranks.rank_processes import READY, Start
+from ridgeline.engine.ranks.leader import SIZES, FollowerRanks, link_of
+from ridgeline.engine.ranks.rank_processes import READY, RankStart
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.ngram import NgramDrafter
 from ridgeline.engine.speculation.speculator import Speculator
-from ridgeline.insight.trace.request_trace import Subject, Wanted, trace
+from ridgeline.insight.trace.request_trace import TraceOptions, TraceSubject, trace
 from ridgeline.price.device import Device, Efficiency
 
 SETTINGS = EngineSettings(kv_bytes=2**22, page_size=4, limits=Limits(tokens=40, requests=6, chunk=11), seed=1)
@@ -58,7 +58,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     two = LLM(folder, replace(SETTINGS, ranks=2), threads=1)
     yield Pair(folder, one, two)
     assert isinstance(two.engine.executor, Runner)
-    assert isinstance(two.engine.executor.others, LedRanks)
+    assert isinstance(two.engine.executor.others, FollowerRanks)
     two.engine.executor.others.close()
     torch.set_num_threads(threads)
 
@@ -148,7 +148,7 @@ def test_what_joins_ranks_is_measured_and_priced(pair: Pair) -> None:
     curve = loaded.link.all_reduce["gloo"][2]
     assert curve.nbytes == tuple(map(float, SIZES))
     assert 0 < curve.seconds[0] <= curve.seconds[-1]
-    work = Work.of([Segment(5, 5)], loaded.price.reaches)
+    work = Work.of([StepSegment(5, 5)], loaded.price.reaches)
     layers, width = 2, 32
     assert loaded.price.step(work).communication["all_reduce"] == (2 * layers + 1) * 5 * width * 4
     card = loaded.joined(
@@ -156,8 +156,8 @@ def test_what_joins_ranks_is_measured_and_priced(pair: Pair) -> None:
             "c", "C", "cpu", {"fp32": 1e10}, 1e9, 1e12, efficiency={"default": Efficiency(0.0, compute=1.0, memory=1.0)}
         )
     )
-    subject = Subject("m", "abcd", lambda: [1, 2, 3, 4, 5])
-    ledger = trace(pair.two, subject, ASKED[0], card, Wanted(repeats=3))
+    subject = TraceSubject("m", "abcd", lambda: [1, 2, 3, 4, 5])
+    ledger = trace(pair.two, subject, ASKED[0], card, TraceOptions(repeats=3))
     reduced = [row for row in ledger.rows if row.kind == "communication"]
     assert len(reduced) >= 2 * layers + 1
     for row in reduced:
@@ -191,7 +191,7 @@ def test_what_ranks_do_not_run_is_refused(model: str, settings: dict[str, Any], 
 def test_a_rank_ends_with_the_first_also_where_it_waits_to_meet_others(tmp_path: Path) -> None:
     """As where the first is killed while another still loads."""
     settings = replace(SETTINGS, ranks=2)
-    start = Start(str(write_model(tmp_path / "m")), settings, False, 1, 8, 1, str(tmp_path / "rendezvous"))
+    start = RankStart(str(write_model(tmp_path / "m")), settings, False, 1, 8, 1, str(tmp_path / "rendezvous"))
     command = [sys.executable, "-m", "ridgeline.engine.ranks.rank_child"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
         assert child.stdin is not None

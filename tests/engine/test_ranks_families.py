@@ -22,7 +22,7 @@ from ridgeline.backends.model_loader import load_model
 from ridgeline.core.models import ModelRefused
 from ridgeline.core.models.common.model import Model
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
-from ridgeline.engine.ranks.leader import LedRanks
+from ridgeline.engine.ranks.leader import FollowerRanks
 from ridgeline.engine.ranks.rank_processes import RankGone
 from ridgeline.engine.runner import Runner
 from support.checkpoints import random_ours, random_tensors, write_folder
@@ -78,7 +78,7 @@ def test_a_rank_that_dies_ends_the_engine(tmp_path: Path) -> None:
     llm = LLM(str(write_model(tmp_path / "m")), EngineSettings(kv_bytes=2**22, ranks=2), threads=1)
     executor = llm.engine.executor
     assert isinstance(executor, Runner)
-    assert isinstance(executor.others, LedRanks)
+    assert isinstance(executor.others, FollowerRanks)
     (child,) = executor.others.followers._children
     os.kill(child.pid, signal.SIGKILL)
     with pytest.raises(RankGone, match="rank 1 of 2 is gone: killed by signal 9; start the engine again") as error:

@@ -14,7 +14,7 @@ from ridgeline.core.ops.work import Work
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord, TokenEvent
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.kv.kv_cache_manager import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Sampled, SampleRow
@@ -51,7 +51,7 @@ def engine_around(model: Model, executor: object, records: list[StepRecord], **o
     layout, limits = kv_layout(model, 1e12, 4, most_tokens=48), Limits(tokens=24, requests=6, chunk=10)
     return Engine(
         executor if executor is not None else Runner(model, layout),  # type: ignore[arg-type]
-        KVLedger(layout, limits.most_of_one),
+        KVCacheManager(layout, limits.most_of_one),
         limits,
         context=model.context,
         vocabulary=model.vocabulary,

@@ -13,14 +13,14 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.worker.engine_messages import (
     Abort,
-    Add,
+    AddRequest,
+    EngineSnapshot,
     FromEngine,
-    Look,
+    GetSnapshot,
     PageChange,
-    Snapshot,
     Stepped,
     ToEngine,
-    Watch,
+    WatchPages,
 )
 from ridgeline.engine.worker.loop import EngineLoop
 from ridgeline.engine.worker.snapshot import snapshot
@@ -70,12 +70,12 @@ class Follower:
     def __init__(self, engine: Engine, turns: Callable[["Follower"], Turns]) -> None:
         """turns: the messages before each step, a list for each; what follows a `yield` runs after the step."""
         self.engine, self.pages, self.told = engine, Map(), 0
-        self.snapshot: Snapshot | None = None
+        self.snapshot: EngineSnapshot | None = None
         script = turns(self)
         EngineLoop(engine, self.hear).run(lambda idle: next(script, None))
 
     def hear(self, message: FromEngine) -> None:
-        if isinstance(message, Snapshot):
+        if isinstance(message, EngineSnapshot):
             self.snapshot = message
             self.pages = {change.page: change for change in message.pages}
         elif isinstance(message, Stepped):
@@ -94,7 +94,7 @@ def test_a_page_map_that_follows_the_changes_is_the_engines(windows: tuple[int |
         if turn % 4 == 0:
             prompt = stem[: rng.randrange(1, 30)] + [rng.randrange(1000) for _ in range(rng.randrange(6))]
             params = SamplingParams(temperature=0, n=rng.choice((1, 1, 3)), max_tokens=rng.randrange(1, 50))
-            messages.append(Add(turn, GenerationRequest(prompt, params)))
+            messages.append(AddRequest(turn, GenerationRequest(prompt, params)))
         if turn % 7 == 0 and engine.requests:
             messages.append(Abort(rng.choice([request.group for request in engine.requests.values()])))
         return messages
@@ -104,7 +104,7 @@ def test_a_page_map_that_follows_the_changes_is_the_engines(windows: tuple[int |
         for turn in range(30):
             yield asked(turn, engine)
         assert engine.stats.held_pages > 0
-        yield [Watch(True), Look()]
+        yield [WatchPages(True), GetSnapshot()]
         for turn in range(400):
             check(engine, follower.pages)
             states.update(change.state for change in follower.pages.values())
@@ -120,19 +120,19 @@ def test_a_page_map_that_follows_the_changes_is_the_engines(windows: tuple[int |
 def test_nothing_is_noted_unless_somebody_watches() -> None:
     def turns(follower: Follower) -> Turns:
         pool = follower.engine.ledger.pool
-        yield [Add(1, GenerationRequest([1, 2, 3, 4, 5], SamplingParams(max_tokens=100)))]
+        yield [AddRequest(1, GenerationRequest([1, 2, 3, 4, 5], SamplingParams(max_tokens=100)))]
         yield []
         assert (pool.touched, follower.told) == (None, 0)
-        yield [Watch(True)]
+        yield [WatchPages(True)]
         for _ in range(5):
             yield []
         told = follower.told
         assert told > 0
-        yield [Watch(False)]
+        yield [WatchPages(False)]
         for _ in range(5):
             yield []
         assert (pool.touched, follower.told) == (None, told)
-        yield [Watch(True)]
+        yield [WatchPages(True)]
 
     engine = null_engine()
     Follower(engine, turns)
@@ -142,9 +142,11 @@ def test_nothing_is_noted_unless_somebody_watches() -> None:
 def test_a_snapshot_says_where_requests_stand() -> None:
     def turns(follower: Follower) -> Turns:
         params = SamplingParams(temperature=0, max_tokens=30)
-        yield [Add(number, GenerationRequest([number] * length, params)) for number, length in enumerate((3, 20, 5))]
+        yield [
+            AddRequest(number, GenerationRequest([number] * length, params)) for number, length in enumerate((3, 20, 5))
+        ]
         stats = follower.engine.stats
-        yield [Look()]
+        yield [GetSnapshot()]
         assert follower.snapshot is not None
         assert follower.snapshot.stats == stats
         assert follower.snapshot.groups == [1]

@@ -20,13 +20,13 @@ from ridgeline.backends.cpu.cpu_graphs import CpuGraphs
 from ridgeline.backends.cpu.library import library
 from ridgeline.core.models import ModelRefused
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.engine import LLM, Completion, EngineSettings, SamplingParams, StructuredOutputs
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.request import Request
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.speculation.acceptance import Acceptance, Gate, expected_tokens
+from ridgeline.engine.speculation.acceptance import Acceptance, SpeculationGate, expected_tokens
 from ridgeline.engine.speculation.config import Speculation, configured, named
 from ridgeline.engine.speculation.draft_model import ModelDrafter
 from ridgeline.engine.speculation.ngram import looked_up
@@ -324,7 +324,7 @@ def gated(flops: float, bandwidth: float, acceptance: float) -> int:
     seen = Acceptance()
     for _ in range(200):
         seen.count(request.id, 20 if acceptance == 1 else 0, wrong=acceptance < 1)
-    return Gate(Price(model), card(flops, bandwidth)).most(engine.scheduler, {request: [1, 2, 3]}, seen)
+    return SpeculationGate(Price(model), card(flops, bandwidth)).most(engine.scheduler, {request: [1, 2, 3]}, seen)
 
 
 def test_guesses_are_verified_where_that_is_predicted_to_pay() -> None:
@@ -351,11 +351,11 @@ def test_a_gate_takes_the_count_with_the_most_tokens_a_second() -> None:
         guesses = {first: [1] * 6}
         rates = []
         for count in range(7):
-            segments = [Segment(1 + count, first.known + count), Segment(1, second.known)]
+            segments = [StepSegment(1 + count, first.known + count), StepSegment(1, second.known)]
             seconds = price.on(device, Work.of(segments, price.reaches, 2 + count)).expected
             rates.append((1 + expected_tokens(acceptance.of(first.id), count)) / seconds)
         best = max(range(7), key=rates.__getitem__)
-        most = Gate(price, device).most(engine.scheduler, guesses, acceptance)
+        most = SpeculationGate(price, device).most(engine.scheduler, guesses, acceptance)
         assert most == (best if rates[best] > 1.02 * rates[0] else 0)
         chosen.add(most)
     assert len(chosen) > 2

@@ -19,16 +19,16 @@ from ridgeline.core.text import load_tokenizer
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 from ridgeline.engine import LLM, Choice, Completion, EngineSettings, SamplingParams, StructuredOutputs
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.request import Finish
+from ridgeline.engine.request import FinishReason
 from ridgeline.engine.sampling import Outcome, RowFailure, Sampled, SampleRow
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.engine.structured_output import Guides
+from ridgeline.engine.structured_output import StructuredOutputManager
 from ridgeline.engine.structured_output.grammar import GrammarCache
-from ridgeline.engine.structured_output.grammar_vocabulary import Tables
-from ridgeline.engine.structured_output.thinking import Tags
-from ridgeline.engine.worker.engine_messages import Add, ToEngine
-from ridgeline.util.frames import Frames
+from ridgeline.engine.structured_output.grammar_vocabulary import GrammarVocabulary
+from ridgeline.engine.structured_output.thinking import ThinkingTags
+from ridgeline.engine.worker.engine_messages import AddRequest, ToEngine
+from ridgeline.util.frames import MessageCodec
 from support.samplers import CPU_SAMPLER
 from text.tiny_tokenizers import byte_level
 
@@ -98,8 +98,8 @@ def params(form: StructuredOutputs, **others: Any) -> SamplingParams:
 def finished(completions: Sequence[Completion]) -> list[str]:
     """The texts of choices that ended by themselves, at least half of all; no choice has failed."""
     choices = [choice for completion in completions for choice in completion.choices]
-    assert {choice.finish for choice in choices} <= {Finish.STOP, Finish.LENGTH}, [c.error for c in choices]
-    ended = [choice.text for choice in choices if choice.finish is Finish.STOP]
+    assert {choice.finish for choice in choices} <= {FinishReason.STOP, FinishReason.LENGTH}, [c.error for c in choices]
+    ended = [choice.text for choice in choices if choice.finish is FinishReason.STOP]
     assert len(ended) >= len(choices) / 2
     return ended
 
@@ -131,7 +131,7 @@ def test_forms_go_with_other_rules(llm: LLM, others: dict[str, Any], penalty: di
 def test_min_tokens_gives_way_where_nothing_may_follow(llm: LLM) -> None:
     (completion,) = llm.generate([PROMPT], params(StructuredOutputs(choice=("yes", "no")), min_tokens=50))
     assert completion.text in ("yes", "no")
-    assert completion.choices[0].finish is Finish.STOP
+    assert completion.choices[0].finish is FinishReason.STOP
 
 
 def test_a_first_space_is_part_of_the_form(llm: LLM) -> None:
@@ -171,7 +171,7 @@ def test_neighbours_choices_and_preemptions_change_nothing(small_pool: LLM) -> N
     assert together == alone
     for own, completion in zip(each, together, strict=True):
         for choice in completion.choices:
-            if own.structured_outputs is FORMS[0][0] and choice.finish is Finish.STOP:
+            if own.structured_outputs is FORMS[0][0] and choice.finish is FinishReason.STOP:
                 assert valid_json(choice.text)
     assert_nothing_held(small_pool.engine)
 
@@ -254,15 +254,15 @@ class FewLetters(ByteTokenizer):
 
 def test_a_form_outside_the_vocabulary_ends_that_request_alone() -> None:
     """One that cannot begin is refused; one that cannot go on is cut; the others never hear of it."""
-    engine = null_engine(guides=Guides(FewLetters(), VOCABULARY), executor=Picks((None,), 64, 4))
+    engine = null_engine(guides=StructuredOutputManager(FewLetters(), VOCABULARY), executor=Picks((None,), 64, 4))
     with pytest.raises(ValueError, match="no token of the vocabulary begins such a text"):
         engine.add(GenerationRequest([1], params(StructuredOutputs(regex="xyz"))))
     dead = engine.add(GenerationRequest([1], params(StructuredOutputs(regex="(ab|cd)q+"))))
     alive = engine.add(GenerationRequest([2], params(StructuredOutputs(regex="[a-d]{4}"))))
     choices = finish_all(engine)
-    assert (choices[dead, 0].finish, choices[dead, 0].token_ids) == (Finish.LENGTH, [97, 98])
+    assert (choices[dead, 0].finish, choices[dead, 0].token_ids) == (FinishReason.LENGTH, [97, 98])
     assert "cannot go on" in (choices[dead, 0].error or "")
-    assert choices[alive, 0].finish is Finish.STOP
+    assert choices[alive, 0].finish is FinishReason.STOP
     assert len(choices[alive, 0].tokens) == 4
     assert_nothing_held(engine)
 
@@ -274,7 +274,7 @@ LIMITED = "x(a?){300}a{300}"
 @pytest.mark.parametrize("choices", [1, 3])
 def test_a_form_past_the_librarys_limits_ends_by_length_with_what_it_has(choices: int) -> None:
     """It is cut as by max_tokens, and says why; the others never hear of it."""
-    engine = null_engine(guides=Guides(ByteTokenizer(), VOCABULARY), executor=Picks((None,), 64, 4))
+    engine = null_engine(guides=StructuredOutputManager(ByteTokenizer(), VOCABULARY), executor=Picks((None,), 64, 4))
     asked = dataclasses.replace(params(StructuredOutputs(regex=LIMITED)), n=choices)
     cut, alive = (
         engine.add(GenerationRequest([1], asked)),
@@ -282,25 +282,27 @@ def test_a_form_past_the_librarys_limits_ends_by_length_with_what_it_has(choices
     )
     ended = finish_all(engine)
     for choice in range(choices):
-        assert (ended[cut, choice].finish, ended[cut, choice].token_ids) == (Finish.LENGTH, [*b"x"])
+        assert (ended[cut, choice].finish, ended[cut, choice].token_ids) == (FinishReason.LENGTH, [*b"x"])
         assert "cannot go on: lexer error" in (ended[cut, choice].error or "")
-    assert (ended[alive, 0].finish, len(ended[alive, 0].tokens)) == (Finish.STOP, 4)
+    assert (ended[alive, 0].finish, len(ended[alive, 0].tokens)) == (FinishReason.STOP, 4)
     assert_nothing_held(engine)
 
 
 @pytest.mark.parametrize(
     ("regex", "fields", "said", "finish"),
     [
-        ("ab(q+)?", {"ignore_eos": True}, b"ab", Finish.STOP),  # q is not in the vocabulary
-        ("ab(q+)?", {"min_tokens": 9}, b"ab", Finish.STOP),
-        ("ab(q+)?", {}, b"ab", Finish.STOP),
-        ("a+b", {"min_tokens": 9, "stop_token_ids": (97, 98)}, b"", Finish.LENGTH),
-        ("(cd|c)b", {"min_tokens": 2, "stop_token_ids": (98, 100)}, b"c", Finish.LENGTH),
+        ("ab(q+)?", {"ignore_eos": True}, b"ab", FinishReason.STOP),  # q is not in the vocabulary
+        ("ab(q+)?", {"min_tokens": 9}, b"ab", FinishReason.STOP),
+        ("ab(q+)?", {}, b"ab", FinishReason.STOP),
+        ("a+b", {"min_tokens": 9, "stop_token_ids": (97, 98)}, b"", FinishReason.LENGTH),
+        ("(cd|c)b", {"min_tokens": 2, "stop_token_ids": (98, 100)}, b"c", FinishReason.LENGTH),
     ],
 )
-def test_a_text_ends_where_no_token_may_follow(regex: str, fields: dict[str, Any], said: bytes, finish: Finish) -> None:
+def test_a_text_ends_where_no_token_may_follow(
+    regex: str, fields: dict[str, Any], said: bytes, finish: FinishReason
+) -> None:
     """A whole text has ended well; min_tokens holds back what would end it, and can leave nothing else."""
-    guides = Guides(FewLetters(), VOCABULARY)
+    guides = StructuredOutputManager(FewLetters(), VOCABULARY)
     engine = null_engine(guides=guides, executor=Samples((None,), 64, 4), eos_ids=[VOCABULARY - 1])
     asked = dataclasses.replace(params(StructuredOutputs(regex=regex)), **fields)
     number = engine.add(GenerationRequest([1], asked))
@@ -327,7 +329,7 @@ class Picks(NullExecutor):
 
 
 def test_padding_rows_are_never_allowed() -> None:
-    tables = Tables(ByteTokenizer(), 300)
+    tables = GrammarVocabulary(ByteTokenizer(), 300)
     matcher = GrammarCache(tables).matcher(StructuredOutputs(regex="(?s:.)*"))
     mask, complete = tables.next_of(matcher)
     bits = [token for token in range(tables.words * 32) if mask[token // 32] >> (token % 32) & 1]
@@ -341,8 +343,8 @@ def test_padding_rows_are_never_allowed() -> None:
 
 @pytest.mark.parametrize("form", [form for form, _ in FORMS], ids=IDS)
 def test_forms_cross_a_process(form: StructuredOutputs) -> None:
-    add = Add(3, GenerationRequest([1, 2], params(form)))
-    frames: Frames[ToEngine] = Frames(ToEngine)
+    add = AddRequest(3, GenerationRequest([1, 2], params(form)))
+    frames: MessageCodec[ToEngine] = MessageCodec(ToEngine)
     assert frames.feed(frames.encode(add)) == [add]
 
 
@@ -352,7 +354,7 @@ def test_an_engine_without_a_tokenizer_refuses_forms() -> None:
 
 
 def test_grammars_are_kept_within_their_bytes_the_least_recently_used_dropped_first() -> None:
-    cache = GrammarCache(Tables(ByteTokenizer(), 257), limit=1 << 20)
+    cache = GrammarCache(GrammarVocabulary(ByteTokenizer(), 257), limit=1 << 20)
     forms = [StructuredOutputs(regex=f"a{{{i + 1}}}") for i in range(100)]
     for form in forms:
         cache.matcher(form)
@@ -428,18 +430,18 @@ def test_the_form_begins_where_a_section_that_the_prompt_opened_ends(thinker: LL
     choice = said(thinker, ["so {", eos, "free ", close, "\n\n123"], thinker.encode_chat(ASK), NUMBER)
     assert choice.reasoning.startswith("so {")
     assert "free " in choice.reasoning, "an end token does not end a section"
-    assert (choice.text, choice.finish) == ("123", Finish.STOP)
+    assert (choice.text, choice.finish) == ("123", FinishReason.STOP)
 
 
 def test_a_section_that_never_ends_ends_by_length(thinker: LLM) -> None:
     choice = said(thinker, ["for ever "], thinker.encode_chat(ASK), NUMBER)
-    assert (choice.text, choice.finish) == ("", Finish.LENGTH)
+    assert (choice.text, choice.finish) == ("", FinishReason.LENGTH)
 
 
 def test_an_answer_may_begin_with_a_section_of_its_own_but_not_go_on_with_one(thinker: LLM) -> None:
     opening, close = thinker.tokenizer.control["<think>"], thinker.tokenizer.control["</think>"]
     choice = said(thinker, [opening, "hm", close, "\n456"], [1, 2, 3], NUMBER)
-    assert (choice.reasoning, choice.text, choice.finish) == ("hm", "456", Finish.STOP)
+    assert (choice.reasoning, choice.text, choice.finish) == ("hm", "456", FinishReason.STOP)
     choice = said(thinker, ["1", opening, "hm", close, "23"], [1, 2, 3], NUMBER)
     assert choice.reasoning == ""
     assert re.fullmatch("1[0-9]{2}", choice.text)
@@ -466,7 +468,7 @@ def test_tags_of_several_tokens_end_a_section_too(speller: LLM, after: str) -> N
     script = ["a </seed", ":thinks </", f"seed:think>{after}246"]
     choice = said(speller, script, prompt, NUMBER)
     assert choice.reasoning == "a </seed:thinks "
-    assert choice.finish is Finish.STOP
+    assert choice.finish is FinishReason.STOP
     assert re.fullmatch("[0-9]{3}", choice.text)
 
 
@@ -474,8 +476,8 @@ def test_no_token_may_close_a_section_and_begin_the_answer(tmp_path: Path) -> No
     """A vocabulary with the token `>{`: it would complete the tag, and say something that no form was asked about."""
     write_tokenizer(tmp_path, byte_level([(">", "{"), (">", "Ċ")]), None)
     tokenizer = load_tokenizer(tmp_path)
-    tables = Tables(tokenizer, tokenizer.vocab_size)
-    tags = Tags(tokenizer, ("<seed:think>", "</seed:think>"), tables)
+    tables = GrammarVocabulary(tokenizer, tokenizer.vocab_size)
+    tags = ThinkingTags(tokenizer, ("<seed:think>", "</seed:think>"), tables)
     thinking = tags.begin(tokenizer.encode("<seed:think>", add_special=False))
     ids = {data: token for token, data in enumerate(tables.tokens)}
 

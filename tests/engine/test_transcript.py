@@ -13,19 +13,19 @@ from torch import nn
 
 from engine.null_model import GREEDY, NullExecutor, null_engine
 from engine.small_models import assert_nothing_held
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 from ridgeline.engine import AsyncLLM, Completion, SamplingParams
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import Stop, TokenEvent
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.llm import TextEngine
-from ridgeline.engine.output_processor import Transcript
-from ridgeline.engine.request import Finish
+from ridgeline.engine.output_processor import OutputProcessor
+from ridgeline.engine.request import FinishReason
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
-from ridgeline.engine.setup import Loaded
+from ridgeline.engine.setup import LoadedEngine
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.engine.text_processor import Texts
+from ridgeline.engine.text_processor import TextProcessor
 
 TOKENIZER = ByteTokenizer()
 EOS = 256
@@ -50,16 +50,16 @@ class Speaker(NullExecutor):
 class Silent(nn.Linear):
     """Weights that nothing runs."""
 
-    storage = Storage(torch.float32)
+    storage = StorageConfig(torch.float32)
 
 
-def speaking(*texts: str, burst: int = 1) -> Loaded:
+def speaking(*texts: str, burst: int = 1) -> LoadedEngine:
     """A loaded engine that says these texts, one for each choice, and then ends."""
     scripts = [[*TOKENIZER.encode(text), EOS] for text in texts]
     engine = null_engine(executor=Speaker(scripts, burst), eos_ids=[EOS])
-    texts = Texts(TOKENIZER, None, GREEDY)
+    texts = TextProcessor(TOKENIZER, None, GREEDY)
     price = SimpleNamespace(devices=1)
-    return Loaded(engine, Silent(1, 1), price, engine.ledger.layout, texts)  # type: ignore[arg-type]
+    return LoadedEngine(engine, Silent(1, 1), price, engine.ledger.layout, texts)  # type: ignore[arg-type]
 
 
 def run(texts: TextEngine, params: SamplingParams, prompt: Sequence[int] = (1, 2, 3)) -> Completion:
@@ -79,7 +79,7 @@ def say(
     text: str, *, burst: int = 1, tags: tuple[str, str] | None = None, **params: object
 ) -> tuple[Completion, Engine]:
     texts = TextEngine(speaking(text, burst=burst))
-    texts.transcript = Transcript(TOKENIZER, tags)
+    texts.transcript = OutputProcessor(TOKENIZER, tags)
     return run(texts, dataclasses.replace(GREEDY, **params)), texts.engine  # type: ignore[arg-type]
 
 
@@ -90,7 +90,7 @@ def test_usage_ends_at_the_token_of_the_stop_however_many_come_at_once(burst: in
     completion, engine = say(said, burst=burst, stop=("END", "never"), include_stop=include)
     choice, kept = completion.choices[0], len("Hello ENormous END")
     assert choice.text == "Hello ENormous " + "END" * include
-    assert (choice.finish, len(choice.tokens)) == (Finish.STOP, kept)
+    assert (choice.finish, len(choice.tokens)) == (FinishReason.STOP, kept)
     sampled = min(-(-kept // burst) * burst, len(said) + 1)
     assert engine.stats.output_tokens == sampled
     assert engine.stats.dropped_tokens == sampled - kept
@@ -100,7 +100,7 @@ def test_usage_ends_at_the_token_of_the_stop_however_many_come_at_once(burst: in
 def test_a_stop_that_waited_for_a_longer_one_ends_where_it_was_complete(burst: int) -> None:
     """At "bc" the longer "abcd" may still come; at "x" it is known that "bc" was the end, four tokens earlier."""
     completion, engine = say("..abcx", burst=burst, stop=("abcdef", "bc"))
-    assert (completion.text, completion.choices[0].finish) == ("..a", Finish.STOP)
+    assert (completion.text, completion.choices[0].finish) == ("..a", FinishReason.STOP)
     assert len(completion.choices[0].tokens) == len("..abc")
     assert engine.stats.dropped_tokens == engine.stats.output_tokens - len("..abc") > 0
 
@@ -109,24 +109,30 @@ def test_a_stop_that_waited_for_a_longer_one_ends_where_it_was_complete(burst: i
 @pytest.mark.parametrize(
     ("said", "params", "text", "tokens", "finish"),
     [
-        ("to EN", {"stop": ("END",)}, "to EN", 6, Finish.STOP),  # the end token
-        ("to EN", {"stop": ("END",), "max_tokens": 5}, "to EN", 5, Finish.LENGTH),
-        ("to END", {"stop": ("END",), "max_tokens": 6}, "to ", 6, Finish.STOP),
-        ("a bc", {"stop": ("bcd", "b"), "max_tokens": 3}, "a ", 3, Finish.STOP),  # it could have grown
-        ("a b", {"stop": ("bcd", "b")}, "a ", 3, Finish.STOP),  # the end token comes after the stop
-        ("to END", {"stop": ("END",), "stop_token_ids": (ord("t"),)}, "", 1, Finish.STOP),
-        ("to END", {"stop_token_ids": (ord("o"),), "include_stop": True}, "to", 2, Finish.STOP),
-        ("é🙂END", {"stop": ("END",)}, "é🙂", 9, Finish.STOP),
-        ("é🙂", {"max_tokens": 4}, "é\ufffd", 4, Finish.LENGTH),
-        ("a END b END c", {"stop": ("END",), "min_tokens": 5}, "a END b ", 11, Finish.STOP),  # the first is too early
-        ("a END b END c", {"stop": ("END",), "min_tokens": 4}, "a ", 5, Finish.STOP),
-        ("a END b", {"stop": ("END",), "min_tokens": 7}, "a END b", 8, Finish.STOP),
-        ("aaab", {"stop": ("aa",), "min_tokens": 2, "include_stop": True}, "aaa", 3, Finish.STOP),
-        ("a END", {"stop": ("END",), "min_tokens": 5, "max_tokens": 5}, "a END", 5, Finish.LENGTH),
+        ("to EN", {"stop": ("END",)}, "to EN", 6, FinishReason.STOP),  # the end token
+        ("to EN", {"stop": ("END",), "max_tokens": 5}, "to EN", 5, FinishReason.LENGTH),
+        ("to END", {"stop": ("END",), "max_tokens": 6}, "to ", 6, FinishReason.STOP),
+        ("a bc", {"stop": ("bcd", "b"), "max_tokens": 3}, "a ", 3, FinishReason.STOP),  # it could have grown
+        ("a b", {"stop": ("bcd", "b")}, "a ", 3, FinishReason.STOP),  # the end token comes after the stop
+        ("to END", {"stop": ("END",), "stop_token_ids": (ord("t"),)}, "", 1, FinishReason.STOP),
+        ("to END", {"stop_token_ids": (ord("o"),), "include_stop": True}, "to", 2, FinishReason.STOP),
+        ("é🙂END", {"stop": ("END",)}, "é🙂", 9, FinishReason.STOP),
+        ("é🙂", {"max_tokens": 4}, "é\ufffd", 4, FinishReason.LENGTH),
+        (
+            "a END b END c",
+            {"stop": ("END",), "min_tokens": 5},
+            "a END b ",
+            11,
+            FinishReason.STOP,
+        ),  # the first is too early
+        ("a END b END c", {"stop": ("END",), "min_tokens": 4}, "a ", 5, FinishReason.STOP),
+        ("a END b", {"stop": ("END",), "min_tokens": 7}, "a END b", 8, FinishReason.STOP),
+        ("aaab", {"stop": ("aa",), "min_tokens": 2, "include_stop": True}, "aaa", 3, FinishReason.STOP),
+        ("a END", {"stop": ("END",), "min_tokens": 5, "max_tokens": 5}, "a END", 5, FinishReason.LENGTH),
     ],
 )
 def test_the_ends_of_a_text(
-    said: str, params: dict[str, object], text: str, tokens: int, finish: Finish, burst: int
+    said: str, params: dict[str, object], text: str, tokens: int, finish: FinishReason, burst: int
 ) -> None:
     completion, engine = say(said, burst=burst, **params)
     choice = completion.choices[0]
@@ -140,7 +146,7 @@ def test_stops_are_about_the_answer_and_thoughts_are_counted(burst: int) -> None
     said = "<think>so STOP it</think>yes STOP no"
     completion, _ = say(said, burst=burst, tags=("<think>", "</think>"), stop=("STOP",))
     choice = completion.choices[0]
-    assert (choice.reasoning, choice.text, choice.finish) == ("so STOP it", "yes ", Finish.STOP)
+    assert (choice.reasoning, choice.text, choice.finish) == ("so STOP it", "yes ", FinishReason.STOP)
     assert len(choice.tokens) == len("<think>so STOP it</think>yes STOP")
     assert choice.reasoning_tokens == len("<think>so STOP it</think>")
 
@@ -151,7 +157,11 @@ def test_choices_end_one_by_one(burst: int) -> None:
     completion = run(TextEngine(loaded), dataclasses.replace(GREEDY, n=3, stop=("END",), max_tokens=8))
     assert [choice.text for choice in completion.choices] == ["one ", "two, lon", "three"]
     assert [len(choice.tokens) for choice in completion.choices] == [7, 8, 6]
-    assert [choice.finish for choice in completion.choices] == [Finish.STOP, Finish.LENGTH, Finish.STOP]
+    assert [choice.finish for choice in completion.choices] == [
+        FinishReason.STOP,
+        FinishReason.LENGTH,
+        FinishReason.STOP,
+    ]
 
 
 def test_an_abort_midway_gives_the_text_that_was_held_back() -> None:
@@ -161,7 +171,7 @@ def test_an_abort_midway_gives_the_text_that_was_held_back() -> None:
     told = [event for _ in range(8) for event in texts.step()]
     assert "".join(event.text for event in told) == "to be "
     (last,) = texts.abort(request)
-    assert (last.text, last.finish, last.output_tokens) == ("EN", Finish.ABORT, 8)
+    assert (last.text, last.finish, last.output_tokens) == ("EN", FinishReason.ABORT, 8)
     assert texts.abort(request) == []
     assert_nothing_held(loaded.engine)
 
@@ -187,7 +197,7 @@ def test_an_engine_in_another_process_hears_of_a_stop_late(late: int) -> None:
         completion.take(events)
         under_way += [(step + late, stop) for stop in stops]
     choice = completion.choices[0]
-    assert (choice.text, len(choice.tokens), choice.finish) == ("Hello ", 9, Finish.STOP)
+    assert (choice.text, len(choice.tokens), choice.finish) == ("Hello ", 9, FinishReason.STOP)
     assert engine.stats.output_tokens == 10 + 2 * (late - 1)
     assert engine.stats.dropped_tokens == engine.stats.output_tokens - 9
     assert choice.timing is not None

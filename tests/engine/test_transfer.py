@@ -34,21 +34,21 @@ from ridgeline.engine.transfer import consumer
 from ridgeline.engine.transfer import wire as wires
 from ridgeline.engine.transfer.config import KVTransfer, configured, family_of
 from ridgeline.engine.transfer.identity import identity_of
-from ridgeline.engine.transfer.peer import Down
+from ridgeline.engine.transfer.peer import PeerOffline
 from ridgeline.engine.transfer.producer import Producer
-from ridgeline.engine.transfer.threads import Threads
+from ridgeline.engine.transfer.threads import ConnectionThreads
 from ridgeline.engine.transfer.wire import (
     MAGIC,
+    BandwidthProbe,
     Cancel,
     Declined,
-    Filling,
     FromProducer,
     Hello,
-    Outbox,
-    Pages,
+    PaddingFrame,
+    PagesFrame,
+    PeerTimeout,
     Prefill,
-    Probe,
-    Silence,
+    SendQueue,
     ToProducer,
     Welcome,
     Wire,
@@ -220,12 +220,12 @@ class Fake:
         while True:
             try:
                 message = wire.receive()
-            except Silence:
+            except PeerTimeout:
                 continue
             if isinstance(message, Hello):
                 wire.send(Welcome())
-            elif isinstance(message, Probe):
-                wire.send(Filling(message.nbytes), memoryview(bytes(message.nbytes)))
+            elif isinstance(message, BandwidthProbe):
+                wire.send(PaddingFrame(message.nbytes), memoryview(bytes(message.nbytes)))
             elif isinstance(message, Cancel):
                 self.cancelled += 1
             else:
@@ -252,29 +252,29 @@ def _say_nothing(wire: Wire[ToProducer], asked: Prefill) -> None:
 
 
 def _half(wire: Wire[ToProducer], asked: Prefill) -> None:
-    wire.send(Pages(asked.ticket, 56, [(0, entry, b"") for entry in range(14)]), memoryview(bytes(1000)))
+    wire.send(PagesFrame(asked.ticket, 56, [(0, entry, b"") for entry in range(14)]), memoryview(bytes(1000)))
     raise OSError
 
 
 def _half_and_no_more(wire: Wire[ToProducer], asked: Prefill) -> None:
-    wire.send(Pages(asked.ticket, 56, [(0, entry, b"") for entry in range(14)]), memoryview(bytes(1000)))
+    wire.send(PagesFrame(asked.ticket, 56, [(0, entry, b"") for entry in range(14)]), memoryview(bytes(1000)))
 
 
 def _flood(wire: Wire[ToProducer], asked: Prefill) -> None:
-    wire.send(Pages(asked.ticket, 56, [(0, entry, b"") for entry in range(50_000)]))
+    wire.send(PagesFrame(asked.ticket, 56, [(0, entry, b"") for entry in range(50_000)]))
 
 
 def _other_names(wire: Wire[ToProducer], asked: Prefill) -> None:
     names = [(0, entry, b"no digest") for entry in range(14)]
-    wire.send(Pages(asked.ticket, 56, names), memoryview(bytes(14 * 1024)))
+    wire.send(PagesFrame(asked.ticket, 56, names), memoryview(bytes(14 * 1024)))
 
 
 def _other_pages(wire: Wire[ToProducer], asked: Prefill) -> None:
-    wire.send(Pages(asked.ticket, 56, [(3, 9, b"")]), memoryview(bytes(1024)))
+    wire.send(PagesFrame(asked.ticket, 56, [(3, 9, b"")]), memoryview(bytes(1024)))
 
 
 def _too_many(wire: Wire[ToProducer], asked: Prefill) -> None:
-    wire.send(Pages(asked.ticket, 57, []), memoryview(b""))
+    wire.send(PagesFrame(asked.ticket, 57, []), memoryview(b""))
 
 
 def _decline(wire: Wire[ToProducer], asked: Prefill) -> None:
@@ -383,14 +383,17 @@ def test_a_connection_without_a_thread_is_ended(
 def test_pages_that_nobody_waits_for_are_not_sent() -> None:
     """The other end reads nothing until the second ones are withdrawn, so that the first ones fill the connection."""
     near, far = socket.socketpair()
-    outbox, wire = Outbox(Wire(near, ToProducer), Threads(), "a test"), Wire[FromProducer](far, FromProducer)
+    outbox, wire = (
+        SendQueue(Wire(near, ToProducer), ConnectionThreads(), "a test"),
+        Wire[FromProducer](far, FromProducer),
+    )
     for ticket in (1, 2):
-        outbox.put(Pages(ticket, 4, []), memoryview(bytes(1 << 22)))
+        outbox.put(PagesFrame(ticket, 4, []), memoryview(bytes(1 << 22)))
     outbox.withdraw(2)
     outbox.put(Declined(3, "the last"))
     while True:
-        with suppress(Silence):
-            assert wire.receive() == Pages(1, 4, [])
+        with suppress(PeerTimeout):
+            assert wire.receive() == PagesFrame(1, 4, [])
             break
     wire.read(memoryview(bytearray(1 << 22)))
     assert wire.receive() == Declined(3, "the last")
@@ -465,7 +468,7 @@ def test_nothing_runs_on_when_an_engine_has_ended(
 
     def slow(method: Callable[..., None]) -> Callable[..., None]:
         def call(own: object, peer: object, said: object) -> None:
-            if said is None or isinstance(said, Down):
+            if said is None or isinstance(said, PeerOffline):
                 time.sleep(0.3)
             method(own, peer, said)
 

@@ -14,7 +14,7 @@ from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord, TokenEvent
 from ridgeline.engine.generation_request import DEFAULT_PARAMS, GenerationRequest
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.request import Finish
+from ridgeline.engine.request import FinishReason
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Outcome, SampleRow
 from ridgeline.engine.scheduler import Limits
@@ -266,7 +266,7 @@ def test_hidden_states_of_prompts(name: str, chunk: int | None, tokens: int) -> 
     prompts = prompts_of(1, 24, 9, 9, 23, 2)
     both = [*embedded(engine, prompts), *embedded(engine, prompts)]  # nothing that is cached spares a position
     for event, prompt in zip(both, prompts * 2, strict=True):
-        assert event.finish is Finish.STOP
+        assert event.finish is FinishReason.STOP
         assert event.token is None
         assert event.hidden is not None
         theirs = reference(name, model, prompt)

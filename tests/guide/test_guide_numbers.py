@@ -8,14 +8,14 @@ import pytest
 from ridgeline.learn.guide.guide_numbers import (
     FORMATS,
     LOCK,
-    Number,
+    GuideNumber,
     lock_text,
     read_lock,
     read_questions,
     resolve,
     write_lock,
 )
-from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.cost_calculator import CostCalculator
 
 
 def test_the_lock_is_what_the_ledger_says() -> None:
@@ -27,20 +27,20 @@ def test_the_lock_is_what_the_ledger_says() -> None:
     assert len(quick) > 150
     fresh, locked = (
         text.replace(",\n", "\n").splitlines()
-        for text in (lock_text(resolve(quick, Ledger())), LOCK.read_text(encoding="utf-8"))
+        for text in (lock_text(resolve(quick, CostCalculator())), LOCK.read_text(encoding="utf-8"))
     )
     assert set(fresh) <= set(locked), sorted(set(fresh) - set(locked))
 
 
 def test_a_locks_numbers_come_back(tmp_path: Path) -> None:
-    written = {"one": Number("7.51 ms", 0.00750506), "two": Number("µ", 1e-6)}
+    written = {"one": GuideNumber("7.51 ms", 0.00750506), "two": GuideNumber("µ", 1e-6)}
     write_lock(written, tmp_path / "lock")
     assert read_lock(tmp_path / "lock") == written
 
 
 def test_a_question_may_use_the_numbers_before_it() -> None:
-    found = resolve({"a": ("2 + 2", "count"), "b": ("n['a'] * kv('llama-3-8b')", "bytes")}, Ledger())
-    assert found["b"] == Number("524,288 bytes", 524_288.0)
+    found = resolve({"a": ("2 + 2", "count"), "b": ("n['a'] * kv('llama-3-8b')", "bytes")}, CostCalculator())
+    assert found["b"] == GuideNumber("524,288 bytes", 524_288.0)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_question_may_use_the_numbers_before_it() -> None:
 )
 def test_a_question_that_fails_is_named(asked: dict[str, tuple[str, str]], says: str) -> None:
     with pytest.raises(ValueError, match="x = ") as error:
-        resolve(asked, Ledger())
+        resolve(asked, CostCalculator())
     assert says in str(error.value)
 
 

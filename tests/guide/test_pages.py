@@ -19,8 +19,8 @@ from docs.guide.machinery.markdown import Renderer, page_name
 from docs.guide.machinery.pages import page_faults
 from markdown_it import MarkdownIt
 
-from ridgeline.learn.guide.guide_numbers import Number, read_lock
-from ridgeline.learn.guide.quizzes import Choice, Question, read_quizzes
+from ridgeline.learn.guide.guide_numbers import GuideNumber, read_lock
+from ridgeline.learn.guide.quizzes import QuizChoice, QuizQuestion, read_quizzes
 
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in sorted(GUIDE.glob("*.md"))}
 MARKDOWN = MarkdownIt("commonmark", {"html": True}).enable("table")
@@ -128,9 +128,9 @@ def test_images_are_light() -> None:
 # -- what the renderer makes ------------------------------------------------------------------------------------------
 
 
-def renderer(texts: Mapping[str, str], quizzes: Mapping[str, list[Question]] | None = None) -> Renderer:
+def renderer(texts: Mapping[str, str], quizzes: Mapping[str, list[QuizQuestion]] | None = None) -> Renderer:
     glossary = "# Words\n\n```{glossary}\nKV cache\n  What is kept.\n\ntop-k\nmost likely\n  A rule of $k$.\n```\n"
-    numbers = {"price": Number("$0.15", 0.15), "time": Number("7.5 ms", 0.0075)}
+    numbers = {"price": GuideNumber("$0.15", 0.15), "time": GuideNumber("7.5 ms", 0.0075)}
     return Renderer({"words.md": glossary, **texts}, numbers, quizzes or {}, {})
 
 
@@ -165,8 +165,15 @@ def test_a_glossary_has_a_heading_for_each_term() -> None:
 
 
 def test_choices_say_why() -> None:
-    choices = (Choice("`a` < b", True, "It *is*."), Choice("c", False, "It is not."), Choice("d", False, "Nor this."))
-    asked = [Question("made", "Is it?", choices), Question("made", "How long?", (), Number("3 ms", 0.003), 0.1, "So.")]
+    choices = (
+        QuizChoice("`a` < b", True, "It *is*."),
+        QuizChoice("c", False, "It is not."),
+        QuizChoice("d", False, "Nor this."),
+    )
+    asked = [
+        QuizQuestion("made", "Is it?", choices),
+        QuizQuestion("made", "How long?", (), GuideNumber("3 ms", 0.003), 0.1, "So."),
+    ]
     page = renderer({"made.md": "```{quiz} made\n```"}, {"made": asked}).body("made.md")
     assert "**1.** Is it?\n\n<details><summary><code>a</code> &lt; b</summary>\n\n**Right.** It *is*.\n\n" in page
     assert page.count("**No.**") == 2
@@ -239,5 +246,5 @@ def test_a_page_that_was_changed_by_hand_is_found(tmp_path: Path) -> None:
 
 def test_a_page_is_another_when_a_number_is() -> None:
     before = renderer({"made.md": "{n}`time`"})
-    after = replace(before, numbers={"time": Number("9 ms", 0.009)})
+    after = replace(before, numbers={"time": GuideNumber("9 ms", 0.009)})
     assert (before.body("made.md"), after.body("made.md")) == ("7.5 ms", "9 ms")

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from ridgeline.cli.main import build_app
 from ridgeline.cli.quiz import _plain
-from ridgeline.learn.guide.guide_numbers import Number, read_lock
-from ridgeline.learn.guide.quizzes import Choice, Question, faults, number_in, read_quizzes
+from ridgeline.learn.guide.guide_numbers import GuideNumber, read_lock
+from ridgeline.learn.guide.quizzes import QuizChoice, QuizQuestion, faults, number_in, read_quizzes
 
 APP = build_app(("quiz",))
 
@@ -27,8 +27,8 @@ def test_the_guides_questions_are_fair() -> None:
 # -- what is not fair -------------------------------------------------------------------------------------------------
 
 
-def question(*choices: tuple[str, bool], why: str = "because it is so", ask: str = "Is it?") -> Question:
-    return Question("made", ask, tuple(Choice(text, right, why) for text, right in choices))
+def question(*choices: tuple[str, bool], why: str = "because it is so", ask: str = "Is it?") -> QuizQuestion:
+    return QuizQuestion("made", ask, tuple(QuizChoice(text, right, why) for text, right in choices))
 
 
 GOOD = question(("yes", True), ("not now", False), ("never", False))
@@ -45,11 +45,12 @@ GOOD = question(("yes", True), ("not now", False), ("never", False))
         ([question(("a", True), ("bb", False), ("all of the above", False))], "offers"),
         ([GOOD, GOOD], "asked twice"),
         ([question(("the longest by far", True), ("b", False), ("c", False))], "the longest choice is right in 1 of 1"),
-        ([Question("made", "How much?", answer=Number("3 ms", 0.003), within=0.5, why="so it is")], "too much for "
+        ([QuizQuestion("made", "How much?", answer=GuideNumber("3 ms", 0.003), within=0.5, why="so it is")],
+            "too much for "
         "right"),
     ],
 )  # fmt: skip
-def test_what_is_unfair_is_found(made: Sequence[Question], says: str) -> None:
+def test_what_is_unfair_is_found(made: Sequence[QuizQuestion], says: str) -> None:
     assert any(says in fault for fault in faults({"made": made})), faults({"made": made})
 
 

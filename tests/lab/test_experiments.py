@@ -20,10 +20,10 @@ from ridgeline.core.models.common.blocks import Block
 from ridgeline.core.ops.rotary import Rope, RotaryTable, rotate
 from ridgeline.learn.lab import distance as distance_lab
 from ridgeline.learn.lab import experiments, flash, merges, queen
-from ridgeline.learn.lab.directions import Words
-from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.directions import WordVectors
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
 from ridgeline.learn.lab.experiments import EXPERIMENTS
-from ridgeline.learn.lab.instrumented_model import STORY, Context, Inside
+from ridgeline.learn.lab.instrumented_model import STORY, ExperimentContext, InstrumentedModel
 from ridgeline.util.document.svg import svg
 from ridgeline.util.document.terminal_renderer import plain
 
@@ -57,9 +57,9 @@ def test_it_is_short_enough_to_be_read(name: str) -> None:
 def test_what_is_expected_is_said_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what does not hold ends with exit code 1, with its figure."""
 
-    def run() -> Outcome:
+    def run() -> ExperimentOutcome:
         print("RUNS")
-        return Outcome(((True, "two is two"), (False, "one is not two")), (), {"one": 1})
+        return ExperimentOutcome(((True, "two is two"), (False, "one is not two")), (), {"one": 1})
 
     made = Experiment("made", "Is it so?", ("Two is two.", "One is two."), run, __file__)
     monkeypatch.setitem(experiments.EXPERIMENTS, "made", made)
@@ -107,7 +107,7 @@ def test_a_score_by_distance_is_a_sum_of_cosines() -> None:
         assert distance_lab.score(table, ones, ones, at, distance) == pytest.approx(wanted, abs=1e-4)
 
 
-def test_queries_and_keys_are_those_that_the_layer_is_given(tales: Inside) -> None:
+def test_queries_and_keys_are_those_that_the_layer_is_given(tales: InstrumentedModel) -> None:
     """Turned, they give the shares of attention."""
     ids = tales.ids("The dog saw a ball")
     q_THD, k_THD = tales.unturned(ids)[0]
@@ -136,11 +136,11 @@ ROYAL = [[0.0, 0, -2], [1, 1, 0], [0, 1, 0], [0, 0, 1], [1, 0, 1], [1.5, 1, 0], 
 """Rows of: a, king, man, woman, queen, prince, chair."""
 
 
-def royal(*gendered: str) -> Words:
+def royal(*gendered: str) -> WordVectors:
     """A table in which king - man + woman is the queen, shifted, since what all rows share says nothing; the words of
     man and woman may be others."""
     spelling = Spelling("king", *gendered, "queen", "prince", "chair")
-    return Words(torch.tensor(ROYAL) + 10, spelling)  # type: ignore[arg-type]
+    return WordVectors(torch.tensor(ROYAL) + 10, spelling)  # type: ignore[arg-type]
 
 
 def test_the_queen_is_found_where_she_was_put() -> None:
@@ -179,11 +179,11 @@ def test_a_vocabulary_without_a_queen_says_so() -> None:
 
 
 @pytest.fixture(scope="module")
-def tales() -> Inside:
-    return Inside()
+def tales() -> InstrumentedModel:
+    return InstrumentedModel()
 
 
-def test_states_are_those_that_the_head_reads(tales: Inside) -> None:
+def test_states_are_those_that_the_head_reads(tales: InstrumentedModel) -> None:
     """The first is the table's rows; the last, normed, gives the logits."""
     ids = tales.ids(STORY)
     states = tales.states(ids)
@@ -194,7 +194,7 @@ def test_states_are_those_that_the_head_reads(tales: Inside) -> None:
     assert torch.allclose(normed @ tales.table.T, tales.logits(ids), atol=1e-3)
 
 
-def test_shares_of_attention_give_what_the_layer_gives(tales: Inside) -> None:
+def test_shares_of_attention_give_what_the_layer_gives(tales: InstrumentedModel) -> None:
     """By the values of the first layer, read from the call itself."""
     ids, taken = tales.ids("The dog saw a ball"), {}
     op = tales.model.get_submodule("model.layers.0.self_attn.attend")
@@ -205,13 +205,13 @@ def test_shares_of_attention_give_what_the_layer_gives(tales: Inside) -> None:
     assert torch.allclose((weights_HTT @ v_HTW).transpose(0, 1).flatten(1), taken["out"], atol=1e-5)
 
 
-def test_what_is_taken_out_comes_back(tales: Inside) -> None:
+def test_what_is_taken_out_comes_back(tales: InstrumentedModel) -> None:
     ids = tales.ids(STORY)
     before = tales.loss(ids)
     with tales.activated(torch.relu):
         assert tales.loss(ids) != before
     with tales.without_feed_forward():
         assert tales.loss(ids) > before + 1
-    assert tales.loss(ids, Context(len(ids), without=(1, 2, 3))) > before + 0.5
+    assert tales.loss(ids, ExperimentContext(len(ids), without=(1, 2, 3))) > before + 0.5
     assert tales.loss(ids) == before
     assert isinstance(tales.blocks[0], Block)

@@ -28,10 +28,10 @@ from ridgeline.learn.lab.instrumented_model import in_fp32
 from ridgeline.learn.lab.simple_kv_cache import changed
 from ridgeline.learn.lab.textbook_step import round_figure
 from ridgeline.price.devices import load_card
-from ridgeline.price.plan import Setup, Workload
+from ridgeline.price.plan import Deployment, PlanWorkload
 from ridgeline.price.plan.device_memory import memory_of
 from ridgeline.price.plan.scenario import ModelCache
-from ridgeline.util.document.charts import Stack, Stacks
+from ridgeline.util.document.charts import StackedBar, StackedBars
 from ridgeline.util.document.elements import Bullets
 from ridgeline.util.document.roofline_chart import Roofline
 from ridgeline.util.document.svg import svg
@@ -90,9 +90,9 @@ def test_a_cache_changes_no_token_in_fp32() -> None:
 
 
 def test_the_shared_beginning_is_what_is_the_same() -> None:
-    runs = [kv_cache.Run(tokens, [1] * 3, [0.0] * 3) for tokens in ([9, 1, 2, 3], [9, 1, 5, 3], [9, 1, 2, 3])]
-    assert kv_cache.Comparison(runs[0], runs[1], (1.0, 1.0), (1.0, 1.0), 1.0).same == 1
-    assert kv_cache.Comparison(runs[0], runs[2], (1.0, 1.0), (1.0, 1.0), 1.0).same == 3
+    runs = [kv_cache.GenerationRun(tokens, [1] * 3, [0.0] * 3) for tokens in ([9, 1, 2, 3], [9, 1, 5, 3], [9, 1, 2, 3])]
+    assert kv_cache.CacheComparison(runs[0], runs[1], (1.0, 1.0), (1.0, 1.0), 1.0).same == 1
+    assert kv_cache.CacheComparison(runs[0], runs[2], (1.0, 1.0), (1.0, 1.0), 1.0).same == 3
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -174,8 +174,8 @@ def test_the_lab_and_the_plan_subtract_alike() -> None:
     """One rule: 21 users here are 21 users there."""
     card, context = load_card("l4"), 2001
     found = users_per_gpu.users_on("llama-3.2-1b", card, 1, context)
-    case = ModelCache(read_config("llama-3.2-1b")).case(Setup(card))
-    assert found.users == memory_of(case, Workload(input=context - 1, output=1)).users > 1
+    case = ModelCache(read_config("llama-3.2-1b")).case(Deployment(card))
+    assert found.users == memory_of(case, PlanWorkload(input=context - 1, output=1)).users > 1
 
 
 def test_small_models_weigh_something() -> None:
@@ -334,7 +334,7 @@ def test_what_does_not_fit_is_said_in_full_and_drawn_as_far_as_it_squashes_nothi
     card = load_card("rtx-4090")
     page = users_per_gpu.document([users_per_gpu.users_on("llama-3-70b", card, 1, 2000)], card, 2000)
     (figure,) = page.figures
-    assert isinstance(figure, Stacks)
+    assert isinstance(figure, StackedBars)
     assert isinstance(page.blocks[0], Bullets)
     said = page.blocks[0].items[0]
     assert "80 layers x 8 KV heads x 2 x 128 x 2 bytes = 327,680 bytes (320 KiB)" in said
@@ -348,7 +348,7 @@ def test_what_does_not_fit_is_said_in_full_and_drawn_as_far_as_it_squashes_nothi
 
 def test_a_stack_that_fits_is_drawn_whole() -> None:
     parts = (15.0, 1.5, 2.4, 5.1)
-    stacks = Stacks("T", "GiB", ("a", "b", "c", "d"), (Stack("s", parts),), (24.0, "the card"))
+    stacks = StackedBars("T", "GiB", ("a", "b", "c", "d"), (StackedBar("s", parts),), (24.0, "the card"))
     assert stacks.end == 30.0
     assert [end for _, end in stacks.shares(stacks.stacks[0])] == pytest.approx([0.5, 0.55, 0.63, 0.8])
 

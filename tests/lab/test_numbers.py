@@ -8,7 +8,7 @@ from itertools import chain
 import pytest
 
 from ridgeline.learn.lab import statement_report
-from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.cost_calculator import CostCalculator
 from ridgeline.learn.lab.statement import Statement
 from ridgeline.util.document.terminal_renderer import plain
 
@@ -64,7 +64,7 @@ LIST = {
 
 @pytest.fixture(scope="module")
 def found() -> list[Statement]:
-    return statement_report.statements(Ledger())
+    return statement_report.statements(CostCalculator())
 
 
 def test_every_row_of_the_list_is_there(found: list[Statement]) -> None:

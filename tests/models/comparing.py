@@ -14,7 +14,7 @@ from ridgeline.core.checkpoint.folder import open_checkpoint
 from ridgeline.core.checkpoint.weight_loader import fill
 from ridgeline.core.models import Fields, build, family_of
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.common.priced_module import PricedModule
 
 TOLERANCE = 1e-5  # of the largest
 GAP = 1e-3  # between the two largest logits: below it rounding may decide
@@ -66,7 +66,7 @@ def near_ties(reference_TV: Tensor, output: Sequence[int], what: str) -> int:
 
 
 def changes_of_parameters(
-    model: Network, given: Callable[[], Tensor], skipped: Collection[str] = ()
+    model: PricedModule, given: Callable[[], Tensor], skipped: Collection[str] = ()
 ) -> Iterator[tuple[str, float]]:
     """Each parameter's name, and by how much what the model gives changes while it is another: turned about, not
     halved, which a norm behind it would undo. skipped: names of those that are left alone."""

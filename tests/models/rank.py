@@ -10,7 +10,7 @@ from ridgeline.backends.model_loader import load_model
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.shard import Shard
-from ridgeline.core.ops.work import Segment
+from ridgeline.core.ops.work import StepSegment
 
 IDS = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5])
 
@@ -19,7 +19,7 @@ def logits_of(model: Model) -> Tensor:
     """What the model says of every position of IDS: fp32 [positions, vocabulary]."""
     every = torch.arange(len(IDS))
     encoded = 13 if model.encodes else 0
-    kv = Uncached([Segment(len(IDS), len(IDS), encoded, encodes=model.encodes)])
+    kv = Uncached([StepSegment(len(IDS), len(IDS), encoded, encodes=model.encodes)])
     with torch.inference_mode():
         if not model.encodes:
             return model(IDS, every, kv, every)

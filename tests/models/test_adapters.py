@@ -18,7 +18,7 @@ from ridgeline.backends.cpu.library import library
 from ridgeline.backends.model_loader import load_model
 from ridgeline.core.checkpoint.adapter import Adapter
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.ops.work import CAUSAL, Segment, Work
+from ridgeline.core.ops.work import CAUSAL, StepSegment, Work
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
@@ -271,7 +271,7 @@ def test_who_runs_beside_a_row(subject: Subject) -> None:
 def test_the_price_of_a_step(subject: Subject) -> None:
     """Each adapter that a step touches is read once, and its products are those of its own rows."""
     model, price = subject.ours, Price(subject.ours)
-    segments = [Segment(3, 3), Segment(1, 9), Segment(1, 4)]
+    segments = [StepSegment(3, 3), StepSegment(1, 9), StepSegment(1, 4)]
     plain = Work.of(segments, model.reaches)
     base = price.step(plain)
     first = subject.adapters[0]

@@ -15,12 +15,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from models.comparing import apart
 from ridgeline.backends.model_loader import load_autoencoder, load_model
 from ridgeline.core.models import Fields, ModelRefused
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.tiling import Tiling, tiled
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL, build
 from ridgeline.core.ops.convolution2d import Convolution2d
 from ridgeline.core.ops.group_norm import GroupNorm
-from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.price.price import Price
 from support.autoencoders import check_memory, check_ops, config, their_autoencoder
 
@@ -233,9 +233,9 @@ def test_refused_configs(change: dict[str, Any], why: str) -> None:
     """What would change the result is refused by its name."""
     values = {"_class_name": "AutoencoderKL", **CASES["wide"]}
     ignored = {"sample_size": 1024, "force_upcast": True, "latents_std": None}
-    build(Fields(values | ignored, "c"), Storage(torch.float32))
+    build(Fields(values | ignored, "c"), StorageConfig(torch.float32))
     with pytest.raises(ModelRefused, match=why):
-        build(Fields(values | change, "c"), Storage(torch.float32))
+        build(Fields(values | change, "c"), StorageConfig(torch.float32))
 
 
 def test_wrong_tensors(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_wrong_tensors(tmp_path: Path) -> None:
 
 def flux(dtype: torch.dtype = torch.bfloat16, **other: Any) -> AutoencoderKL:
     """The autoencoder of FLUX.1 and Z-Image on meta."""
-    return build(Fields({"_class_name": "AutoencoderKL", **FLUX, **other}, "c"), Storage(dtype))
+    return build(Fields({"_class_name": "AutoencoderKL", **FLUX, **other}, "c"), StorageConfig(dtype))
 
 
 def test_the_released_configs_are_these_facts() -> None:
@@ -268,14 +268,14 @@ def test_the_released_configs_are_these_facts() -> None:
     ):
         values = json.loads((Path(data) / "configs" / folder / "vae" / "config.json").read_text(encoding="utf-8"))
         assert {key: values[key] for key in FLUX} == FLUX | other
-        released = build(Fields(values, "c"), Storage(torch.bfloat16))
+        released = build(Fields(values, "c"), StorageConfig(torch.bfloat16))
         assert str(released) == str(flux(**other))
 
 
 def test_a_picture_of_a_megapixel() -> None:
     """83.8 million parameters, 49.5 of the decoder; 10.5 TFLOP to decode 1024 x 1024, a tenth of them attention."""
     ours = flux()
-    price, latents = Price(ours), Grid(1, 128, 128)
+    price, latents = Price(ours), PixelGrid(1, 128, 128)
     assert sum(p.numel() for p in ours.parameters()) == pytest.approx(83.8e6, rel=1e-3)
     assert sum(p.numel() for p in ours.decoder.parameters()) == pytest.approx(49.5e6, rel=1e-3)
     assert price.step(ours.decode_work(latents)).total_flops == pytest.approx(10.5e12, rel=0.01)
@@ -288,7 +288,7 @@ def test_a_picture_of_a_megapixel() -> None:
 @pytest.mark.parametrize("size", [(1, 128, 128), (1, 64, 80), (3, 17, 9)])
 def test_products_are_those_that_aten_counts_of_theirs(size: tuple[int, int, int]) -> None:
     """Exactly the FLOPs of diffusers' model on meta, of both halves."""
-    ours, latents = flux(), Grid(*size)
+    ours, latents = flux(), PixelGrid(*size)
     price = Price(ours)
     with torch.device("meta"):
         theirs = Theirs(**FLUX)
@@ -306,13 +306,13 @@ def test_every_op_computes_what_it_states(case: tuple[Theirs, AutoencoderKL]) ->
     """Op by op, decoding and encoding: products, weights read, nothing computed between ops."""
     _, ours = case
     latents = torch.randn(2, ours.shape.latents, 5, 3).to(memory_format=torch.channels_last)
-    check_ops(ours, Grid(2, 5, 3), latents)
+    check_ops(ours, PixelGrid(2, 5, 3), latents)
 
 
 def test_a_half_costs_nothing_of_the_other() -> None:
     """Rows are of one half; both together are a step of both."""
     ours = flux()
-    price, latents = Price(ours), Grid(1, 8, 8)
+    price, latents = Price(ours), PixelGrid(1, 8, 8)
     decoded, encoded = ours.decode_work(latents), ours.encode_work(latents)
     assert not set(decoded.rows) & set(encoded.rows)
     both = price.step(decoded + encoded)
@@ -327,12 +327,12 @@ def test_a_half_costs_nothing_of_the_other() -> None:
 def test_memory_of_a_megapixel() -> None:
     """Widest where 256 channels become 128 at full size: the block's input, its norm and the first product, 640
     numbers a pixel, beside the latents as they came and as they are decoded."""
-    ours, pixels, latents = flux(), 1024 * 1024, Grid(1, 128, 128)
+    ours, pixels, latents = flux(), 1024 * 1024, PixelGrid(1, 128, 128)
     both = 2 * 4 * 16 * latents.rows
     assert ours.decode_bytes(latents) == 2 * 640 * pixels + both
     assert flux(torch.float32).decode_bytes(latents) == 4 * 640 * pixels + both
     assert ours.encode_bytes(latents) == 2 * 3 * 128 * pixels + 4 * 3 * pixels
-    tiling, tile = Tiling(64, 16), Grid(1, 64, 64)
+    tiling, tile = Tiling(64, 16), PixelGrid(1, 64, 64)
     assert ours.decode_bytes(latents, tiling) == 2 * 640 * pixels / 4 + both * 5 / 8 + 4 * 3 * pixels
     assert ours.decode_bytes(tile, tiling) == ours.decode_bytes(tile)
 
@@ -347,9 +347,9 @@ def test_memory_is_what_a_run_holds(case: tuple[Theirs, AutoencoderKL], dtype: t
     check_memory(
         ours,
         (
-            (ours.decode_bytes(Grid(1, 22, 18)), lambda: ours.decode(latents)),
-            (ours.encode_bytes(Grid(1, 22, 18)), lambda: ours.encode(pixels)),
-            (ours.decode_bytes(Grid(1, 22, 18), tiling), lambda: ours.decode(latents, tiling)),
+            (ours.decode_bytes(PixelGrid(1, 22, 18)), lambda: ours.decode(latents)),
+            (ours.encode_bytes(PixelGrid(1, 22, 18)), lambda: ours.encode(pixels)),
+            (ours.decode_bytes(PixelGrid(1, 22, 18), tiling), lambda: ours.decode(latents, tiling)),
         ),
     )
 
@@ -428,7 +428,7 @@ def test_weights_are_ramps_that_make_one() -> None:
     tiling = Tiling(8, 4)
     assert tiling.starts(20) == [0, 4, 8, 12]
     assert tiling.starts(18) == [0, 4, 8, 10]
-    assert tiling.tiles(Grid(1, 18, 8)) == 4
+    assert tiling.tiles(PixelGrid(1, 18, 8)) == 4
     first, second = tiling.weights(12, 1)
     assert first.tolist() == pytest.approx([1, 1, 1, 1, 0.875, 0.625, 0.375, 0.125])
     assert second.tolist() == pytest.approx(first.flip(0).tolist())

@@ -13,7 +13,7 @@ from models.covered import check_covered
 from ridgeline.core.checkpoint import read_config
 from ridgeline.core.models import FAMILIES, Family, Fields, ModelRefused, build
 from ridgeline.core.models.common.architecture_name import parse
-from ridgeline.core.models.common.parameter_breakdown import PARTS, Bill, bill
+from ridgeline.core.models.common.parameter_breakdown import PARTS, ParameterBreakdown, bill
 from ridgeline.core.models.registry import REGISTERED
 from ridgeline.core.ops.experts import Experts
 
@@ -61,7 +61,7 @@ RELEASED: dict[str, tuple[float, float, int]] = {
 }
 
 
-def bill_of(values: dict[str, Any]) -> Bill:
+def bill_of(values: dict[str, Any]) -> ParameterBreakdown:
     """The bill of a config."""
     return bill(build(Fields(values, "config.json")))
 

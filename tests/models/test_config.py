@@ -20,7 +20,7 @@ from ridgeline.backends.model_loader import load_model
 from ridgeline.core.checkpoint import read_config
 from ridgeline.core.checkpoint.catalogue import CATALOGUE
 from ridgeline.core.models import FAMILIES, Fields, ModelRefused, build
-from ridgeline.core.models.common.decoder import SelfAttention, Trunk
+from ridgeline.core.models.common.decoder import Backbone, SelfAttention
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.families.nemotron_h import MambaMixer, MixtureMixer, MLPMixer
 from ridgeline.core.ops.attention import Attention
@@ -33,7 +33,7 @@ from ridgeline.core.ops.query_scale import QueryScale
 from ridgeline.core.ops.recurrence import Recurrence, ShortConvolution
 from ridgeline.core.ops.rotary import Rope
 from ridgeline.core.ops.state_space import StateSpace, StateSpaceSizes
-from ridgeline.core.ops.work import CAUSAL, Reach, windowed
+from ridgeline.core.ops.work import CAUSAL, AttentionPattern, windowed
 
 CONFIGS = deepcopy(configs.CONFIGS)
 """The configs as they are written: transformers writes into those that other tests give it."""
@@ -629,7 +629,7 @@ def check_multipliers(ours: Model, theirs: Any) -> None:
     )
 
 
-def check_query_scale(trunk: Trunk, theirs: Any) -> None:
+def check_query_scale(trunk: Backbone, theirs: Any) -> None:
     """Assert which layers scale their queries by position, and by how much."""
     expected, scaled = None, [False] * len(trunk.layers)
     if theirs.model_type == "llama4_text" and theirs.attn_temperature_tuning:
@@ -652,10 +652,10 @@ def transformers_turns(config: Any) -> list[bool]:
     return [True] * config.num_hidden_layers
 
 
-def transformers_reaches(config: Any) -> list[Reach]:
+def transformers_reaches(config: Any) -> list[AttentionPattern]:
     """What each layer of transformers' model of a config reaches."""
     if config.model_type == "llama4_text":
-        chunk = Reach("chunked", config.attention_chunk_size)
+        chunk = AttentionPattern("chunked", config.attention_chunk_size)
         return [chunk if kind == "chunked_attention" else CAUSAL for kind in config.layer_types]
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)

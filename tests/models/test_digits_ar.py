@@ -12,7 +12,7 @@ from transformers import JanusForConditionalGeneration
 from zoo.digits.measures import thickness
 
 from ridgeline.core.checkpoint.source import BUILTIN, open_source
-from ridgeline.media.images.image_generator import TokenDrawer, load_drawer
+from ridgeline.media.images.image_generator import TokenImageGenerator, load_drawer
 from support.januses import their_tokens
 
 DIGITS = BUILTIN / "digits-ar"
@@ -20,11 +20,11 @@ FILE = "model.safetensors"
 
 
 @pytest.fixture(scope="module")
-def drawer() -> TokenDrawer:
+def drawer() -> TokenImageGenerator:
     return load_drawer(open_source("digits-ar"))
 
 
-def written(drawer: TokenDrawer, prompt: str, images: int = 1) -> list[list[int]]:
+def written(drawer: TokenImageGenerator, prompt: str, images: int = 1) -> list[list[int]]:
     """The tokens of pictures, by their seeds from 0 on."""
     finished: dict[int, list[int]] = {}
     for step in drawer.draw(drawer.plan(prompt, images, seed=0)):
@@ -32,7 +32,7 @@ def written(drawer: TokenDrawer, prompt: str, images: int = 1) -> list[list[int]
     return [finished[image] for image in range(images)]
 
 
-def drawn(drawer: TokenDrawer, prompt: str) -> Tensor:
+def drawn(drawer: TokenImageGenerator, prompt: str) -> Tensor:
     return torch.stack([drawer.decode(tokens) for tokens in written(drawer, prompt, 8)]).clamp(-1, 1)
 
 
@@ -56,7 +56,7 @@ def test_transformers_writes_the_same_tokens_from_the_folder(tmp_path: Path) -> 
     assert float((ours.decode(tokens) - expected).abs().max() / expected.abs().max()) < 1e-5
 
 
-def test_a_prompt_is_followed(drawer: TokenDrawer) -> None:
+def test_a_prompt_is_followed(drawer: TokenImageGenerator) -> None:
     """By what is measured on pixels, over eight images: a one is a stroke that is higher than wide, a zero has paper in
     its middle; strokes are as thick as was asked for."""
     ones, zeros = drawn(drawer, "a handwritten one"), drawn(drawer, "please draw a 0")
@@ -67,7 +67,7 @@ def test_a_prompt_is_followed(drawer: TokenDrawer) -> None:
     assert float(thick) > 1.1 * float(thin)
 
 
-def test_a_picture_is_its_seed_s_and_not_its_neighbours(drawer: TokenDrawer) -> None:
+def test_a_picture_is_its_seed_s_and_not_its_neighbours(drawer: TokenImageGenerator) -> None:
     """Sampled as the folder says; one picture alone is the first of two."""
     said = json.loads((DIGITS / "generation_config.json").read_text())
     assert (drawer.params.temperature, drawer.params.top_p) == (said["temperature"], said["top_p"])
@@ -77,7 +77,7 @@ def test_a_picture_is_its_seed_s_and_not_its_neighbours(drawer: TokenDrawer) -> 
     assert drawer.pixels == 32
 
 
-def test_a_prompt_that_leaves_no_room_is_refused(drawer: TokenDrawer) -> None:
+def test_a_prompt_that_leaves_no_room_is_refused(drawer: TokenImageGenerator) -> None:
     with pytest.raises(ValueError, match=r"a picture 64; the model's context is 128: shorten it"):
         drawer.plan("a seven " * 40)
 

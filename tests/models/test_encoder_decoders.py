@@ -28,7 +28,7 @@ from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.parameter_breakdown import bill, layers_of
 from ridgeline.core.models.common.sizes import sizes_of
 from ridgeline.core.ops.kv_context import Uncached
-from ridgeline.core.ops.work import Segment
+from ridgeline.core.ops.work import StepSegment
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
@@ -119,7 +119,7 @@ def made(case: ParityCase, folder: Path) -> Subject:
 
 def uncached(model: Model, encoder: list[int], ids: list[int]) -> Tensor:
     """Logits of every position, from one forward that keeps nothing."""
-    kv = Uncached([Segment(len(ids), len(ids), len(encoder), encodes=True)])
+    kv = Uncached([StepSegment(len(ids), len(ids), len(encoder), encodes=True)])
     with torch.inference_mode():
         encoded_ED = model.encode(torch.tensor(encoder), torch.arange(len(encoder)), kv)
         every_T = torch.arange(len(ids))

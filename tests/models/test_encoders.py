@@ -35,7 +35,7 @@ from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.norm import Norm
 from ridgeline.core.ops.rotary import RotaryTable
-from ridgeline.core.ops.work import Reach, Segment, Work
+from ridgeline.core.ops.work import AttentionPattern, StepSegment, Work
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.scheduler import Limits
@@ -149,7 +149,7 @@ def given(model: Model, texts: list[list[int]]) -> list[Tensor]:
     lengths = [len(text) for text in texts]
     ends_R = torch.tensor(lengths).cumsum(0) - 1
     rows_R = ends_R if model.pooled else torch.arange(len(ids_T))
-    kv = Uncached([Segment(n, n) for n in lengths])
+    kv = Uncached([StepSegment(n, n) for n in lengths])
     with torch.inference_mode():
         x_RD = model.hidden(ids_T, torch.cat([torch.arange(n) for n in lengths]), kv, rows_R)
     return list(torch.split(x_RD, [1] * len(texts) if model.pooled else lengths))
@@ -219,7 +219,7 @@ def test_what_is_stated_is_what_was_computed(subject: Subject) -> None:
     """Products, pairs and weights of a forward over whole texts; nothing is computed between ops."""
     with audited(subject.ours) as audit:
         given(subject.ours, subject.texts)
-    segments = [Segment(len(text), len(text)) for text in subject.texts]
+    segments = [StepSegment(len(text), len(text)) for text in subject.texts]
     rows = len(segments) if subject.ours.pooled else sum(LENGTHS)
     run = Run(subject.ours, audit, Work.of(segments, subject.ours.reaches, rows), segments, {})
     assert set(audit.calls) - {""} == {path for path, _ in subject.ours.ops()}
@@ -239,17 +239,17 @@ def test_parameters_and_price(subject: Subject) -> None:
     assert (counted.parameters["head"] > 0) == (subject.case.labels > 0 or subject.case.projects)
     values = json.loads((subject.folder / "config.json").read_text(encoding="utf-8"))
     built = build(Fields(values, "config.json"))
-    work = Work.of([Segment(9, 9), Segment(4, 4)], built.reaches)
+    work = Work.of([StepSegment(9, 9), StepSegment(4, 4)], built.reaches)
     assert Price(built).step(work) == Price(subject.ours).step(work)
     assert not built.kv_specs
 
 
 def test_a_neighbourhood_is_counted_pair_by_pair() -> None:
-    """`Segment.pairs` of a local reach against brute force, texts shorter and longer than it is."""
+    """`StepSegment.pairs` of a local reach against brute force, texts shorter and longer than it is."""
     for size in (1, 2, 5, 9):
         for length in range(1, 25):
             pairs = sum(abs(query - key) <= size for query in range(length) for key in range(length))
-            assert Segment(length, length).pairs(Reach("local", size)) == pairs
+            assert StepSegment(length, length).pairs(AttentionPattern("local", size)) == pairs
 
 
 ALONE = ("bert", "roberta", "xlm-roberta", "modernbert", "clip_text_model")  # T5's are an encoder-decoder's too

@@ -16,9 +16,9 @@ from ridgeline.core.models import build_to_run
 from ridgeline.core.models.common.decoder import Decoder
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.kv_context import Uncached
-from ridgeline.core.ops.linear import Head
-from ridgeline.core.ops.padded_text import Padded, padded_work
-from ridgeline.core.ops.work import CAUSAL, TOKENS, Segment, Work
+from ridgeline.core.ops.linear import LMHead
+from ridgeline.core.ops.padded_text import PaddedText, padded_work
+from ridgeline.core.ops.work import CAUSAL, TOKENS, StepSegment, Work
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.scheduler import Limits
@@ -78,7 +78,7 @@ def test_states_after_a_layer(subject: Subject, layers: int) -> None:
     """Whole texts together, nothing kept; not normed: the second to last are those after all layers but one."""
     ours, ids_T = subject.ours(layers), torch.tensor([token for text in TEXTS for token in text])
     positions_T = torch.cat([torch.arange(len(text)) for text in TEXTS])
-    kv = Uncached([Segment(len(text), len(text)) for text in TEXTS])
+    kv = Uncached([StepSegment(len(text), len(text)) for text in TEXTS])
     with torch.inference_mode():
         states = ours.hidden(ids_T, positions_T, kv, torch.arange(len(ids_T)))
     for text, own in zip(TEXTS, torch.split(states, [len(text) for text in TEXTS]), strict=True):
@@ -92,12 +92,12 @@ def test_states_after_several_layers(subject: Subject, layers: tuple[int, ...]) 
     """Side by side; those of a text's last rows alone too."""
     ours, text = subject.ours(*layers), TEXTS[1]
     expected = torch.cat([subject.reference(text, layer) for layer in layers], dim=-1)
-    every, kv = torch.arange(len(text)), Uncached([Segment(len(text), len(text))])
+    every, kv = torch.arange(len(text)), Uncached([StepSegment(len(text), len(text))])
     with torch.inference_mode():
         states, last = (ours.hidden(torch.tensor(text), every, kv, rows) for rows in (every, every[-3:]))
     assert off(states, expected) <= TOLERANCE
     assert off(last, expected[-3:]) <= TOLERANCE
-    work = Work.of([Segment(len(text), len(text))], ours.reaches, len(text))
+    work = Work.of([StepSegment(len(text), len(text))], ours.reaches, len(text))
     one, several = (Price(model).step(work).total_flops for model in (subject.ours(layers[-1]), ours))
     assert several - one == (len(layers) - 1) * len(text) * _QWEN3["hidden_size"]  # the sums that are taken
 
@@ -110,8 +110,10 @@ def test_states_of_padding(subject: Subject, text: list[int]) -> None:
     mask = (every < len(text)).long()[None]
     with torch.inference_mode():
         theirs = subject.theirs(ids_T, attention_mask=mask, output_hidden_states=True).hidden_states
-        states = ours.hidden(ids_T[0], every, Padded(len(text), rows), every)
-        alone = ours.hidden(torch.tensor(text), every[: len(text)], Padded(len(text), len(text)), every[: len(text)])
+        states = ours.hidden(ids_T[0], every, PaddedText(len(text), rows), every)
+        alone = ours.hidden(
+            torch.tensor(text), every[: len(text)], PaddedText(len(text), len(text)), every[: len(text)]
+        )
     assert off(states, torch.cat([theirs[1][0], theirs[3][0]], dim=-1)) <= TOLERANCE
     assert off(alone, states[: len(text)]) <= 1e-6
 
@@ -153,9 +155,9 @@ def test_the_price_of_a_text_that_nothing_is_kept_of(subject: Subject, text: int
 def test_what_is_left_out_is_not_priced(subject: Subject) -> None:
     """Neither the last layer, nor the last norm, nor the head; and nothing of them is kept."""
     ours = subject.ours(_LAYERS - 1)
-    price, work = Price(ours), Work.of([Segment(9, 9)], ours.reaches, 9)
+    price, work = Price(ours), Work.of([StepSegment(9, 9)], ours.reaches, 9)
     assert sum(row.count for row in price.ops if isinstance(row.op, Attention)) == _LAYERS - 1 == len(ours.kv_specs)
-    assert not any(isinstance(row.op, Head) for row in price.ops)
+    assert not any(isinstance(row.op, LMHead) for row in price.ops)
     whole = Price(build_to_run(open_source(str(subject.folder)).config))
     assert price.step(work).weight_bytes < whole.step(work).weight_bytes
     assert sum(p.nbytes for p in ours.parameters()) == price.weight_bytes

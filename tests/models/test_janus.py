@@ -15,13 +15,13 @@ from models.comparing import apart
 from ridgeline.backends.model_loader import load_model, load_vq_autoencoder
 from ridgeline.core.models import Fields, ModelRefused, build
 from ridgeline.core.models.building import build_to_run
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.families.janus import JanusDrawer, JanusReader
 from ridgeline.core.models.families.vq_autoencoder import build as build_vq
 from ridgeline.core.models.registry import drawer_of
 from ridgeline.core.ops.kv_context import Uncached
-from ridgeline.core.ops.pixel_grid import Grid
-from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, Segment, Work
+from ridgeline.core.ops.pixel_grid import PixelGrid
+from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, StepSegment, Work
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
@@ -73,7 +73,7 @@ def test_logits_of_image_tokens(case: tuple[JanusForConditionalGeneration, Path]
         length = len(prompt) + len(drawn)
         ids, rows = torch.cat([torch.tensor(moved(prompt)), drawn]), torch.arange(length)
         with torch.inference_mode():
-            found = ours(ids, rows, Uncached([Segment(length, length)]), rows)
+            found = ours(ids, rows, Uncached([StepSegment(length, length)]), rows)
         assert apart(found, expected) < TOLERANCE
 
 
@@ -148,7 +148,7 @@ def test_a_placeholder_without_images_is_a_token(tmp_path: Path) -> None:
     ids = torch.tensor([5, PLACEHOLDER, 6])
     with torch.inference_mode():
         expected = theirs(input_ids=ids[None]).logits[0]
-        found = ours(ids, torch.arange(3), Uncached([Segment(3, 3)]), torch.arange(3))
+        found = ours(ids, torch.arange(3), Uncached([StepSegment(3, 3)]), torch.arange(3))
     assert apart(found, expected) < TOLERANCE
 
 
@@ -268,9 +268,12 @@ PRO_7B = pro(hidden_size=4096, intermediate_size=11008, num_hidden_layers=30, nu
 def test_the_table_of_docs(values: dict[str, Any], tflop: float, gigabytes: float) -> None:
     """576 passes behind a prompt of 32 tokens, and the pixels."""
     fields = Fields(values, "c")
-    drawer, autoencoder = build_to_run(fields, family=drawer_of(fields)), build_vq(fields, Storage(torch.bfloat16))
-    price, pixels = Price(drawer), Price(autoencoder).step(autoencoder.decode_work(Grid(1, 24, 24)))
-    works = [Work.of([Segment(32, 32)], drawer.reaches)]
+    drawer, autoencoder = (
+        build_to_run(fields, family=drawer_of(fields)),
+        build_vq(fields, StorageConfig(torch.bfloat16)),
+    )
+    price, pixels = Price(drawer), Price(autoencoder).step(autoencoder.decode_work(PixelGrid(1, 24, 24)))
+    works = [Work.of([StepSegment(32, 32)], drawer.reaches)]
     works += [Work.decode([32 + done], drawer.reaches) for done in range(1, 576)]
     steps = [price.step(work) for work in works]
     assert sum(step.total_flops for step in (*steps, pixels)) / 1e12 == pytest.approx(tflop, rel=3e-3)
@@ -286,11 +289,11 @@ def test_the_price_of_a_picture() -> None:
     head, aligner = 2048**2 + 2048 * 16384, 8 * 2048 + 2048**2
     products = 2 * (blocks + head + aligner)
     assert step.flops["bf16"] == pytest.approx(products + 4 * 24 * 2048 * 100, rel=1e-6)
-    seen = Segment(600, 600, 576, encodes=True)
+    seen = StepSegment(600, 600, 576, encodes=True)
     work = Work.of([seen], reader.reaches, 1)
     assert work.rows == {TOKENS: 600, LOGITS: 1, ENCODER: 576}
     tower = 24 * (2 * 576 * (4 * 1024**2 + 2 * 1024 * 4096) + 4 * 1024 * 576**2)
     around = 2 * 576 * (768 * 1024 + 1024 * 2048 + 2048**2)
-    plain = Price(reader).step(Work.of([Segment(600, 600)], reader.reaches, 1))
+    plain = Price(reader).step(Work.of([StepSegment(600, 600)], reader.reaches, 1))
     with_image = Price(reader).step(work)
     assert with_image.flops["bf16"] - plain.flops["bf16"] == pytest.approx(tower + around, rel=1e-6)

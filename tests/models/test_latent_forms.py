@@ -15,7 +15,7 @@ from ridgeline.core.ops.kv_layout import KVSpec
 from ridgeline.core.ops.latent_attention import LatentAttention, LatentSizes
 from ridgeline.core.ops.matrix import MatrixSpec
 from ridgeline.core.ops.rotary import Rope
-from ridgeline.core.ops.work import CAUSAL, AttentionSum, Segment, Work
+from ridgeline.core.ops.work import CAUSAL, AttentionSum, StepSegment, Work
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.price.price import Price
@@ -142,10 +142,10 @@ def test_the_price_of_a_prompt_by_hand() -> None:
     """Seven positions, expanded: the matrix over each key, and heads of their own width."""
     model = build(Fields(CONFIG, "test"))
     op = next(op for _, op in model.ops() if isinstance(op, LatentAttention))
-    cost = op.cost(Work.of([Segment(7, 7)], model.reaches))
+    cost = op.cost(Work.of([StepSegment(7, 7)], model.reaches))
     products, scores = 2 * 7 * 13 * 4 * (7 + 5), 2 * 4 * (7 + 6 + 5) * 28
     assert cost.total_flops == products + scores + 3 * (7 * 4 + 7) * 6
-    kernels = op.launches(Work.of([Segment(7, 7)], model.reaches))
+    kernels = op.launches(Work.of([StepSegment(7, 7)], model.reaches))
     assert sum(kernel.cost.total_flops for kernel in kernels) == cost.total_flops
     assert sum(kernel.cost.total_bytes for kernel in kernels) >= cost.total_bytes
 

@@ -15,20 +15,20 @@ from ridgeline.core.checkpoint.weight_loader import fill, quantises, weight_byte
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.parameter_breakdown import bill
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.cost import NO_COST, Cost
-from ridgeline.core.ops.cost_features import Feature, Gathered, Touched
+from ridgeline.core.ops.cost_features import ExpectedExperts, Feature, GatheredRows
 from ridgeline.core.ops.embedding import Embedding
 from ridgeline.core.ops.kv_context import KVContext, Uncached
 from ridgeline.core.ops.kv_layout import Kept, KVSpec, StateSpec
-from ridgeline.core.ops.linear import Head
-from ridgeline.core.ops.matrix import AdaptedMatrix, AdapterRows, LowRank, Matrix, MatrixSpec, matrix_of
+from ridgeline.core.ops.linear import LMHead
+from ridgeline.core.ops.matrix import AdaptedMatrix, AdapterRows, LoraWeights, Matrix, MatrixSpec, matrix_of
 from ridgeline.core.ops.number_formats import WeightFormat, weight_format_named
 from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.shard import Indivisible
-from ridgeline.core.ops.stored_module import Share
-from ridgeline.core.ops.weight_slot import Place
-from ridgeline.core.ops.work import CAUSAL, TOKENS, Reach, Segment, Space, Work
+from ridgeline.core.ops.stored_module import StorageShare
+from ridgeline.core.ops.weight_slot import WeightSlot
+from ridgeline.core.ops.work import CAUSAL, TOKENS, AttentionPattern, Space, StepSegment, Work
 from ridgeline.insight.trace.priced_trace import op_shapes
 from ridgeline.insight.trace.tracer import Tracer
 from ridgeline.price.price import Price
@@ -65,11 +65,11 @@ class Memory(Op):
     def signature(self) -> Hashable:
         return self.gathered
 
-    def shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[StorageShare, ...]:
         """As Stored.shares."""
         return self.slots.shares()
 
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> Mapping[str, WeightSlot]:
         """As Op.places."""
         return {"slots": self.slots.spec.place("matrix", "slots")}
 
@@ -81,7 +81,7 @@ class Memory(Op):
         """As Op.adaptable."""
         return {"slots": self.slots}
 
-    def adapt(self, number: int, name: str, added: LowRank, rows: AdapterRows) -> None:
+    def adapt(self, number: int, name: str, added: LoraWeights, rows: AdapterRows) -> None:
         """As Op.adapt."""
         adapted = AdaptedMatrix(self.slots, rows)
         adapted.adapt(number, added)
@@ -112,19 +112,19 @@ class Memory(Op):
     @property
     def features(self) -> tuple[Feature, ...]:
         """As Op.features."""
-        return (self.experts, Gathered())
+        return (self.experts, GatheredRows())
 
     @property
-    def experts(self) -> Touched:
+    def experts(self) -> ExpectedExperts:
         """As Op.experts."""
-        return Touched(4, 1)
+        return ExpectedExperts(4, 1)
 
     def experts_hit(self, inputs: tuple[Any, ...]) -> int:
         """As Op.experts_hit."""
         return len(inputs[0])
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> AttentionPattern:
         """As Op.reach."""
         return CAUSAL
 
@@ -148,9 +148,9 @@ class Small(Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.context, self.vocabulary, self.storage = 64, VOCABULARY, Storage(FP32)
+        self.context, self.vocabulary, self.storage = 64, VOCABULARY, StorageConfig(FP32)
         self.embed, self.layers = Embedding(VOCABULARY, HIDDEN, FP32), nn.ModuleList([Memory()])
-        self.lm_head = Head(MatrixSpec(HIDDEN, VOCABULARY, FP32))
+        self.lm_head = LMHead(MatrixSpec(HIDDEN, VOCABULARY, FP32))
         self.note_kept()
 
     @property
@@ -181,13 +181,13 @@ def model() -> Small:
 
 def test_a_recipe_stores_what_the_op_names(model: Small) -> None:
     """Its place has the name that a checkpoint gives it, and the format that is chosen arrives."""
-    int8, seen = weight_format_named("int8"), list[Place]()
+    int8, seen = weight_format_named("int8"), list[WeightSlot]()
     with torch.device("meta"):
         model.store(lambda place: seen.append(place) or (int8 if place.kind == "matrix" else None))
     assert seen == [
-        Place("embed", "embedding", HIDDEN, VOCABULARY),
-        Place("layers.0.slots", "matrix", HIDDEN, HIDDEN),
-        Place("lm_head", "head", HIDDEN, VOCABULARY),
+        WeightSlot("embed", "embedding", HIDDEN, VOCABULARY),
+        WeightSlot("layers.0.slots", "matrix", HIDDEN, HIDDEN),
+        WeightSlot("lm_head", "head", HIDDEN, VOCABULARY),
     ]
     assert model.memory.slots.stored == int8
     assert quantises(model)
@@ -204,7 +204,7 @@ def test_the_bill_and_the_price_count_it(model: Small) -> None:
     gathered = {priced.path: priced.op.gathered for priced in price.gathering(7).ops}
     assert gathered == {"embed": 1, "layers.0": 7, "lm_head": 1}
     assert model.memory.gathered == 2
-    assert price.ops[1].op.features == (Touched(4, 1), Gathered())
+    assert price.ops[1].op.features == (ExpectedExperts(4, 1), GatheredRows())
 
 
 def test_what_it_sees_and_keeps(model: Small) -> None:
@@ -247,11 +247,11 @@ def test_an_adapter_and_a_trace_find_it() -> None:
     model = Small()
     for parameter in model.parameters():
         parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    kv, ids = Uncached([Segment(3, 3)]), torch.arange(3)
+    kv, ids = Uncached([StepSegment(3, 3)]), torch.arange(3)
     with Tracer(model).recording() as calls:
         before = model.hidden(ids, ids, kv, ids)
     assert [(call.path, call.experts_hit) for call in calls] == [("embed", None), ("layers.0", 3)]
-    targets, rows, added = targets_of(model, FAMILY), AdapterRows(), LowRank(HIDDEN, HIDDEN, 1, 0.5, FP32)
+    targets, rows, added = targets_of(model, FAMILY), AdapterRows(), LoraWeights(HIDDEN, HIDDEN, 1, 0.5, FP32)
     assert list(targets) == ["layers.0.slots"]
     first, second = torch.ones(1, HIDDEN), torch.ones(HIDDEN, 1)
     added.fill(first, second)

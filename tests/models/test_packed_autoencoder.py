@@ -15,10 +15,10 @@ from models.comparing import MATTERS, TOLERANCE, changes_of_parameters, off
 from models.denoiser_configs import AUTOENCODER_FLUX_2
 from ridgeline.backends.model_loader import load_autoencoder
 from ridgeline.core.models import Fields, ModelRefused
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.core.models.families.autoencoder_kl import PackedAutoencoderKL, build
-from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.price.price import Price
 from support.autoencoders import check_memory, check_ops, config, their_packed_autoencoder
 
@@ -131,9 +131,9 @@ def test_in_bf16(tmp_path: Path) -> None:
 def test_refused_configs(change: dict[str, Any], why: str) -> None:
     """What would change the result is refused by its name."""
     values = {"_class_name": "AutoencoderKLFlux2", **CASES["one"]}
-    build(Fields(values | {"batch_norm_momentum": 0.1, "patch_size": [2, 2]}, "c"), Storage(torch.float32))
+    build(Fields(values | {"batch_norm_momentum": 0.1, "patch_size": [2, 2]}, "c"), StorageConfig(torch.float32))
     with pytest.raises(ModelRefused, match=why):
-        build(Fields(values | change, "c"), Storage(torch.float32))
+        build(Fields(values | change, "c"), StorageConfig(torch.float32))
 
 
 def test_wrong_tensors(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_wrong_tensors(tmp_path: Path) -> None:
 def test_the_release() -> None:
     """Names, parameters, and a decode's products to the digit of diffusers' class on meta."""
     fields = Fields(AUTOENCODER_FLUX_2, "config.json")
-    ours, latents = build(fields, Storage(torch.bfloat16)), Grid(1, 64, 64)
+    ours, latents = build(fields, StorageConfig(torch.bfloat16)), PixelGrid(1, 64, 64)
     values = {name: value for name, value in AUTOENCODER_FLUX_2.items() if name not in ("_class_name", "force_upcast")}
     with torch.device("meta"):
         theirs = AutoencoderKLFlux2(**values)
@@ -171,7 +171,7 @@ def test_defaults_are_those_of_the_class() -> None:
     """A config that says nothing is diffusers' class without arguments."""
     with torch.device("meta"):
         theirs = AutoencoderKLFlux2()
-    ours = build(Fields({"_class_name": "AutoencoderKLFlux2"}, "c"), Storage(torch.float32))
+    ours = build(Fields({"_class_name": "AutoencoderKLFlux2"}, "c"), StorageConfig(torch.float32))
     assert isinstance(ours, PackedAutoencoderKL)
     assert ours.tensors().keys() | {"bn.num_batches_tracked"} == theirs.state_dict().keys()
     assert ours.bn.eps == theirs.bn.eps
@@ -182,13 +182,13 @@ def test_every_op_computes_what_it_states(case: Pair) -> None:
     """Op by op, decoding and encoding: products, weights read, nothing computed between ops."""
     _, ours = case
     latents = torch.randn(2, ours.channels, 3, 2).to(memory_format=torch.channels_last)
-    check_ops(ours, Grid(2, 3, 2), latents)
+    check_ops(ours, PixelGrid(2, 3, 2), latents)
 
 
 def test_memory_is_what_a_run_holds(case: Pair) -> None:
     """Most bytes alive of all tensors that aten made, within 1 %."""
     _, ours = case
-    latents, own = torch.randn(1, ours.channels, 11, 9), Grid(1, 11, 9)
+    latents, own = torch.randn(1, ours.channels, 11, 9), PixelGrid(1, 11, 9)
     pixels, tiling = torch.rand(1, ours.shape.inputs, 11 * ours.factor, 9 * ours.factor), Tiling(6, 2)
     check_memory(
         ours,

@@ -22,12 +22,12 @@ from ridgeline.core.models.common.parameter_breakdown import bill
 from ridgeline.core.models.common.recipes import Recipe, read_recipe, recipe_named, recipe_names, running_names
 from ridgeline.core.ops.embedding import Embedding
 from ridgeline.core.ops.experts import Experts
-from ridgeline.core.ops.linear import Head
+from ridgeline.core.ops.linear import LMHead
 from ridgeline.core.ops.norm import Norm
 from ridgeline.core.ops.number_formats import MXFP4, WeightFormat
 from ridgeline.core.ops.shard import Shard
-from ridgeline.core.ops.weight_slot import Place
-from ridgeline.core.ops.work import CAUSAL, Segment, Work
+from ridgeline.core.ops.weight_slot import WeightSlot
+from ridgeline.core.ops.work import CAUSAL, StepSegment, Work
 from ridgeline.price.price import Price
 
 PACKED = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128}
@@ -76,7 +76,7 @@ def places(model: Model, recipe: Recipe) -> dict[str, str]:
     found: dict[str, str] = {}
     choose = recipe.choice(model)
 
-    def note(place: Place) -> WeightFormat | None:
+    def note(place: WeightSlot) -> WeightFormat | None:
         stored = choose(place)
         found[place.name] = "" if stored is None else stored.name
         return stored
@@ -233,7 +233,7 @@ def test_a_mix_of_a_tied_model_and_of_experts() -> None:
     tied = build(read_config("qwen3-4b"), recipe=recipe_named("q4_k_m"))
     assert bill(tied).nbytes / 2**30 == pytest.approx(2.32, abs=0.005)
     table = next(op for _, op in tied.ops() if isinstance(op, Embedding))
-    head = next(op for _, op in tied.ops() if isinstance(op, Head))
+    head = next(op for _, op in tied.ops() if isinstance(op, LMHead))
     assert table.stored == head.stored
     assert table.stored is not None
     assert table.stored.name == "q6_k"
@@ -251,7 +251,7 @@ def test_a_mix_of_a_tied_model_and_of_experts() -> None:
 def test_the_table_of_a_speech_model_is_its_tokens() -> None:
     """Which the head is tied to; the encoder's positions come before it, and are left alone."""
     model = build(read_config("whisper-base"), recipe=recipe_named("q4_k_m"))
-    stored = {path: op.stored.name for path, op in model.ops() if isinstance(op, Embedding | Head) and op.stored}
+    stored = {path: op.stored.name for path, op in model.ops() if isinstance(op, Embedding | LMHead) and op.stored}
     assert stored == {"model.decoder.embed_tokens": "q6_k", "lm_head": "q6_k"}
 
 
@@ -448,7 +448,7 @@ def test_a_section_that_does_not_name_its_method(section: dict[str, Any], name: 
 )  # fmt: skip
 def test_products_are_of_the_activations_format(section: dict[str, Any], arithmetic: str) -> None:
     """As many FLOPs as without, in the units that the checkpoint was made for; the head in the model's dtype."""
-    work = Work.of([Segment(5, 9)], [CAUSAL], 1)
+    work = Work.of([StepSegment(5, 9)], [CAUSAL], 1)
     plain = Price(build(Fields(SMALL, "c"))).step(work)
     narrow = Price(build(quantised(section))).step(work)
     assert narrow.total_flops == plain.total_flops
@@ -556,7 +556,7 @@ def test_patterns_do_not_take_for_ever() -> None:
     """A name of 200 characters and the most involved pattern that is taken."""
     recipe = recipe_of(W4A16 | {"ignore": ["re:.*a.*b.*c.*d"]})
     choose = recipe.choice(build(Fields(SMALL, "c")))
-    assert choose(Place("abc" * 66 + "xx", "matrix", 128, 128)) is not None
+    assert choose(WeightSlot("abc" * 66 + "xx", "matrix", 128, 128)) is not None
 
 
 def several(*groups: tuple[list[str], dict[str, Any]]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from ridgeline.core.checkpoint.checkpoint_quantiser import quantise_folder
 from ridgeline.core.models import ModelRefused
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.kv_context import Uncached
-from ridgeline.core.ops.work import FULL, Segment
+from ridgeline.core.ops.work import FULL, StepSegment
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import load_engine
 from ridgeline.insight.check.model_check import check_model
@@ -170,7 +170,7 @@ def test_the_encoder_of_a_pipeline(names: tuple[str, ...], beside: bool, tmp_pat
         wanted_ND = theirs(input_ids=torch.tensor([READ])).last_hidden_state[0]
     model, every_N = load_model(str(tmp_path)), torch.arange(len(READ))
     with torch.inference_mode():
-        given_ND = model.hidden(torch.tensor(READ), every_N, Uncached([Segment(len(READ), len(READ))]), every_N)
+        given_ND = model.hidden(torch.tensor(READ), every_N, Uncached([StepSegment(len(READ), len(READ))]), every_N)
     assert off(given_ND, wanted_ND) <= TOLERANCE
     assert FULL in model.reaches
 

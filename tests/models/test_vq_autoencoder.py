@@ -14,9 +14,9 @@ from transformers.models.janus.modeling_janus import JanusVQVAE
 from models.comparing import apart
 from ridgeline.backends.model_loader import load_model, load_vq_autoencoder
 from ridgeline.core.models import Fields, ModelRefused
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.families.vq_autoencoder import VQAutoencoder, build
-from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.vector_quantiser import BLOCK, NearestCode
 from ridgeline.price.price import Price
 from support.autoencoders import check_memory, check_ops
@@ -150,9 +150,9 @@ def test_broken_folders(tmp_path: Path) -> None:
 def test_refused_configs(change: dict[str, Any], why: str) -> None:
     """What would change the result is refused by its name."""
     values = {"architectures": ["JanusVQVAE"], **VQ}
-    build(Fields({**values, "dropout": 0.1, "initializer_range": 0.02, "beta": 0.5}, "c"), Storage(torch.float32))
+    build(Fields({**values, "dropout": 0.1, "initializer_range": 0.02, "beta": 0.5}, "c"), StorageConfig(torch.float32))
     with pytest.raises(ModelRefused, match=why):
-        build(Fields(values | change, "c"), Storage(torch.float32))
+        build(Fields(values | change, "c"), StorageConfig(torch.float32))
 
 
 def test_wrong_tensors(tmp_path: Path) -> None:
@@ -178,8 +178,8 @@ RELEASED = {"architectures": ["JanusVQVAE"], "num_patches": 24}
 def test_products_are_those_that_aten_counts_of_theirs() -> None:
     """Janus-Pro's: exactly the FLOPs of transformers' class on meta, of a decode of 576 tokens and of an encode, beside
     what is done to each distance; a half costs nothing of the other."""
-    ours = build(Fields(RELEASED, "c"), Storage(torch.bfloat16))
-    price, latents = Price(ours), Grid(1, 24, 24)
+    ours = build(Fields(RELEASED, "c"), StorageConfig(torch.bfloat16))
+    price, latents = Price(ours), PixelGrid(1, 24, 24)
     with torch.device("meta"):
         theirs = JanusVQVAE(JanusVQVAEConfig(num_patches=24))
         ids, pixels = torch.zeros(1, 576, dtype=torch.int64), torch.empty(1, 3, 384, 384)
@@ -201,7 +201,7 @@ def test_every_op_computes_what_it_states(case: tuple[JanusVQVAE, VQAutoencoder]
     """Op by op, decoding and encoding: products, weights read, nothing computed between ops."""
     _, ours = case
     looked_up = ("min", "max", "_local_scalar_dense")  # that tokens are rows of the codebook
-    check_ops(ours, Grid(2, 5, 3), torch.zeros(2, 5, 3, dtype=torch.int64), between=looked_up)
+    check_ops(ours, PixelGrid(2, 5, 3), torch.zeros(2, 5, 3, dtype=torch.int64), between=looked_up)
 
 
 def test_memory_is_what_a_run_holds(case: tuple[JanusVQVAE, VQAutoencoder]) -> None:
@@ -212,7 +212,7 @@ def test_memory_is_what_a_run_holds(case: tuple[JanusVQVAE, VQAutoencoder]) -> N
     check_memory(
         ours,
         (
-            (ours.decode_bytes(Grid(1, 22, 18)), lambda: ours.decode(ids)),
-            (ours.encode_bytes(Grid(1, 22, 18)), lambda: ours.encode(pixels)),
+            (ours.decode_bytes(PixelGrid(1, 22, 18)), lambda: ours.decode(ids)),
+            (ours.encode_bytes(PixelGrid(1, 22, 18)), lambda: ours.encode(pixels)),
         ),
     )

@@ -11,7 +11,7 @@ from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.parameter_breakdown import bill
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.kv_context import Uncached
-from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, Segment, Work
+from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, StepSegment, Work
 from ridgeline.price.price import Price
 from support.audit import Run, audited, check_attention, check_bytes, check_products
 from support.wall_models import (
@@ -51,9 +51,9 @@ def asked_of(model: Model) -> list[Asked]:
     return [Asked(tokens(n, n), tokens(e, 50 + e) if model.encodes else ()) for n, e in lengths]
 
 
-def whole(model: Model, all_asked: Sequence[Asked]) -> tuple[Tensor, list[Segment]]:
+def whole(model: Model, all_asked: Sequence[Asked]) -> tuple[Tensor, list[StepSegment]]:
     """What the model gives for every position of several sequences at once, without a cache."""
-    segments = [Segment(len(a.ids), len(a.ids), len(a.encoder), encodes=bool(a.encoder)) for a in all_asked]
+    segments = [StepSegment(len(a.ids), len(a.ids), len(a.encoder), encodes=bool(a.encoder)) for a in all_asked]
     kv = Uncached(segments)
 
     def rows(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -143,7 +143,7 @@ def test_an_encoder_is_paid_in_the_step_that_runs_it() -> None:
     kept."""
     model = EncoderDecoder()
     price = Price(model)
-    work = Work.of([Segment(3, 3, 5, encodes=True), Segment(1, 4, 7)], model.reaches)
+    work = Work.of([StepSegment(3, 3, 5, encodes=True), StepSegment(1, 4, 7)], model.reaches)
     cost = by_hand(tokens=4, encoder=5, logits=2, own=(6 + 4, 3 + 4), cross=(3 * 5 + 7, 5 + 7, 5), pairs=25)
     assert without_activations(price.step(work)) == without_activations(cost)
     work = Work.decode([4, 9], model.reaches, [7, 5])
@@ -179,7 +179,7 @@ def test_keys_and_values_that_a_decode_step_reads(name: str) -> None:
 def test_a_model_without_a_head_is_charged_for_none() -> None:
     """Two whole sequences: nothing kept, no head, and the last norm over the rows that are wanted."""
     model, d = Encoder(), HIDDEN
-    work = Work.of([Segment(4, 4), Segment(2, 2)], model.reaches, logit_rows=3)
+    work = Work.of([StepSegment(4, 4), StepSegment(2, 2)], model.reaches, logit_rows=3)
     layer = norms(6, 2, flops=8, numbers=2) + mlp(6) + Cost({"fp32": 2 * 3 * (10 + 10) * (16 + 4)})
     layer += products(6, *[(d, 30)] * 3, (30, d)) + Cost(weight_bytes=(30 * 3 + d) * 4)  # with their own biases
     cost = layer * 2 + Cost(weight_bytes=2 * 6 * d * 4) + norms(3, 1, flops=8, numbers=2)

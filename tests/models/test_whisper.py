@@ -19,8 +19,8 @@ from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.parameter_breakdown import bill
 from ridgeline.core.ops.convolution import Convolution
 from ridgeline.core.ops.kv_context import Uncached
-from ridgeline.core.ops.work import Segment, Work
-from ridgeline.engine.encoder_features import Features
+from ridgeline.core.ops.work import StepSegment, Work
+from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
@@ -69,7 +69,7 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def forward(model: Model, rows_EF: Tensor, prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
     """What encoder and decoder give for all windows together, nothing kept."""
     count, positions = model.encoder_context, len(prompts)
-    kv = Uncached([Segment(len(ids), len(ids), count, encodes=True) for ids in prompts])
+    kv = Uncached([StepSegment(len(ids), len(ids), count, encodes=True) for ids in prompts])
     ids_T = torch.tensor([token for ids in prompts for token in ids])
     positions_T = torch.cat([torch.arange(len(ids)) for ids in prompts])
     with torch.inference_mode():
@@ -126,7 +126,7 @@ def test_every_parameter_matters(subject: Subject) -> None:
 def test_costs(subject: Subject) -> None:
     """FLOPs declared are aten's, convolutions included; attention's are its pairs; weights are read once."""
     model, ids = subject.ours, [[3, 4, 5, 6, 7], [3]]
-    segments = [Segment(len(own), len(own), model.encoder_context, encodes=True) for own in ids]
+    segments = [StepSegment(len(own), len(own), model.encoder_context, encodes=True) for own in ids]
     with routed(model) as routers, audited(model) as audit:
         forward(model, rows_of(subject.features_BMF[:2]), ids)
     run = Run(model, audit, Work.of(segments, model.reaches, 6), segments, routers)
@@ -156,15 +156,15 @@ def test_input_that_the_encoder_does_not_read(tmp_path: Path) -> None:
     window = as_input(heard(random_whisper(), 1)[0])
     for wrong, reason in (
         ((5, 6, 7), "it takes no token ids"),
-        (Features(window.data[: -4 * 22], 22), "20 positions of 22 features; it reads 21 of 22"),
-        (Features(window.data, 11), "42 positions of 11 features"),
+        (EncoderFeatures(window.data[: -4 * 22], 22), "20 positions of 22 features; it reads 21 of 22"),
+        (EncoderFeatures(window.data, 11), "42 positions of 11 features"),
         ((), "give what it is to read"),
     ):
         with pytest.raises(ValueError, match=reason):
             engine.add(GenerationRequest([3], GREEDY, encoder=wrong))
     assert not engine.has_work
     with pytest.raises(ValueError, match="no positions of 22"):
-        Features(window.data[:-1], 22)
+        EncoderFeatures(window.data[:-1], 22)
 
 
 @pytest.mark.parametrize(
@@ -198,8 +198,8 @@ def test_releases(name: str, parameters: int, data_dir: Path) -> None:
     assert bill(model).total == parameters == sum(p.numel() for p in theirs.parameters())
     assert fields.unread() == []
     price = Price(model)
-    with_it = price.step(Work.of([Segment(1, 1, 1500, encodes=True)], model.reaches)).total_flops
-    without = price.step(Work.of([Segment(1, 1, 1500)], model.reaches)).total_flops
+    with_it = price.step(Work.of([StepSegment(1, 1, 1500, encodes=True)], model.reaches)).total_flops
+    without = price.step(Work.of([StepSegment(1, 1, 1500)], model.reaches)).total_flops
     d, layers = fields.values["d_model"], fields.values["encoder_layers"]
     decoders = fields.values["decoder_layers"]
     blocks = 1500 * layers * (2 * 12 * d * d + 4 * 1500 * d)

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ridgeline.core.ops.attention import Attention
-from ridgeline.core.ops.forward_batch import Batch, Rows, Tables
+from ridgeline.core.ops.forward_batch import ForwardBatch, GroupPageTables, Rows
 from ridgeline.core.ops.kv_context import KVContext, Uncached
 from ridgeline.core.ops.kv_layout import NULL_PAGE, KVGroup, KVSpec
 from ridgeline.core.ops.layer_pages import LayerPages
 from ridgeline.core.ops.paged_attention import PagedKV
 from ridgeline.core.ops.torch_attention import attend_padded, attend_segment, visible
-from ridgeline.core.ops.work import CAUSAL, Reach, Segment, Work, windowed
+from ridgeline.core.ops.work import CAUSAL, AttentionPattern, StepSegment, Work, windowed
 
 F64 = NDArray[np.float64]
 WINDOWS = st.none() | st.integers(1, 24)
@@ -126,7 +126,7 @@ class Memory:
 class Running:
     """One sequence of a step: its whole keys and values, and the queries of its new positions."""
 
-    segment: Segment
+    segment: StepSegment
     q_QHD: Tensor
     k_LKD: Tensor
     v_LKD: Tensor
@@ -134,8 +134,8 @@ class Running:
 
 
 def paged_step(
-    segments: Sequence[Segment], heads: tuple[int, int], dim: int, page_size: int, window: int | None, seed: int
-) -> tuple[list[Running], LayerPages, KVGroup, Batch]:
+    segments: Sequence[StepSegment], heads: tuple[int, int], dim: int, page_size: int, window: int | None, seed: int
+) -> tuple[list[Running], LayerPages, KVGroup, ForwardBatch]:
     """Sequences whose past is in memory, and the batch of the step that runs their new positions.
 
     Only what the contract promises is there: of each past the positions that pages reach from the first visible page
@@ -160,16 +160,16 @@ def paged_step(
         first.append(first_page * page_size)
         sequences.append(Running(s, random(g, s.q_len, kv_heads * group, dim), k, v, table))
     spec = KVSpec(kv_heads, dim, dim, windowed(window), torch.float32)
-    rows = Tables(torch.tensor(slots), tables, first)
+    rows = GroupPageTables(torch.tensor(slots), tables, first)
     return sequences, memory.store, KVGroup(spec, (0,), page_size), batch_of(segments, [rows])
 
 
-def batch_of(segments: Sequence[Segment], tables: Sequence[Tables]) -> Batch:
+def batch_of(segments: Sequence[StepSegment], tables: Sequence[GroupPageTables]) -> ForwardBatch:
     """The batch of segments, as far as attention looks at it."""
     nothing = torch.empty(0, dtype=torch.int64)
     starts = [0, *itertools.accumulate(s.q_len for s in segments)]
     encoder = [0, *itertools.accumulate(s.encoded if s.encodes else 0 for s in segments)]
-    return Batch(
+    return ForwardBatch(
         Rows(nothing, nothing, starts),
         Rows(nothing, nothing, encoder),
         nothing,
@@ -180,7 +180,10 @@ def batch_of(segments: Sequence[Segment], tables: Sequence[Tables]) -> Batch:
 
 
 SEGMENTS = st.integers(1, 40).flatmap(
-    lambda kv: st.sampled_from([1, kv]).map(lambda q: Segment(q, kv)) | st.integers(1, kv).map(lambda q: Segment(q, kv))
+    lambda kv: (
+        st.sampled_from([1, kv]).map(lambda q: StepSegment(q, kv))
+        | st.integers(1, kv).map(lambda q: StepSegment(q, kv))
+    )
 )
 
 
@@ -193,7 +196,7 @@ SEGMENTS = st.integers(1, 40).flatmap(
     seed=st.integers(0, 99),
 )
 def test_paged_attention(
-    segments: list[Segment], heads: tuple[int, int], page_size: int, window: int | None, seed: int
+    segments: list[StepSegment], heads: tuple[int, int], page_size: int, window: int | None, seed: int
 ) -> None:
     """Decodes, first chunks and later chunks in one step, over pages in random order among NaN."""
     sequences, store, group, batch = paged_step(segments, heads, 6, page_size, window, seed)
@@ -215,7 +218,7 @@ def test_paged_attention(
 
 def test_layers_use_the_store_and_the_tables_of_their_group() -> None:
     """Two groups, one with a window: each layer reads its own memory."""
-    segments = [Segment(1, 9), Segment(3, 7)]
+    segments = [StepSegment(1, 9), StepSegment(3, 7)]
     full, narrow = (paged_step(segments, (2, 2), 6, 4, w, seed=w or 9) for w in (None, 3))
     narrow[1].group = 1
     batch = batch_of(segments, [full[3].tables[0], narrow[3].tables[0]])
@@ -236,11 +239,11 @@ def test_uncached_sequences_do_not_see_each_other() -> None:
     g = torch.Generator().manual_seed(0)
     lengths = [4, 1, 7]
     q, k, v = random(g, 12, 6, 8), random(g, 12, 2, 8), random(g, 12, 2, 8)
-    out = Uncached([Segment(n, n) for n in lengths]).attend(attention((2, 3), 8, 3), q, k, v)
+    out = Uncached([StepSegment(n, n) for n in lengths]).attend(attention((2, 3), 8, 3), q, k, v)
     for start, stop in itertools.pairwise(np.cumsum([0, *lengths])):
         assert close(out[start:stop], dense(q[start:stop], k[start:stop], v[start:stop], 3))
     with pytest.raises(ValueError, match="every position of a sequence must run"):
-        Uncached([Segment(1, 2)])
+        Uncached([StepSegment(1, 2)])
 
 
 @settings(max_examples=60)
@@ -252,12 +255,12 @@ def test_uncached_sequences_do_not_see_each_other() -> None:
     seed=st.integers(0, 99),
 )
 def test_the_op_is_priced_for_the_pairs_that_it_sees(
-    segments: list[Segment], heads: tuple[int, int], window: int | None, cached: bool, seed: int
+    segments: list[StepSegment], heads: tuple[int, int], window: int | None, cached: bool, seed: int
 ) -> None:
     """With one-hot values the output is the attention's weights themselves; those that are not 0 are counted."""
     dim = 40  # at least as many as positions
     if not cached:
-        segments = [Segment(s.kv_len, s.kv_len) for s in segments]
+        segments = [StepSegment(s.kv_len, s.kv_len) for s in segments]
     sequences, store, memory_group, batch = paged_step(segments, heads, dim, 4, window, seed)
     kv: KVContext = PagedKV([store], [memory_group], batch) if cached else Uncached(segments)
     q, k, v = [], [], []
@@ -355,17 +358,19 @@ def test_what_an_op_says_of_itself(said: str, window: int | None) -> None:
     assert torch.allclose(alone.double(), reference(op, q[2:], k, v), atol=1e-5)
 
 
-@pytest.mark.parametrize("reach", [Reach("chunked", 3), Reach("full"), Reach("cross")], ids=str)
-def test_reaches_beyond_windows(reach: Reach, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "reach", [AttentionPattern("chunked", 3), AttentionPattern("full"), AttentionPattern("cross")], ids=str
+)
+def test_reaches_beyond_windows(reach: AttentionPattern, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk, a whole sequence, and an encoder's rows, which may be fewer than the queries."""
     g = torch.Generator().manual_seed(4)
     monkeypatch.setattr(Attention, "reach", reach)
     op = attention((2, 2), 6)
     q, k, v = random(g, 9, 4, 6), random(g, 5, 2, 6), random(g, 5, 2, 6)
     if reach.kind == "cross":
-        segments = [Segment(9, 9, encoded=5, encodes=True)]
+        segments = [StepSegment(9, 9, encoded=5, encodes=True)]
     else:
-        q, segments = q[:5], [Segment(5, 5)]
+        q, segments = q[:5], [StepSegment(5, 5)]
     out = Uncached(segments).attend(op, q, k, v)
     assert torch.allclose(out.double(), reference(op, q, k, v), atol=1e-5)
 
@@ -375,9 +380,9 @@ def test_a_latent_is_key_and_value() -> None:
     g = torch.Generator().manual_seed(5)
     op = Attention(0, 4, KVSpec(1, 6, 0, CAUSAL, torch.float32), value_dim=4)
     q, latent = random(g, 5, 4, 6), random(g, 5, 1, 6)
-    out = Uncached([Segment(5, 5)]).attend(op, q, latent, None)
+    out = Uncached([StepSegment(5, 5)]).attend(op, q, latent, None)
     assert out.shape == (5, 4, 4)
     assert torch.allclose(out.double(), reference(op, q, latent, latent[..., :4]), atol=1e-5)
-    asked = Work.of([Segment(2, 9)])
+    asked = Work.of([StepSegment(2, 9)])
     assert op.cost(asked).kv_read_bytes == 9 * 6 * 4
     assert op.cost(asked).total_flops == 2 * 4 * (6 + 4) * (8 + 9)

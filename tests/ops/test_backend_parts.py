@@ -13,7 +13,7 @@ import torch
 
 from ridgeline.core import ops
 from ridgeline.core.ops.backend import REFERENCE, Backend
-from ridgeline.core.ops.bound import Bound
+from ridgeline.core.ops.bound import BackendModule
 from ridgeline.core.ops.norm import AddRMSNorm
 
 
@@ -21,7 +21,7 @@ def parts() -> set[type]:
     """The classes of what the ops and matrices of the package call before a backend is bound to them."""
     for module in pkgutil.walk_packages(ops.__path__, "ridgeline.core.ops."):
         importlib.import_module(module.name)
-    classes = [Bound]
+    classes = [BackendModule]
     for own in classes:
         classes += [each for each in own.__subclasses__() if each.__module__.startswith("ridgeline.core.ops.")]
     return {type(own.backend) for own in classes if hasattr(own, "backend")}

@@ -20,18 +20,18 @@ from ridgeline.core.ops.embedding import Embedding
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.kv_layout import KVSpec
 from ridgeline.core.ops.latent_attention import LatentAttention
-from ridgeline.core.ops.linear import Head, Linear
+from ridgeline.core.ops.linear import Linear, LMHead
 from ridgeline.core.ops.matrix import MatrixSpec
 from ridgeline.core.ops.norm import LayerNorm, RMSNorm
 from ridgeline.core.ops.number_formats import kv_format_named
 from ridgeline.core.ops.op import Op
-from ridgeline.core.ops.work import CAUSAL, ENCODER_FULL, LOGITS, Segment, Work, windowed
+from ridgeline.core.ops.work import CAUSAL, ENCODER_FULL, LOGITS, StepSegment, Work, windowed
 from ridgeline.price.price import Price, traced_calls
 from support.checkpoints import random_ours
 
 FP32, BF16 = torch.float32, torch.bfloat16
 # 3 positions after 4, a whole sequence of 5, one position after 8; 2 of the 9 rows need logits.
-WORK = Work.of([Segment(3, 7), Segment(5, 5), Segment(1, 9)], (CAUSAL, windowed(4)), logit_rows=2)
+WORK = Work.of([StepSegment(3, 7), StepSegment(5, 5), StepSegment(1, 9)], (CAUSAL, windowed(4)), logit_rows=2)
 
 
 # -- by hand -----------------------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def test_linear_cost() -> None:
 
 def test_head_cost() -> None:
     """Only the rows that need logits, but the whole matrix."""
-    cost = Head(MatrixSpec(3, 97, BF16)).cost(WORK, LOGITS)
+    cost = LMHead(MatrixSpec(3, 97, BF16)).cost(WORK, LOGITS)
     assert cost.flops == {"bf16": 2 * 2 * 3 * 97}
     assert cost.weight_bytes == 3 * 97 * 2
 
@@ -85,7 +85,7 @@ def test_narrower_keys_and_values_narrow_what_is_kept() -> None:
     assert narrow.kv_write_bytes == 9 * 2 * 2 * (10 + 2)
     assert narrow.kv_read_bytes == (7 + 5 + 9) * 2 * 2 * (10 + 2)
     assert narrow.activation_bytes == wide.activation_bytes == 9 * (2 * 8 + 2 * 2) * 10 * 2
-    encoder = Work.of([Segment(1, 1, 6, encodes=True)], (ENCODER_FULL,))
+    encoder = Work.of([StepSegment(1, 1, 6, encodes=True)], (ENCODER_FULL,))
     wide, narrow = (Attention(-1, 8, KVSpec(8, 10, 10, ENCODER_FULL, BF16, kv)).cost(encoder) for kv in (None, int8))
     assert narrow == wide == Cost({"bf16": 4 * 8 * 10 * 36}, activation_bytes=6 * 4 * 8 * 10 * 2)
 
@@ -107,7 +107,7 @@ def test_soft_caps_cost() -> None:
     assert capped == plain + Cost({"fp32": 3 * 8 * 42})
     in_fp32 = KVSpec(2, 10, 10, CAUSAL, FP32)
     assert Attention(0, 8, in_fp32, softcap=50.0).cost(WORK).flops == {"fp32": (4 * 10 + 3) * 8 * 42}
-    plain, capped = (Head(MatrixSpec(3, 97, BF16), softcap=cap).cost(WORK, LOGITS) for cap in (None, 30.0))
+    plain, capped = (LMHead(MatrixSpec(3, 97, BF16), softcap=cap).cost(WORK, LOGITS) for cap in (None, 30.0))
     assert capped == plain + Cost({"fp32": 3 * 2 * 97})
 
 
@@ -115,7 +115,7 @@ def test_ops_with_soft_caps_are_priced_by_themselves() -> None:
     """Else a model with some would have the price of the first of its kind."""
     spec = KVSpec(2, 10, 10, CAUSAL, BF16)
     assert Attention(0, 8, spec).signature() != Attention(0, 8, spec, softcap=50.0).signature()
-    assert Head(MatrixSpec(3, 97, BF16)).signature() != Head(MatrixSpec(3, 97, BF16), softcap=30.0).signature()
+    assert LMHead(MatrixSpec(3, 97, BF16)).signature() != LMHead(MatrixSpec(3, 97, BF16), softcap=30.0).signature()
 
 
 @pytest.mark.parametrize(("kv_heads", "expected"), [(8, 131_072), (32, 524_288), (1, 16_384)])
@@ -128,7 +128,7 @@ def test_kv_bytes_of_an_8b(kv_heads: int, expected: int) -> None:
 
 def test_a_decode_step_of_an_8b() -> None:
     """Seed number 6: 7.505 B parameters read = 15.01 GB, 15.0 GFLOP; the embedding is gathered, not read."""
-    cost = Price(build(read_config("llama-3-8b"))).step(Work.of([Segment(1, 1)]))
+    cost = Price(build(read_config("llama-3-8b"))).step(Work.of([StepSegment(1, 1)]))
     assert cost.weight_bytes == pytest.approx(15.01e9, rel=1e-3)
     assert cost.total_flops == pytest.approx(15.0e9, rel=2e-3)
     assert cost.weight_bytes / 2 == pytest.approx(7.505e9, rel=1e-3)
@@ -172,7 +172,7 @@ def forward(model: Model, device: str, logit_rows: list[int]) -> tuple[Tensor, W
     lengths = [9, 4]
     ids_T = torch.arange(13, device=device) % model.vocabulary
     positions_T = torch.cat([torch.arange(n, device=device) for n in lengths])
-    segments = [Segment(n, n) for n in lengths]
+    segments = [StepSegment(n, n) for n in lengths]
     with torch.no_grad():
         logits = model(ids_T, positions_T, Uncached(segments), torch.tensor(logit_rows, device=device))
     return logits, Work.of(segments, model.reaches, len(logit_rows))
@@ -202,14 +202,14 @@ def test_declared_rows_are_rows_seen(family: str, device: str) -> None:
     assert {rows for calls in declared.values() for rows in calls} == {13, 5}
 
 
-SEGMENTS = st.integers(1, 40).flatmap(lambda kv: st.integers(1, kv).map(lambda q: Segment(q, kv)))
+SEGMENTS = st.integers(1, 40).flatmap(lambda kv: st.integers(1, kv).map(lambda q: StepSegment(q, kv)))
 MODELS = {family: build(Fields(values, "config.json")) for family, values in CONFIGS.items()}
 PRICES = {family: Price(model) for family, model in MODELS.items()}
 
 
 @settings(max_examples=80)
 @given(st.sampled_from(sorted(MODELS)), st.lists(SEGMENTS, min_size=1, max_size=5), st.integers(0, 6))
-def test_a_price_is_the_sum_of_its_ops(family: str, segments: list[Segment], rows: int) -> None:
+def test_a_price_is_the_sum_of_its_ops(family: str, segments: list[StepSegment], rows: int) -> None:
     """Ops that are priced as one cost the same, and the groups add up to all ops of the model, field by field."""
     model = MODELS[family]
     work = Work.of(segments, model.reaches, rows)
@@ -228,7 +228,7 @@ def test_a_price_is_the_sum_of_its_ops(family: str, segments: list[Segment], row
 
 @settings(max_examples=50)  # each of which prices every family
 @given(st.lists(SEGMENTS, min_size=1, max_size=3), st.lists(SEGMENTS, min_size=1, max_size=3))
-def test_more_work_never_costs_less(some: list[Segment], more: list[Segment]) -> None:
+def test_more_work_never_costs_less(some: list[StepSegment], more: list[StepSegment]) -> None:
     """A step with further sequences in it reads and computes at least as much, and less than two steps would."""
     for family, model in MODELS.items():
         one, other = (Work.of(segments, model.reaches) for segments in (some, more))

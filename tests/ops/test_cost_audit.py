@@ -17,7 +17,7 @@ from models.covered import check_covered
 from ridgeline.core.models import FAMILIES, Fields, build
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.kv_context import Uncached
-from ridgeline.core.ops.work import ENCODER, Segment, Work
+from ridgeline.core.ops.work import ENCODER, StepSegment, Work
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.scheduler import Limits
 from support.audit import Run, audited, check_attention, check_bytes, check_products, routed
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("torch_only")  # aten sees nothing of our k
 def whole_sequences(model: Model, device: str) -> Run:
     """One forward of three whole sequences, without a cache, with the logits of three rows."""
     lengths = [9, 4, 1]
-    segments = [Segment(n, n) for n in lengths]
+    segments = [StepSegment(n, n) for n in lengths]
     ids_T = torch.arange(14, device=device) % model.vocabulary
     positions_T = torch.cat([torch.arange(n, device=device) for n in lengths])
     with routed(model) as routers, audited(model) as audit, torch.no_grad():
@@ -78,7 +78,7 @@ def shapes_of(model: Model, device: str) -> list[tuple[str, list[torch.Size]]]:
         op.register_forward_hook(note(path))
     ids_T, rows_R = (torch.zeros(count, dtype=torch.int64, device=device) for count in (7, 2))
     with torch.inference_mode():
-        model(ids_T, ids_T, Uncached([Segment(7, 7)]), rows_R)
+        model(ids_T, ids_T, Uncached([StepSegment(7, 7)]), rows_R)
     return shapes
 
 

@@ -25,7 +25,7 @@ from ridgeline.core.ops.norm import RMSNorm
 from ridgeline.core.ops.rotary import AxialRotaryTable, Rope, RotaryTable, rotate
 from ridgeline.core.ops.row_ops import JoinColumns, JoinRows, PaddingRow
 from ridgeline.core.ops.timestep import TimestepSinusoids
-from ridgeline.core.ops.work import AttentionSum, Reach, Work
+from ridgeline.core.ops.work import AttentionPattern, AttentionSum, Work
 
 FP32, BF16 = torch.float32, torch.bfloat16
 LENGTHS = [5, 1, 3]  # rows of each picture
@@ -254,6 +254,6 @@ def test_work_of_whole_sequences() -> None:
     work = Work.whole({"latents": [7, 7], "text": [3, 10]})
     assert work.rows == {"latents": 14, "text": 13}
     assert work.sequences == 2
-    assert work.attention[Reach("full", space="text")].total == AttentionSum(2, 13, 3 * 3 + 10 * 10, 13, 13)
+    assert work.attention[AttentionPattern("full", space="text")].total == AttentionSum(2, 13, 3 * 3 + 10 * 10, 13, 13)
     assert not work.decodes
-    assert math.prod([7, 7]) * 2 == work.attention[Reach("full", space="latents")].total.pairs
+    assert math.prod([7, 7]) * 2 == work.attention[AttentionPattern("full", space="latents")].total.pairs

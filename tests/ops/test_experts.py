@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ridgeline.core.ops.experts import Experts, ExpertSizes
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 
 pytestmark = pytest.mark.usefixtures("torch_only")  # aten sees nothing of our kernels
 UNGATED = {"activation": "relu2", "names": ("up_proj", "down_proj")}
@@ -136,7 +136,7 @@ def test_cost_by_hand(form: dict[str, Any], matrices: int) -> None:
     """Two tokens, one of four experts each: 1.75 experts are read, FLOPs are those of the picks; rows go in and out
     once, and of the columns what each matrix but the last gives, and what the last takes."""
     op = experts(4, 1, **form)
-    cost = op.cost(Work.of([Segment(2, 2)]))
+    cost = op.cost(Work.of([StepSegment(2, 2)]))
     assert cost.flops == {"fp32": 2 * 2 * 1 * matrices * 6 * 5}
     assert cost.weight_bytes == 1.75 * matrices * 6 * 5 * 4
     assert cost.activation_bytes == 2 * (2 * 6 + matrices * 5) * 4

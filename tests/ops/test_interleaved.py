@@ -15,7 +15,7 @@ from ridgeline.core.ops.linear import Linear
 from ridgeline.core.ops.matrix import (
     AdaptedMatrix,
     AdapterRows,
-    LowRank,
+    LoraWeights,
     Matrix,
     MatrixSpec,
     QuantisedMatrix,
@@ -224,7 +224,7 @@ def test_adapters_leave_a_matrix_what_it_is_without_them() -> None:
     bases = [QuantisedMatrix(MatrixSpec(64, outputs, torch.bfloat16), stored) for outputs in (32, 48)]
     for base in bases:
         take_weight(base, torch.randn(base.outputs, 64, generator=torch.Generator().manual_seed(2)).bfloat16())
-    rows, added = AdapterRows(), LowRank(64, 32, 4, 2.0, torch.bfloat16)
+    rows, added = AdapterRows(), LoraWeights(64, 32, 4, 2.0, torch.bfloat16)
     added.fill(rows_of(4, 64, torch.bfloat16).contiguous(), rows_of(32, 4, torch.bfloat16).contiguous())
     adapted = AdaptedMatrix(bases[0], rows)
     adapted.adapt(1, added)

@@ -17,11 +17,11 @@ from torch.nn import functional
 
 from models.configs import CONFIGS
 from ridgeline.backends import backend_of
-from ridgeline.backends.cpu.cpu_attention import PagedAttention, Sequences
+from ridgeline.backends.cpu.cpu_attention import CpuPagedAttention, CpuStepSequences
 from ridgeline.backends.cpu.cpu_backend import CpuBackend
 from ridgeline.backends.cpu.cpu_coverage import fuses
 from ridgeline.backends.cpu.library import Library, library
-from ridgeline.backends.kernel_support import Scoring
+from ridgeline.backends.kernel_support import AttentionScoring
 from ridgeline.core.models import Fields, build
 from ridgeline.core.ops.activation import ActivatedProjections
 from ridgeline.core.ops.backend import REFERENCE
@@ -270,8 +270,10 @@ def test_a_system_that_gives_no_more_memory(kernels: Library, threads: int) -> N
 def test_attention_over_no_keys(kernels: Library) -> None:
     """Queries of an empty input of an encoder get zeros: where there is no block of keys, there is none to cut at."""
     k_PKSD, v_PKSW = normal(1, 1, 16, 32), normal(1, 1, 16, 32)
-    attention = PagedAttention(kernels, 1, Scoring("cross", 0, 1.0, None, None), k_PKSD, v_PKSW, 32, k_PKSD.dtype)
-    sequences, nothing = Sequences([0, 3], [0], [0], [[]]), torch.empty(0, dtype=torch.int64)
+    attention = CpuPagedAttention(
+        kernels, 1, AttentionScoring("cross", 0, 1.0, None, None), k_PKSD, v_PKSW, 32, k_PKSD.dtype
+    )
+    sequences, nothing = CpuStepSequences([0, 3], [0], [0], [[]]), torch.empty(0, dtype=torch.int64)
 
     def call() -> bool:
         kernels.threads(2)

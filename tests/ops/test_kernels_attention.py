@@ -16,7 +16,7 @@ from ridgeline.backends.cpu.library import Library
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.rotary import Rope, RotaryTable
 from ridgeline.core.ops.rotary import rotate as rotate_by_torch
-from ridgeline.core.ops.work import CAUSAL, CROSS, Reach
+from ridgeline.core.ops.work import CAUSAL, CROSS, AttentionPattern
 from support.kernels import SETS, back_to_the_best
 from support.paged import Case, Inputs, Native, by_torch, close, sequence, steps
 
@@ -28,7 +28,14 @@ def run(kernels: Library, case: Case, sequences: Sequence[Inputs], cuts: Sequenc
     return steps(Native(kernels), case, sequences, cuts)
 
 
-REACHES = [CAUSAL, Reach("window", 1), Reach("window", 100), Reach("chunked", 48), Reach("chunked", 300), CROSS]
+REACHES = [
+    CAUSAL,
+    AttentionPattern("window", 1),
+    AttentionPattern("window", 100),
+    AttentionPattern("chunked", 48),
+    AttentionPattern("chunked", 300),
+    CROSS,
+]
 CASES = st.builds(
     Case,
     heads=st.sampled_from([(1, 1), (2, 1), (1, 2), (3, 3), (2, 4), (1, 5), (1, 7), (1, 16)]),
@@ -69,11 +76,11 @@ PLAIN = Case(heads=(2, 3), dim=128, width=128)
 BITWISE = {
     "fp32": PLAIN,
     "bf16": replace(PLAIN, dtype=torch.bfloat16),
-    "window": replace(PLAIN, reach=Reach("window", 77), dtype=torch.bfloat16),
-    "chunked": replace(PLAIN, reach=Reach("chunked", 90)),
+    "window": replace(PLAIN, reach=AttentionPattern("window", 77), dtype=torch.bfloat16),
+    "chunked": replace(PLAIN, reach=AttentionPattern("chunked", 90)),
     "awkward": Case(heads=(1, 7), dim=72, width=20, softcap=5.0, sinks=True, page_size=4, dtype=torch.bfloat16),
     "int8": replace(PLAIN, stored="int8", dtype=torch.bfloat16),
-    "int8 window": replace(PLAIN, stored="int8", dim=40, reach=Reach("window", 77), page_size=4),
+    "int8 window": replace(PLAIN, stored="int8", dim=40, reach=AttentionPattern("window", 77), page_size=4),
     "fp8": replace(PLAIN, stored="fp8", dim=80, width=96, sinks=True),
     "latent": Case(heads=(1, 16), dim=72, width=64, latent=True, dtype=torch.bfloat16),
 }
@@ -187,4 +194,4 @@ def test_what_the_kernels_do_not_take() -> None:
     spec = PLAIN.op().spec
     assert not attends(Attention(0, 6, spec, bias=lambda distance_xL: distance_xL * 0.1))
     assert not attends(Attention(0, 6, replace(spec, dtype=torch.float16)))
-    assert not attends(Attention(0, 6, replace(spec, reach=Reach("full"))))
+    assert not attends(Attention(0, 6, replace(spec, reach=AttentionPattern("full"))))

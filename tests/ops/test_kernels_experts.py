@@ -19,7 +19,7 @@ from ridgeline.core.ops.matrix import MatrixSpec, QuantisedMatrix
 from ridgeline.core.ops.matrix.operands import Operands
 from ridgeline.core.ops.nonlinearity import ACTIVATIONS, ClampedGate
 from ridgeline.core.ops.number_formats import WeightFormat
-from ridgeline.core.ops.router import Router, RoutingRule
+from ridgeline.core.ops.router import ExpertRouter, RoutingRule
 from support.kernels import SETS
 from support.quantised import take_weight
 
@@ -193,15 +193,15 @@ def test_a_system_that_gives_no_more_memory(kernels: Library, threads: int) -> N
 # -- routers ----------------------------------------------------------------------------------------------------------
 
 
-def router(rule: RoutingRule, inputs: int, count: int, dtype: torch.dtype, *, bias: bool = False) -> Router:
+def router(rule: RoutingRule, inputs: int, count: int, dtype: torch.dtype, *, bias: bool = False) -> ExpertRouter:
     """A router with random weights."""
-    op = Router(MatrixSpec(inputs, count, dtype, bias), rule)
+    op = ExpertRouter(MatrixSpec(inputs, count, dtype, bias), rule)
     for seed, parameter in enumerate(op.parameters()):
         parameter.data.copy_(normal(*parameter.shape, seed=seed) / parameter.shape[-1] ** 0.5)
     return op
 
 
-def routed(op: Router, kernels: Library, x_TI: Tensor) -> tuple[Tensor, Tensor]:
+def routed(op: ExpertRouter, kernels: Library, x_TI: Tensor) -> tuple[Tensor, Tensor]:
     """What the op calls."""
     operands, logits = op.matrix.operands, torch.float32 if op.rule.wide else x_TI.dtype
     assert operands is not None

@@ -7,7 +7,7 @@ import torch
 from transformers.models.ministral3.modeling_ministral3 import get_llama_4_attn_scale
 
 from ridgeline.core.ops.query_scale import QueryScale, QueryScaleTable, ScaledQueries
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 
 POSITIONS = torch.tensor([0, 5, 6, 7, 13, 14, 41, 16_383, 16_384, 262_143, 10_485_759])
 
@@ -42,7 +42,7 @@ def test_queries_are_scaled_row_by_row(dtype: torch.dtype) -> None:
 
 def test_costs_by_hand() -> None:
     """Of 3 rows: 2 heads of 5 numbers, read and written in bf16, and a scale each of 5 operations."""
-    work = Work.of([Segment(3, 7)])
+    work = Work.of([StepSegment(3, 7)])
     queries = ScaledQueries(10, torch.bfloat16).cost(work)
     assert (queries.total_flops, queries.activation_bytes, queries.weight_bytes) == (30, 2 * 30 * 2 + 3 * 4, 0)
     table = QueryScaleTable(QueryScale(0.1, 8)).cost(work)

@@ -10,7 +10,7 @@ from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.recurrence import Recurrence, ShortConvolution
 from ridgeline.core.ops.shard import Shard
 from ridgeline.core.ops.state_space import StateSpace, StateSpaceSizes
-from ridgeline.core.ops.work import RECURRENT, Segment, Work
+from ridgeline.core.ops.work import RECURRENT, StepSegment, Work
 
 SIZES = DeltaSizes(key_heads=2, share=3, key=7, value=5)
 
@@ -103,7 +103,7 @@ def test_sequences_side_by_side_know_nothing_of_each_other() -> None:
     op = filled(OPS["delta rule"]())
     lengths = (70, 1, 8)
     rows = tuple(x[0] for x in rows_of(op, 1, sum(lengths)))
-    ours = Uncached([Segment(n, n) for n in lengths]).recur(op, rows)
+    ours = Uncached([StepSegment(n, n) for n in lengths]).recur(op, rows)
     for part, own in zip(
         torch.split(ours, lengths), zip(*(torch.split(x, lengths) for x in rows), strict=True), strict=True
     ):
@@ -135,7 +135,7 @@ def test_the_cost_of_the_delta_rule_by_hand(q_len: int, kv_len: int) -> None:
     strict = sum(later != earlier for later, earlier in pairs)
     flops = 2 * (s.key_heads * s.key + s.value_heads * s.value) * (len(pairs) + strict)
     flops += q_len * 3 * 2 * s.value_heads * s.key * s.value
-    cost = op.cost(Work.of([Segment(q_len, kv_len)], [RECURRENT]))
+    cost = op.cost(Work.of([StepSegment(q_len, kv_len)], [RECURRENT]))
     assert cost.flops == {"bf16": flops}
     assert cost.kv_write_bytes == 4 * s.value_heads * s.key * s.value
     assert cost.kv_read_bytes == (cost.kv_write_bytes if kv_len > q_len else 0)
@@ -149,7 +149,7 @@ def test_the_cost_of_a_state_space_by_hand(q_len: int) -> None:
     groups, share, head, state = 2, 3, 5, 7
     op = StateSpace(0, StateSpaceSizes(groups, share, head, state), torch.bfloat16, 0.001)
     pairs = {1: 1, 65: 64 * 65 // 2 + 1}[q_len]
-    cost, heads = op.cost(Work.of([Segment(q_len, 100)], [RECURRENT])), groups * share
+    cost, heads = op.cost(Work.of([StepSegment(q_len, 100)], [RECURRENT])), groups * share
     assert cost.flops == {"bf16": 2 * pairs * (groups * state + heads * head) + q_len * 2 * 2 * heads * state * head}
     assert cost.kv_read_bytes == cost.kv_write_bytes == 4 * heads * state * head
     assert cost.activation_bytes == 2 * q_len * (2 * heads * head + 2 * groups * state + heads)
@@ -157,4 +157,4 @@ def test_the_cost_of_a_state_space_by_hand(q_len: int) -> None:
 
 def test_decode_steps_are_their_segments() -> None:
     contexts = [1, 7, 64, 3]
-    assert Work.decode(contexts, [RECURRENT]) == Work.of([Segment(1, n) for n in contexts], [RECURRENT])
+    assert Work.decode(contexts, [RECURRENT]) == Work.of([StepSegment(1, n) for n in contexts], [RECURRENT])

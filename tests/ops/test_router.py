@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ridgeline.core.ops.matrix import MatrixSpec
-from ridgeline.core.ops.router import Router, RoutingRule, SharedGate
+from ridgeline.core.ops.router import ExpertRouter, RoutingRule, SharedGate
 
 pytestmark = pytest.mark.usefixtures("torch_only")
 EXPERTS, TOKENS = 12, 40
@@ -72,7 +72,7 @@ def test_sigmoids_that_are_1_do_not_hide_who_is_best() -> None:
 
 def test_a_router_costs_its_product_and_reads_its_correction() -> None:
     """By hand: three rows of 7 numbers, 5 experts, 2 picks; and the dtype of what leaves, on meta as with numbers."""
-    router = Router(MatrixSpec(7, 5, torch.float32), RoutingRule(2, corrected=True, wide=True))
+    router = ExpertRouter(MatrixSpec(7, 5, torch.float32), RoutingRule(2, corrected=True, wide=True))
     cost = router.cost_of(3)
     assert (cost.flops, cost.weight_bytes) == ({"fp32": 2 * 3 * 7 * 5}, (7 * 5 + 5) * 4)
     assert cost.activation_bytes == 3 * (7 * 4 + 2 * (4 + 8))

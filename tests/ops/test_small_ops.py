@@ -13,17 +13,17 @@ from transformers.models.llama4.modeling_llama4 import Llama4TextL2Norm
 
 from ridgeline.core.ops.activation import ActivatedProjections
 from ridgeline.core.ops.embedding import Embedding
-from ridgeline.core.ops.linear import Head, Linear, Projections
+from ridgeline.core.ops.linear import Linear, LMHead, Projections
 from ridgeline.core.ops.matrix import MatrixSpec
 from ridgeline.core.ops.nonlinearity import ACTIVATIONS
 from ridgeline.core.ops.norm import AddLayerNorm, AddRMSNorm, LayerNorm, RMSNorm, UnweightedRMSNorm
 from ridgeline.core.ops.number_formats import WeightFormat, weight_format_named
-from ridgeline.core.ops.stored_module import Stored
+from ridgeline.core.ops.stored_module import StoredModule
 
 FP32 = torch.float32
 
 
-def filled(op: Stored, **tensors: Tensor) -> Stored:
+def filled(op: StoredModule, **tensors: Tensor) -> StoredModule:
     """An op whose parameters, or whose matrix's, are these."""
     for name, tensor in tensors.items():
         setattr(getattr(op, "matrix", op), name, nn.Parameter(tensor, requires_grad=False))
@@ -58,7 +58,7 @@ def test_linear(transposed: bool, bias: bool) -> None:
 
 def test_head_gives_fp32() -> None:
     """Logits of a bf16 model are fp32 numbers, and over the rows that are wanted."""
-    head = filled(Head(MatrixSpec(4, 9, torch.bfloat16)), weight=random(9, 4).bfloat16())
+    head = filled(LMHead(MatrixSpec(4, 9, torch.bfloat16)), weight=random(9, 4).bfloat16())
     logits = head(random(2, 4).bfloat16())
     assert logits.dtype == FP32
     assert logits.shape == (2, 9)

@@ -11,12 +11,12 @@ import torch
 from ridgeline.backends.cuda.cuda_coverage import attends
 from ridgeline.backends.cuda.cuda_pages import CudaPages
 from ridgeline.core.ops.attention import Attention
-from ridgeline.core.ops.forward_batch import Batch
+from ridgeline.core.ops.forward_batch import ForwardBatch
 from ridgeline.core.ops.kv_context import KVContext
 from ridgeline.core.ops.kv_layout import KVGroup, KVSpec
 from ridgeline.core.ops.layer_pages import LayerPages
 from ridgeline.core.ops.rotary import Rope, RotaryTable, rotate
-from ridgeline.core.ops.work import CAUSAL, CROSS, Reach
+from ridgeline.core.ops.work import CAUSAL, CROSS, AttentionPattern
 from support.cards import DEVICE, HAS_CARD, close, needs_triton
 from support.paged import Case, Memory, by_torch, sequence, steps
 
@@ -28,7 +28,7 @@ class Cards:
 
     device = DEVICE
 
-    def context(self, pages: LayerPages, group: KVGroup) -> Callable[[Batch], KVContext]:
+    def context(self, pages: LayerPages, group: KVGroup) -> Callable[[ForwardBatch], KVContext]:
         return CudaPages({0: pages}, [group]).context
 
 
@@ -37,15 +37,17 @@ CASES = {
     "plain": PLAIN,
     "bf16": replace(PLAIN, dtype=torch.bfloat16),
     "one sharer, large pages": Case(heads=(2, 1), dim=64, width=48, page_size=64, scale=0.3),
-    "window of one": replace(PLAIN, reach=Reach("window", 1), page_size=4),
-    "window": replace(PLAIN, reach=Reach("window", 21), heads=(1, 7)),
-    "chunked": replace(PLAIN, reach=Reach("chunked", 24), page_size=1),
+    "window of one": replace(PLAIN, reach=AttentionPattern("window", 1), page_size=4),
+    "window": replace(PLAIN, reach=AttentionPattern("window", 21), heads=(1, 7)),
+    "chunked": replace(PLAIN, reach=AttentionPattern("chunked", 24), page_size=1),
     "soft cap and sinks": replace(PLAIN, softcap=5.0, sinks=True),
-    "sinks, windows, bf16": replace(PLAIN, reach=Reach("window", 30), sinks=True, dtype=torch.bfloat16, heads=(1, 16)),
+    "sinks, windows, bf16": replace(
+        PLAIN, reach=AttentionPattern("window", 30), sinks=True, dtype=torch.bfloat16, heads=(1, 16)
+    ),
     "cross": replace(PLAIN, reach=CROSS),
     "int8": replace(PLAIN, stored="int8"),
     "int8, sinks, bf16": replace(PLAIN, stored="int8", sinks=True, dtype=torch.bfloat16, page_size=4),
-    "fp8": replace(PLAIN, stored="fp8", reach=Reach("window", 23)),
+    "fp8": replace(PLAIN, stored="fp8", reach=AttentionPattern("window", 23)),
 }
 
 
@@ -62,16 +64,16 @@ def test_attention_is_torchs(name: str) -> None:
 
 @pytest.mark.parametrize("stored", ["", "int8"])
 @pytest.mark.parametrize("reach", [CAUSAL, CROSS], ids=["causal", "cross"])
-def test_attention_over_copies_is_torchs(reach: Reach, stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_over_copies_is_torchs(reach: AttentionPattern, stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys and values out of their pages first: chunks that begin within a tile, beside decodes, with sinks and caps;
     and nothing of a neighbour's that is not finite."""
-    from ridgeline.backends.cuda.triton import PagedAttention
+    from ridgeline.backends.cuda.triton import TritonPagedAttention
 
     monkeypatch.setattr("ridgeline.backends.cuda.triton.triton_attention.is_hopper", lambda _: True)
     monkeypatch.setattr("ridgeline.backends.cuda.triton.dense_kv.FEWEST_QUERIES", 2)
     gathered: list[int] = []
-    copying = PagedAttention._gathered
-    monkeypatch.setattr(PagedAttention, "_gathered", lambda *own: gathered.append(1) or copying(*own))
+    copying = TritonPagedAttention._gathered
+    monkeypatch.setattr(TritonPagedAttention, "_gathered", lambda *own: gathered.append(1) or copying(*own))
     case = Case(
         heads=(2, 3), dim=64, width=64, dtype=torch.bfloat16, reach=reach, stored=stored, softcap=20.0, sinks=True
     )
@@ -99,7 +101,7 @@ def test_prompts_of_many_sequences_find_their_tiles(copied: bool, monkeypatch: p
 
 def test_what_is_attended_over_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Long chunks in bf16 on a card with a copy engine, where all keys are looked at and there is room for them."""
-    from ridgeline.backends.cuda.triton import Several
+    from ridgeline.backends.cuda.triton import PrefillSequences
 
     monkeypatch.setattr("ridgeline.backends.cuda.triton.triton_attention.is_hopper", lambda _: True)
     case = Case(heads=(2, 2), dim=128, width=128, dtype=torch.bfloat16)
@@ -108,14 +110,14 @@ def test_what_is_attended_over_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     def copies(queries: int = 768, rows: int = 1024, **other: object) -> bool:
         own = replace(case, **other)  # type: ignore[arg-type]
         kernel = CudaPages({0: Memory(Cards(), own, 1).store}, []).kernel(own.op())
-        return kernel._copies(Several(none, none, none, none, none, none, queries, queries, rows))
+        return kernel._copies(PrefillSequences(none, none, none, none, none, none, queries, queries, rows))
 
     assert copies()
     assert copies(reach=CROSS)
     assert copies(rows=1 << 18)
     assert not copies(rows=(1 << 18) + 128)
     assert not copies(queries=767)
-    assert not copies(reach=Reach("window", 512))
+    assert not copies(reach=AttentionPattern("window", 512))
     assert not copies(dtype=torch.float32)
     assert not copies(dim=96)
     monkeypatch.setattr("ridgeline.backends.cuda.triton.triton_attention.is_hopper", lambda _: False)
@@ -132,7 +134,7 @@ def test_long_sequences_are_cut_into_parts() -> None:
 
 def test_what_is_not_there_is_left_alone() -> None:
     """A row at no slot writes nothing, one of length 0 gives nothing that is not finite."""
-    from ridgeline.backends.cuda.triton import One, Seen
+    from ridgeline.backends.cuda.triton import DecodeSequences, GpuStepSequences
 
     case = Case(heads=(2, 2), dim=16, width=16)
     memory, own = Memory(Cards(), case, 2), sequence(case, 3, 0)
@@ -145,15 +147,15 @@ def test_what_is_not_there_is_left_alone() -> None:
     assert torch.equal(memory.store.k.nan_to_num(7), before.nan_to_num(7))
     zeros = torch.zeros(2, dtype=torch.int32, device=DEVICE)
     rows = torch.arange(2, dtype=torch.int32, device=DEVICE)
-    found = kernel.attend(Seen(zeros, One(zeros, zeros, rows), None), q_THD)
+    found = kernel.attend(GpuStepSequences(zeros, DecodeSequences(zeros, zeros, rows), None), q_THD)
     assert torch.equal(found, torch.zeros_like(found))
 
 
-@pytest.mark.parametrize("reach", [CAUSAL, Reach("window", 5), Reach("chunked", 8)], ids=str)
-def test_rows_of_nothing_are_zeros(reach: Reach) -> None:
+@pytest.mark.parametrize("reach", [CAUSAL, AttentionPattern("window", 5), AttentionPattern("chunked", 8)], ids=str)
+def test_rows_of_nothing_are_zeros(reach: AttentionPattern) -> None:
     """A step in a larger bucket: sequences that are not there, rows that are nobody's, more tiles than rows want; the
     rows of all others are as without."""
-    from ridgeline.backends.cuda.triton import One, Seen, Several
+    from ridgeline.backends.cuda.triton import DecodeSequences, GpuStepSequences, PrefillSequences
 
     case = replace(PLAIN, reach=reach)
     memory, cut = Memory(Cards(), case, 12), (21, 1, 70)
@@ -166,14 +168,16 @@ def test_rows_of_nothing_are_zeros(reach: Reach) -> None:
         return torch.tensor(numbers, dtype=torch.int32, device=DEVICE)
 
     nothing, lengths, starts = 67, (cut[0], cut[2]), (0, 22)
-    several = Several(
+    several = PrefillSequences(
         ints(begins[0], begins[2], 0, 0), ints(*lengths, 0, 0), ints(*starts, rows, 0), ints(*lengths, nothing, 0),
         ints(0, cut[0], cut[0] + cut[2], cut[0] + cut[2] + nothing), ints(0, 0, 0, 0), 160, 160, 0,
     )  # fmt: skip
-    one = One(ints(begins[1], 0), ints(1, 0), ints(cut[0], -1))
+    one = DecodeSequences(ints(begins[1], 0), ints(1, 0), ints(cut[0], -1))
     q_THD = torch.cat([*(own.q_LHD for own in sequences), sequence(case, nothing, 9).q_LHD]).to(DEVICE)
     found = (
-        CudaPages({0: memory.store}, [memory.group]).kernel(memory.op).attend(Seen(ints(*pages), one, several), q_THD)
+        CudaPages({0: memory.store}, [memory.group])
+        .kernel(memory.op)
+        .attend(GpuStepSequences(ints(*pages), one, several), q_THD)
     )
     assert torch.equal(found[rows:], torch.zeros_like(found[rows:]))
     assert close(found[:rows], wanted, 2e-5)
@@ -210,7 +214,7 @@ def test_what_kernels_for_cards_do_not_read() -> None:
     assert attends(Attention(0, 2, spec))
     assert not attends(Attention(0, 2, spec, bias=lambda distance_xL: distance_xL * 0.1))
     assert not attends(Attention(0, 2, replace(spec, v_dim=0), value_dim=16))
-    assert not attends(Attention(0, 2, replace(spec, reach=Reach("full"))))
+    assert not attends(Attention(0, 2, replace(spec, reach=AttentionPattern("full"))))
     assert not attends(Attention(0, 2, replace(spec, dtype=torch.float16)))
     assert not attends(Attention(0, 2, replace(spec, k_dim=512)))
 

@@ -10,32 +10,34 @@ from ridgeline.core.ops.work import (
     ENCODER_FULL,
     FEW,
     FULL,
+    AttentionPattern,
     AttentionSum,
     AttentionWork,
-    Reach,
-    Segment,
+    StepSegment,
     Work,
 )
 from support.audit import seen_pairs
 
 SIZES = st.integers(1, 70)
 REACHES = (
-    st.sampled_from([CAUSAL, FULL]) | SIZES.map(lambda n: Reach("window", n)) | SIZES.map(lambda n: Reach("chunked", n))
+    st.sampled_from([CAUSAL, FULL])
+    | SIZES.map(lambda n: AttentionPattern("window", n))
+    | SIZES.map(lambda n: AttentionPattern("chunked", n))
 )
 MORE = st.sampled_from([CROSS, ENCODER_FULL])
 SETS = st.sets(REACHES | MORE, min_size=1, max_size=4)
 
 
 @st.composite
-def segments(draw: st.DrawFn) -> Segment:
+def segments(draw: st.DrawFn) -> StepSegment:
     """Sequences of a decoder, some of which look at an encoder that runs in this step or ran in an earlier one."""
     kv_len = draw(st.integers(1, 60))
     encoded = draw(st.just(0) | st.integers(1, 30))
-    return Segment(draw(st.integers(1, kv_len)), kv_len, encoded, encodes=bool(encoded) and draw(st.booleans()))
+    return StepSegment(draw(st.integers(1, kv_len)), kv_len, encoded, encodes=bool(encoded) and draw(st.booleans()))
 
 
 @given(segments(), REACHES | MORE)
-def test_pairs_and_positions_read_of_a_segment(segment: Segment, reach: Reach) -> None:
+def test_pairs_and_positions_read_of_a_segment(segment: StepSegment, reach: AttentionPattern) -> None:
     """The closed forms equal the count; queries and keys are those of the pairs."""
     pairs, asked = seen_pairs(segment, reach), segment.attention(reach)
     assert asked.pairs == len(pairs)
@@ -48,7 +50,9 @@ def test_pairs_and_positions_read_of_a_segment(segment: Segment, reach: Reach) -
 @given(
     st.lists(segments(), max_size=6), st.sets(REACHES | MORE, min_size=1, max_size=4), st.none() | st.integers(0, 50)
 )
-def test_work_is_the_sum_of_its_segments(parts: list[Segment], reaches: set[Reach], logit_rows: int | None) -> None:
+def test_work_is_the_sum_of_its_segments(
+    parts: list[StepSegment], reaches: set[AttentionPattern], logit_rows: int | None
+) -> None:
     """By reach and query-length class, and the rows beside them."""
     work = Work.of(parts, reaches, logit_rows)
     assert work.tokens == sum(s.q_len for s in parts)
@@ -69,33 +73,41 @@ def test_work_is_the_sum_of_its_segments(parts: list[Segment], reaches: set[Reac
 @given(
     st.lists(segments(), max_size=5), st.lists(segments(), max_size=5), st.sets(REACHES | MORE, min_size=1, max_size=3)
 )
-def test_works_add_up(ours: list[Segment], theirs: list[Segment], reaches: set[Reach]) -> None:
+def test_works_add_up(ours: list[StepSegment], theirs: list[StepSegment], reaches: set[AttentionPattern]) -> None:
     """The work of two steps is the work of one with the segments of both; of three alike, three times that of one."""
     assert Work.of(ours, reaches) + Work.of(theirs, reaches) == Work.of(ours + theirs, reaches)
     assert Work.of(ours, reaches) * 3 == Work.of(ours * 3, reaches)
 
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 30)), max_size=6), st.sets(REACHES | MORE, min_size=1))
-def test_decode_is_a_segment_of_one_each(contexts: list[tuple[int, int]], reaches: set[Reach]) -> None:
+def test_decode_is_a_segment_of_one_each(contexts: list[tuple[int, int]], reaches: set[AttentionPattern]) -> None:
     """The short cut for simulators."""
-    parts = [Segment(1, context, encoded) for context, encoded in contexts]
+    parts = [StepSegment(1, context, encoded) for context, encoded in contexts]
     quick = Work.decode([context for context, _ in contexts], reaches, [encoded for _, encoded in contexts])
     assert quick == Work.of(parts, reaches)
 
 
 def test_a_prefill_by_hand() -> None:
     """S (S + 1) / 2 pairs; in two chunks the same, and the second reads the first again."""
-    window, chunks = Reach("window", 2), Reach("chunked", 2)
-    assert Segment(5, 5).pairs() == 15
-    assert Segment(3, 3).pairs() + Segment(2, 5).pairs() == 15
-    assert (Segment(3, 3).keys(), Segment(2, 5).keys()) == (3, 5)
-    assert (Segment(5, 5).pairs(window), Segment(2, 5).pairs(window), Segment(2, 5).keys(window)) == (9, 4, 3)
-    assert (Segment(5, 5).pairs(chunks), Segment(2, 5).pairs(chunks), Segment(2, 5).keys(chunks)) == (7, 3, 3)
+    window, chunks = AttentionPattern("window", 2), AttentionPattern("chunked", 2)
+    assert StepSegment(5, 5).pairs() == 15
+    assert StepSegment(3, 3).pairs() + StepSegment(2, 5).pairs() == 15
+    assert (StepSegment(3, 3).keys(), StepSegment(2, 5).keys()) == (3, 5)
+    assert (StepSegment(5, 5).pairs(window), StepSegment(2, 5).pairs(window), StepSegment(2, 5).keys(window)) == (
+        9,
+        4,
+        3,
+    )
+    assert (StepSegment(5, 5).pairs(chunks), StepSegment(2, 5).pairs(chunks), StepSegment(2, 5).keys(chunks)) == (
+        7,
+        3,
+        3,
+    )
 
 
 def test_queries_of_cross_attention_may_outnumber_keys() -> None:
     """Nine queries over two encoder positions: 18 pairs, two positions read."""
-    assert Segment(9, 9, encoded=2).attention(CROSS) == AttentionSum(1, 9, 18, 2, 0)
-    assert Work.of([Segment(9, 9, 2, encodes=True)], {CROSS}).attention[CROSS] == AttentionWork(
+    assert StepSegment(9, 9, encoded=2).attention(CROSS) == AttentionSum(1, 9, 18, 2, 0)
+    assert Work.of([StepSegment(9, 9, 2, encodes=True)], {CROSS}).attention[CROSS] == AttentionWork(
         many=AttentionSum(1, 9, 18, 2, 2)
     )

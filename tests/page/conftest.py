@@ -16,10 +16,10 @@ from ridgeline.core.text import ChatTemplate, ChatTemplates
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import load_engine
-from ridgeline.engine.text_processor import Texts
+from ridgeline.engine.text_processor import TextProcessor
 from ridgeline.learn.page.recorder import INSPECTOR
 from ridgeline.price.devices import load_card
-from ridgeline.server.admission import Queue
+from ridgeline.server.admission import RequestQueue
 from ridgeline.server.http.page_data import PageData
 from ridgeline.server.lifecycle import service_of
 from ridgeline.server.model_loop import ModelLoop
@@ -135,7 +135,7 @@ def slow_steps(server: Running) -> Iterator[None]:
 @contextmanager
 def watched(llm: AsyncLLM, settings: ServerSettings, priced: Mapping[str, str] | None = None) -> Iterator[Running]:
     """A server of an engine with what observes it. priced: the models that its page has a price of, as PageData."""
-    service = service_of(llm, Queue(llm.info, settings), settings)
+    service = service_of(llm, RequestQueue(llm.info, settings), settings)
     watching = of_one(service, service.llm, settings, settings.models[0])
     data = PageData(priced or {}, settings)
     try:
@@ -158,7 +158,7 @@ def tales_server() -> Iterator[Running]:
 def saying(*texts: str, template: str | None = THINKING, name: str = "parrot", **more: Any) -> Iterator[Running]:
     """A server whose model says these texts, one an answer, byte by byte. more: of its settings."""
     templates = None if template is None else ChatTemplates({"default": ChatTemplate(template, TOKENIZER)})
-    texts_of = Texts(TOKENIZER, templates, SamplingParams(temperature=0.0))
+    texts_of = TextProcessor(TOKENIZER, templates, SamplingParams(temperature=0.0))
     llm = AsyncLLM(replace(speaking(*texts), texts=texts_of))
     with watched(llm, ServerSettings(models=(name,), **more)) as up:
         yield up

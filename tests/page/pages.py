@@ -8,12 +8,12 @@ from typing import Any
 
 from page.modules import Modules
 from ridgeline.core.ops.cost import Cost
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.learn.page.device_tables import cards_table
-from ridgeline.price.device import Cache, Copies, Device, Efficiency, Host
+from ridgeline.price.device import Cache, Copies, Device, Efficiency, HostTime
 from ridgeline.price.devices import load_card
 from ridgeline.price.engine_profile import EngineProfile, load_engine
-from ridgeline.price.plan.scenario import Case
+from ridgeline.price.plan.scenario import Scenario
 from ridgeline.price.price import StepPrice
 
 NATIVE = replace(
@@ -31,7 +31,7 @@ NATIVE = replace(
         "linear.many/bf16": Efficiency(2.6e-6, 0.7, 0.9, 0.5, 4.0),
         "attention.paged": Efficiency(5e-6, 0.3, 0.5, 0.0, 2.0, 4e-6),
     },
-    host=Host(5e-5, 2e-6, 3e-6, 1e-7, 1e-12, asked=4e-5, prompts=6e-5),
+    host=HostTime(5e-5, 2e-6, 3e-6, 1e-7, 1e-12, asked=4e-5, prompts=6e-5),
     calibrated=True,
     native=True,
 )
@@ -43,7 +43,7 @@ COPYING = replace(
     rereads=True,
     copies=Copies(3, 1.5, 0.5),
     dequantise={"int4": 0.8, "fp8": 0.9},
-    host=Host(1e-4, 1e-5, 2e-6, 1e-8, 0.0, asked=3e-5, ahead=True, prompts=6e-5),
+    host=HostTime(1e-4, 1e-5, 2e-6, 1e-8, 0.0, asked=3e-5, ahead=True, prompts=6e-5),
 )
 """An engine with every rule that one may have."""
 
@@ -100,7 +100,7 @@ def figures(step: StepPrice) -> list[float]:
     ]  # fmt: skip
 
 
-def drawn(rng: random.Random, encodes: bool = False) -> tuple[list[Segment], int]:
+def drawn(rng: random.Random, encodes: bool = False) -> tuple[list[StepSegment], int]:
     """The segments of a step of up to 40 sequences: decodes, a few positions, chunks of prompts; and its rows of
     logits."""
     segments = []
@@ -109,19 +109,19 @@ def drawn(rng: random.Random, encodes: bool = False) -> tuple[list[Segment], int
         queries = 1 if decodes else rng.choice((1, 1, rng.randint(2, 9), round(2 ** rng.uniform(3, 11))))
         known = rng.choice((0, 1, rng.randint(2, 60), round(2 ** rng.uniform(5, 15))))
         encoded = rng.choice((0, 1, rng.randint(2, 300))) if encodes else 0
-        segments.append(Segment(queries, queries + known, encoded, encodes=encoded > 0 and rng.random() < 0.5))
+        segments.append(StepSegment(queries, queries + known, encoded, encodes=encoded > 0 and rng.random() < 0.5))
     return segments, len(segments) if decodes or rng.random() < 0.5 else rng.randint(0, len(segments))
 
 
-def written(works: Sequence[tuple[list[Segment], int]]) -> list[Any]:
+def written(works: Sequence[tuple[list[StepSegment], int]]) -> list[Any]:
     """As the page takes them."""
     return [[[[s.q_len, s.kv_len, s.encoded, s.encodes] for s in segments], rows] for segments, rows in works]
 
 
 def worst(
     page: Page,
-    case: Case,
-    works: Sequence[tuple[list[Segment], int]],
+    case: Scenario,
+    works: Sequence[tuple[list[StepSegment], int]],
     device: Device,
     engine: EngineProfile,
     ranks: int | None = None,

@@ -12,9 +12,9 @@ from ridgeline.core.checkpoint.source import open_source
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.learn.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
 from ridgeline.learn.page.html_document import exported
-from ridgeline.learn.page.model_tables import Stored
+from ridgeline.learn.page.model_tables import StoredModel
 from ridgeline.price.devices import load_card
-from ridgeline.price.plan import Setup, Workload, make_plan
+from ridgeline.price.plan import Deployment, PlanWorkload, make_plan
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.util.document.humanize import gb, say_gb, say_seconds, three
 from server.conftest import Running
@@ -31,7 +31,7 @@ STILL = {"reduced_motion": "reduce"}
 @pytest.fixture(scope="module")
 def one_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A page with one model in a few ways to store it, as `ridgeline page export` writes it."""
-    ways = [Stored(), Stored("fp8"), Stored(None, None, 2)]
+    ways = [StoredModel(), StoredModel("fp8"), StoredModel(None, None, 2)]
     blocks = {table_name(MODEL, way): table_data(MODEL, MODEL, way) for way in ways}
     path = tmp_path_factory.mktemp("calculator") / "page.html"
     path.write_bytes(exported({MODELS: models_data({MODEL: ways}), CARDS: cards_data(), **blocks}))
@@ -133,8 +133,8 @@ def test_users_on_24_gb_subtraction_by_subtraction(open_page: OpenPage, one_file
 
 def plan_of(users: int) -> Any:
     source = open_source(MODEL)
-    workload = Workload(1500, 1000, users, 1.0, 0.05)
-    return make_plan(source.title, source.config, Setup(load_card("a100-sxm-80gb")), workload, ())
+    workload = PlanWorkload(1500, 1000, users, 1.0, 0.05)
+    return make_plan(source.title, source.config, Deployment(load_card("a100-sxm-80gb")), workload, ())
 
 
 @pytest.mark.parametrize("users", [1, 32])

@@ -12,9 +12,9 @@ from page.test_page_browser import serious
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.learn.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
 from ridgeline.learn.page.html_document import exported
-from ridgeline.learn.page.model_tables import Stored
+from ridgeline.learn.page.model_tables import StoredModel
 from ridgeline.price.devices import load_card
-from ridgeline.price.plan import Setup, Workload, make_plan
+from ridgeline.price.plan import Deployment, PlanWorkload, make_plan
 from ridgeline.util.document.humanize import gb, gib, say_gb, say_gib, say_seconds
 from server.conftest import Running
 
@@ -26,16 +26,16 @@ pytestmark = pytest.mark.page
 STILL = {"reduced_motion": "reduce"}
 MODEL = "qwen3-0.6b"
 FORMATS = (None, "bf16", "fp16", "fp8", "w8a8", "int8", "int4", "int4-g64", "int4-g32", "mxfp4", "nvfp4")
-WAYS = [*map(Stored, FORMATS), *(Stored(None, kv) for kv in ("bf16", "fp16", "fp8", "int8", "nvfp4"))]
+WAYS = [*map(StoredModel, FORMATS), *(StoredModel(None, kv) for kv in ("bf16", "fp16", "fp8", "int8", "nvfp4"))]
 
 
 @pytest.fixture(scope="module")
 def one_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A page with a small model in every format, and another as it is released."""
     blocks = {table_name(MODEL, way): table_data(MODEL, MODEL, way) for way in WAYS}
-    blocks[table_name("gpt2", Stored())] = table_data("gpt2", "gpt2", Stored())
+    blocks[table_name("gpt2", StoredModel())] = table_data("gpt2", "gpt2", StoredModel())
     path = tmp_path_factory.mktemp("input") / "page.html"
-    ways = {MODEL: WAYS, "gpt2": [Stored()]}
+    ways = {MODEL: WAYS, "gpt2": [StoredModel()]}
     path.write_bytes(exported({MODELS: models_data(ways), CARDS: cards_data(), **blocks}))
     return f"{path.as_uri()}#model={MODEL}&card=h100-sxm"
 
@@ -50,11 +50,11 @@ def weights_shown(page: "Page") -> str:
     return (page.locator(".sums .weights td").text_content() or "").removeprefix("−")
 
 
-def figures_of(stored: Stored) -> list[str]:
+def figures_of(stored: StoredModel) -> list[str]:
     """The same of a plan."""
     source = open_source(MODEL)
-    setup = Setup(load_card("h100-sxm"), 1, stored.weights, stored.kv)
-    plan = make_plan(source.title, source.config, setup, Workload(1500, 1000, 1, 1.0, 0.05), ())
+    setup = Deployment(load_card("h100-sxm"), 1, stored.weights, stored.kv)
+    plan = make_plan(source.title, source.config, setup, PlanWorkload(1500, 1000, 1, 1.0, 0.05), ())
     decode = plan.decode
     read = say_gb(gb(decode.weight_bytes + decode.kv_read_bytes))
     seconds = [say_seconds(decode.seconds.floor), say_seconds(decode.seconds.expected)]

@@ -15,7 +15,7 @@ from page.pages import Page
 from ridgeline.cli.main import main
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.learn.page.device_tables import cards_table
-from ridgeline.learn.page.model_tables import Stored, model_table
+from ridgeline.learn.page.model_tables import StoredModel, model_table
 from ridgeline.price.accuracy import NEAR
 from ridgeline.price.devices import load_card
 from ridgeline.price.plan.trust import trust_in
@@ -31,7 +31,7 @@ def calculator(weights: str | None = None, devices: int = 1) -> Page:
     """The modules, with `setting(state)` of Llama-3-8B stored so."""
     page = Page("calc_case.js")
     page.keep("cards", cards_table(map(load_card, ("a100-sxm-80gb", "h100-sxm", "rtx-4090"))))
-    page.keep("written", model_table(open_source("llama-3-8b"), Stored(weights, None, devices)))
+    page.keep("written", model_table(open_source("llama-3-8b"), StoredModel(weights, None, devices)))
     page.run("""
         const {openTable, openCards} = modules["price.js"];
         const {settingOf, commandOf, withContext, contextFor, reachable, trustOf} = modules["calc_case.js"];

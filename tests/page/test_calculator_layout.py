@@ -8,7 +8,7 @@ import pytest
 from page.conftest import OpenPage
 from ridgeline.learn.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
 from ridgeline.learn.page.html_document import exported
-from ridgeline.learn.page.model_tables import Stored
+from ridgeline.learn.page.model_tables import StoredModel
 from ridgeline.price.devices import load_card
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ MODELS_SHOWN = (
 @pytest.fixture(scope="module")
 def catalogue(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A page with models as they are released."""
-    ways = {name: [Stored()] for name in MODELS_SHOWN}
-    blocks = {table_name(name, Stored()): table_data(name, name, Stored()) for name in MODELS_SHOWN}
+    ways = {name: [StoredModel()] for name in MODELS_SHOWN}
+    blocks = {table_name(name, StoredModel()): table_data(name, name, StoredModel()) for name in MODELS_SHOWN}
     path = tmp_path_factory.mktemp("layout") / "page.html"
     path.write_bytes(exported({MODELS: models_data(ways), CARDS: cards_data(), **blocks}))
     return path.as_uri()

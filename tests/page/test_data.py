@@ -6,19 +6,19 @@ import pytest
 
 from page.modules import Modules
 from ridgeline.learn.page.data import models_data, stored_of, table_name, writers
-from ridgeline.learn.page.model_tables import Stored
+from ridgeline.learn.page.model_tables import StoredModel
 
 WAYS = [
-    Stored(),
-    Stored("int4-g64", "fp8"),
-    Stored("fp8+head", None, 8),
-    Stored(devices=2, own_attention=True),
-    Stored("q4_k_m", "int8", 4, own_attention=True),
+    StoredModel(),
+    StoredModel("int4-g64", "fp8"),
+    StoredModel("fp8+head", None, 8),
+    StoredModel(devices=2, own_attention=True),
+    StoredModel("q4_k_m", "int8", 4, own_attention=True),
 ]
 
 
 @pytest.mark.parametrize("stored", WAYS, ids=str)
-def test_a_table_has_one_name(stored: Stored) -> None:
+def test_a_table_has_one_name(stored: StoredModel) -> None:
     """Which says how its model is stored."""
     page = Modules("source.js")
     for model in ("llama-3-8b", "a b/c?d&e=f#%ü"):

@@ -41,7 +41,7 @@ def played() -> Iterator[tuple[dict[str, Any], dict[str, list[Counts]]]]:
 
         def counting(self: Any, message: Any) -> None:
             hear(self, message)
-            if isinstance(message, recordings.Snapshot):
+            if isinstance(message, recordings.EngineSnapshot):
                 counted.setdefault(self._scene.id, []).append(ledger_of(self.engine))
 
         patch.setattr(recordings._Recording, "_hear", counting)

@@ -11,7 +11,7 @@ from page.modules import Modules
 from ridgeline.core.checkpoint.catalogue import CATALOGUE
 from ridgeline.learn.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
 from ridgeline.learn.page.html_document import exported
-from ridgeline.learn.page.model_tables import Stored
+from ridgeline.learn.page.model_tables import StoredModel
 from server.conftest import Running
 
 if TYPE_CHECKING:
@@ -69,8 +69,12 @@ def test_one_that_is_gone_is_asked_for_again(open_page: OpenPage, tales_server: 
 
 
 def test_a_file_says_how_to_export(open_page: OpenPage, tmp_path: Path) -> None:
-    table = table_data("gpt2", "gpt2", Stored())
-    blocks = {MODELS: models_data({"gpt2": [Stored()]}), CARDS: cards_data(), table_name("gpt2", Stored()): table}
+    table = table_data("gpt2", "gpt2", StoredModel())
+    blocks = {
+        MODELS: models_data({"gpt2": [StoredModel()]}),
+        CARDS: cards_data(),
+        table_name("gpt2", StoredModel()): table,
+    }
     path = tmp_path / "page.html"
     path.write_bytes(exported(blocks))
     page = open_page(f"{path.as_uri()}#model=gpt2&input=100&output=100", **STILL).page

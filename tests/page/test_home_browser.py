@@ -12,7 +12,7 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import load_engine
 from ridgeline.learn.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
 from ridgeline.learn.page.html_document import exported
-from ridgeline.learn.page.model_tables import Stored
+from ridgeline.learn.page.model_tables import StoredModel
 from ridgeline.learn.page.recorder import INSPECTOR
 from ridgeline.price.devices import load_card
 from ridgeline.server.model_loop import ModelLoop
@@ -111,8 +111,8 @@ def test_a_file_offers_what_it_holds(
     path = tmp_path_factory.mktemp("home") / "page.html"
 
     def written() -> None:
-        own = {table_name(model, Stored()): table_data(model, model, Stored())}
-        path.write_bytes(exported({MODELS: models_data({model: [Stored()]}), CARDS: cards_data(), **own}))
+        own = {table_name(model, StoredModel()): table_data(model, model, StoredModel())}
+        path.write_bytes(exported({MODELS: models_data({model: [StoredModel()]}), CARDS: cards_data(), **own}))
 
     apart(written)
     one = open_page(path.as_uri(), offline=True, **STILL)

@@ -9,25 +9,25 @@ import pytest
 
 from page.pages import CARDS, ENGINES, NATIVE, Page, opened, put
 from ridgeline.core.checkpoint.source import open_source
-from ridgeline.learn.page.model_tables import Stored, model_table
+from ridgeline.learn.page.model_tables import StoredModel, model_table
 from ridgeline.price.device import Device, HourlyPrice
 from ridgeline.price.engine_profile import EngineProfile
-from ridgeline.price.plan.load_estimate import Serving
+from ridgeline.price.plan.load_estimate import LoadEstimator
 from ridgeline.price.plan.request_phases import Estimate, PhasePrice, decoder_phases, price_phase
-from ridgeline.price.plan.scenario import Case, ModelCache, Workload
+from ridgeline.price.plan.scenario import ModelCache, PlanWorkload, Scenario
 
 SAME = 1e-9
 MODELS = {
-    "llama-3-8b": Stored("fp8"),
-    "qwen3-0.6b": Stored(),
-    "gpt2": Stored("fp32"),
-    "gemma-3-1b": Stored("int8", "fp8"),
-    "gpt-oss-20b": Stored(devices=2),
-    "mixtral-8x7b": Stored("int4"),
-    "nemotron-h-8b": Stored("int4"),
-    "llama-3.2-3b": Stored("int4", "fp8", 2),
-    "t5-small": Stored(),
-    "whisper-tiny": Stored(),
+    "llama-3-8b": StoredModel("fp8"),
+    "qwen3-0.6b": StoredModel(),
+    "gpt2": StoredModel("fp32"),
+    "gemma-3-1b": StoredModel("int8", "fp8"),
+    "gpt-oss-20b": StoredModel(devices=2),
+    "mixtral-8x7b": StoredModel("int4"),
+    "nemotron-h-8b": StoredModel("int4"),
+    "llama-3.2-3b": StoredModel("int4", "fp8", 2),
+    "t5-small": StoredModel(),
+    "whisper-tiny": StoredModel(),
 }
 PRICE = HourlyPrice(2.5, "2026-11", "a test")
 
@@ -76,9 +76,9 @@ def phase(of: PhasePrice) -> list[Any]:
     ]  # fmt: skip
 
 
-def planned(case: Case, workload: Workload, users: int) -> list[Any]:
+def planned(case: Scenario, workload: PlanWorkload, users: int) -> list[Any]:
     """What Python says of all that the page is asked for."""
-    serving = Serving(case, workload)
+    serving = LoadEstimator(case, workload)
     memory, capacity, some = serving.memory, serving.capacity, serving.load(users)
     prefill, decode = (price_phase(case.price, case.device, each) for each in decoder_phases(case, workload))
     seconds = prefill.seconds + decode.seconds * (workload.output - 1)
@@ -115,14 +115,16 @@ def loaded(of: Any) -> list[float]:
     return [of.users, of.prefill_share, *(figure for estimate in estimates for figure in three(estimate))]
 
 
-def requests(rng: random.Random, models: ModelCache, stored: Stored, count: int) -> Iterator[Workload]:
+def requests(rng: random.Random, models: ModelCache, stored: StoredModel, count: int) -> Iterator[PlanWorkload]:
     """Lengths and steps at random, as the model takes them; short ones are rare, of which memory holds thousands."""
     model = models.case(stored.setup).model
     longest = model.encoder_context if model.encodes else model.context
     found = 0
     while found < count:
         given, output = round(2 ** rng.uniform(5, 13)), rng.choice((1, 2, 3, round(2 ** rng.uniform(2, 11))))
-        workload = Workload(given, output, rng.choice((1, 1, 2, 3, 17)), step_tokens=rng.choice((64, 500, 2048, 8192)))
+        workload = PlanWorkload(
+            given, output, rng.choice((1, 1, 2, 3, 17)), step_tokens=rng.choice((64, 500, 2048, 8192))
+        )
         if given + output <= longest and workload.of(model).tokens <= model.context:
             found += 1
             yield workload
@@ -138,8 +140,8 @@ def setups(
 
 
 def asked_of(
-    rng: random.Random, workload: Workload, card: Device, engine: EngineProfile, share: float
-) -> tuple[Workload, int, dict[str, Any]]:
+    rng: random.Random, workload: PlanWorkload, card: Device, engine: EngineProfile, share: float
+) -> tuple[PlanWorkload, int, dict[str, Any]]:
     """A workload with targets, users that a load is asked of, and both as the page takes them."""
     wanted = dataclasses.replace(
         workload,
@@ -161,7 +163,9 @@ def alike(some: Any, others: Any) -> bool:
     return bool(some == others)
 
 
-def compare(page: Page, name: str, stored: Stored, shapes: int, each: int, engines: Sequence[EngineProfile]) -> None:
+def compare(
+    page: Page, name: str, stored: StoredModel, shapes: int, each: int, engines: Sequence[EngineProfile]
+) -> None:
     """So many workloads of a model, on so many setups each, hold page and plan to each other."""
     source, rng = open_source(name), random.Random(name)
     models = ModelCache(source.config)
@@ -198,7 +202,7 @@ def test_two_thousand_plans_say_what_python_says(page: Page, name: str) -> None:
 
 def test_a_plan_of_ranks_that_have_requests_of_their_own(page: Page) -> None:
     """What lies between prompts that come to all ranks at once and to one after the other, too."""
-    compare(page, "qwen3-30b-a3b", Stored("fp8", None, 4, own_attention=True), 2, 2, ENGINES[3:])
+    compare(page, "qwen3-30b-a3b", StoredModel("fp8", None, 4, own_attention=True), 2, 2, ENGINES[3:])
 
 
 @pytest.mark.parametrize(
@@ -210,6 +214,6 @@ def test_a_plan_of_ranks_that_have_requests_of_their_own(page: Page) -> None:
     ],
 )
 def test_what_cannot_be_planned_is_said_in_a_line(page: Page, code: str, says: str) -> None:
-    put(page, model_table(open_source("gpt2"), Stored()))
+    put(page, model_table(open_source("gpt2"), StoredModel()))
     with pytest.raises(Exception, match=says):
         page.eval(code)

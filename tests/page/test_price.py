@@ -11,14 +11,14 @@ from hypothesis import settings as example_settings
 from hypothesis import strategies as st
 
 from page.pages import CARDS, COPYING, ENGINES, NATIVE, Page, drawn, opened, put, worst
-from ridgeline.core.checkpoint.source import Component, Source, open_source
+from ridgeline.core.checkpoint.source import Component, ModelSource, open_source
 from ridgeline.core.models import ModelRefused
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.experts import Experts
 from ridgeline.core.ops.norm import RMSNorm
 from ridgeline.learn.page.device_tables import cards_table
-from ridgeline.learn.page.model_tables import FORMAT, Stored, model_table
-from ridgeline.learn.page.op_table import Pool, op_table
+from ridgeline.learn.page.model_tables import FORMAT, StoredModel, model_table
+from ridgeline.learn.page.op_table import LinePool, op_table
 from ridgeline.price.device import Device
 from ridgeline.price.engine_profile import EngineProfile
 from ridgeline.price.plan.scenario import ModelCache
@@ -29,37 +29,37 @@ SAME = 1e-12
 
 # Every sort of op that models which write have, in every way of storing and dividing; those that are built in a moment.
 MODELS = {
-    "llama-3.2-1b": Stored("fp8", "fp8", 8),
-    "llama-2-7b": Stored("int4"),
-    "mistral-7b-v0.3": Stored("q4_k_m"),
-    "qwen2.5-7b": Stored("int8", "int8", 4),
-    "qwen3-0.6b": Stored("fp32"),
-    "gemma-3-1b": Stored("fp16"),
-    "gpt2": Stored("fp32"),
-    "gpt-oss-20b": Stored(),
-    "mixtral-8x7b": Stored("int4", None, 2),
-    "moonlight-16b-a3b": Stored("int8"),
-    "nemotron-h-8b": Stored(),
-    "t5-small": Stored(),
-    "whisper-tiny": Stored("int8", None, 2),
+    "llama-3.2-1b": StoredModel("fp8", "fp8", 8),
+    "llama-2-7b": StoredModel("int4"),
+    "mistral-7b-v0.3": StoredModel("q4_k_m"),
+    "qwen2.5-7b": StoredModel("int8", "int8", 4),
+    "qwen3-0.6b": StoredModel("fp32"),
+    "gemma-3-1b": StoredModel("fp16"),
+    "gpt2": StoredModel("fp32"),
+    "gpt-oss-20b": StoredModel(),
+    "mixtral-8x7b": StoredModel("int4", None, 2),
+    "moonlight-16b-a3b": StoredModel("int8"),
+    "nemotron-h-8b": StoredModel(),
+    "t5-small": StoredModel(),
+    "whisper-tiny": StoredModel("int8", None, 2),
 }
 MORE = {
-    "llama-3-70b": Stored("fp8", "fp8", 8),
-    "llama-3-8b": Stored(),
-    "qwen3-32b-fp8": Stored(devices=2),
-    "qwen3-30b-a3b": Stored("fp8", None, 4),
-    "qwen3-235b-a22b": Stored("nvfp4", "nvfp4", 8),
-    "qwen3-next-80b-a3b": Stored(devices=2),
-    "gemma-3-27b": Stored("int4-g32", "fp8", 2),
-    "gpt-oss-120b": Stored("mxfp4", None, 4),
-    "deepseek-v2": Stored("fp8", None, 8),
-    "deepseek-v3": Stored("int4", "fp8", 8),
-    "llama-4-scout-17b-16e": Stored("int4", "fp8"),
-    "nemotron-3-nano-30b-a3b": Stored("fp8", None, 2),
-    "phi-4": Stored("w8a8"),
-    "command-r7b": Stored("int4+head"),
-    "minimax-m2": Stored("fp8", None, 4),
-    "olmo-2-7b": Stored("bf16", "fp8"),
+    "llama-3-70b": StoredModel("fp8", "fp8", 8),
+    "llama-3-8b": StoredModel(),
+    "qwen3-32b-fp8": StoredModel(devices=2),
+    "qwen3-30b-a3b": StoredModel("fp8", None, 4),
+    "qwen3-235b-a22b": StoredModel("nvfp4", "nvfp4", 8),
+    "qwen3-next-80b-a3b": StoredModel(devices=2),
+    "gemma-3-27b": StoredModel("int4-g32", "fp8", 2),
+    "gpt-oss-120b": StoredModel("mxfp4", None, 4),
+    "deepseek-v2": StoredModel("fp8", None, 8),
+    "deepseek-v3": StoredModel("int4", "fp8", 8),
+    "llama-4-scout-17b-16e": StoredModel("int4", "fp8"),
+    "nemotron-3-nano-30b-a3b": StoredModel("fp8", None, 2),
+    "phi-4": StoredModel("w8a8"),
+    "command-r7b": StoredModel("int4+head"),
+    "minimax-m2": StoredModel("fp8", None, 4),
+    "olmo-2-7b": StoredModel("bf16", "fp8"),
 }
 WORKS, CARDS_EACH = 160, 5
 assert (len(MODELS) * CARDS_EACH - 2) * WORKS >= 10_000  # two models are stored otherwise on one of the cards
@@ -87,7 +87,7 @@ def test_a_step_of_a_large_model_costs_and_takes_what_python_says(page: Page, na
     compare(page, name, MORE[name])
 
 
-def compare(page: Page, name: str, stored: Stored) -> None:
+def compare(page: Page, name: str, stored: StoredModel) -> None:
     """Hold page and price of steps at random to each other, on every card."""
     source = open_source(name)
     models = ModelCache(source.config)
@@ -115,7 +115,7 @@ def test_a_card_that_has_a_model_otherwise_is_told_from_one_that_computes_in_ano
 
 def test_a_step_of_ranks_that_have_requests_of_their_own(page: Page) -> None:
     """Experts see the rows of all ranks that have some, and so does what joins them."""
-    source, stored = open_source("qwen3-30b-a3b"), Stored(devices=8, own_attention=True)
+    source, stored = open_source("qwen3-30b-a3b"), StoredModel(devices=8, own_attention=True)
     models = ModelCache(source.config)
     put(page, model_table(source, stored, models))
     rng = random.Random(8)
@@ -158,10 +158,10 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
 @given(config=configs(), weights=st.sampled_from([None, "int4", "fp8"]), seed=st.integers(0, 10**6))
 @example_settings(max_examples=25)
 def test_a_step_of_a_model_that_nobody_made(page: Page, config: dict[str, Any], weights: str | None, seed: int) -> None:
-    source = Source("made", None, {"model": Component("made", None, "", fields(config))}, {})  # type: ignore[arg-type]
+    source = ModelSource("made", None, {"model": Component("made", None, "", fields(config))}, {})  # type: ignore[arg-type]
     models, rng = ModelCache(source.config), random.Random(seed)
     try:
-        table = model_table(source, Stored(weights), models)
+        table = model_table(source, StoredModel(weights), models)
     except ModelRefused:
         return
     put(page, table)
@@ -169,7 +169,7 @@ def test_a_step_of_a_model_that_nobody_made(page: Page, config: dict[str, Any], 
     for card, engine in ((CARDS[0], COPYING), (NATIVE, ENGINES[0])):
         if card.kind in table["otherwise"]:
             continue
-        asked = models.case(replace(Stored(weights).setup, device=card))
+        asked = models.case(replace(StoredModel(weights).setup, device=card))
         assert worst(page, asked, works, card, engine) <= SAME
 
 
@@ -178,7 +178,7 @@ def test_a_step_of_a_model_that_nobody_made(page: Page, config: dict[str, Any], 
 
 @pytest.mark.parametrize("change", [{"format": FORMAT + 1}, {"format": None}])
 def test_a_table_of_another_format_is_refused_with_what_makes_it_again(page: Page, change: dict[str, Any]) -> None:
-    table = model_table(open_source("gpt2"), Stored("fp8")) | change
+    table = model_table(open_source("gpt2"), StoredModel("fp8")) | change
     with pytest.raises(Exception, match=r"make it again with `ridgeline page tables gpt2 --weights fp8`"):
         put(page, table)
 
@@ -202,7 +202,7 @@ def test_an_op_that_is_on_no_line_is_an_error_that_names_it() -> None:
     priced = next(each for each in price.ops if isinstance(each.op, RMSNorm))
     broken = replace(priced, op=Squared(16, 1e-5, priced.op.weight.dtype))
     with pytest.raises(ValueError, match=rf"{priced.path} \(Squared\) costs other than a straight line"):
-        op_table(broken, [], Pool())
+        op_table(broken, [], LinePool())
 
 
 def test_experts_without_their_feature_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,15 +210,15 @@ def test_experts_without_their_feature_are_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Experts, "features", ())
     priced = next(each for each in price.ops if isinstance(each.op, Experts))
     with pytest.raises(ValueError, match=r"experts \(Experts\) costs other"):
-        op_table(priced, [], Pool())
+        op_table(priced, [], LinePool())
 
 
 @pytest.mark.parametrize("name", ["bert-base-uncased", "flux.1-schnell"])
 def test_a_model_that_writes_no_text_has_no_table(name: str) -> None:
     with pytest.raises(ValueError, match="writes no text"):
-        model_table(open_source(name), Stored())
+        model_table(open_source(name), StoredModel())
 
 
 def test_one_card_has_no_ranks() -> None:
     with pytest.raises(ValueError, match="give --devices 2 or more"):
-        Stored(own_attention=True)
+        StoredModel(own_attention=True)

@@ -12,11 +12,11 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import load_engine
 from ridgeline.insight.trace.attention_weights import attention_at
 from ridgeline.insight.trace.capture import capture
-from ridgeline.insight.trace.request_trace import Subject, Wanted, trace
+from ridgeline.insight.trace.request_trace import TraceOptions, TraceSubject, trace
 from ridgeline.insight.trace.token_sampling import draws, plain
 from ridgeline.insight.trace.trace_ledger import Ledger
 from ridgeline.learn.page.recorder import record
-from ridgeline.learn.page.request_recording import COLUMNS, Pause, recording
+from ridgeline.learn.page.request_recording import COLUMNS, RecordingTime, recording
 from ridgeline.price.devices import load_card
 
 TEXT = "One day, a </script> bear"
@@ -30,14 +30,14 @@ def llm() -> LLM:
 @pytest.fixture(scope="module")
 def ledger(llm: LLM) -> Ledger:
     params = plain(replace(llm.loaded.defaults, max_tokens=3, seed=4))
-    wanted = Wanted(attention=True, lens=True, memory=True, repeats=3)
-    subject = Subject("tales", TEXT, lambda: llm.encode(TEXT))
+    wanted = TraceOptions(attention=True, lens=True, memory=True, repeats=3)
+    subject = TraceSubject("tales", TEXT, lambda: llm.encode(TEXT))
     return trace(llm, subject, params, load_card("h100-sxm"), wanted, at_hand=False)
 
 
 def recorded(ledger: Ledger, **more: Any) -> dict[str, Any]:
     looks = more.get("draws", []), more.get("attention", [])
-    return recording(ledger, SamplingParams(), *looks, {0, 1}, Pause(0.5, 0.4))
+    return recording(ledger, SamplingParams(), *looks, {0, 1}, RecordingTime(0.5, 0.4))
 
 
 def test_each_op_of_each_step_is_the_ledgers(ledger: Ledger) -> None:

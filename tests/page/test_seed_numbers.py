@@ -10,7 +10,7 @@ import pytest
 from page.pages import Page
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.learn.page.device_tables import cards_table
-from ridgeline.learn.page.model_tables import Stored, model_table
+from ridgeline.learn.page.model_tables import StoredModel, model_table
 from ridgeline.price.devices import load_card
 
 GIB = 2**30
@@ -20,7 +20,7 @@ Asks = Callable[[str, str, str], Any]
 @lru_cache
 def table(name: str) -> Any:
     """A model as it is released."""
-    return model_table(open_source(name), Stored())
+    return model_table(open_source(name), StoredModel())
 
 
 @pytest.fixture(scope="module")

@@ -12,15 +12,15 @@ from page.test_seed_numbers import table
 from ridgeline.core.checkpoint.source import open_source, read_config
 from ridgeline.core.models import build
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.parameter_breakdown import Bill, bill
+from ridgeline.core.models.common.parameter_breakdown import ParameterBreakdown, bill
 from ridgeline.core.ops.experts import Experts
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.core.text.byte_tokenizer import BYTE_SYMBOLS
 from ridgeline.learn.page.device_tables import cards_table
 from ridgeline.price.crossovers import compute_bound_prompt, critical_batch
 from ridgeline.price.device import Device
 from ridgeline.price.devices import load_card
-from ridgeline.price.plan import Plan, Setup, Workload, make_plan
+from ridgeline.price.plan import Deployment, DeploymentPlan, PlanWorkload, make_plan
 from ridgeline.price.price import Price, StepPrice
 from ridgeline.util.document.humanize import say_gb, say_seconds, three
 
@@ -42,16 +42,16 @@ def price(name: str) -> Price:
 
 
 @lru_cache
-def billed(name: str) -> Bill:
+def billed(name: str) -> ParameterBreakdown:
     """Its parameters."""
     return bill(model(name))
 
 
 @lru_cache
-def plan(name: str, card: str, wanted: Workload) -> Plan:
+def plan(name: str, card: str, wanted: PlanWorkload) -> DeploymentPlan:
     """What `ridgeline plan` gives."""
     source = open_source(name)
-    return make_plan(source.title, source.config, Setup(load_card(card)), wanted, ())
+    return make_plan(source.title, source.config, Deployment(load_card(card)), wanted, ())
 
 
 def decode(name: str, card: Device, users: int = 1, context: int = 1) -> StepPrice:
@@ -66,7 +66,7 @@ def floor(name: str, card: Device, work: Work) -> float:
 
 def prompt(name: str, card: Device, length: int) -> tuple[float, float]:
     """Seconds of attention, and of all operations one after the other, none faster than the card."""
-    step = price(name).on(card, Work.of([Segment(length, length)]))
+    step = price(name).on(card, Work.of([StepSegment(length, length)]))
     found = [(row.priced.op.kind, row.time.bound * row.priced.count) for row in step.rows]
     return sum(bound for kind, bound in found if kind == "attention"), step.bound
 
@@ -79,8 +79,8 @@ def one_user() -> dict[str, Any]:
     alone, large = decode(SMALL, A100, context=2).cost, decode(LARGE, H100, context=2).cost  # with the new token
     arithmetic = alone.flops["bf16"] / A100.peak("bf16")
     share = large.flops["bf16"] / H100.peak("bf16") / (large.memory_bytes / H100.bandwidth)
-    held = plan(LARGE, "h100-sxm", Workload(1, 1, 1, 1.0, 0.05)).memory
-    eight = Work.of([Segment(8, 8)])
+    held = plan(LARGE, "h100-sxm", PlanWorkload(1, 1, 1, 1.0, 0.05)).memory
+    eight = Work.of([StepSegment(8, 8)])
     first = floor(SMALL, H100, eight)
     brief, long = prompt(SMALL, H100, 8), prompt(SMALL, A100, 1024)
     return {
@@ -105,11 +105,11 @@ def many_users() -> dict[str, Any]:
     llama = price(SMALL)
     few, more = (decode(SMALL, A100, users, 2000).cost for users in (1000, 2000))  # on lines, which have a slope
     slope = (more.flops["bf16"] - few.flops["bf16"]) / (more.memory_bytes - few.memory_bytes)
-    busy = plan(SMALL, "a100-sxm-80gb", Workload(1500, 1000, 32, 1.0, 0.05)).serving.load(32)
+    busy = plan(SMALL, "a100-sxm-80gb", PlanWorkload(1500, 1000, 32, 1.0, 0.05)).serving.load(32)
     small, engine = (
         plan(SMALL, card, wanted).memory
         for card, wanted in (
-            ("rtx-4090", Workload(1999, 1, 1, 1.0, 0.05)), ("h100-sxm", Workload(1024, 1024, 1, 1.0, 0.05)),
+            ("rtx-4090", PlanWorkload(1999, 1, 1, 1.0, 0.05)), ("h100-sxm", PlanWorkload(1024, 1024, 1, 1.0, 0.05)),
         )
     )  # fmt: skip
     never = next(context for context in range(700, 900) if critical_batch(llama, A100, context) is None)
@@ -142,7 +142,7 @@ def keys_and_values() -> dict[str, Any]:
         },
         "kv-cache": {
             "positions": 1000 * 1001 // 2,
-            "without": sum(floor(SMALL, A100, Work.of([Segment(n, n)])) for n in lengths),
+            "without": sum(floor(SMALL, A100, Work.of([StepSegment(n, n)])) for n in lengths),
             "with": sum(floor(SMALL, A100, Work.decode([n])) for n in lengths),
         },
         "linear-with-cache": {"step": read[1999] / read[999], "all": sum(read) / sum(read[:1000])},

@@ -12,7 +12,7 @@ from ridgeline.engine.setup import load_engine
 from ridgeline.insight.bench.bench_export import findings_json
 from ridgeline.learn.page.data import CARDS, MODELS, TRAFFIC, cards_data, models_data, table_data, table_name
 from ridgeline.learn.page.html_document import exported
-from ridgeline.learn.page.model_tables import Stored
+from ridgeline.learn.page.model_tables import StoredModel
 from ridgeline.learn.page.recorded_images import PICTURES, recorded_pictures
 from ridgeline.learn.page.recorder import record
 from ridgeline.learn.page.recordings import RUNS, SCENES, recorded_runs
@@ -29,11 +29,11 @@ def blocks() -> dict[str, Any]:
     card, loaded = load_card("h100-sxm"), load_engine("tales")
     ids = loaded.texts.encode("Once upon a time", loaded.engine.context)
     told = record(loaded, "tales", "Once upon a time", ids, replace(loaded.defaults, seed=1), card, repeats=3)
-    table = table_data(MODEL, MODEL, Stored())
+    table = table_data(MODEL, MODEL, StoredModel())
     return {
-        MODELS: models_data({MODEL: [Stored()]}),
+        MODELS: models_data({MODEL: [StoredModel()]}),
         CARDS: cards_data(),
-        table_name(MODEL, Stored()): table,
+        table_name(MODEL, StoredModel()): table,
         RUNS: recorded_runs(card, SCENES[2:3]),
         PICTURES: recorded_pictures(card, ["a handwritten two"]),
         RECORDED: [json.loads(json.dumps(told))],

@@ -17,12 +17,12 @@ from bench.virtual import MS, tokens
 from page.conftest import apart
 from page.modules import Modules
 from ridgeline.insight.bench.bench_export import findings_json
-from ridgeline.insight.bench.job import Load
+from ridgeline.insight.bench.job import LoadPattern
 from ridgeline.insight.traffic.series import counts_at
 from ridgeline.insight.traffic.slo import parse_slo
 
 SLO = parse_slo("ttft=40ms,tpot=10ms")
-LOAD = job(Load(arrivals="poisson", rate=30.0, requests=150, seed=3))
+LOAD = job(LoadPattern(arrivals="poisson", rate=30.0, requests=150, seed=3))
 RUN, _ = played(LOAD, lambda fields, number: (200, tokens(3, (20 + 7 * number % 53) * MS, 10 * MS)), slo=SLO)
 FOUND = replace(findings(SLO), run=RUN)
 """Of a server that lets some wait longer than others."""

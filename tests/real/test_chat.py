@@ -17,8 +17,8 @@ from real.guided import call_grammar, guided, schema_grammar
 from real.texts import CONVERSATIONS, QUESTION
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.engine.setup import Loaded, load_engine
-from ridgeline.server.admission import Queue
+from ridgeline.engine.setup import LoadedEngine, load_engine
+from ridgeline.server.admission import RequestQueue
 from ridgeline.server.lifecycle import service_of
 from ridgeline.server.server_settings import ServerSettings
 from server.conftest import running
@@ -85,16 +85,16 @@ ASKED: list[Any] = [{"role": "user", "content": "What is the weather in Paris th
 
 
 @pytest.fixture(scope="module")
-def loaded(smollm2: Path, exact_products: None) -> Loaded:
+def loaded(smollm2: Path, exact_products: None) -> LoadedEngine:
     return load_engine(str(smollm2), EngineSettings(kv_bytes=1e9))
 
 
 @pytest.fixture(scope="module")
-def client(loaded: Loaded) -> Iterator[openai.OpenAI]:
+def client(loaded: LoadedEngine) -> Iterator[openai.OpenAI]:
     llm, settings = AsyncLLM(loaded), ServerSettings(models=("smollm2",))
     try:
         with (
-            running(service_of(llm, Queue(llm.info, settings), settings), settings) as up,
+            running(service_of(llm, RequestQueue(llm.info, settings), settings), settings) as up,
             openai.OpenAI(base_url=f"{up.url}/v1", api_key="none", max_retries=0) as client,
         ):
             yield client

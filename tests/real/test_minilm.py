@@ -11,11 +11,11 @@ import pytest
 from real.packages import MINILM
 from real.texts import ALICE, AWKWARD, PROMPTS
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.embedding_llm import Embeddings, similarity
+from ridgeline.engine.embedding_llm import EmbeddingLLM, similarity
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import load_engine
-from ridgeline.server.admission import Queue
+from ridgeline.server.admission import RequestQueue
 from ridgeline.server.lifecycle import service_of
 from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running, running
@@ -45,11 +45,11 @@ def theirs(folder: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def embedder(folder: Path) -> Embeddings:
-    return Embeddings(str(folder), threads=1)
+def embedder(folder: Path) -> EmbeddingLLM:
+    return EmbeddingLLM(str(folder), threads=1)
 
 
-def test_vectors_are_sentence_transformers(theirs: Any, embedder: Embeddings) -> None:
+def test_vectors_are_sentence_transformers(theirs: Any, embedder: EmbeddingLLM) -> None:
     """Sentences and awkward texts run all at once."""
     expected = theirs.encode(TEXTS, batch_size=16)
     found = embedder.embed(TEXTS)
@@ -61,14 +61,14 @@ def test_vectors_are_sentence_transformers(theirs: Any, embedder: Embeddings) ->
 
 
 def test_steps_of_any_size_give_the_same_vectors(theirs: Any, folder: Path) -> None:
-    small = Embeddings(str(folder), EngineSettings(limits=Limits(tokens=64, requests=3)), threads=1)
+    small = EmbeddingLLM(str(folder), EngineSettings(limits=Limits(tokens=64, requests=3)), threads=1)
     sentences = ALICE.split(". ")[:6] + TEXTS[:6]
     for vector, wanted in zip(small.embed(sentences), theirs.encode(sentences), strict=True):
         assert np.abs(vector.values - wanted).max() <= TOLERANCE
     assert small.engine.stats.steps > 3
 
 
-def test_similar_sentences_are_near(theirs: Any, embedder: Embeddings) -> None:
+def test_similar_sentences_are_near(theirs: Any, embedder: EmbeddingLLM) -> None:
     for sentence, near, far in PAIRS:
         one, two, three = (vector.values for vector in embedder.embed([sentence, near, far]))
         assert similarity(one, two) > 0.4 > similarity(one, three)
@@ -76,7 +76,7 @@ def test_similar_sentences_are_near(theirs: Any, embedder: Embeddings) -> None:
         assert similarity(one, two) == pytest.approx(float(wanted), abs=1e-5)
 
 
-def test_the_longest_text_is_whole_and_a_longer_one_is_refused(theirs: Any, embedder: Embeddings) -> None:
+def test_the_longest_text_is_whole_and_a_longer_one_is_refused(theirs: Any, embedder: EmbeddingLLM) -> None:
     """sentence-transformers cuts a text at 256 tokens without a word. Ours says so."""
     words = ALICE.split()
     tokens = [len(theirs.tokenizer.encode(" ".join(words[:count]))) for count in range(150, 260)]
@@ -92,7 +92,7 @@ def test_the_longest_text_is_whole_and_a_longer_one_is_refused(theirs: Any, embe
 def served(folder: Path) -> Iterator[Running]:
     llm, settings = AsyncLLM(load_engine(str(folder))), ServerSettings(models=("minilm",))
     try:
-        with running(service_of(llm, Queue(llm.info, settings), settings), settings) as up:
+        with running(service_of(llm, RequestQueue(llm.info, settings), settings), settings) as up:
             yield up
     finally:
         llm.close()

@@ -21,13 +21,13 @@ from real.ctranslate2 import convert
 from real.packages import WHISPER
 from ridgeline.core.models.families.whisper import FRAMES
 from ridgeline.engine import AsyncLLM
-from ridgeline.engine.encoder_features import Features
-from ridgeline.engine.setup import Loaded, load_engine
-from ridgeline.media.audio.audio_recording import Recording, Samples
+from ridgeline.engine.encoder_features import EncoderFeatures
+from ridgeline.engine.setup import LoadedEngine, load_engine
+from ridgeline.media.audio.audio_recording import AudioRecording, Samples
 from ridgeline.media.audio.mel import HOP, RATE
 from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary, speech_vocabulary
-from ridgeline.media.speech.transcriber import Options, Segment, Transcriber, Transcript
-from ridgeline.server.admission import Queue
+from ridgeline.media.speech.transcriber import Transcriber, Transcript, TranscriptionOptions, TranscriptSegment
+from ridgeline.server.admission import RequestQueue
 from ridgeline.server.lifecycle import service_of
 from ridgeline.server.server_settings import ServerSettings
 from server.conftest import running
@@ -51,12 +51,12 @@ def theirs(folder: Path) -> WhisperForConditionalGeneration:
 
 
 @pytest.fixture(scope="module")
-def loaded(theirs: WhisperForConditionalGeneration, folder: Path) -> Loaded:
+def loaded(theirs: WhisperForConditionalGeneration, folder: Path) -> LoadedEngine:
     return load_engine(str(folder))
 
 
 @pytest.fixture(scope="module")
-def vocabulary(loaded: Loaded, folder: Path) -> SpeechVocabulary:
+def vocabulary(loaded: LoadedEngine, folder: Path) -> SpeechVocabulary:
     vocabulary = speech_vocabulary(str(folder), loaded.tokenizer)
     assert vocabulary is not None
     return vocabulary
@@ -70,7 +70,7 @@ def speech_file(data_dir: Path) -> Path:
 @pytest.fixture(scope="module")
 def speech(speech_file: Path) -> Samples:
     """The samples at 16 kHz."""
-    with Recording(speech_file) as recording:
+    with AudioRecording(speech_file) as recording:
         return recording.window(0, 60 * RATE)
 
 
@@ -87,13 +87,15 @@ def wav(samples: Samples) -> io.BytesIO:
     return file
 
 
-def ours(loaded: Loaded, vocabulary: SpeechVocabulary, sounds: Sequence[Samples], options: Options) -> list[Transcript]:
+def ours(
+    loaded: LoadedEngine, vocabulary: SpeechVocabulary, sounds: Sequence[Samples], options: TranscriptionOptions
+) -> list[Transcript]:
     """Return our transcripts of recordings side by side."""
 
     async def all_of_them() -> list[Transcript]:
         async with AsyncLLM(loaded) as llm:
             transcriber = Transcriber.of(llm, vocabulary)
-            recordings = [Recording(wav(samples), "speech.wav") for samples in sounds]
+            recordings = [AudioRecording(wav(samples), "speech.wav") for samples in sounds]
             return list(await asyncio.gather(*(transcriber.transcribe(each, options) for each in recordings)))
 
     return asyncio.run(all_of_them())
@@ -118,15 +120,19 @@ def heard(theirs: WhisperForConditionalGeneration, folder: Path, samples: Sample
     return segments
 
 
-def text_of(folder: Path, segment: Segment) -> str:
+def text_of(folder: Path, segment: TranscriptSegment) -> str:
     """Return the text of a segment by the tokenizers library alone."""
     return str(Tokenizer.from_file(str(folder / "tokenizer.json")).decode([t for t in segment.tokens if t < 50256]))
 
 
 def test_words_times_and_likelihoods(
-    loaded: Loaded, vocabulary: SpeechVocabulary, theirs: WhisperForConditionalGeneration, folder: Path, speech: Samples
+    loaded: LoadedEngine,
+    vocabulary: SpeechVocabulary,
+    theirs: WhisperForConditionalGeneration,
+    folder: Path,
+    speech: Samples,
 ) -> None:
-    (transcript,) = ours(loaded, vocabulary, [speech], Options())
+    (transcript,) = ours(loaded, vocabulary, [speech], TranscriptionOptions())
     assert (transcript.text, transcript.language) == (WORDS, "en")
     expected = heard(theirs, folder, speech)
     assert [list(each.tokens) for each in transcript.segments] == [each["tokens"].tolist() for each in expected]
@@ -142,10 +148,14 @@ def test_words_times_and_likelihoods(
 
 
 def test_without_timestamps(
-    loaded: Loaded, vocabulary: SpeechVocabulary, theirs: WhisperForConditionalGeneration, folder: Path, speech: Samples
+    loaded: LoadedEngine,
+    vocabulary: SpeechVocabulary,
+    theirs: WhisperForConditionalGeneration,
+    folder: Path,
+    speech: Samples,
 ) -> None:
     """The model writes another comma than with timestamps, as in transformers."""
-    (transcript,) = ours(loaded, vocabulary, [speech], Options(timestamps=False))
+    (transcript,) = ours(loaded, vocabulary, [speech], TranscriptionOptions(timestamps=False))
     inputs = features(folder, speech)
     with torch.inference_mode():
         expected = theirs.generate(**inputs, return_timestamps=False)[0].tolist()
@@ -162,16 +172,20 @@ class WholeFile(Transcriber):
 
     frames_FM: torch.Tensor
 
-    def features(self, samples: Samples, start: int) -> Features:
+    def features(self, samples: Samples, start: int) -> EncoderFeatures:
         """Return the frames of a window, followed by zeros."""
         frames = self.vocabulary.frames
         window_FM = self.frames_FM[start // HOP : start // HOP + frames]
         padded_FM = torch.nn.functional.pad(window_FM, (0, 0, 0, frames - len(window_FM)))
-        return Features.of(padded_FM.reshape(-1, FRAMES * self.vocabulary.bins).numpy())
+        return EncoderFeatures.of(padded_FM.reshape(-1, FRAMES * self.vocabulary.bins).numpy())
 
 
 def test_a_recording_of_several_windows(
-    loaded: Loaded, vocabulary: SpeechVocabulary, theirs: WhisperForConditionalGeneration, folder: Path, speech: Samples
+    loaded: LoadedEngine,
+    vocabulary: SpeechVocabulary,
+    theirs: WhisperForConditionalGeneration,
+    folder: Path,
+    speech: Samples,
 ) -> None:
     """The speech three times, aloud, softly and cut off, with pauses between: 42 seconds."""
     samples = np.concatenate([speech, silence(7), speech * 0.4, silence(5), speech[: 8 * RATE]])
@@ -182,13 +196,13 @@ def test_a_recording_of_several_windows(
         async with AsyncLLM(loaded) as llm:
             transcriber = WholeFile.of(llm, vocabulary)
             transcriber.frames_FM = features(folder, samples)["input_features"][0].T.contiguous()
-            return await transcriber.transcribe(Recording(wav(samples), "speech.wav"), Options())
+            return await transcriber.transcribe(AudioRecording(wav(samples), "speech.wav"), TranscriptionOptions())
 
     transcript = asyncio.run(with_their_features())
     assert [list(each.tokens) for each in transcript.segments] == [each["tokens"].tolist() for each in expected]
     for mine, other in zip(transcript.segments, expected, strict=True):
         assert (mine.start, mine.end) == pytest.approx((float(other["start"]), float(other["end"])), abs=0.001)
-    alone, *others = ours(loaded, vocabulary, [samples, speech, samples], Options())
+    alone, *others = ours(loaded, vocabulary, [samples, speech, samples], TranscriptionOptions())
     assert [each.text for each in alone.segments] == [each.text for each in transcript.segments]
     for mine, other_segment in zip(alone.segments, transcript.segments, strict=True):
         assert (mine.start, mine.end) == pytest.approx((other_segment.start, other_segment.end), abs=0.1)
@@ -197,12 +211,12 @@ def test_a_recording_of_several_windows(
 
 
 def test_the_server_writes_it_down(
-    loaded: Loaded, vocabulary: SpeechVocabulary, speech_file: Path, speech: Samples
+    loaded: LoadedEngine, vocabulary: SpeechVocabulary, speech_file: Path, speech: Samples
 ) -> None:
     """The official client sends the file as it lies there, 44.1 kHz in stereo."""
     llm, settings = AsyncLLM(loaded), ServerSettings(models=("whisper",), upload_bytes=4 << 20)
-    (expected,) = ours(loaded, vocabulary, [speech], Options())
-    service = service_of(llm, Queue(llm.info, settings), settings)
+    (expected,) = ours(loaded, vocabulary, [speech], TranscriptionOptions())
+    service = service_of(llm, RequestQueue(llm.info, settings), settings)
     try:
         with (
             running(service, settings, speech=vocabulary) as up,

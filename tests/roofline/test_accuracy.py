@@ -11,9 +11,9 @@ from types import ModuleType
 import pytest
 
 from ridgeline.core.ops.work import CAUSAL, Work
-from ridgeline.price.plan.load_estimate import Serving
+from ridgeline.price.plan.load_estimate import LoadEstimator
 from ridgeline.price.plan.prompt_queue import PromptQueue
-from ridgeline.price.plan.scenario import Workload
+from ridgeline.price.plan.scenario import PlanWorkload
 from support.planned import LLAMA_3_8B, case
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -220,7 +220,7 @@ def test_users_in_step_have_their_prompts_together(accuracy: ModuleType, length:
     The plan's users are not in step: fewer prompts share a step, so throughput is lower, and first tokens are earlier.
     """
     planned, loops = case(LLAMA_3_8B), sys.modules["accuracy_loop"]
-    serving = Serving(planned, Workload(length, output))
+    serving = LoadEstimator(planned, PlanWorkload(length, output))
     loop = loops.Loop(users, length, output, "prefill first", rounds=4, step_tokens=serving.workload.step_tokens)
     ttft, tpot = loops.replay(loop, planned.price, planned.device)
     load, prompts = serving.load(users), PromptQueue(planned, serving.workload)

@@ -17,7 +17,7 @@ from ridgeline.core.models.common.fields import Fields, ModelRefused
 from ridgeline.core.models.common.parameter_breakdown import bill
 from ridgeline.core.models.registry import missing_for
 from ridgeline.media.diffusion.guidance import guidance_of
-from ridgeline.media.diffusion.pipeline_defaults import Usual, outline
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
 
 NAMES = model_names()
 
@@ -198,7 +198,7 @@ def test_a_pipeline_is_its_release(name: str) -> None:
     assert config is not None
     known = [facts.config for facts in RELEASES_THAT_DRAW.values()] + [facts.config for facts in CLIP_RELEASES.values()]
     assert config.values in known
-    usual = Usual.of(source)
+    usual = PipelineDefaults.of(source)
     geometry = usual.layout.geometry(usual.size, usual.frames)
     assert geometry.tokens > 1000
     assert 1 <= guidance_of(usual.convention, usual.guidance, None).passes(usual.steps) <= 100

@@ -10,7 +10,7 @@ import pytest
 from ridgeline.core.checkpoint.source import read_config
 from ridgeline.core.models import Fields, build
 from ridgeline.core.ops.cost import Cost
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.price.crossovers import (
     balance,
     compute_bound_prompt,
@@ -19,7 +19,7 @@ from ridgeline.price.crossovers import (
 )
 from ridgeline.price.devices import load_card
 from ridgeline.price.physics_guard import beats_floor
-from ridgeline.price.plan import Setup, Workload
+from ridgeline.price.plan import Deployment, PlanWorkload
 from ridgeline.price.plan.scenario import ModelCache
 from ridgeline.price.price import Price
 from support.planned import decode_of, prefill_of
@@ -52,12 +52,12 @@ def test_limit_distance_and_crossings_are_of_one_figure(weights: str | None, kv:
     """fp8 matrices beside bf16 attention: `plan` called a batch compute-bound, 0.8 x over the ridge, and named a larger
     one that would reach it, because the limit counted every format and the others the commonest alone."""
     device = load_card("h100-sxm")
-    case = ModelCache(read_config("qwen3-0.6b")).case(Setup(device, weights=weights, kv=kv))
+    case = ModelCache(read_config("qwen3-0.6b")).case(Deployment(device, weights=weights, kv=kv))
     batch, prompt = critical_batch(case.price, device, 8), compute_bound_prompt(case.price, device)
     assert batch is not None
     assert prompt is not None
     under, over = (decode_of(case, count, 8) for count in (math.ceil(batch) - 1, math.ceil(batch)))
-    shorter, longer = (prefill_of(case, Workload(length, 1, step_tokens=length)) for length in (prompt - 1, prompt))
+    shorter, longer = (prefill_of(case, PlanWorkload(length, 1, step_tokens=length)) for length in (prompt - 1, prompt))
     for below, above in ((under, over), (shorter, longer)):
         assert (below.limit, above.limit) == ("memory", "compute")
         assert below.balance < 1 <= above.balance
@@ -90,7 +90,7 @@ def test_the_prompt_that_is_compute_bound_is_the_shortest() -> None:
     length = compute_bound_prompt(priced, device)
     assert length is not None
     for tokens, bound in ((length, True), (length - 1, False)):
-        cost = priced.step(Work.of([Segment(tokens, tokens)]))
+        cost = priced.step(Work.of([StepSegment(tokens, tokens)]))
         assert (cost.flops["bf16"] / device.peak("bf16") >= cost.memory_bytes / device.bandwidth) == bound
 
 

@@ -4,24 +4,24 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.price.accuracy import METRICS, accuracy_rows
-from ridgeline.price.device import Cache, Copies, Efficiency, Host
+from ridgeline.price.device import Cache, Copies, Efficiency, HostTime
 from ridgeline.price.devices import cards
 from ridgeline.price.engine_profile import (
     DEFAULT_ENGINE,
     EngineProfile,
-    LargeCards,
+    LargeDevices,
     MemoryRule,
     engines,
     load_engine,
     usual_engine,
 )
-from ridgeline.price.interconnect import Curve, Link
+from ridgeline.price.interconnect import Curve, Interconnect
 from ridgeline.price.plan.device_memory import memory_of
-from ridgeline.price.plan.load_estimate import Serving
+from ridgeline.price.plan.load_estimate import LoadEstimator
 from ridgeline.price.plan.prompt_queue import PromptQueue
-from ridgeline.price.plan.scenario import Case, ModelCache, Setup, Workload
+from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload, Scenario
 from support.planned import GIB, LLAMA_3_8B, TINY, TINY_MIXTURE, card, case, decode_of, fields
 
 PUBLISHED = ("vllm-sync", "vllm-v0", "vllm-dp", "gpt-fast", "lmdeploy", "fastertransformer", "other")
@@ -34,9 +34,9 @@ def engine(**changes: object) -> EngineProfile:
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def driven(planned: Case, by: EngineProfile) -> Case:
+def driven(planned: Scenario, by: EngineProfile) -> Scenario:
     """The same case under another engine."""
-    return Case(replace(planned.setup, engine=by), planned.model, planned.price)
+    return Scenario(replace(planned.setup, engine=by), planned.model, planned.price)
 
 
 @pytest.mark.parametrize("name", [*engines(), *PUBLISHED])
@@ -82,10 +82,14 @@ def test_engines_that_plan_takes_begin_with_the_default() -> None:
 def test_all_reduce_goes_by_the_link_and_the_number_of_cards() -> None:
     by = engine(all_reduce={"NVLink": "custom", "pair": "custom", "other": "nccl"})
     for name in ("NVLink 4", "NVLink, cut to 400 GB/s both ways"):
-        assert {by.on(card(link=Link(name, 1e9, {})), n).all_reduce for n in (2, 4, 8)} == {"custom"}
+        assert {by.on(card(link=Interconnect(name, 1e9, {})), n).all_reduce for n in (2, 4, 8)} == {"custom"}
     for name in ("PCIe 5", "xGMI"):
-        assert [by.on(card(link=Link(name, 1e9, {})), n).all_reduce for n in (2, 4, 8)] == ["custom", "nccl", "nccl"]
-    assert engine(all_reduce={"other": "nccl"}).on(card(link=Link("NVLink 4", 1e9, {})), 2).all_reduce == "nccl"
+        assert [by.on(card(link=Interconnect(name, 1e9, {})), n).all_reduce for n in (2, 4, 8)] == [
+            "custom",
+            "nccl",
+            "nccl",
+        ]
+    assert engine(all_reduce={"other": "nccl"}).on(card(link=Interconnect("NVLink 4", 1e9, {})), 2).all_reduce == "nccl"
 
 
 def test_an_all_reduce_takes_as_long_as_the_engines_kernels_do() -> None:
@@ -94,7 +98,7 @@ def test_an_all_reduce_takes_as_long_as_the_engines_kernels_do() -> None:
     both = {"NVLink": "custom", "other": "nccl"}
     seconds = {}
     for name in ("NVLink 4", "PCIe 5"):
-        device = card(link=Link(name, 1e15, curves))
+        device = card(link=Interconnect(name, 1e15, curves))
         planned = driven(case(TINY | {"num_key_value_heads": 8}, device, devices=8), engine(all_reduce=both))
         rows = {row.kind: row for row in decode_of(planned, 1, 10).classes}
         seconds[name] = rows["communication"].expected
@@ -106,7 +110,7 @@ def test_the_host_hides_behind_the_card_or_comes_on_top() -> None:
     alone = decode_of(driven(case(TINY), engine()), 4, 100).seconds
     for overlap in (True, False):
         for step in (alone.expected / 2, alone.expected * 3):
-            by = engine(host=Host(step - 4e-9, 0.0, 1e-9, 0.0, 0.0, overlap))
+            by = engine(host=HostTime(step - 4e-9, 0.0, 1e-9, 0.0, 0.0, overlap))
             phase = decode_of(driven(case(TINY), by), 4, 100)
             whole = max(alone.expected, step) if overlap else alone.expected + step
             assert phase.seconds.expected == pytest.approx(whole)
@@ -115,8 +119,8 @@ def test_the_host_hides_behind_the_card_or_comes_on_top() -> None:
 
 
 def test_what_this_machine_measured_stays() -> None:
-    own = Host(1e-3, 0.0, 0.0, 0.0, 0.0)
-    by = engine(host=Host(5e-3, 0.0, 0.0, 0.0, 0.0, overlap=True))
+    own = HostTime(1e-3, 0.0, 0.0, 0.0, 0.0)
+    by = engine(host=HostTime(5e-3, 0.0, 0.0, 0.0, 0.0, overlap=True))
     assert by.on(card(host=own, calibrated=True)).host == own
     assert by.on(card(calibrated=True)).host == by.on(card()).host == by.host
     assert by.on(by.on(card())) == by.on(card())
@@ -131,7 +135,7 @@ def test_a_kernel_for_each_query_head_reads_shared_keys_from_the_cache(kv_heads:
     kv = 2 * 300 * 3 * 2 * kv_heads * 32 * 2  # layers, positions, sequences, K and V, heads, dim, bytes
     more = decode_of(anew, 3, 300).seconds.expected - decode_of(once, 3, 300).seconds.expected
     assert more == pytest.approx((8 // kv_heads - 1) * kv / 4e12, rel=1e-6)
-    prompt = Work.of([Segment(300, 300)], planned.price.reaches)
+    prompt = Work.of([StepSegment(300, 300)], planned.price.reaches)
     assert once.price.on(once.device, prompt).expected == anew.price.on(anew.device, prompt).expected
 
 
@@ -142,7 +146,7 @@ def test_kernels_that_only_move_a_prompts_rows_read_and_write_them(kv_heads: int
     device = replace(device, efficiency={**device.efficiency, "elementwise": Efficiency(2e-6, 1.0, 0.5)})
     planned = case(TINY | {"num_key_value_heads": kv_heads}, device)
     plain, copying = (driven(planned, engine(copies=copies)) for copies in (None, Copies(3, 1, 2)))
-    prompts = Work.of([Segment(300, 300)] * 2, planned.price.reaches)
+    prompts = Work.of([StepSegment(300, 300)] * 2, planned.price.reaches)
     more = copying.price.on(copying.device, prompts).expected - plain.price.on(plain.device, prompts).expected
     rows = 2 * 600 * (8 + 2 * 2 * kv_heads) * 32 * 2  # read and written, positions, heads, dim, bytes
     assert more == pytest.approx(2 * (3 * 2e-6 + rows / (0.5 * device.bandwidth)), rel=1e-6)
@@ -193,7 +197,7 @@ def test_matrices_of_an_expert_that_are_stored_otherwise_read_slower_on_their_ow
 def test_attention_whole_on_each_card_and_experts_divided() -> None:
     """Two cards with four sequences each: attention's weights whole and its rows those of one card; experts half of
     each, over the rows of both; once a layer rows of both are gathered and scattered."""
-    own = ModelCache(fields(TINY_MIXTURE)).case(Setup(card(), 2, engine=engine(own_attention=True)))
+    own = ModelCache(fields(TINY_MIXTURE)).case(Deployment(card(), 2, engine=engine(own_attention=True)))
     whole = case(TINY_MIXTURE, engine=engine())
     divided = case(TINY_MIXTURE, devices=2, engine=engine())
     assert own.model.kv_specs == whole.model.kv_specs
@@ -209,7 +213,7 @@ def test_attention_whole_on_each_card_and_experts_divided() -> None:
 
 
 def test_a_request_counts_with_its_end_or_with_what_it_has_on_average() -> None:
-    workload = Workload(1000, 1000)
+    workload = PlanWorkload(1000, 1000)
     full, running = (
         memory_of(driven(case(LLAMA_3_8B), engine(admission=how)), workload) for how in ("full", "running")
     )
@@ -224,23 +228,24 @@ def test_a_request_counts_with_its_end_or_with_what_it_has_on_average() -> None:
 
 def test_a_sampler_takes_copies_of_the_logits_or_the_step_takes_more() -> None:
     """fp32 rows of the whole vocabulary, on two cards as on one; a large card takes more requests at once."""
-    rule = replace(RULE, rows=256, large=LargeCards(70e9, "a100", 1024), copies=7.5)
+    rule = replace(RULE, rows=256, large=LargeDevices(70e9, "a100", 1024), copies=7.5)
     for devices in (1, 2):
         planned = driven(case(LLAMA_3_8B, devices=devices), engine(memory=rule))
-        few = memory_of(planned, Workload(8000, 192))
+        few = memory_of(planned, PlanWorkload(8000, 192))
         assert few.logit_rows == 1024
         assert few.sampler == few.activations == 7.5 * 1024 * 128_256 * 4
-    small = memory_of(driven(case(LLAMA_3_8B, card(memory=24e9)), engine(memory=rule)), Workload(1800, 200))
+    small = memory_of(driven(case(LLAMA_3_8B, card(memory=24e9)), engine(memory=rule)), PlanWorkload(1800, 200))
     assert (small.logit_rows, small.sampler) == (256, 7.5 * 256 * 128_256 * 4)
-    wide = memory_of(driven(case(LLAMA_3_8B), engine(memory=rule)), Workload(8000, 192, step_tokens=65_536))
+    wide = memory_of(driven(case(LLAMA_3_8B), engine(memory=rule)), PlanWorkload(8000, 192, step_tokens=65_536))
     assert wide.activations > wide.sampler
     a100 = driven(case(LLAMA_3_8B, card(name="a100-test")), engine(memory=rule))
-    assert memory_of(a100, Workload(8000, 192)).logit_rows == 256
+    assert memory_of(a100, PlanWorkload(8000, 192)).logit_rows == 256
 
 
 def test_the_share_is_of_the_card_or_of_what_is_free() -> None:
     total, free = (
-        memory_of(driven(case(LLAMA_3_8B), engine(memory=replace(RULE, of=of))), Workload()) for of in ("total", "free")
+        memory_of(driven(case(LLAMA_3_8B), engine(memory=replace(RULE, of=of))), PlanWorkload())
+        for of in ("total", "free")
     )
     taken = total.weights + total.activations + total.overhead
     assert total.left == pytest.approx(0.9 * 80e9 - taken)
@@ -256,7 +261,7 @@ def test_the_rule_in_words() -> None:
 
 
 def test_first_tokens_come_between_steady_arrivals_and_marching() -> None:
-    serving = Serving(driven(case(LLAMA_3_8B), engine()), Workload(512, 100))
+    serving = LoadEstimator(driven(case(LLAMA_3_8B), engine()), PlanWorkload(512, 100))
     load = serving.load(64)
     assert load.ttft_marching == PromptQueue(serving.case, serving.workload).one(64)
     assert load.ttft.expected < load.ttft_marching.expected <= serving.together(64).expected
@@ -277,9 +282,9 @@ def test_trust_names_cards_engines_and_metrics_that_there_are() -> None:
 
 
 def test_a_setup_keeps_its_engine_on_another_card() -> None:
-    setup = Setup(card(), engine=load_engine("llama.cpp"))
+    setup = Deployment(card(), engine=load_engine("llama.cpp"))
     assert setup.on(card(name="another")).engine.name == "llama.cpp"
-    assert Setup(card()).engine.name == DEFAULT_ENGINE
+    assert Deployment(card()).engine.name == DEFAULT_ENGINE
 
 
 def test_each_card_has_the_engine_that_is_usual_for_it_where_none_was_chosen() -> None:
@@ -288,7 +293,7 @@ def test_each_card_has_the_engine_that_is_usual_for_it_where_none_was_chosen() -
     assert [usual_engine(device).name for device in (*here, card(), card(kind="cpu"))] == ["ridgeline"] * 2 + [
         "vllm"
     ] * 2
-    usual = Setup(here[1], engine=usual_engine(here[1]), usual=True)
+    usual = Deployment(here[1], engine=usual_engine(here[1]), usual=True)
     assert usual.on(card()).engine.name == DEFAULT_ENGINE
     assert usual.on(card()).on(here[0]).engine.name == "ridgeline"
 
@@ -297,5 +302,5 @@ def test_ridgeline_says_where_it_does_not_run_yet() -> None:
     own, other = load_engine("ridgeline"), load_engine("vllm")
     assert "does not run on such a card yet (cpu alone)" in own.not_on(card())
     assert [own.not_on(card(kind="cpu")), own.not_on(card(calibrated=True)), other.not_on(card())] == ["", "", ""]
-    (note,) = ModelCache(fields(TINY_MIXTURE)).case(Setup(card(), engine=own)).notes
+    (note,) = ModelCache(fields(TINY_MIXTURE)).case(Deployment(card(), engine=own)).notes
     assert note == own.not_on(card())

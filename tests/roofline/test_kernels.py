@@ -18,15 +18,15 @@ from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.backend import REFERENCE
 from ridgeline.core.ops.cost import SOFTCAP_FLOPS, Cost
 from ridgeline.core.ops.experts import Experts
-from ridgeline.core.ops.linear import Multiplies
+from ridgeline.core.ops.linear import MatrixOp
 from ridgeline.core.ops.number_formats import INT8, NVFP4
 from ridgeline.core.ops.op import Launch, Op
-from ridgeline.core.ops.router import Router
-from ridgeline.core.ops.work import TOKENS, Segment, Work
-from ridgeline.price.device import Cache, Device, Efficiency, Host
+from ridgeline.core.ops.router import ExpertRouter
+from ridgeline.core.ops.work import TOKENS, StepSegment, Work
+from ridgeline.price.device import Cache, Device, Efficiency, HostTime
 from ridgeline.price.op_time import op_seconds
 from ridgeline.price.price import Price, traced_calls
-from ridgeline.price.slowdown import Pace
+from ridgeline.price.slowdown import Slowdown
 from support.wall_models import wall_model
 
 CPU = priced_backend("cpu")
@@ -40,7 +40,7 @@ MODELS = ("qwen3-0.6b", "gpt2", "mistral-7b-v0.3", "qwen3-30b-a3b")
 
 
 def work_of(model: Model, step: Sequence[tuple[int, int]]) -> Work:
-    return Work.of([Segment(q, kv) for q, kv in step], model.reaches)
+    return Work.of([StepSegment(q, kv) for q, kv in step], model.reaches)
 
 
 def of_rows(op: Op, rows: int) -> tuple[Launch, ...]:
@@ -51,7 +51,7 @@ def of_rows(op: Op, rows: int) -> tuple[Launch, ...]:
 def lane_sums(op: Op, rows: int) -> float:
     """What our products do beside the cost: three instructions for each output and 1,024 inputs of it, of 64 FLOPs in
     bf16 and 32 in fp32."""
-    if not isinstance(op, Multiplies) or any(own.operands is None for own in op.matrices):
+    if not isinstance(op, MatrixOp) or any(own.operands is None for own in op.matrices):
         return 0.0
     return sum(
         rows * own.outputs * math.ceil(own.inputs / 1024) * 3 * {2: 64.0, 4: 32.0}[own.spec.dtype.itemsize]
@@ -119,22 +119,22 @@ def test_a_recorded_step_is_priced_as_one() -> None:
     that does not run our kernels, has none of that."""
     price = Price(build(read_config("qwen3-0.6b")))
     constants = {"default": Efficiency(1.0, 1.0, 1.0, recorded=0.01)}
-    card = device(efficiency=constants, host=Host(0.0, 10.0, 0.0, 0.0, 0.0, asked=5.0), native=True)
+    card = device(efficiency=constants, host=HostTime(0.0, 10.0, 0.0, 0.0, 0.0, asked=5.0), native=True)
     torch = dataclasses.replace(card, native=False)
     calls = len(price.calls)
     attends = sum(priced.count for priced in price.ops if priced.op.kind == "attention")
 
-    def expected(on: Device, *segments: Segment) -> float:
+    def expected(on: Device, *segments: StepSegment) -> float:
         return price.on(on, Work.of(segments, price.reaches)).expected
 
-    one, chunk = Segment(1, 40), Segment(2, 40)
+    one, chunk = StepSegment(1, 40), StepSegment(2, 40)
     assert expected(card, one) == pytest.approx((calls + attends) * 0.01, rel=0.05)
     assert expected(card, *[one] * 64) == pytest.approx((calls + attends) * 0.01, rel=0.1)
     asked = (calls + attends) + 10 * calls + 5
     for step in ([one] * 65, [one, chunk], [chunk]):
         assert expected(card, *step) == pytest.approx(asked, rel=0.01)
     for queries, recorded in ((2, True), (64, True), (65, False)):  # of a sequence, a guess or more among them
-        guessing = Work.of([Segment(queries, 80)], price.reaches, queries)
+        guessing = Work.of([StepSegment(queries, 80)], price.reaches, queries)
         assert price.recorded(card, guessing) == recorded
         seconds = (calls + attends) * 0.01 if recorded else asked
         assert price.on(card, guessing).expected == pytest.approx(seconds, rel=0.1)
@@ -147,7 +147,7 @@ def test_a_mixture_is_one_call_of_ours() -> None:
     """Of all its experts, of a class by the rows that each has, and by their codes; its router is a product. Experts in
     a format that does not run are torch's, a call each."""
     model = build(read_config("qwen3-30b-a3b"))
-    (experts, *_), (router, *_) = ([op for _, op in model.ops() if isinstance(op, c)] for c in (Experts, Router))
+    (experts, *_), (router, *_) = ([op for _, op in model.ops() if isinstance(op, c)] for c in (Experts, ExpertRouter))
     for rows, name in ((1, "one"), (8, "one"), (64, "few"), (2048, "many")):
         (kernel,) = of_rows(experts, rows)
         assert (kernel.name, kernel.calls, kernel.cost) == (f"experts.{name}", 1, experts.cost_of(rows))
@@ -183,8 +183,8 @@ def device(**more: object) -> Device:
 def test_a_machine_that_is_disturbed_takes_as_long_as_its_pace_says() -> None:
     """What a roof explains by the pace of the roof, the rest by that of launches; a machine that knows no other pace
     is itself."""
-    own, pace = Efficiency(1e-6, 0.4, 0.7, blend=8.0, recorded=1e-7), Pace(1.5, 1.1, 1.2)
-    quiet = device(efficiency={"default": own}, host=Host(1e-4, 1e-5, 2e-6, 3e-7, 4e-12, asked=5e-5, prompts=6e-5))
+    own, pace = Efficiency(1e-6, 0.4, 0.7, blend=8.0, recorded=1e-7), Slowdown(1.5, 1.1, 1.2)
+    quiet = device(efficiency={"default": own}, host=HostTime(1e-4, 1e-5, 2e-6, 3e-7, 4e-12, asked=5e-5, prompts=6e-5))
     slowed = replace(quiet, disturbed=pace).as_disturbed()
     found = slowed.efficiency["default"]
     for recorded in (False, True):
@@ -194,7 +194,7 @@ def test_a_machine_that_is_disturbed_takes_as_long_as_its_pace_says() -> None:
             seconds = launch * 1.5 + (alone - launch) * pace.of(alone - launch, compute, memory)
             assert found.seconds(2, compute, memory, recorded=recorded) == pytest.approx(seconds)
     assert slowed.host is not None
-    expected = Host(1.5e-4, 1.5e-5, 3e-6, 4.5e-7, 6e-12, asked=7.5e-5, prompts=9e-5)
+    expected = HostTime(1.5e-4, 1.5e-5, 3e-6, 4.5e-7, 6e-12, asked=7.5e-5, prompts=9e-5)
     assert dataclasses.astuple(slowed.host) == pytest.approx(dataclasses.astuple(expected))
     assert "50%" in slowed.sources["disturbed"]
     assert slowed.as_disturbed() is slowed
@@ -217,7 +217,7 @@ def test_the_most_particular_constants_are_used() -> None:
 def test_further_calls_cost_their_share_of_a_launch() -> None:
     model = build(read_config("qwen3-0.6b"))
     attention = next(op for _, op in model.ops() if op.kind == "attention")
-    work = Work.of([Segment(4, 4)] * 10, model.reaches)
+    work = Work.of([StepSegment(4, 4)] * 10, model.reaches)
     kernels = attention.launches(work)
     cards = [device(efficiency={"default": Efficiency(2.0, 1.0, 1.0, again=again)}) for again in (0.0, 0.5, 1.0)]
     fused, warm, each = (op_seconds(attention.cost(work), kernels, card, 0).expected for card in cards)
@@ -234,10 +234,10 @@ def test_the_blend_joins_the_roofs() -> None:
 
 def test_what_lies_between_ops_is_priced_where_it_is_known() -> None:
     price = Price(build(read_config("qwen3-0.6b")))
-    work = Work.of([Segment(3, 3), Segment(1, 8)], price.reaches)
+    work = Work.of([StepSegment(3, 3), StepSegment(1, 8)], price.reaches)
     cache = Cache("L3", 5e6, 2e11)
     plain = device(efficiency={"default": Efficiency(0, 1, 1)}, caches=(cache,))
-    with_host = dataclasses.replace(plain, host=Host(1.0, 0.1, 0.01, 0.001, 1e-6))
+    with_host = dataclasses.replace(plain, host=HostTime(1.0, 0.1, 0.01, 0.001, 1e-6))
     host = 1.0 + 0.1 * len(price.calls) + 0.01 * 2 + 0.001 * 4 + 1e-6 * 5e6
     assert price.on(with_host, work).host == pytest.approx(host)
     assert price.on(with_host, work).expected == pytest.approx(price.on(plain, work).expected + host)
@@ -248,7 +248,7 @@ def test_ops_of_an_encoder_cost_the_host_nothing_where_it_does_not_run() -> None
     """Those are in each of two layers norm, projections, attention, output, norm and the MLP's two, around them tokens,
     positions and a norm; and in each of the decoder's two layers the keys and values of the encoder."""
     price = Price(wall_model("encoder-decoder"))
-    on = device(efficiency={"default": Efficiency(0, 1, 1)}, host=Host(0.0, 1.0, 0.0, 0.0, 0.0))
-    encodes = price.on(on, Work.of([Segment(1, 4, 3, encodes=True)], price.reaches)).host
+    on = device(efficiency={"default": Efficiency(0, 1, 1)}, host=HostTime(0.0, 1.0, 0.0, 0.0, 0.0))
+    encodes = price.on(on, Work.of([StepSegment(1, 4, 3, encodes=True)], price.reaches)).host
     assert encodes == len(price.calls)
     assert price.on(on, Work.decode([4], price.reaches, [3])).host == encodes - 2 * 7 - 3 - 2

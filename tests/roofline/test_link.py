@@ -7,7 +7,7 @@ import pytest
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.price.devices import cards, load_card
-from ridgeline.price.interconnect import Curve, Link, straight
+from ridgeline.price.interconnect import Curve, Interconnect, straight
 from ridgeline.price.op_time import communication_seconds
 
 CARDS = {device.name: device for device in cards()}
@@ -15,7 +15,7 @@ LINKED = [name for name, device in CARDS.items() if device.link]
 KIB, MIB = 1024.0, 1024.0**2
 
 
-def link_of(name: str) -> Link:
+def link_of(name: str) -> Interconnect:
     link = CARDS[name].link
     assert link is not None
     return link
@@ -101,7 +101,7 @@ def test_nothing_reduces_faster_than_the_link_carries_it(name: str) -> None:
 
 
 def test_counts_between_two_known_ones_are_on_a_line_of_log2() -> None:
-    link = Link("x", 1e9, {"custom": {2: straight(10e-6, 1e12), 8: straight(30e-6, 1e12)}})
+    link = Interconnect("x", 1e9, {"custom": {2: straight(10e-6, 1e12), 8: straight(30e-6, 1e12)}})
     assert link.all_reduce_seconds(1, 4) == pytest.approx(20e-6, rel=1e-3)
     assert link.all_reduce_seconds(1, 2, "nccl") == link.all_reduce_seconds(1, 2)  # the only kind that is known
     assert link.all_reduce_seconds(1, 16) == link.all_reduce_seconds(1, 8)

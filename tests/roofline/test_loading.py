@@ -5,13 +5,13 @@ import pytest
 from ridgeline.core.checkpoint import read_config
 from ridgeline.price.cold_start import Disk, cold_start, disks
 from ridgeline.price.devices import load_card
-from ridgeline.price.plan import Plan, Setup, Workload, make_plan
+from ridgeline.price.plan import Deployment, DeploymentPlan, PlanWorkload, make_plan
 
 DISK = Disk("slow", "a slow disk", 2e9, "")
 
 
-def planned(card: str, devices: int = 1) -> Plan:
-    return make_plan("8B", read_config("llama-3-8b"), Setup(load_card(card), devices), Workload(), ())
+def planned(card: str, devices: int = 1) -> DeploymentPlan:
+    return make_plan("8B", read_config("llama-3-8b"), Deployment(load_card(card), devices), PlanWorkload(), ())
 
 
 def test_floor_is_the_longer_part_and_in_turn_their_sum() -> None:

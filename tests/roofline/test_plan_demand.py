@@ -5,33 +5,33 @@ import math
 import pytest
 
 from ridgeline.price.device import HourlyPrice
-from ridgeline.price.plan.demand import Demand, Fleet, fleet_for
-from ridgeline.price.plan.load_estimate import Serving
-from ridgeline.price.plan.scenario import Workload
+from ridgeline.price.plan.demand import Demand, ReplicaCount, fleet_for
+from ridgeline.price.plan.load_estimate import LoadEstimator
+from ridgeline.price.plan.scenario import PlanWorkload
 from support.planned import LLAMA_3_8B, card, case
 
-WORKLOAD = Workload(1000, 200, tpot=0.03)
+WORKLOAD = PlanWorkload(1000, 200, tpot=0.03)
 PRICED = card(price=HourlyPrice(2.0, "2026", "test"))
 
 
 @pytest.fixture(scope="module")
-def serving() -> Serving:
-    return Serving(case(LLAMA_3_8B, PRICED), WORKLOAD)
+def serving() -> LoadEstimator:
+    return LoadEstimator(case(LLAMA_3_8B, PRICED), WORKLOAD)
 
 
-def fleet(serving: Serving, users: int | None = None, rate: float | None = None) -> Fleet:
+def fleet(serving: LoadEstimator, users: int | None = None, rate: float | None = None) -> ReplicaCount:
     found = fleet_for(serving, Demand(users, rate))
     assert found is not None
     return found
 
 
-def test_there_is_a_limit_to_what_a_replica_serves(serving: Serving) -> None:
+def test_there_is_a_limit_to_what_a_replica_serves(serving: LoadEstimator) -> None:
     assert serving.capacity.limit == "tpot"
     assert 20 < serving.capacity.users < serving.memory.users
 
 
 @pytest.mark.parametrize("times", [0.1, 0.5, 1.0, 1.01, 2.0, 3.7, 12.0])
-def test_the_fewest_replicas_serve_a_rate(serving: Serving, times: float) -> None:
+def test_the_fewest_replicas_serve_a_rate(serving: LoadEstimator, times: float) -> None:
     """Brute force over replicas and users."""
     most = serving.capacity.load.requests_per_second.expected
     rate = most * times
@@ -49,7 +49,7 @@ def test_the_fewest_replicas_serve_a_rate(serving: Serving, times: float) -> Non
 
 @pytest.mark.parametrize("more", [0, 1, 7])
 @pytest.mark.parametrize("replicas", [1, 2, 5])
-def test_users_are_dealt_to_the_fewest_replicas(serving: Serving, replicas: int, more: int) -> None:
+def test_users_are_dealt_to_the_fewest_replicas(serving: LoadEstimator, replicas: int, more: int) -> None:
     users = serving.capacity.users * replicas - more
     found = fleet(serving, users=users)
     assert found.replicas == found.cards == replicas
@@ -60,23 +60,23 @@ def test_users_are_dealt_to_the_fewest_replicas(serving: Serving, replicas: int,
     assert found.requests_per_second == pytest.approx(rate)
 
 
-def test_users_and_the_rate_that_follows_from_them_are_one_question(serving: Serving) -> None:
+def test_users_and_the_rate_that_follows_from_them_are_one_question(serving: LoadEstimator) -> None:
     of_users = fleet(serving, users=2 * serving.capacity.users)
     of_rate = fleet(serving, rate=of_users.requests_per_second)
     assert (of_rate.replicas, of_rate.load.users) == (of_users.replicas, of_users.load.users)
 
 
 def test_a_replica_may_be_of_several_cards() -> None:
-    serving = Serving(case(LLAMA_3_8B, PRICED, devices=2), WORKLOAD)
+    serving = LoadEstimator(case(LLAMA_3_8B, PRICED, devices=2), WORKLOAD)
     found = fleet(serving, users=3 * serving.capacity.users)
     assert (found.replicas, found.cards) == (3, 6)
     assert found.dollars_per_hour == 12.0
 
 
 def test_what_nobody_can_be_served_by_has_no_fleet() -> None:
-    assert fleet_for(Serving(case(LLAMA_3_8B), Workload(1000, 200, tpot=1e-4)), Demand(users=1)) is None
-    assert fleet_for(Serving(case(LLAMA_3_8B, card(memory=1e9)), WORKLOAD), Demand(rate=1.0)) is None
-    unpriced = fleet(Serving(case(LLAMA_3_8B), WORKLOAD), users=1)
+    assert fleet_for(LoadEstimator(case(LLAMA_3_8B), PlanWorkload(1000, 200, tpot=1e-4)), Demand(users=1)) is None
+    assert fleet_for(LoadEstimator(case(LLAMA_3_8B, card(memory=1e9)), WORKLOAD), Demand(rate=1.0)) is None
+    unpriced = fleet(LoadEstimator(case(LLAMA_3_8B), WORKLOAD), users=1)
     assert (unpriced.dollars_per_hour, unpriced.dollars_per_million) == (None, None)
 
 

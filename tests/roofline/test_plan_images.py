@@ -7,12 +7,12 @@ import pytest
 from models.test_janus import PRO_1B
 from ridgeline.core.models import Fields, build
 from ridgeline.core.models.common.parameter_breakdown import bill
-from ridgeline.core.ops.work import ENCODER, Segment, Work
+from ridgeline.core.ops.work import ENCODER, StepSegment, Work
 from ridgeline.price.activations import activation_peak
 from ridgeline.price.devices import load_card
-from ridgeline.price.plan import Setup, Workload, make_plan
+from ridgeline.price.plan import Deployment, PlanWorkload, make_plan
 from ridgeline.price.plan.request_phases import prefill_phase, price_phase
-from ridgeline.price.plan.scenario import Case, ModelCache
+from ridgeline.price.plan.scenario import ModelCache, Scenario
 
 H100 = load_card("h100-sxm")
 FIELDS = Fields(PRO_1B, "janus")
@@ -21,17 +21,17 @@ AROUND = 2 * 576 * (768 * 1024 + 1024 * 2048 + 2048**2)
 
 
 @pytest.fixture(scope="module")
-def case() -> Case:
-    return ModelCache(FIELDS).case(Setup(H100))
+def case() -> Scenario:
+    return ModelCache(FIELDS).case(Deployment(H100))
 
 
 @pytest.mark.parametrize(
     ("images", "step", "runs"),
     [(1, 2048, [1]), (2, 2048, [2]), (3, 2048, [3]), (2, 600, [2, 1, 0, 0]), (1, 100, [1] * 6 + [0] * 15)],
 )
-def test_a_prefill_runs_the_tower(case: Case, images: int, step: int, runs: list[int]) -> None:
+def test_a_prefill_runs_the_tower(case: Scenario, images: int, step: int, runs: list[int]) -> None:
     """Whole images in each step that has a place of them; no image sees another."""
-    workload = Workload(2048, 1, step_tokens=step, images=images)
+    workload = PlanWorkload(2048, 1, step_tokens=step, images=images)
     phase = prefill_phase(case, workload)
     told = [work.rows.get(ENCODER, 0) for work in phase.works]
     assert told[: len(runs)] == [576 * count for count in runs]
@@ -42,10 +42,10 @@ def test_a_prefill_runs_the_tower(case: Case, images: int, step: int, runs: list
     assert sum(runs) * (TOWER + AROUND) <= more <= sum(runs) * (TOWER + AROUND + 576 * 60 * around)
 
 
-def test_products_of_the_tower(case: Case) -> None:
+def test_products_of_the_tower(case: Scenario) -> None:
     """Exactly those of its matrices and of its pairs."""
-    seen = case.price.step(Work.of([case.part(Workload(1024, 1, images=1), 0, 1024)], case.price.reaches, 1))
-    plain = case.price.step(Work.of([Segment(1024, 1024)], case.price.reaches, 1))
+    seen = case.price.step(Work.of([case.part(PlanWorkload(1024, 1, images=1), 0, 1024)], case.price.reaches, 1))
+    plain = case.price.step(Work.of([StepSegment(1024, 1024)], case.price.reaches, 1))
     assert seen.flops["bf16"] - plain.flops["bf16"] == pytest.approx(TOWER + AROUND, rel=1e-6)
 
 
@@ -61,17 +61,17 @@ def test_the_bill_has_a_row_for_it() -> None:
     assert "vision" not in bill(build(Fields(llama, "llama"))).parameters
 
 
-def test_what_is_asked(case: Case) -> None:
+def test_what_is_asked(case: Scenario) -> None:
     """More images than fit the input, images of a model that reads none."""
     with pytest.raises(ValueError, match="2 images are 1,152 tokens of input, of 1,024; give --input 1152 or more"):
-        make_plan("janus", FIELDS, Setup(H100), Workload(1024, 8, images=2), ())
+        make_plan("janus", FIELDS, Deployment(H100), PlanWorkload(1024, 8, images=2), ())
     llama = Fields({"architectures": ["LlamaForCausalLM"], **PRO_1B["text_config"]}, "llama")
     with pytest.raises(ValueError, match="the model reads no images; leave --images out"):
-        make_plan("llama", llama, Setup(H100), Workload(1024, 8, images=1), ())
+        make_plan("llama", llama, Deployment(H100), PlanWorkload(1024, 8, images=1), ())
     with pytest.raises(ValueError, match="images is -1; it must be at least 0"):
-        Workload(1024, 8, images=-1)
-    plan = make_plan("janus", FIELDS, Setup(H100), Workload(1024, 8, images=1), ())
-    without = make_plan("janus", FIELDS, Setup(H100), Workload(1024, 8), ())
+        PlanWorkload(1024, 8, images=-1)
+    plan = make_plan("janus", FIELDS, Deployment(H100), PlanWorkload(1024, 8, images=1), ())
+    without = make_plan("janus", FIELDS, Deployment(H100), PlanWorkload(1024, 8), ())
     assert plan.prefill.seconds.floor > without.prefill.seconds.floor
     assert plan.decode.seconds == without.decode.seconds
 
@@ -82,7 +82,7 @@ def test_memory_is_kept_for_the_tower() -> None:
     text = {**PRO_1B["text_config"], "vocab_size": 100}
     small = Fields({**PRO_1B, "text_config": text, "image_token_id": 7}, "janus")
     seen, plain = (
-        make_plan("janus", small, Setup(H100), Workload(1024, 8, step_tokens=64, images=images), ())
+        make_plan("janus", small, Deployment(H100), PlanWorkload(1024, 8, step_tokens=64, images=images), ())
         for images in (1, 0)
     )
     price = seen.case.price

@@ -9,38 +9,40 @@ import pytest
 from ridgeline.core.models import ModelRefused
 from ridgeline.price.device import Device, HourlyPrice
 from ridgeline.price.devices import cards, load_card
-from ridgeline.price.hourly_prices import Snapshot, priced
-from ridgeline.price.interconnect import Link, straight
-from ridgeline.price.plan import Plan, Setup, Workload, make_plan
+from ridgeline.price.hourly_prices import PriceSnapshot, priced
+from ridgeline.price.interconnect import Interconnect, straight
+from ridgeline.price.plan import Deployment, DeploymentPlan, PlanWorkload, make_plan
 from ridgeline.price.plan.alternatives import outcome_of
-from ridgeline.price.plan.comparison import Comparison, compare
+from ridgeline.price.plan.comparison import DeviceComparison, compare
 from ridgeline.price.plan.demand import Demand
 from ridgeline.price.plan.device_memory import memory_of
-from ridgeline.price.plan.load_estimate import Serving
+from ridgeline.price.plan.load_estimate import LoadEstimator
 from ridgeline.price.plan.plan_export import plan_json
 from ridgeline.price.plan.plan_text import verdict, without_kernels
 from ridgeline.price.plan.scenario import ModelCache
 from support.planned import H100, IDEAL, LLAMA_3_8B, LLAMA_3_70B, TINY, TINY_MIXTURE, TINY_SLIDING, card, fields
 
 TENTH_70B = LLAMA_3_70B | {"num_hidden_layers": 8}
-SHOP = Snapshot("shop", "Shop", "2026", "its list", {"h100-sxm": 4.0, "rtx-4090": 0.3, "h200-sxm": 3.0})
+SHOP = PriceSnapshot("shop", "Shop", "2026", "its list", {"h100-sxm": 4.0, "rtx-4090": 0.3, "h200-sxm": 3.0})
 CATALOGUE = priced([load_card(name) for name in ("h100-sxm", "rtx-4090", "mi300x", "h200-sxm")], SHOP)
 
 
-def planned(config: dict[str, Any], setup: Setup, workload: Workload | None = None) -> Plan:
+def planned(config: dict[str, Any], setup: Deployment, workload: PlanWorkload | None = None) -> DeploymentPlan:
     """A plan among four cards."""
-    return make_plan("test", fields(config), setup, workload or Workload(), CATALOGUE)
+    return make_plan("test", fields(config), setup, workload or PlanWorkload(), CATALOGUE)
 
 
-def compared(config: dict[str, Any], setup: Setup, workload: Workload, devices: Sequence[Device]) -> Comparison:
+def compared(
+    config: dict[str, Any], setup: Deployment, workload: PlanWorkload, devices: Sequence[Device]
+) -> DeviceComparison:
     return compare("test", ModelCache(fields(config)), setup, workload, devices, Demand())
 
 
 @pytest.fixture(scope="module")
-def plan_8b() -> Plan:
+def plan_8b() -> DeploymentPlan:
     """Llama-3-8B on an A100 of the shop's."""
     price = HourlyPrice(2.0, "2026", "its list", "Shop")
-    return planned(LLAMA_3_8B, Setup(card(price=price)), Workload(1000, 200, tpot=0.08))
+    return planned(LLAMA_3_8B, Deployment(card(price=price)), PlanWorkload(1000, 200, tpot=0.08))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def plan_8b() -> Plan:
         ("2 cards", {"devices": 2}),
     ],
 )
-def test_a_lever_is_the_plan_with_it(plan_8b: Plan, name: str, change: dict[str, Any]) -> None:
+def test_a_lever_is_the_plan_with_it(plan_8b: DeploymentPlan, name: str, change: dict[str, Any]) -> None:
     lever = next(lever for lever in plan_8b.levers if lever.name == name)
     moved = planned(LLAMA_3_8B, dataclasses.replace(plan_8b.case.setup, **change), plan_8b.workload)
     assert lever.outcome == moved.outcome
@@ -77,18 +79,20 @@ def test_a_lever_is_the_plan_with_it(plan_8b: Plan, name: str, change: dict[str,
 def test_whether_int8_helps_is_among_the_levers(peaks: dict[str, float], formats: list[str]) -> None:
     """Beside fp8 there was none. Products in int8 stand there where the card is fastest in them, and without kernel
     times they say so and are not what the line of the answer names."""
-    plan = planned(TINY, Setup(card(peaks={"fp32": 20e12} | peaks)))
+    plan = planned(TINY, Deployment(card(peaks={"fp32": 20e12} | peaks)))
     assert [lever.outcome.weights for lever in plan.levers if lever.name.endswith(" weights")] == formats
     assert "w8a8" not in [change.outcome.weights for change in plan.narrower]
     without = [lever.outcome.weights for lever in plan.levers if without_kernels(plan, lever)]
     assert without == [name for name in formats if name == "w8a8"]
     timed = dataclasses.replace(plan.case.setup.device, efficiency={**IDEAL, "linear/int8": IDEAL["default"]})
-    assert not any(without_kernels(again, lever) for again in [planned(TINY, Setup(timed))] for lever in again.levers)
+    assert not any(
+        without_kernels(again, lever) for again in [planned(TINY, Deployment(timed))] for lever in again.levers
+    )
 
 
-def test_the_fastest_and_the_cheapest_card_are_offered(plan_8b: Plan) -> None:
+def test_the_fastest_and_the_cheapest_card_are_offered(plan_8b: DeploymentPlan) -> None:
     models = ModelCache(fields(LLAMA_3_8B))
-    alone = [outcome_of(Serving(models.case(Setup(device)), plan_8b.workload)) for device in CATALOGUE]
+    alone = [outcome_of(LoadEstimator(models.case(Deployment(device)), plan_8b.workload)) for device in CATALOGUE]
     fastest = max(alone, key=lambda o: o.tokens_per_second or 0)
     cheapest = min(alone, key=lambda o: o.dollars_per_million or 1e9)
     assert fastest != cheapest
@@ -96,7 +100,7 @@ def test_the_fastest_and_the_cheapest_card_are_offered(plan_8b: Plan) -> None:
     assert offered == list(dict.fromkeys([fastest, cheapest]))
 
 
-def test_sensitivities_on_a_card_of_perfect_kernels(plan_8b: Plan) -> None:
+def test_sensitivities_on_a_card_of_perfect_kernels(plan_8b: DeploymentPlan) -> None:
     """Twice the bandwidth halves a user's step, twice the FLOP/s almost the prefill, twice the memory neither."""
     flops, bandwidth, memory = plan_8b.sensitivities
     assert 1.7 < flops.first < 2  # the weights of 1,000 tokens still take a part of the time
@@ -109,7 +113,7 @@ def test_sensitivities_on_a_card_of_perfect_kernels(plan_8b: Plan) -> None:
 def test_twice_of_everything_is_twice_as_fast() -> None:
     base = card()
     both = card(peaks={n: 2 * p for n, p in base.peaks.items()}, bandwidth=2 * base.bandwidth)
-    one, two = (planned(TINY, Setup(device)) for device in (base, both))
+    one, two = (planned(TINY, Deployment(device)) for device in (base, both))
     assert one.decode.seconds.floor == pytest.approx(2 * two.decode.seconds.floor)
     assert one.prefill.seconds.bound == pytest.approx(2 * two.prefill.seconds.bound)
 
@@ -117,16 +121,16 @@ def test_twice_of_everything_is_twice_as_fast() -> None:
 def test_what_makes_a_model_fit() -> None:
     """A tenth of 70B, 15.9 GB with its tables, on cards of 12 GB: in int4 on one, in bf16 on two."""
     small = dataclasses.replace(H100, memory=12e9)
-    plan = planned(TENTH_70B, Setup(small), Workload(2000, 500))
+    plan = planned(TENTH_70B, Deployment(small), PlanWorkload(2000, 500))
     assert not plan.memory.fits
     assert plan.memory.weights == 2 * 8 * 855_654_400 + 2 * (2 * 128_256 * 8192 + 8192)
     found = {(way.weights, way.devices) for way in plan.ways}
     models = ModelCache(fields(TENTH_70B))
     for weights, devices in found:
-        assert memory_of(models.case(Setup(small, devices, weights)), plan.workload).fits
+        assert memory_of(models.case(Deployment(small, devices, weights)), plan.workload).fits
     assert {weights for weights, _ in found} == {"int4", None}
     (bf16,) = (devices for weights, devices in found if weights is None)
-    assert not memory_of(models.case(Setup(small, bf16 // 2)), plan.workload).fits
+    assert not memory_of(models.case(Deployment(small, bf16 // 2)), plan.workload).fits
     assert "does not fit" in verdict(plan)
     assert plan.outcome.tokens_per_second is None
     assert plan.dollars_per_million is None
@@ -134,8 +138,8 @@ def test_what_makes_a_model_fit() -> None:
 
 def test_joined_cards_have_a_link_to_double() -> None:
     """A plan whose limit was the link recommended bandwidth: no other resource was tried."""
-    slow = card(link=Link("PCIe", 1e9, {"custom": {8: straight(5e-6, 0.8e9)}}))
-    alone, joined = (planned(LLAMA_3_8B, Setup(slow, devices)) for devices in (1, 8))
+    slow = card(link=Interconnect("PCIe", 1e9, {"custom": {8: straight(5e-6, 0.8e9)}}))
+    alone, joined = (planned(LLAMA_3_8B, Deployment(slow, devices)) for devices in (1, 8))
     names = [change.name for change in joined.sensitivities]
     assert names == [*(change.name for change in alone.sensitivities), "twice the link bandwidth"]
     gains = {change.name: change.throughput or 0 for change in joined.sensitivities}
@@ -145,26 +149,26 @@ def test_joined_cards_have_a_link_to_double() -> None:
 
 @pytest.mark.parametrize("kv", [None, "fp32"])
 def test_a_model_in_fp32_is_offered_bf16(kv: str | None) -> None:
-    plan = planned(LLAMA_3_8B, Setup(card(), weights="fp32", kv=kv))
+    plan = planned(LLAMA_3_8B, Deployment(card(), weights="fp32", kv=kv))
     names = [change.name for change in plan.levers if change.outcome.card == "text-a100"]
     assert names == ["bf16 weights and KV", "int8 weights", "w8a8 weights", "int4 weights", "int8 KV", "2 cards"]
     changed = plan.levers[0].outcome
     assert (changed.weights, changed.kv) == ("bf16", "bf16")
-    small = planned(LLAMA_3_8B, Setup(card(memory=24e9), weights="fp32", kv=kv))
+    small = planned(LLAMA_3_8B, Deployment(card(memory=24e9), weights="fp32", kv=kv))
     assert not small.memory.fits
     assert [way.weights for way in small.ways] == ["bf16", "fp32"]
 
 
 def test_a_card_without_a_link_is_not_multiplied() -> None:
-    plan = planned(TENTH_70B, Setup(card(link=None, memory=4e9)))
+    plan = planned(TENTH_70B, Deployment(card(link=None, memory=4e9)))
     assert plan.ways == ()
     assert "no weight format and no number of joined cards known here makes it fit" in verdict(plan)
     assert all(change.outcome.devices == 1 for change in plan.levers)
 
 
-def test_the_price_of_another_seller_says_nothing_of_a_card(plan_8b: Plan) -> None:
+def test_the_price_of_another_seller_says_nothing_of_a_card(plan_8b: DeploymentPlan) -> None:
     """An A100 of 40 GB at $4.10 stood beside one of 80 GB at $1.29: two sellers, one ranking."""
-    elsewhere = Setup(card(price=HourlyPrice(2.0, "2026", "another list", "Another")))
+    elsewhere = Deployment(card(price=HourlyPrice(2.0, "2026", "another list", "Another")))
     plan = planned(LLAMA_3_8B, elsewhere, plan_8b.workload)
     assert [change.outcome.card for change in plan.other_cards] == ["mi300x"]  # the fastest, not the cheapest
     assert all(change.cost is None for change in plan.other_cards)
@@ -176,22 +180,22 @@ def test_the_price_of_another_seller_says_nothing_of_a_card(plan_8b: Plan) -> No
 def test_compare_is_the_plan_on_each_card() -> None:
     """On cards with a tenth of their memory, so that some need several."""
     small = tuple(dataclasses.replace(device, memory=device.memory / 10) for device in CATALOGUE)
-    found = compared(TENTH_70B, Setup(H100), Workload(), small)
+    found = compared(TENTH_70B, Deployment(H100), PlanWorkload(), small)
     assert {offer.outcome.card for offer in found.offers} == {device.name for device in small}
     assert {offer.outcome.devices for offer in found.offers} > {1}
     by_name, models = {device.name: device for device in small}, ModelCache(fields(TENTH_70B))
     for offer in found.offers:
         outcome = offer.outcome
-        alone = Serving(models.case(Setup(by_name[outcome.card], outcome.devices)), found.workload)
+        alone = LoadEstimator(models.case(Deployment(by_name[outcome.card], outcome.devices)), found.workload)
         assert outcome_of(alone) == outcome
         if outcome.devices > 1:
-            fewer = models.case(Setup(by_name[outcome.card], outcome.devices // 2))
+            fewer = models.case(Deployment(by_name[outcome.card], outcome.devices // 2))
             assert not memory_of(fewer, found.workload).fits
 
 
 def test_a_ranking_is_of_one_seller() -> None:
     mine = card(name="mine", price=HourlyPrice(0.01, "2026", "my bill"))
-    found = compared(LLAMA_3_8B, Setup(H100), Workload(tpot=0.05), (*CATALOGUE, mine))
+    found = compared(LLAMA_3_8B, Deployment(H100), PlanWorkload(tpot=0.05), (*CATALOGUE, mine))
     cards = [[offer.device.name for offer in ranking.offers] for ranking in found.rankings]
     assert [ranking.seller for ranking in found.rankings] == ["Shop", "my bill", ""]
     assert (cards[1], cards[2]) == (["mine"], ["mi300x"])
@@ -203,24 +207,24 @@ def test_a_ranking_is_of_one_seller() -> None:
 def test_cards_that_serve_nobody_are_in_no_ranking() -> None:
     slow = card(name="slow", bandwidth=1e11, link=None)
     tiny = card(name="tiny", memory=1e9, link=None)
-    found = compared(LLAMA_3_8B, Setup(H100), Workload(tpot=0.02), (slow, tiny, H100))
+    found = compared(LLAMA_3_8B, Deployment(H100), PlanWorkload(tpot=0.02), (slow, tiny, H100))
     assert [offer.device.name for ranking in found.rankings for offer in ranking.offers] == ["text-h100"]
     assert [(offer.device.name, offer.outcome.fits) for offer in found.unable] == [("slow", True), ("tiny", False)]
 
 
 def test_a_batch_that_does_not_fit_says_by_how_much() -> None:
     with pytest.raises(ValueError, match=r"a batch of 2,000 does not fit: .* GiB too much; \d+ fit"):
-        planned(LLAMA_3_8B, Setup(card()), Workload(1000, 200, batch=2000))
-    plan = planned(LLAMA_3_8B, Setup(card()), Workload(1000, 200))
-    most = Workload(1000, 200, batch=plan.memory.at_end, tpot=0.01)
-    assert planned(LLAMA_3_8B, Setup(card()), most).batching is None
+        planned(LLAMA_3_8B, Deployment(card()), PlanWorkload(1000, 200, batch=2000))
+    plan = planned(LLAMA_3_8B, Deployment(card()), PlanWorkload(1000, 200))
+    most = PlanWorkload(1000, 200, batch=plan.memory.at_end, tpot=0.01)
+    assert planned(LLAMA_3_8B, Deployment(card()), most).batching is None
     with pytest.raises(ValueError, match="too much"):
-        planned(LLAMA_3_8B, Setup(card()), Workload(1000, 200, batch=plan.memory.at_end + 1))
+        planned(LLAMA_3_8B, Deployment(card()), PlanWorkload(1000, 200, batch=plan.memory.at_end + 1))
 
 
 def test_a_batch_of_the_sweep_fits_to_its_end() -> None:
     """Users of all ages held 169; as one batch they end at more KV than is left, and stood there as fitting."""
-    plan = planned(LLAMA_3_8B, Setup(card()), Workload(1000, 200))
+    plan = planned(LLAMA_3_8B, Deployment(card()), PlanWorkload(1000, 200))
     for row in plan.sweep:
         assert row.fits == (row.kv_bytes <= plan.memory.pages * plan.memory.page_bytes)
     assert max(row.batch for row in plan.sweep if row.fits) == plan.memory.at_end
@@ -228,13 +232,13 @@ def test_a_batch_of_the_sweep_fits_to_its_end() -> None:
 
 def test_a_context_beyond_the_models() -> None:
     with pytest.raises(ValueError, match="8,193; the model's context is 8,192"):
-        planned(TINY, Setup(card()), Workload(8000, 193))
-    assert planned(TINY, Setup(card()), Workload(8000, 192)).workload.tokens == 8192
+        planned(TINY, Deployment(card()), PlanWorkload(8000, 193))
+    assert planned(TINY, Deployment(card()), PlanWorkload(8000, 192)).workload.tokens == 8192
 
 
 def test_cards_that_do_not_divide_the_heads() -> None:
     with pytest.raises(ModelRefused, match="do not divide"):
-        planned(TINY, Setup(card(), 3))
+        planned(TINY, Deployment(card(), 3))
 
 
 @pytest.mark.parametrize("config", [TINY, TINY_SLIDING, TINY_MIXTURE], ids=["dense", "sliding", "mixture"])
@@ -253,8 +257,8 @@ def test_every_pair_of_options_gives_a_plan_in_order(
     kv: str | None,
     targets: tuple[float | None, float | None],
 ) -> None:
-    workload = Workload(300, 40, batch=3, ttft=targets[0], tpot=targets[1], step_tokens=128)
-    plan = planned(config, Setup(H100, devices, weights, kv), workload)
+    workload = PlanWorkload(300, 40, batch=3, ttft=targets[0], tpot=targets[1], step_tokens=128)
+    plan = planned(config, Deployment(H100, devices, weights, kv), workload)
     for phase in (plan.prefill, plan.decode):
         assert 0 < phase.seconds.floor <= phase.seconds.bound
         assert phase.seconds.bound <= phase.seconds.expected * (1 + 1e-9)
@@ -270,7 +274,7 @@ def test_every_pair_of_options_gives_a_plan_in_order(
 
 def test_the_whole_catalogue_can_be_planned_on() -> None:
     for device in cards():
-        serving = Serving(ModelCache(fields(TINY)).case(Setup(device)), Workload(100, 20))
+        serving = LoadEstimator(ModelCache(fields(TINY)).case(Deployment(device)), PlanWorkload(100, 20))
         assert serving.memory.fits, device.name
         itl = serving.load(1).itl
         assert 0 < itl.floor <= itl.bound <= itl.expected

@@ -15,16 +15,16 @@ from ridgeline.core.models.common.parameter_breakdown import bill
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.kv_layout import KVGroup, KVLayout, KVSpec, StateSpec, deal_layers
 from ridgeline.core.ops.op import Op
-from ridgeline.core.ops.work import CAUSAL, CROSS, FULL, Reach
-from ridgeline.engine.kv.kv_cache_manager import KVLedger
+from ridgeline.core.ops.work import CAUSAL, CROSS, FULL, AttentionPattern
+from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.price.activations import activation_peak
 from ridgeline.price.devices import load_card
 from ridgeline.price.engine_profile import load_engine
 from ridgeline.price.plan.deployment_plan import make_plan
-from ridgeline.price.plan.device_memory import Memory, memory_of, sampler_peak, weights_table
-from ridgeline.price.plan.load_estimate import Serving
-from ridgeline.price.plan.scenario import Setup, Workload
+from ridgeline.price.plan.device_memory import DeviceMemory, memory_of, sampler_peak, weights_table
+from ridgeline.price.plan.load_estimate import LoadEstimator
+from ridgeline.price.plan.scenario import Deployment, PlanWorkload
 from ridgeline.util.document.humanize import gb, gib
 from support.planned import (
     GIB,
@@ -50,7 +50,7 @@ def test_gib_and_gb_differ() -> None:
 def test_kv_of_llama_3_8b_as_grouped_multi_head_and_multi_query(kv_heads: int, per_token: int) -> None:
     """SEED_NUMBERS 3: 2 x 32 layers x 8 heads x 128 x 2 bytes; 2,000 tokens are "256 MB", that is 262 MB = 250 MiB."""
     grouped = case(LLAMA_3_8B | {"num_key_value_heads": kv_heads})
-    memory = memory_of(grouped, Workload(1000, 1000))
+    memory = memory_of(grouped, PlanWorkload(1000, 1000))
     assert memory.kv_bytes_per_token == per_token == 2 * 32 * kv_heads * 128 * 2
     if kv_heads == 8:
         assert memory.request_bytes == 262_144_000 == 250 * 2**20
@@ -63,7 +63,8 @@ def test_recorded_decode_steps_are_counted_where_our_kernels_run() -> None:
     own = dataclasses.replace(native, engine=load_engine("ridgeline"))
     elsewhere = dataclasses.replace(own, device=other.setup.device)
     memory, without, vllm = (
-        memory_of(dataclasses.replace(other, setup=setup), Workload(1000, 1000)) for setup in (own, elsewhere, native)
+        memory_of(dataclasses.replace(other, setup=setup), PlanWorkload(1000, 1000))
+        for setup in (own, elsewhere, native)
     )
     assert without.recorded == 0
     assert memory.recorded == memory.overhead - without.overhead == without.left - memory.left
@@ -73,7 +74,7 @@ def test_recorded_decode_steps_are_counted_where_our_kernels_run() -> None:
 
 def test_llama_3_70b_on_one_80_gb_card() -> None:
     """SEED_NUMBERS 4: 320 KB a token, 8k = 2.6 GB, "140 GB do not fit 80 GB"; the ledger: 2.68 GB, 141.1 GB."""
-    memory = memory_of(case(LLAMA_3_70B), Workload(8192 - 256, 256))
+    memory = memory_of(case(LLAMA_3_70B), PlanWorkload(8192 - 256, 256))
     assert memory.kv_bytes_per_token == 327_680
     assert memory.request_bytes == 327_680 * 8192 == pytest.approx(2.68e9, rel=0.002)
     assert memory.weights == 2 * 70_553_706_496
@@ -88,7 +89,7 @@ def test_llama_3_70b_on_one_80_gb_card() -> None:
 def test_users_of_2000_tokens_on_a_24_gb_card() -> None:
     """SEED_NUMBERS 5: the text has 8 GB left / 256 MB ~ 30 users; with all subtractions there are fewer than 24."""
     device = load_card("rtx-4090")
-    memory = memory_of(case(LLAMA_3_8B, device), Workload(1800, 200))
+    memory = memory_of(case(LLAMA_3_8B, device), PlanWorkload(1800, 200))
     text = (24e9 - 2 * 8e9) / (2000 * 128 * 1024)
     assert int(text) == 30
     activations = 2048 * 2 * (3 * 14336 + 3 * 4096)
@@ -101,7 +102,7 @@ def test_users_of_2000_tokens_on_a_24_gb_card() -> None:
 
 def test_maximum_concurrency_as_vllm_says_it() -> None:
     """SEED_NUMBERS 17: 68.65 x 2,048 tokens are 140,595 tokens of KV, in whole pages of 16: 8,787."""
-    memory = memory_of(case(LLAMA_3_8B), Workload(1024, 1024))
+    memory = memory_of(case(LLAMA_3_8B), PlanWorkload(1024, 1024))
     memory = dataclasses.replace(memory, layout=dataclasses.replace(memory.layout, pages=round(68.65 * 2048) // 16))
     assert round(68.65 * 2048) == 140_595
     assert memory.pages == 8_787
@@ -112,7 +113,7 @@ def test_maximum_concurrency_as_vllm_says_it() -> None:
 @pytest.mark.parametrize("page_size", [1, 4, 16])
 def test_pages_are_the_engines(config: dict[str, Any], page_size: int) -> None:
     planned = case(config)
-    memory = memory_of(planned, Workload(700, 50, page_size=page_size))
+    memory = memory_of(planned, PlanWorkload(700, 50, page_size=page_size))
     layout = kv_layout(planned.model, memory.left, page_size)
     assert memory.layout == layout
 
@@ -120,13 +121,13 @@ def test_pages_are_the_engines(config: dict[str, Any], page_size: int) -> None:
 def test_a_window_bounds_what_a_request_keeps() -> None:
     """Two layers keep everything, two the last 100 positions, in whole pages of 16 that may begin anywhere in one:
     4 heads x 32 x 2 x 2 bytes each."""
-    assert memory_of(case(TINY_SLIDING), Workload(60, 20)).request_bytes == 4 * 80 * 512
-    assert memory_of(case(TINY_SLIDING), Workload(700, 50)).request_bytes == 2 * 752 * 512 + 2 * (112 + 16) * 512
+    assert memory_of(case(TINY_SLIDING), PlanWorkload(60, 20)).request_bytes == 4 * 80 * 512
+    assert memory_of(case(TINY_SLIDING), PlanWorkload(700, 50)).request_bytes == 2 * 752 * 512 + 2 * (112 + 16) * 512
 
 
 def admitted(layout: KVLayout, tokens: int, chunk: int, encoded: int = 0) -> int:
     """How many requests of so many tokens a ledger holds, each computed to its end before the next one comes."""
-    ledger = KVLedger(layout, chunk, prefix_cache=False)
+    ledger = KVCacheManager(layout, chunk, prefix_cache=False)
     request, known = 0, [0] * tokens
     while ledger.admit(request, known, ledger.claimed, encoded=encoded) is not None:
         for start in range(0, tokens, chunk):
@@ -166,30 +167,36 @@ def test_the_users_of_the_plan_are_those_that_the_engine_admits(
 ) -> None:
     """With 5 full and 27 windowed layers at 32k the plan said 77 and the ledger admitted 14 with the same bytes."""
     planned = case(mixed(full, windowed, window, tokens), card(memory=24e9 if tokens > 10_000 else 3e9))
-    memory = memory_of(planned, Workload(tokens - 1, 1, step_tokens=step_tokens))
+    memory = memory_of(planned, PlanWorkload(tokens - 1, 1, step_tokens=step_tokens))
     layout = dataclasses.replace(memory.layout, pages=min(memory.pages, 40_000))
     assert layout.users(tokens, step_tokens) == admitted(layout, tokens, step_tokens) > 0
     if layout == memory.layout:
         assert memory.held == layout.users(tokens, step_tokens)
 
 
-def kept(heads: int, k_dim: int, v_dim: int, reach: Reach) -> KVSpec:
+def kept(heads: int, k_dim: int, v_dim: int, reach: AttentionPattern) -> KVSpec:
     """What a layer keeps, in bf16."""
     return KVSpec(heads, k_dim, v_dim, reach, torch.bfloat16)
 
 
 # What layers keep, of kinds that no family of the catalogue mixes yet.
 MIXTURES = {
-    "chunks of attention": 9 * [kept(2, 16, 16, Reach("chunked", 300))] + 3 * [kept(2, 16, 16, CAUSAL)],
+    "chunks of attention": 9 * [kept(2, 16, 16, AttentionPattern("chunked", 300))] + 3 * [kept(2, 16, 16, CAUSAL)],
     "an encoder-decoder": 6 * [kept(4, 8, 8, CAUSAL)] + 6 * [kept(4, 8, 8, CROSS)],
-    "a wide encoder": 5 * [kept(1, 8, 8, CAUSAL)] + 2 * [kept(7, 16, 24, CROSS)] + [kept(1, 8, 8, Reach("window", 50))],
-    "latents": 5 * [kept(1, 36, 0, CAUSAL)] + 3 * [kept(2, 16, 8, Reach("window", 70))],
+    "a wide encoder": 5 * [kept(1, 8, 8, CAUSAL)]
+    + 2 * [kept(7, 16, 24, CROSS)]
+    + [kept(1, 8, 8, AttentionPattern("window", 50))],
+    "latents": 5 * [kept(1, 36, 0, CAUSAL)] + 3 * [kept(2, 16, 8, AttentionPattern("window", 70))],
     "states": 6 * [StateSpec(3000, torch.float32)] + 2 * [kept(2, 16, 16, CAUSAL)],
     "small states": [StateSpec(7, torch.bfloat16), kept(2, 16, 16, CAUSAL)] * 3
-    + [kept(1, 16, 16, Reach("window", 20))],
+    + [kept(1, 16, 16, AttentionPattern("window", 20))],
     "states and an encoder": [StateSpec(500, torch.bfloat16), kept(1, 8, 8, CAUSAL), kept(1, 8, 8, CROSS)] * 4,
     "states alone": 5 * [StateSpec(100, torch.float32)],
-    "an odd width": [kept(3, 5, 7, CAUSAL), kept(1, 5, 3, Reach("window", 33)), kept(1, 7, 0, Reach("chunked", 64))],
+    "an odd width": [
+        kept(3, 5, 7, CAUSAL),
+        kept(1, 5, 3, AttentionPattern("window", 33)),
+        kept(1, 7, 0, AttentionPattern("chunked", 64)),
+    ],
 }
 
 
@@ -202,7 +209,9 @@ def test_users_where_layers_keep_things_of_several_kinds(
     """However layers are dealt: the plan's users are those that a ledger admits, and one more does not fit."""
     planned = case(TINY)
     planned.model.kv_specs, planned.model.context = tuple(MIXTURES[mixture]), 1000
-    memory = memory_of(planned, Workload(tokens - 1, 1, step_tokens=step_tokens, page_size=page_size, encoded=encoded))
+    memory = memory_of(
+        planned, PlanWorkload(tokens - 1, 1, step_tokens=step_tokens, page_size=page_size, encoded=encoded)
+    )
     few = 7 * memory.layout.kept(tokens, step_tokens, encoded) + 3
     memory = dataclasses.replace(memory, layout=dataclasses.replace(memory.layout, pages=few))
     assert memory.held == admitted(memory.layout, tokens, step_tokens, encoded) >= 7
@@ -214,8 +223,16 @@ def test_users_where_layers_keep_things_of_several_kinds(
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 4, 8])
-@pytest.mark.parametrize("reach", [Reach("chunked", 1), Reach("chunked", 6), Reach("chunked", 8), Reach("window", 5)])
-def test_the_keeping_rule_is_the_most_that_any_step_sees(reach: Reach, page_size: int) -> None:
+@pytest.mark.parametrize(
+    "reach",
+    [
+        AttentionPattern("chunked", 1),
+        AttentionPattern("chunked", 6),
+        AttentionPattern("chunked", 8),
+        AttentionPattern("window", 5),
+    ],
+)
+def test_the_keeping_rule_is_the_most_that_any_step_sees(reach: AttentionPattern, page_size: int) -> None:
     """Counted over every step that a sequence could run: the pages from the first that some query of it sees."""
     group, most_positions = KVGroup(kept(1, 1, 1, reach), (0,), page_size), 60
     first = [min(key for key in range(query + 1) if sees(reach, query, key)) for query in range(most_positions)]
@@ -228,7 +245,7 @@ def test_the_keeping_rule_is_the_most_that_any_step_sees(reach: Reach, page_size
         assert most == group.kept(most_positions, chunk)
 
 
-def sees(reach: Reach, query: int, key: int) -> bool:
+def sees(reach: AttentionPattern, query: int, key: int) -> bool:
     """Whether a query sees a key, by the definition of its reach."""
     if reach.kind == "window":
         return query - reach.size < key <= query
@@ -247,7 +264,7 @@ LOGGED_KV = [
 def test_pages_from_logged_kv_memory(config: Any, devices: int, kv_gib: float, blocks: int, data_dir: Any) -> None:
     if isinstance(config, str):
         config = json.loads((data_dir / "configs" / config / "config.json").read_text())
-    per_token = memory_of(case(config, devices=devices), Workload()).kv_bytes_per_token
+    per_token = memory_of(case(config, devices=devices), PlanWorkload()).kv_bytes_per_token
     assert kv_gib * GIB // (16 * per_token) == pytest.approx(blocks, rel=0.015)
 
 
@@ -280,7 +297,7 @@ def test_kv_tokens_from_the_cards_memory(
     engine = setup.pop("engine", load_engine())
     engine = dataclasses.replace(engine, memory=dataclasses.replace(engine.memory, rows=rows, large=None))
     planned = case(config, card(memory=mib * 2**20), engine=engine, **setup)
-    predicted = memory_of(planned, Workload(8000, 192, step_tokens=step_tokens)).kv_tokens
+    predicted = memory_of(planned, PlanWorkload(8000, 192, step_tokens=step_tokens)).kv_tokens
     assert predicted == pytest.approx(tokens, rel=0.10)
 
 
@@ -293,19 +310,19 @@ def test_weights_by_part_and_format_add_up() -> None:
     assert rows["head", "bf16"].nbytes == 2 * 128_256 * 4096
     scales = 4 * 32 * (2 * 14_336 + 4096)
     assert rows["feed-forward", "fp8"].nbytes == 32 * 3 * 4096 * 14_336 + scales
-    assert memory_of(case(LLAMA_3_8B, weights="fp8"), Workload()).weights == sum(r.nbytes for r in rows.values())
+    assert memory_of(case(LLAMA_3_8B, weights="fp8"), PlanWorkload()).weights == sum(r.nbytes for r in rows.values())
 
 
 @pytest.mark.parametrize("name", ["gpt2", "qwen3-0.6b", "mixtral-8x7b", "phi-4"])
 def test_weights_are_those_of_the_bill(name: str) -> None:
     """Ops of one signature are priced once: then they must hold as much (GPT-2 has two tables of one width)."""
     planned = case(read_config(name).values)
-    assert memory_of(planned, Workload(200, 100)).weights == pytest.approx(bill(planned.model).nbytes)
+    assert memory_of(planned, PlanWorkload(200, 100)).weights == pytest.approx(bill(planned.model).nbytes)
 
 
 def test_a_tied_head_is_counted_once() -> None:
-    tied = memory_of(case(TINY | {"tie_word_embeddings": True}), Workload())
-    untied = memory_of(case(TINY), Workload())
+    tied = memory_of(case(TINY | {"tie_word_embeddings": True}), PlanWorkload())
+    untied = memory_of(case(TINY), PlanWorkload())
     assert untied.weights - tied.weights == 2 * 1000 * 256
 
 
@@ -365,7 +382,7 @@ def test_experts_hold_the_rows_of_every_expert_a_token_goes_to() -> None:
 
 
 def test_dividing_halves_weights_and_kv_but_not_the_norms() -> None:
-    one, two = (memory_of(case(TINY, devices=n), Workload()) for n in (1, 2))
+    one, two = (memory_of(case(TINY, devices=n), PlanWorkload()) for n in (1, 2))
     norms = 2 * (2 * 2 + 1) * 256
     assert two.weights - norms == (one.weights - norms) / 2
     assert two.kv_bytes_per_token == one.kv_bytes_per_token / 2
@@ -376,14 +393,14 @@ def test_an_encoders_positions_take_pages_of_their_own() -> None:
     """Four layers of 2 x 4 x 8 x 2 bytes a position: those of cross-attention grow with the encoder's input alone."""
     planned = case(TINY)
     planned.model.kv_specs = tuple(MIXTURES["an encoder-decoder"])
-    short, long = (memory_of(planned, Workload(99, 1, page_size=4, encoded=encoded)) for encoded in (6, 50))
+    short, long = (memory_of(planned, PlanWorkload(99, 1, page_size=4, encoded=encoded)) for encoded in (6, 50))
     assert short.kv_bytes_per_token == short.layout.bytes_per_token == 6 * 128
     assert short.request_bytes == 6 * 128 * (100 + 8)
     assert long.request_bytes == 6 * 128 * (100 + 52)
     assert short.layout == long.layout
     assert short.kv_tokens == short.pages * 4, "a page holds the six layers' K and V of 4 positions"
     with pytest.raises(ValueError, match="encoded is -1; it must be at least 0"):
-        Workload(encoded=-1)
+        PlanWorkload(encoded=-1)
     with pytest.raises(AssertionError, match="keeps nothing"):
         deal_layers([kept(1, 2, 3, FULL)], 16, 1000)
 
@@ -409,7 +426,9 @@ def test_a_state_takes_one_page_a_sequence_however_long_it_is(page_size: int) ->
 @pytest.mark.parametrize("devices", [1, 2])
 def test_a_model_with_states_holds_them_beside_few_keys(devices: int) -> None:
     """Qwen3-Next: 36 layers of 32 states of 128 x 128 in fp32 and 3 rows of 8,192 channels, 12 with 2 KV heads."""
-    memory = memory_of(case(read_config("qwen3-next-80b-a3b").values, card(memory=400e9), devices=devices), Workload())
+    memory = memory_of(
+        case(read_config("qwen3-next-80b-a3b").values, card(memory=400e9), devices=devices), PlanWorkload()
+    )
     assert memory.state_bytes == 36 * (32 * 128 * 128 * 4 + 3 * 8192 * 2) / devices
     assert memory.kv_bytes_per_token == 12 * 2 * 2 * 256 * 2 / devices
     states, layout = memory.state_bytes / memory.page_bytes, memory.layout
@@ -421,29 +440,29 @@ def test_a_model_with_states_holds_them_beside_few_keys(devices: int) -> None:
 def test_users_round_to_pages() -> None:
     spec = KVSpec(1, 2, 3, CAUSAL, torch.bfloat16)
     layout = dataclasses.replace(deal_layers([spec], 16, 1000), pages=10)
-    memory = Memory(0, 0, 0, 0, 0, 0, 10.0, layout, 17, 17, 2048)
+    memory = DeviceMemory(0, 0, 0, 0, 0, 0, 10.0, layout, 17, 17, 2048)
     assert memory.users == 5  # two pages each
     assert memory.concurrency == pytest.approx(160 / 17)
 
 
 def test_a_step_bounds_the_users_too() -> None:
     """A small model leaves KV for tens of thousands; a decode step of 2,048 positions has room for 2,048 of them."""
-    workload = Workload(16, 16)
-    memory, capacity = memory_of(case(TINY), workload), Serving(case(TINY), workload).capacity
+    workload = PlanWorkload(16, 16)
+    memory, capacity = memory_of(case(TINY), workload), LoadEstimator(case(TINY), workload).capacity
     assert memory.held > 50_000
     assert (memory.users, memory.limit) == (2048, "step") == (capacity.users, capacity.limit)
-    wider = Serving(case(TINY), Workload(16, 16, step_tokens=4096)).capacity
+    wider = LoadEstimator(case(TINY), PlanWorkload(16, 16, step_tokens=4096)).capacity
     assert (wider.users, wider.limit) == (4096, "step")
-    few = memory_of(case(LLAMA_3_8B), Workload(8000, 100))
+    few = memory_of(case(LLAMA_3_8B), PlanWorkload(8000, 100))
     assert (few.users, few.limit) == (few.held, "memory")
     with pytest.raises(ValueError, match="a batch of 2,049 is more than a step of 2,048 positions"):
-        make_plan("test", fields(TINY), Setup(card()), Workload(16, 16, batch=2049), ())
+        make_plan("test", fields(TINY), Deployment(card()), PlanWorkload(16, 16, batch=2049), ())
 
 
 def test_logits_of_all_users_are_reserved() -> None:
     """Of a wide vocabulary they are most of a step: a request more takes 7.5 copies of 4 x 300,000 bytes."""
     wide = case(TINY | {"vocab_size": 300_000}, card(memory=7e9), engine=load_engine("vllm-sync"))
-    memory = memory_of(wide, Workload(100, 28, page_size=16))
+    memory = memory_of(wide, PlanWorkload(100, 28, page_size=16))
     assert 256 < memory.users < 2048
     assert memory.users <= memory.logit_rows
     assert memory.activations == memory.sampler == sampler_peak(wide.price, memory.logit_rows, 7.5)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from ridgeline.core.ops.kv_layout import KVSpec
-from ridgeline.core.ops.work import CROSS, ENCODER, LOGITS, TOKENS, AttentionSum, Segment, Work
-from ridgeline.price.plan.load_estimate import Serving, touched_experts
+from ridgeline.core.ops.work import CROSS, ENCODER, LOGITS, TOKENS, AttentionSum, StepSegment, Work
+from ridgeline.price.plan.load_estimate import LoadEstimator, touched_experts
 from ridgeline.price.plan.plan_document import classes_table, phases_table
 from ridgeline.price.plan.request_phases import Phase, decode_phase, decoder_phases, price_phase, request_seconds
-from ridgeline.price.plan.scenario import Case, Setup, Workload
+from ridgeline.price.plan.scenario import Deployment, PlanWorkload, Scenario
 from ridgeline.price.price import Price
 from ridgeline.util.document.elements import Document
 from ridgeline.util.document.terminal_renderer import plain
@@ -59,7 +59,7 @@ def test_one_user_of_llama_3_70b_on_an_h100() -> None:
 
 def test_prefill_of_eight_tokens_is_memory_bound() -> None:
     """SEED_NUMBERS 8: the text has ~5 ms of compute; the ledger: 4.48 ms of reading, 0.12 ms of arithmetic."""
-    phase = prefill_of(case(LLAMA_3_8B, H100), Workload(8, 30))
+    phase = prefill_of(case(LLAMA_3_8B, H100), PlanWorkload(8, 30))
     assert phase.limit == "memory"
     assert phase.intensity == pytest.approx(8, rel=0.1)
     assert phase.seconds.floor == pytest.approx(4.48e-3, rel=0.002)
@@ -72,7 +72,7 @@ def test_prefill_flops_by_hand() -> None:
     matrices = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14_336)
     pairs = tokens * (tokens + 1) // 2
     by_hand = 2 * matrices * tokens + 2 * 4096 * 128_256 + 32 * 4 * 4096 * pairs
-    phase = prefill_of(A100_8B, Workload(tokens, 1))
+    phase = prefill_of(A100_8B, PlanWorkload(tokens, 1))
     assert phase.flops == pytest.approx(by_hand, rel=0.001)  # norms, rotations and activations are the rest
     assert phase.flops > by_hand
     assert phase.limit == "compute"
@@ -102,9 +102,9 @@ def test_experts_touched_against_batch() -> None:
 def test_chunks_do_what_the_whole_does(config: dict[str, Any], prompts: int, length: int, step: int) -> None:
     """The same positions, pairs, KV written and logit rows; weights once a step; KV of earlier chunks read again."""
     planned = case(config)
-    workload = Workload(length, 1, batch=prompts, step_tokens=step)
+    workload = PlanWorkload(length, 1, batch=prompts, step_tokens=step)
     phase = prefill_of(planned, workload)
-    whole = planned.price.step(Work.of([Segment(length, length)] * prompts, planned.price.reaches))
+    whole = planned.price.step(Work.of([StepSegment(length, length)] * prompts, planned.price.reaches))
     steps = prefill_steps(planned, workload, prompts)
     assert len(steps) == phase.steps == math.ceil(prompts * length / step)
     assert phase.tokens == prompts * length
@@ -119,7 +119,7 @@ def test_chunks_do_what_the_whole_does(config: dict[str, Any], prompts: int, len
 
 def test_short_prompts_share_steps() -> None:
     """64 prompts of 128 are 4 steps of 2,048, not 64 steps that each read the weights."""
-    phase = prefill_of(A100_8B, Workload(128, 1, batch=64))
+    phase = prefill_of(A100_8B, PlanWorkload(128, 1, batch=64))
     assert phase.steps == 4
     assert phase.weight_bytes == pytest.approx(4 * READ_8B, rel=0.02)
 
@@ -128,7 +128,7 @@ def test_short_prompts_share_steps() -> None:
 def test_classes_add_up_to_the_bound(devices: int) -> None:
     for phase in (
         decode_of(case(TINY_MIXTURE, devices=devices), 3, 200),
-        prefill_of(case(TINY, devices=devices), Workload(300, 5)),
+        prefill_of(case(TINY, devices=devices), PlanWorkload(300, 5)),
     ):
         assert sum(row.bound for row in phase.classes) == pytest.approx(phase.seconds.bound)
         assert sum(row.expected for row in phase.classes) + phase.host == pytest.approx(phase.seconds.expected)
@@ -146,10 +146,10 @@ def test_order_of_the_three() -> None:
 
 
 def test_decode_is_priced_at_the_running_context() -> None:
-    assert Workload(1000, 200).context == 1100
-    assert Workload(1000, 1).context == 1001
+    assert PlanWorkload(1000, 200).context == 1100
+    assert PlanWorkload(1000, 1).context == 1001
     steps = [decode_of(A100_8B, 4, 1000 + i).seconds.floor for i in range(1, 200)]  # the 199 after the first token
-    mean = decode_of(A100_8B, 4, Workload(1000, 200).context).seconds.floor
+    mean = decode_of(A100_8B, 4, PlanWorkload(1000, 200).context).seconds.floor
     assert mean == pytest.approx(sum(steps) / len(steps), rel=1e-9)
 
 
@@ -176,7 +176,7 @@ def made_up(devices: int = 1) -> tuple[Any, list[Phase]]:
     planned = case(TINY, devices=devices)
 
     def work(rows: int, logits: int) -> Work:
-        return Work.of([Segment(rows, rows)], planned.price.reaches, logits)
+        return Work.of([StepSegment(rows, rows)], planned.price.reaches, logits)
 
     return planned, [
         Phase("encode", (work(77, 1),), about="77 tokens"),
@@ -213,7 +213,7 @@ def test_tables_have_a_column_for_every_phase(devices: int) -> None:
 
 
 def test_a_class_that_one_phase_has_and_another_has_not() -> None:
-    priced = [decode_of(case(TINY), 1, 10), prefill_of(case(TINY_MIXTURE), Workload(10, 1))]
+    priced = [decode_of(case(TINY), 1, 10), prefill_of(case(TINY_MIXTURE), PlanWorkload(10, 1))]
     kinds = {row.cells[0]: row.cells for row in classes_table(priced).rows if not isinstance(row, str)}
     assert kinds["experts"][1:4] == ("", "", "")
     assert "" not in kinds["experts"][4:]
@@ -232,15 +232,15 @@ def test_bytes_between_cards_are_named_by_collective() -> None:
 def test_an_encoder_runs_once_a_prompt_and_every_step_reads_what_it_gave() -> None:
     """Of three prompts of 30 tokens in steps of 16, each with 21 for the encoder: 3 x 21 rows of it in all."""
     model = wall_model("encoder-decoder")
-    planned = Case(Setup(card()), model, Price(model))
-    workload = Workload(30, 10, batch=3, step_tokens=16, encoded=21)
+    planned = Scenario(Deployment(card()), model, Price(model))
+    workload = PlanWorkload(30, 10, batch=3, step_tokens=16, encoded=21)
     prefill, decode = decoder_phases(planned, workload)
     work = sum(prefill.works[1:], prefill.works[0])
     assert work.rows == {TOKENS: 90, LOGITS: 3, ENCODER: 63}
     assert (work.attention[CROSS].total.pairs, work.attention[CROSS].total.written) == (90 * 21, 63)
     assert decode.works[0].attention[CROSS].total == AttentionSum(3, 3, 63, 63, 0)
     assert ENCODER not in decode.works[0].rows
-    serving, without = (Serving(planned, replace(workload, encoded=encoded)) for encoded in (21, 0))
+    serving, without = (LoadEstimator(planned, replace(workload, encoded=encoded)) for encoded in (21, 0))
     assert serving.prefill.floor > without.prefill.floor
     crossing = [spec for spec in model.kv_specs if isinstance(spec, KVSpec) and spec.reach == CROSS]
     read = sum(spec.slot_bytes for spec in crossing) * 21

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.op import Launch, Op
-from ridgeline.core.ops.work import CAUSAL, Reach, Segment, Work, windowed
+from ridgeline.core.ops.work import CAUSAL, AttentionPattern, StepSegment, Work, windowed
 from ridgeline.price import bounded_cache as module
 from ridgeline.price.device import Device
 from ridgeline.price.devices import load_card
@@ -24,7 +24,7 @@ PRICES = {(name, n): case(config, devices=n).price for name, config in CONFIGS.i
 DEVICES = (load_card("h100-sxm"), load_card("xeon-8480-plus"), card())
 
 segments = st.lists(
-    st.tuples(st.integers(1, 300), st.integers(0, 5000)).map(lambda p: Segment(p[0], p[0] + p[1])),
+    st.tuples(st.integers(1, 300), st.integers(0, 5000)).map(lambda p: StepSegment(p[0], p[0] + p[1])),
     min_size=1,
     max_size=9,
 )
@@ -48,7 +48,7 @@ def slow(price: Price, device: Device, work: Work) -> StepPrice:
 
 @settings(max_examples=150)
 @given(st.sampled_from(sorted(PRICES)), st.sampled_from(DEVICES), segments, st.integers(0, 3))
-def test_fast_equals_slow_exactly(key: tuple[str, int], device: Device, parts: list[Segment], more: int) -> None:
+def test_fast_equals_slow_exactly(key: tuple[str, int], device: Device, parts: list[StepSegment], more: int) -> None:
     price = PRICES[key]
     if price.devices > 1 and device.link is None:
         return
@@ -60,7 +60,7 @@ def test_fast_equals_slow_exactly(key: tuple[str, int], device: Device, parts: l
 
 
 @given(st.sampled_from(sorted(PRICES)), segments)
-def test_the_rows_are_the_sum(key: tuple[str, int], parts: list[Segment]) -> None:
+def test_the_rows_are_the_sum(key: tuple[str, int], parts: list[StepSegment]) -> None:
     price = PRICES[key]
     step = price.on(DEVICES[0], Work.of(parts, price.reaches))
     assert [row.priced for row in step.rows] == list(price.ops)
@@ -73,9 +73,9 @@ def test_the_rows_are_the_sum(key: tuple[str, int], parts: list[Segment]) -> Non
     st.lists(st.integers(1, 3000), min_size=1, max_size=40),
     st.sampled_from([(CAUSAL,), (CAUSAL, windowed(100)), (windowed(7),)]),
 )
-def test_decode_work_is_that_of_its_segments(contexts: list[int], reaches: tuple[Reach, ...]) -> None:
-    assert Work.decode(contexts, reaches) == Work.of([Segment(1, n) for n in contexts], reaches)
-    alike = Work.of([Segment(1, contexts[0])] * len(contexts), reaches)
+def test_decode_work_is_that_of_its_segments(contexts: list[int], reaches: tuple[AttentionPattern, ...]) -> None:
+    assert Work.decode(contexts, reaches) == Work.of([StepSegment(1, n) for n in contexts], reaches)
+    alike = Work.of([StepSegment(1, contexts[0])] * len(contexts), reaches)
     assert Work.decode(contexts[:1], reaches) * len(contexts) == alike
 
 
@@ -88,14 +88,14 @@ def test_an_op_that_reads_the_context_without_saying_so_fails(monkeypatch: pytes
     monkeypatch.setattr(Attention, "reads_context", False)
     price = case(TINY).price
     with pytest.raises(KeyError):
-        price.step(Work.of([Segment(1, 10)]))
+        price.step(Work.of([StepSegment(1, 10)]))
 
 
 def test_what_is_kept_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_KEPT", 10)
     price: Any = case(TINY).price
     for tokens in range(1, 60):
-        work = Work.of([Segment(tokens, tokens)])
+        work = Work.of([StepSegment(tokens, tokens)])
         assert price.on(DEVICES[0], work).expected == slow(price, DEVICES[0], work).expected
         assert len(price._standing) <= 10
         assert len(price._times) <= 10
@@ -103,7 +103,7 @@ def test_what_is_kept_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch)
 
 def test_devices_of_one_id_are_not_mixed_up() -> None:
     """A card made for one question and dropped may leave its id to the next one."""
-    price, work = case(TINY).price, Work.of([Segment(1, 10)])
+    price, work = case(TINY).price, Work.of([StepSegment(1, 10)])
     seen: dict[Hashable, float] = {}
     for factor in range(1, 200):
         bound = price.on(card(bandwidth=factor * 1e12), work).bound

@@ -10,12 +10,12 @@ import pytest
 from ridgeline.core.ops.work import Work
 from ridgeline.price.devices import cards
 from ridgeline.price.engine_profile import EngineProfile, MemoryRule, load_engine, with_own_attention
-from ridgeline.price.plan import Demand, Plan, make_plan
+from ridgeline.price.plan import Demand, DeploymentPlan, make_plan
 from ridgeline.price.plan.demand import fleet_for
 from ridgeline.price.plan.device_memory import memory_of
-from ridgeline.price.plan.load_estimate import Serving, batch_sweep, touched_experts
+from ridgeline.price.plan.load_estimate import LoadEstimator, batch_sweep, touched_experts
 from ridgeline.price.plan.prompt_queue import PromptQueue, RankPrompts, most_of_a_rank
-from ridgeline.price.plan.scenario import Case, Setup, Workload
+from ridgeline.price.plan.scenario import Deployment, PlanWorkload, Scenario
 from support.planned import GIB, TINY, TINY_MIXTURE, card, case, decode_of, fields
 
 RULE = MemoryRule("total", rows=8, copies=1.0, fixed=0.0, share=0.0, linked=0.0)
@@ -27,14 +27,14 @@ EXPERT = 3 * 256 * 768 * 2  # bytes of one of the eight in each of two layers
 WIDE = TINY_MIXTURE | {"num_local_experts": 16, "intermediate_size": 2048}
 
 
-def own(ranks: int, config: dict[str, object] = TINY_MIXTURE, **changes: object) -> Case:
+def own(ranks: int, config: dict[str, object] = TINY_MIXTURE, **changes: object) -> Scenario:
     """A mixture on so many cards with requests of their own."""
     return case(config, card(**changes), devices=ranks, engine=OWN)
 
 
-def planned(ranks: int, workload: Workload, demand: Demand | None = None) -> Plan:
+def planned(ranks: int, workload: PlanWorkload, demand: Demand | None = None) -> DeploymentPlan:
     """The same as a plan."""
-    setup = Setup(card(), ranks, engine=OWN)
+    setup = Deployment(card(), ranks, engine=OWN)
     return make_plan("tiny", fields(TINY_MIXTURE), setup, workload, cards(), demand)
 
 
@@ -45,7 +45,7 @@ def test_users_are_those_of_all_cards(ranks: int) -> None:
     whole = case(TINY_MIXTURE, engine=PLAIN)
     experts = 2 * 8 * EXPERT
     weights = whole.price.weight_bytes - experts + experts / ranks
-    memory = memory_of(own(ranks, memory=100e6), Workload(100, 28))
+    memory = memory_of(own(ranks, memory=100e6), PlanWorkload(100, 28))
     assert (memory.weights, memory.kv_bytes_per_token) == (weights, 2 * 2 * 4 * 32 * 2)
     assert memory.left == 0.9 * 100e6 - weights - memory.activations
     rows, width = ranks * 2048, 768 // ranks
@@ -55,13 +55,13 @@ def test_users_are_those_of_all_cards(ranks: int) -> None:
     assert memory.users == memory.at_end == memory.together == ranks * (pages // 8) > ranks
     assert memory.on_each == pages // 8
     assert memory.limit == "memory"
-    full = memory_of(own(ranks), Workload(100, 28, step_tokens=64))
+    full = memory_of(own(ranks), PlanWorkload(100, 28, step_tokens=64))
     assert full.users == full.together == ranks * 64 < full.held
     assert full.limit == "step"
 
 
 def test_a_step_has_room_for_the_logits_of_one_cards_users() -> None:
-    memory = memory_of(own(4, memory=60e6), Workload(100, 28))
+    memory = memory_of(own(4, memory=60e6), PlanWorkload(100, 28))
     assert 8 < memory.on_each <= memory.logit_rows < memory.users
 
 
@@ -69,7 +69,7 @@ def test_a_step_has_room_for_the_logits_of_one_cards_users() -> None:
 def test_a_step_is_that_of_one_rank_with_the_rows_of_all_at_the_experts(ranks: int) -> None:
     """5 sequences a rank: all but experts and all-reduce as on a card alone, the experts a share of all ranks' rows,
     and once a layer all rows cross the link."""
-    planned, serving = own(ranks), Serving(own(ranks), Workload(100, 28))
+    planned, serving = own(ranks), LoadEstimator(own(ranks), PlanWorkload(100, 28))
     alone = {row.kind: row.expected for row in decode_of(case(TINY_MIXTURE, engine=PLAIN), 5, 114).classes}
     divided = case(TINY_MIXTURE, devices=ranks, engine=PLAIN)
     experts = {row.kind: row.expected for row in decode_of(divided, 5 * ranks, 114).classes}["experts"]
@@ -84,21 +84,21 @@ def test_a_step_is_that_of_one_rank_with_the_rows_of_all_at_the_experts(ranks: i
 
 def test_one_rank_is_a_card_as_any() -> None:
     """And over several cards nothing is known of ranks where attention is divided."""
-    workload = Workload(300, 20, ttft=0.1, tpot=0.01)
-    one, plain = (Serving(case(TINY_MIXTURE, engine=by), workload) for by in (OWN, PLAIN))
+    workload = PlanWorkload(300, 20, ttft=0.1, tpot=0.01)
+    one, plain = (LoadEstimator(case(TINY_MIXTURE, engine=by), workload) for by in (OWN, PLAIN))
     assert one.case.ranks == 1
     assert one.memory == plain.memory
     assert one.capacity == plain.capacity
     assert [one.load(users) for users in (1, 7, 300)] == [plain.load(users) for users in (1, 7, 300)]
     assert batch_sweep(one) == batch_sweep(plain)
     divided = case(TINY_MIXTURE, devices=2, engine=PLAIN)
-    assert (divided.ranks, divided.on_each(7), Serving(divided, workload).load(7).waits) == (1, 7, None)
+    assert (divided.ranks, divided.on_each(7), LoadEstimator(divided, workload).load(7).waits) == (1, 7, None)
 
 
 @pytest.mark.parametrize("users", [1, 2, 3, 4, 5, 40, 400])
 @pytest.mark.parametrize("output", [2, 16, 256])
 def test_littles_law_of_ranks(users: int, output: int) -> None:
-    load = Serving(own(4, WIDE), Workload(500, output)).load(users)
+    load = LoadEstimator(own(4, WIDE), PlanWorkload(500, output)).load(users)
     assert load.waits is not None
     for name in ("floor", "bound", "expected"):
         rate, ttft, tpot = (getattr(e, name) for e in (load.requests_per_second, load.ttft, load.tpot))
@@ -114,7 +114,7 @@ def test_littles_law_of_ranks(users: int, output: int) -> None:
 
 def test_one_user_waits_for_nobody() -> None:
     """Its prompt is alone at the experts, and no prefill comes between two of its tokens."""
-    plan = planned(4, Workload(500, 16))
+    plan = planned(4, PlanWorkload(500, 16))
     load = plan.serving.load(1)
     assert load.ttft == load.ttft_marching == load.prefill == plan.prefill.seconds == plan.serving.together(1)
     assert load.tpot.expected == pytest.approx(plan.decode.seconds.expected)
@@ -122,14 +122,14 @@ def test_one_user_waits_for_nobody() -> None:
     rows = {row.kind: row for row in plan.prefill.classes}
     assert rows["experts"].flops == 2 * 3 * 2 * 500 * 2 * 256 * 768 / 4
     assert rows["communication"].nbytes == 2 * 500 * 256 * 2
-    four = {row.kind: row for row in planned(4, Workload(500, 16, batch=4)).prefill.classes}
+    four = {row.kind: row for row in planned(4, PlanWorkload(500, 16, batch=4)).prefill.classes}
     assert four["experts"].flops == 4 * rows["experts"].flops
     assert four["attention"].flops == rows["attention"].flops
 
 
 def test_what_asks_at_once_is_divided() -> None:
     """Ten requests on four cards: three on the fullest, whose prompts and steps are priced."""
-    plan = planned(4, Workload(100, 28, batch=10))
+    plan = planned(4, PlanWorkload(100, 28, batch=10))
     assert (plan.prefill.tokens, plan.decode.tokens) == (300, 3)
     assert plan.prefill.seconds == plan.serving.together(10) == plan.serving.together(12)
     assert plan.decode.seconds == plan.serving.itl(10)
@@ -143,11 +143,11 @@ def test_what_asks_at_once_is_divided() -> None:
 
 
 def test_a_batch_of_more_than_all_cards_hold_is_refused() -> None:
-    small = Workload(100, 28, step_tokens=8)
+    small = PlanWorkload(100, 28, step_tokens=8)
     assert planned(4, replace(small, batch=32)).serving.batch_fits
     with pytest.raises(ValueError, match=r"a batch of 33, 9 a card, is more than a step of 8 positions"):
         planned(4, replace(small, batch=33))
-    long = Workload(8000, 28, step_tokens=2**14)
+    long = PlanWorkload(8000, 28, step_tokens=2**14)
     memory = planned(4, long).memory
     most = memory.at_end
     assert planned(4, replace(long, batch=most)).serving.batch_fits
@@ -158,7 +158,7 @@ def test_a_batch_of_more_than_all_cards_hold_is_refused() -> None:
 
 def test_the_ridge_is_reached_by_the_batches_of_all_cards() -> None:
     """A rank's step at that batch takes as long to compute as to read."""
-    plan = planned(4, Workload(4, 4))
+    plan = planned(4, PlanWorkload(4, 4))
     batch = plan.crossings.critical_batch
     assert batch is not None
     assert [decode_of(plan.case, round(batch / 4) + one, 6).balance >= 1 for one in (-1, 1)] == [False, True]
@@ -167,7 +167,7 @@ def test_the_ridge_is_reached_by_the_batches_of_all_cards() -> None:
 def test_prefills_between_steps_by_hand() -> None:
     """Two ranks with eight users each, one in ten of whom asks after a step: 0.8 prompts on either."""
     planned = own(2, WIDE)
-    queues = RankPrompts(planned, Workload(500, 11))
+    queues = RankPrompts(planned, PlanWorkload(500, 11))
     pauses = queues.pauses(16)
     asks, some = 1 - 0.9**8, 1 - 0.9**16
     alone, both = (queues.on(ranks).all(0.8 / asks).expected for ranks in (1, 2))
@@ -207,7 +207,7 @@ def test_the_most_prompts_of_ranks_with_many_users() -> None:
 def test_ranks_that_are_lived_through(users: int) -> None:
     """Each user ends with the chance q after a step: ranks with prompts run them side by side, and the step lasts as
     the fullest one's, with the rows of all at the experts."""
-    planned, workload, ends = own(4, WIDE), Workload(500, 41), 1 / 40
+    planned, workload, ends = own(4, WIDE), PlanWorkload(500, 41), 1 / 40
     draw, price = random.Random(0), dict[tuple[int, int], float]()
     total, steps = 0.0, 300_000 // users
     for _ in range(steps):
@@ -223,8 +223,8 @@ def test_ranks_that_are_lived_through(users: int) -> None:
 
 
 def test_replicas_count_the_users_of_all_their_cards() -> None:
-    workload = Workload(500, 40, tpot=1e-3)
-    serving = Serving(own(4), workload)
+    workload = PlanWorkload(500, 40, tpot=1e-3)
+    serving = LoadEstimator(own(4), workload)
     most = serving.capacity.users
     assert 4 < most < serving.memory.users
     for users, replicas in ((most, 1), (most + 1, 2)):

@@ -17,7 +17,7 @@ from ridgeline.price.plan.plan_document import plan_document
 from ridgeline.price.plan.plan_export import comparison_json, plan_json
 from ridgeline.price.plan.plan_text import verdict
 from ridgeline.price.plan.request_phases import prefill_phase
-from ridgeline.price.plan.scenario import ModelCache, Setup, Workload
+from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload
 from ridgeline.util.document.humanize import three
 from ridgeline.util.document.terminal_renderer import plain
 from support.planned import H100, card
@@ -27,7 +27,7 @@ from support.planned import H100, card
 def test_releases(name: str, weights: int, data_dir: Path) -> None:
     """Memory, users, seconds of sound a second; what a user keeps is the decoder's positions and the encoder's."""
     fields = read_config(str(data_dir / "configs" / f"openai__{name}"))
-    plan = make_plan(name, fields, Setup(H100, weights="bf16"), Workload(output=100, step_tokens=8192), ())
+    plan = make_plan(name, fields, Deployment(H100, weights="bf16"), PlanWorkload(output=100, step_tokens=8192), ())
     model, workload = plan.case.model, plan.workload
     assert layers_of(model) == ((6, 6) if name == "whisper-base" else (32, 4)), "in the order in which data pass"
     assert plan.memory.weights == 2 * weights
@@ -50,8 +50,8 @@ def test_what_an_hour_of_sound_costs(data_dir: Path) -> None:
     fields = read_config(str(data_dir / "configs" / "openai__whisper-base"))
     device = card(price=HourlyPrice(2.0, "2026", "test"))
     half = card(name="half", bandwidth=device.bandwidth / 2, price=HourlyPrice(1.5, "2026", "test"))
-    asked = Workload(output=100)
-    plan = make_plan("w", fields, Setup(device), asked, (half,))
+    asked = PlanWorkload(output=100)
+    plan = make_plan("w", fields, Deployment(device), asked, (half,))
     windows = plan.asked.requests_per_second.expected
     told = plan_json(plan)["answer"]["sound"]
     assert told["hours_per_hour"] == pytest.approx(30 * windows)
@@ -59,7 +59,7 @@ def test_what_an_hour_of_sound_costs(data_dir: Path) -> None:
     facts = dict(answer(plan))
     assert facts["cost"].startswith(f"${three(told['dollars_per_hour'])} an hour of sound")
     assert "a million" not in " ".join((*facts.values(), verdict(plan)))
-    compared = compare("w", ModelCache(fields), Setup(device), asked, (device, half), Demand())
+    compared = compare("w", ModelCache(fields), Deployment(device), asked, (device, half), Demand())
     offers = {offer["card"]: offer for offer in comparison_json(compared)["cards"]}
     assert offers["text-a100"]["sound"] == told
     shown = plain(compare_document(compared))
@@ -72,7 +72,7 @@ def test_what_an_hour_of_sound_costs(data_dir: Path) -> None:
 def test_a_windows_attention_and_where_it_turns(data_dir: Path) -> None:
     """The encoder's and the decoder's, as a prefill of one window has them."""
     fields = read_config(str(data_dir / "configs" / "openai__whisper-base"))
-    plan = make_plan("w", fields, Setup(card()), Workload(output=100), ())
+    plan = make_plan("w", fields, Deployment(card()), PlanWorkload(output=100), ())
     (row,) = plan.scores
     (attention,) = (each for each in plan.prefill.classes if each.kind == "attention")
     assert row.prompt == 1500
@@ -84,9 +84,9 @@ def test_a_windows_attention_and_where_it_turns(data_dir: Path) -> None:
 def test_windows_share_a_step_as_the_scheduler_has_it(data_dir: Path) -> None:
     """Whole windows: as many as a step has positions for, at least one."""
     fields = read_config(str(data_dir / "configs" / "openai__whisper-base"))
-    case = ModelCache(fields).case(Setup(card()))
+    case = ModelCache(fields).case(Deployment(card()))
     for step, windows in ((2048, 1), (1000, 1), (4600, 3)):
-        workload = Workload(output=20, batch=7, step_tokens=step).of(case.model)
+        workload = PlanWorkload(output=20, batch=7, step_tokens=step).of(case.model)
         works = prefill_phase(case, workload).works
         rows = [(work.rows[TOKENS], work.rows[ENCODER]) for work in works]
         assert rows[0] == (3 * windows, 1500 * windows)
@@ -96,5 +96,5 @@ def test_windows_share_a_step_as_the_scheduler_has_it(data_dir: Path) -> None:
 
 def test_a_decoder_is_planned_as_before() -> None:
     """Its prompt is its own."""
-    workload = Workload(step_tokens=512)
+    workload = PlanWorkload(step_tokens=512)
     assert workload.prompt_step == 512

@@ -6,25 +6,25 @@ from typing import Any
 import pytest
 
 from ridgeline.price.device import Device, Efficiency, HourlyPrice
-from ridgeline.price.interconnect import Link, straight
-from ridgeline.price.plan import Plan, Setup, Workload, make_plan
+from ridgeline.price.interconnect import Interconnect, straight
+from ridgeline.price.plan import Deployment, DeploymentPlan, PlanWorkload, make_plan
 from ridgeline.price.plan.plan_text import scarcest, verdict, ways_in_words
 from support.planned import H100, LLAMA_3_8B, LLAMA_3_70B, TINY, card, fields
 
 PRICED = card(price=HourlyPrice(2.0, "2026", "test"))
-SLOW_LINK = card(link=Link("PCIe", 1e9, {"custom": {8: straight(5e-6, 0.8e9)}}))
+SLOW_LINK = card(link=Interconnect("PCIe", 1e9, {"custom": {8: straight(5e-6, 0.8e9)}}))
 
 
 def planned(
-    config: dict[str, Any], device: Device, workload: Workload | None = None, *others: Device, **setup: Any
-) -> Plan:
+    config: dict[str, Any], device: Device, workload: PlanWorkload | None = None, *others: Device, **setup: Any
+) -> DeploymentPlan:
     """A plan with these other cards to choose from."""
-    return make_plan("test", fields(config), Setup(device, **setup), workload or Workload(), others)
+    return make_plan("test", fields(config), Deployment(device, **setup), workload or PlanWorkload(), others)
 
 
 def test_a_speed_is_of_the_batch_that_was_asked_about() -> None:
     """It was called that of a user alone at any batch."""
-    one, many = (verdict(planned(LLAMA_3_8B, PRICED, Workload(batch=batch))) for batch in (1, 64))
+    one, many = (verdict(planned(LLAMA_3_8B, PRICED, PlanWorkload(batch=batch))) for batch in (1, 64))
     assert "for one user" in one
     assert "for each of 64 users" in many
     assert "for one user" not in many
@@ -47,14 +47,14 @@ def test_no_lever_is_offered_on_which_it_does_not_fit() -> None:
 
 
 def test_where_the_link_is_the_limit_nothing_is_said_of_the_ridge() -> None:
-    said = verdict(planned(LLAMA_3_8B, SLOW_LINK, Workload(batch=64), devices=8))
+    said = verdict(planned(LLAMA_3_8B, SLOW_LINK, PlanWorkload(batch=64), devices=8))
     assert "the link between the cards is the limit" in said
     assert "reach" not in said
     assert "more link bandwidth would help most" in said
 
 
 def test_a_batch_at_the_ridge_is_not_told_of_a_larger_one() -> None:
-    under, over = (verdict(planned(LLAMA_3_8B, H100, Workload(16, 16, batch))) for batch in (8, 600))
+    under, over = (verdict(planned(LLAMA_3_8B, H100, PlanWorkload(16, 16, batch))) for batch in (8, 600))
     assert "Memory bandwidth is the limit" in under
     assert "would reach the ridge" in under
     assert "Arithmetic is the limit, 1." in over
@@ -62,7 +62,7 @@ def test_a_batch_at_the_ridge_is_not_told_of_a_larger_one() -> None:
 
 
 def test_a_batch_that_memory_does_not_hold_is_named_with_that() -> None:
-    plan = planned(LLAMA_3_8B, card(memory=20e9), Workload(600, 8))
+    plan = planned(LLAMA_3_8B, card(memory=20e9), PlanWorkload(600, 8))
     assert plan.crossings.critical_batch is not None
     assert f"would reach the ridge, but memory holds {plan.memory.users:,} at most" in verdict(plan)
 
@@ -70,7 +70,7 @@ def test_a_batch_that_memory_does_not_hold_is_named_with_that() -> None:
 @pytest.mark.parametrize(("batch", "pays"), [(1, True), (256, False)])
 def test_batching_pays_only_where_it_brings_tokens(batch: int, pays: bool) -> None:
     """ "The free lever" were once 56,771 users who made 1.06 x the tokens, each at 0.40 a second."""
-    plan = planned(LLAMA_3_8B, card(memory=160e9), Workload(2000, 100, batch))
+    plan = planned(LLAMA_3_8B, card(memory=160e9), PlanWorkload(2000, 100, batch))
     assert plan.batching is not None
     assert plan.batching.throughput is not None
     assert (plan.batching.throughput > 2) == pays
@@ -82,7 +82,7 @@ def test_batching_pays_only_where_it_brings_tokens(batch: int, pays: bool) -> No
 
 def test_where_no_resource_is_scarce_none_is_recommended() -> None:
     """With launches of a second nothing but those matters; memory would only bring users who wait for prefills."""
-    plan = planned(TINY, card(efficiency={"default": Efficiency(1.0, 1.0, 1.0)}), Workload(100, 20))
+    plan = planned(TINY, card(efficiency={"default": Efficiency(1.0, 1.0, 1.0)}), PlanWorkload(100, 20))
     assert scarcest(plan) is None
     assert "none would help noticeably" in verdict(plan)
     scarce = planned(LLAMA_3_8B, H100)
@@ -91,7 +91,7 @@ def test_where_no_resource_is_scarce_none_is_recommended() -> None:
 
 
 def test_ways_to_fit() -> None:
-    setup = Setup(H100)
+    setup = Deployment(H100)
     assert ways_in_words([replace(setup, devices=8, weights="fp8"), replace(setup, devices=16)]) == (
         "it would fit with fp8 weights on 8 cards, or on 16 cards (beyond one machine, not priced)"
     )

@@ -7,14 +7,14 @@ import pytest
 
 from ridgeline.price.device import HourlyPrice
 from ridgeline.price.devices import load_card, names
-from ridgeline.price.hourly_prices import Snapshot, priced, quotes, read_prices, seller_of, snapshots
+from ridgeline.price.hourly_prices import PriceSnapshot, priced, quotes, read_prices, seller_of, snapshots
 from support.planned import card
 
 SELLERS = snapshots()
 
 
 @pytest.mark.parametrize("seller", SELLERS, ids=lambda each: each.seller)
-def test_a_snapshot_is_of_one_day_and_can_be_looked_up(seller: Snapshot) -> None:
+def test_a_snapshot_is_of_one_day_and_can_be_looked_up(seller: PriceSnapshot) -> None:
     assert re.fullmatch(r"20\d\d(-\d\d){0,2}", seller.date)
     assert "$ an hour" in seller.source
     assert seller.dollars.keys() <= set(names())
@@ -48,12 +48,14 @@ def test_cards_are_priced_by_one_seller() -> None:
 def test_a_file_of_prices_stands_over_a_cards_own_price() -> None:
     """`--prices FILE` was ignored for a card whose own file has a price."""
     mine = card(name="mine", price=HourlyPrice(0.5, "2026", "my bill"))
-    one, other = (Snapshot(name, name, "2026-11", "a bill", {"mine": cost}) for name, cost in (("a", 2.0), ("b", 3.0)))
+    one, other = (
+        PriceSnapshot(name, name, "2026-11", "a bill", {"mine": cost}) for name, cost in (("a", 2.0), ("b", 3.0))
+    )
     (at_one,) = priced([mine], one, over=True)
     assert at_one.price == HourlyPrice(2.0, "2026-11", "a bill", "a")
     assert [each.price and each.price.dollars for each in quotes([mine, card()], [one, other], over=True)][:2] == [2, 3]
     assert quotes([mine], [one, other]) == (mine,)
-    assert quotes([mine], [Snapshot("c", "c", "2026", "s", {})], over=True) == (mine,)
+    assert quotes([mine], [PriceSnapshot("c", "c", "2026", "s", {})], over=True) == (mine,)
 
 
 def test_the_seller_is_who_has_most_of_the_cards() -> None:
@@ -75,7 +77,7 @@ def test_a_file_of_prices(tmp_path: Path) -> None:
         '[Mine]\ntitle = "Mine"\ndate = "2026-11"\nsource = "a bill"\ndollars = { l40s = 1, my-card = 2.5 }\n'
     )
     (found,) = read_prices(path)
-    assert found == Snapshot("mine", "Mine", "2026-11", "a bill", {"l40s": 1.0, "my-card": 2.5})
+    assert found == PriceSnapshot("mine", "Mine", "2026-11", "a bill", {"l40s": 1.0, "my-card": 2.5})
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.parameter_breakdown import bill
 from ridgeline.core.ops.experts import Experts
 from ridgeline.core.ops.linear import Linear, Projections
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.price.crossovers import (
     compute_bound_prompt,
     context_where_kv_outweighs_weights,
@@ -155,7 +155,7 @@ def test_08_eight_prompt_tokens_and_thirty_of_output() -> None:
     assert text_prefill_flops == 128e9
     assert 5 + 30 * 8 == 245
     card = h100()
-    step = price("llama-3-8b").on(card, Work.of([Segment(8, 8)]))
+    step = price("llama-3-8b").on(card, Work.of([StepSegment(8, 8)]))
     memory = step.cost.memory_bytes / card.bandwidth
     assert step.cost.total_flops / step.cost.memory_bytes == pytest.approx(8, rel=0.1)
     assert step.floor == memory
@@ -237,7 +237,7 @@ def test_26_attention_overtakes_the_matmuls() -> None:
     assert layer / 4096 == 53_248
 
     def excess(length: int) -> float:
-        work = Work.of([Segment(length, length)])
+        work = Work.of([StepSegment(length, length)])
         products = {"attend": 0.0, "linear": 0.0}
         for priced in price("llama-3-8b").ops:
             for kernel in priced.launches(work):

@@ -10,9 +10,9 @@ import torch
 
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.linear import Projections
-from ridgeline.core.ops.matrix import AdapterRows, LowRank
-from ridgeline.core.ops.work import CAUSAL, Segment, Work, adapter_space
-from ridgeline.price.plan.scenario import ModelCache, Setup
+from ridgeline.core.ops.matrix import AdapterRows, LoraWeights
+from ridgeline.core.ops.work import CAUSAL, StepSegment, Work, adapter_space
+from ridgeline.price.plan.scenario import Deployment, ModelCache
 from ridgeline.price.price import Price
 from support.planned import H100, TINY, card, fields
 
@@ -27,14 +27,14 @@ def adapted(model: Model) -> int:
             matrix = op.matrix("q_proj")
             for number, rank in ((1, 4), (2, 16)):
                 with torch.device("meta"):
-                    added = LowRank(matrix.inputs, matrix.outputs, rank, 1.0, matrix.spec.dtype)
+                    added = LoraWeights(matrix.inputs, matrix.outputs, rank, 1.0, matrix.spec.dtype)
                 op.adapt(number, "q_proj", added, rows)
     return 2
 
 
 def work(decodes: int, prompt: int, first: int, second: int) -> Work:
     """So many decodes beside a prompt, some rows of which ask two adapters."""
-    mixed = Work.decode([50] * decodes) + Work.of([Segment(prompt, prompt)], (CAUSAL,), logit_rows=prompt % 2)
+    mixed = Work.decode([50] * decodes) + Work.of([StepSegment(prompt, prompt)], (CAUSAL,), logit_rows=prompt % 2)
     asked = {adapter_space(number): rows for number, rows in ((1, first), (2, second)) if rows}
     return replace(mixed, rows={**mixed.rows, **asked})
 
@@ -42,7 +42,7 @@ def work(decodes: int, prompt: int, first: int, second: int) -> Work:
 @pytest.mark.parametrize("beside", [None, adapted])
 def test_a_price_that_knows_much_is_that_of_one_that_knows_nothing(beside: Callable[[Model], int] | None) -> None:
     """Every figure and row of a step, on two cards in turn, whatever came before."""
-    model = ModelCache(fields(TINY), beside).case(Setup(card())).model
+    model = ModelCache(fields(TINY), beside).case(Deployment(card())).model
     asked = itertools.product((1, 3, 4), (2, 3, 31), (0, 1, 2), (0, 2))
     steps = [(on, step) for step in asked if beside is not None or step[2:] == (0, 0) for on in CARDS]
     random.Random(3).shuffle(steps)

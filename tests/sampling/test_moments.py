@@ -17,7 +17,7 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling import Sampled, SampleRow
 from ridgeline.engine.sampling.on_device import DeviceSampler
 from ridgeline.engine.sampling.sampler import with_moments
-from ridgeline.engine.token_rules import RuleGuide, Timestamps, TokenRules, unpacked
+from ridgeline.engine.token_rules import TimestampRules, TokenRuleProcessor, TokenRules, unpacked
 from support.samplers import CPU_SAMPLER
 
 VOCABULARY, FIRST, END, BANNED = 123, 90, 70, 89
@@ -28,7 +28,7 @@ GREEDY = SamplingParams(temperature=0.0)
 
 def rules_of(*, moments: bool, most_first: int | None = 5) -> TokenRules:
     """With an opening of two places."""
-    own = Timestamps(FIRST, END, BANNED, most_first) if moments else None
+    own = TimestampRules(FIRST, END, BANNED, most_first) if moments else None
     return TokenRules(((60, 61), (62,)), SUPPRESSED, SUPPRESSED_FIRST, own)
 
 
@@ -60,7 +60,7 @@ def test_random_logits(moments: bool, most_first: int | None) -> None:
         for _ in range(int(rng.integers(0, 8))):
             said.append(int(rng.integers(FIRST, VOCABULARY) if rng.random() < 0.5 else rng.integers(0, END)))
         logits_1V = torch.tensor(rng.standard_normal((1, VOCABULARY)) * rng.choice([0.3, 3.0]), dtype=torch.float32)
-        guide = RuleGuide(rules, VOCABULARY).copy()
+        guide = TokenRuleProcessor(rules, VOCABULARY).copy()
         for token in (60, 62, *said):
             guide.take(token)
         row = SampleRow(GREEDY, 0, 9, allowed=guide.allowed(), timestamps=guide.timestamps)
@@ -78,7 +78,7 @@ def test_random_logits(moments: bool, most_first: int | None) -> None:
 
 def test_the_opening_comes_first() -> None:
     """Each of its places in turn, whatever is suppressed after it; the rules of moments wait."""
-    guide = RuleGuide(rules_of(moments=True), VOCABULARY)
+    guide = TokenRuleProcessor(rules_of(moments=True), VOCABULARY)
     for allowed in ((60, 61), (62,)):
         assert guide.timestamps is None
         assert tuple(np.flatnonzero(unpacked(guide.allowed(), VOCABULARY))) == allowed
@@ -89,7 +89,7 @@ def test_the_opening_comes_first() -> None:
 
 def test_rows_without_rules_are_left_alone() -> None:
     """And a row beside them that has some changes nothing of theirs."""
-    guide = RuleGuide(rules_of(moments=True), VOCABULARY)
+    guide = TokenRuleProcessor(rules_of(moments=True), VOCABULARY)
     guide.take(60), guide.take(62)
     logits_RV = torch.randn(3, VOCABULARY, generator=torch.Generator().manual_seed(1))
     plain = SampleRow(GREEDY, 0, 9)

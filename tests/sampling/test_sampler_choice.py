@@ -9,7 +9,7 @@ from engine.small_models import LLAMA, small_model
 from ridgeline.backends import backend_of
 from ridgeline.backends.cuda.cuda_backend import CudaBackend
 from ridgeline.backends.reference import ReferenceBackend
-from ridgeline.backends.timed_backend import Watch, Watched
+from ridgeline.backends.timed_backend import OpTimer, TimedBackend
 from ridgeline.core.ops.backend import Backend, SamplingKernel
 from ridgeline.core.ops.kv_layout import deal_layers
 from ridgeline.engine.params import SamplingParams
@@ -60,7 +60,7 @@ def test_a_runner_has_the_sampler_of_its_model() -> None:
     plain, reference = Runner(model, layout), Runner(model, layout, backend=ReferenceBackend())
     assert isinstance(plain.sampler, NativeSampler)
     assert isinstance(reference.sampler, NumpySampler)
-    watched = Runner(model, layout, backend=Watched(Watch(model, lambda: 0.0)))
+    watched = Runner(model, layout, backend=TimedBackend(OpTimer(model, lambda: 0.0)))
     assert isinstance(watched.sampler, NativeSampler)
 
 

@@ -11,7 +11,7 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import load_engine
-from ridgeline.server.admission import Queue
+from ridgeline.server.admission import RequestQueue
 from ridgeline.server.http.exchanges import log_exchange
 from ridgeline.server.lifecycle import service_of
 from ridgeline.server.server_settings import ServerSettings
@@ -75,7 +75,7 @@ def attacked(
     """A server with all that `ridgeline serve` puts before an engine, which is its own, in a thread."""
     settings = replace(settings or ServerSettings(), models=("tales",))
     llm = AsyncLLM(load_engine(model, EngineSettings(kv_bytes=64 << 20, limits=limits or Limits())))
-    service = service_of(llm, Queue(llm.info, settings), settings)
+    service = service_of(llm, RequestQueue(llm.info, settings), settings)
     watching = of_one(service, llm, settings, "tales")
     try:
         with running(

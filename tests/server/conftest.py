@@ -18,12 +18,12 @@ from starlette.types import ASGIApp
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.llm import LLM
-from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.engine.setup import LoadedEngine, load_engine
 from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary
-from ridgeline.server.admission import Queue
+from ridgeline.server.admission import RequestQueue
 from ridgeline.server.app import build_app
 from ridgeline.server.http.exchanges import ExchangeObserver
-from ridgeline.server.http.health import Front, Health, Watched
+from ridgeline.server.http.health import Health, HealthSource, ReadinessGate
 from ridgeline.server.http.http_server import http_server
 from ridgeline.server.in_flight import InFlightRequest
 from ridgeline.server.lifecycle import guarded, service_of
@@ -128,14 +128,14 @@ async def _nothing() -> None:
 @contextmanager
 def listening(
     app: ASGIApp,
-    watched: Watched,
+    watched: HealthSource,
     settings: ServerSettings,
     observers: Sequence[ExchangeObserver] = (),
     close: Callable[[], Awaitable[None]] = _nothing,
 ) -> Iterator[int]:
     """The port of an application with all that stands before it. watched: what health is that of. close: done on the
     event loop in the end."""
-    front = Front(Health(settings.stalled_seconds))
+    front = ReadinessGate(Health(settings.stalled_seconds))
     front.health.watched, front.app = watched, app
     outermost = guarded(front, settings, observers)
 
@@ -160,18 +160,18 @@ def listening(
 
 
 @pytest.fixture(scope="session")
-def tales() -> Loaded:
+def tales() -> LoadedEngine:
     """`tales`, loaded once."""
     return load_engine("tales")
 
 
 @pytest.fixture(scope="session")
-def server(tales: Loaded) -> Iterator[Running]:
+def server(tales: LoadedEngine) -> Iterator[Running]:
     """A server of `tales` with default limits, shared by all tests: leave it idle."""
     llm = AsyncLLM(tales)
     try:
         settings = ServerSettings(models=("tales",))
-        with running(service_of(llm, Queue(llm.info, settings), settings), settings) as up:
+        with running(service_of(llm, RequestQueue(llm.info, settings), settings), settings) as up:
             yield up
     finally:
         llm.close()

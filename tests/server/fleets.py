@@ -14,14 +14,14 @@ import aiohttp
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.worker.engine_process import EngineProcess
-from ridgeline.engine.worker.process_handle import ChildProcess, NewLine, Place
+from ridgeline.engine.worker.process_handle import ChildProcess, NewLine, ProcessHandle
 from ridgeline.insight.traffic.routers import router_named
 from ridgeline.insight.traffic.scaling import Scaling
 from ridgeline.server.http.http_server import http_server, listen, url_of
-from ridgeline.server.lifecycle import Served, Server
-from ridgeline.server.replicas.engine_fleet import Fleet, Replica
-from ridgeline.server.replicas.replica_supervisor import Watch
-from ridgeline.server.replicas.served_replicas import ServedReplicas, Started
+from ridgeline.server.lifecycle import ServedLLM, Server
+from ridgeline.server.replicas.engine_fleet import EngineFleet, EngineReplica
+from ridgeline.server.replicas.replica_supervisor import ReplicaSupervisor
+from ridgeline.server.replicas.served_replicas import ServedReplicas, StartedReplicas
 from ridgeline.server.server_settings import ServerSettings
 
 SETTINGS = ServerSettings(models=("tales",), access_log=False, stalled_seconds=30.0, connections=1000)
@@ -40,7 +40,7 @@ class Held(ChildProcess):
         await super().begin(line, connected)
 
 
-def where(place: Place | None) -> str:
+def where(place: ProcessHandle | None) -> str:
     assert isinstance(place, ChildProcess)
     return f"process {place.pid}"
 
@@ -60,8 +60,8 @@ class Running:
     """The server, and a client of it. may_start: engines are started while it is set."""
 
     url: str
-    fleet: Fleet
-    watches: list[Watch]
+    fleet: EngineFleet
+    watches: list[ReplicaSupervisor]
     http: aiohttp.ClientSession
     may_start: asyncio.Event
 
@@ -108,14 +108,14 @@ class Running:
             await asyncio.sleep(0.02)
 
 
-def process_of(replica: Replica) -> int:
+def process_of(replica: EngineReplica) -> int:
     """The process that a replica's engine runs in."""
     assert isinstance(replica.llm.host, EngineProcess)
     assert isinstance(replica.llm.host.place, ChildProcess)
     return replica.llm.host.place.pid
 
 
-def kill(replica: Replica, number: int = signal.SIGKILL) -> None:
+def kill(replica: EngineReplica, number: int = signal.SIGKILL) -> None:
     os.kill(process_of(replica), number)
 
 
@@ -130,19 +130,19 @@ async def served(
     """All that `ridgeline serve --replicas` has, but Ray."""
     may_start = asyncio.Event()
     may_start.set()
-    one = Served("tales", "tales", engine, threads=1)
+    one = ServedLLM("tales", "tales", engine, threads=1)
     replicas = ServedReplicas(
         one, count, lambda number: Held(may_start), lambda: router_named(router, 0), scaling, where
     )
-    watches = list[Watch]()
-    kept = Watch.__init__
+    watches = list[ReplicaSupervisor]()
+    kept = ReplicaSupervisor.__init__
 
-    def noted(watch: Watch, *arguments: Any, **more: Any) -> None:
+    def noted(watch: ReplicaSupervisor, *arguments: Any, **more: Any) -> None:
         kept(watch, *arguments, **more)
         watches.append(watch)
 
-    Watch.__init__ = noted  # type: ignore[method-assign]
-    ready: asyncio.Future[Started] = asyncio.get_running_loop().create_future()
+    ReplicaSupervisor.__init__ = noted  # type: ignore[method-assign]
+    ready: asyncio.Future[StartedReplicas] = asyncio.get_running_loop().create_future()
     try:
         with listen(settings) as listener:
             server = Server(settings)
@@ -161,4 +161,4 @@ async def served(
             http.end()
             await serving
     finally:
-        Watch.__init__ = kept  # type: ignore[method-assign]
+        ReplicaSupervisor.__init__ = kept  # type: ignore[method-assign]

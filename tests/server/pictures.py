@@ -14,11 +14,11 @@ from PIL import Image
 
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.price.devices import load_card
-from ridgeline.server.images.diffusion_engine import Drawer
+from ridgeline.server.images.diffusion_engine import DiffusionEngine
 from ridgeline.server.images.image_app import build_picture_app
-from ridgeline.server.images.image_service import PictureService
+from ridgeline.server.images.image_service import ImageService
 from ridgeline.server.images.served_images import names_of, picture_service
-from ridgeline.server.images.video_job_store import Jobs
+from ridgeline.server.images.video_job_store import VideoJobStore
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Listening, listening
@@ -32,8 +32,8 @@ ROOM = float(1 << 30)
 class Drawing(Listening):
     """A server of pipelines, and what is behind it."""
 
-    service: PictureService
-    jobs: Jobs
+    service: ImageService
+    jobs: VideoJobStore
 
     def draw(self, **fields: Any) -> Any:
         """The answer to a request that succeeds."""
@@ -65,10 +65,10 @@ def drawing(
 ) -> Iterator[Drawing]:
     """A server of pipelines that are loaded."""
     settings = settings or ServerSettings(models=("tiny",))
-    drawer = Drawer(pipelines, load_card("h100-sxm"), room, ModelLoop(1))
+    drawer = DiffusionEngine(pipelines, load_card("h100-sxm"), room, ModelLoop(1))
     names = names_of(dict.fromkeys(pipelines, ""), settings)
     service, metrics = picture_service(drawer, names, settings)
-    jobs = Jobs(service, settings)
+    jobs = VideoJobStore(service, settings)
     app = build_picture_app(service, jobs, settings, names, routes=[metrics.route()])
     try:
         with listening(app, drawer, settings, [metrics.exchanged], jobs.aclose) as port:

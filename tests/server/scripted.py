@@ -9,14 +9,14 @@ from typing import Any
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.request import Finish, Timing
+from ridgeline.engine.request import FinishReason, Timing
 from ridgeline.engine.sampling.sample_row import Sampled
 from ridgeline.engine.worker.engine_messages import (
     EngineInfo,
+    EngineSnapshot,
     PageChange,
     PeerChanged,
     SequenceState,
-    Snapshot,
     StepReport,
     Transferred,
 )
@@ -63,10 +63,10 @@ class Scripted:
     def watch(self, on: bool) -> None:
         self.watched.append(on)
 
-    def look(self, told: Callable[[Snapshot | None], None], *, pages: bool = True) -> None:
+    def look(self, told: Callable[[EngineSnapshot | None], None], *, pages: bool = True) -> None:
         self.looks += pages
         held = [PageChange(0, 7, "held", 1, 16, 1)] if pages else []
-        told(Snapshot(5 * SECOND, self.stats, [2], held, self.sequences) if self.alive else None)
+        told(EngineSnapshot(5 * SECOND, self.stats, [2], held, self.sequences) if self.alive else None)
 
     def submit(
         self,
@@ -87,7 +87,7 @@ class Scripted:
         self, request: int, at: float, timing: Timing | None, choice: int = 0, cached: int = 0, end: int = 0
     ) -> None:
         """A token at so many seconds; end: with it the choice ends by its length, after so many tokens."""
-        finish = Finish.LENGTH if end else None
+        finish = FinishReason.LENGTH if end else None
         told = {"at": round(at * SECOND), "cached": cached, "timing": timing, "finish": finish}
         event = Event(request, choice, Sampled(7))._replace(**told, output_tokens=end or None)
         self.queues[request].put_nowait(event)

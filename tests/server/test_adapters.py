@@ -11,7 +11,7 @@ import pytest
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import load_engine
-from ridgeline.server.admission import Queue
+from ridgeline.server.admission import RequestQueue
 from ridgeline.server.lifecycle import service_of
 from ridgeline.server.server_settings import ServerSettings
 from server.conftest import running
@@ -35,7 +35,7 @@ def url(settings: EngineSettings) -> Iterator[str]:
     llm = AsyncLLM(load_engine("tales", settings))
     served = ServerSettings(models=("tales",))
     try:
-        with running(service_of(llm, Queue(llm.info, served), served), served) as up:
+        with running(service_of(llm, RequestQueue(llm.info, served), served), served) as up:
             yield f"{up.url}/v1"
     finally:
         llm.close()
@@ -121,7 +121,7 @@ def test_an_adapter_with_the_name_of_the_model(settings: EngineSettings, tmp_pat
     try:
         with (
             pytest.raises(ValueError, match="'quiet' is the name of the model and of an adapter"),
-            running(service_of(llm, Queue(llm.info, served), served), served),
+            running(service_of(llm, RequestQueue(llm.info, served), served), served),
         ):
             pass
     finally:

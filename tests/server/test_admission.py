@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ridgeline.server.admission import MAX_RETRY_SECONDS, Queue
+from ridgeline.server.admission import MAX_RETRY_SECONDS, RequestQueue
 from ridgeline.server.errors import ApiError
 from ridgeline.server.in_flight import InFlightRequest
 from ridgeline.server.server_settings import ServerSettings
@@ -34,20 +34,20 @@ def request(tokens: int = 1, n: int = 1, begun: bool = False) -> InFlightRequest
     return made
 
 
-def refusal(queue: Queue, of: InFlightRequest) -> ApiError:
+def refusal(queue: RequestQueue, of: InFlightRequest) -> ApiError:
     with pytest.raises(ApiError) as error:
         queue.admit(of)
     return error.value
 
 
 def test_the_defaults_follow_from_the_engine() -> None:
-    queue = Queue(INFO, ServerSettings())
+    queue = RequestQueue(INFO, ServerSettings())
     assert queue.places == INFO.requests + 4 * INFO.requests
     assert queue.tokens == 2 * INFO.capacity
 
 
 def test_places_are_those_of_the_engine_and_of_the_queue_and_are_given_back(clock: Clock) -> None:
-    queue = Queue(INFO, SETTINGS, clock)
+    queue = RequestQueue(INFO, SETTINGS, clock)
     inside = [request(begun=True) for _ in range(INFO.requests + 3)]
     for each in inside:
         queue.admit(each)
@@ -59,7 +59,7 @@ def test_places_are_those_of_the_engine_and_of_the_queue_and_are_given_back(cloc
 
 
 def test_each_choice_takes_a_place(clock: Clock) -> None:
-    queue = Queue(INFO, SETTINGS, clock)
+    queue = RequestQueue(INFO, SETTINGS, clock)
     queue.admit(request(n=8))
     assert refusal(queue, request(n=4)).code == "queue_full"
     queue.admit(request(n=3))
@@ -67,7 +67,7 @@ def test_each_choice_takes_a_place(clock: Clock) -> None:
 
 def test_more_choices_than_places_are_not_sent_away_to_come_again(clock: Clock) -> None:
     """They never fit: trying again, as 429 asks for, would go on for ever."""
-    queue = Queue(INFO, SETTINGS, clock)
+    queue = RequestQueue(INFO, SETTINGS, clock)
     queue.admit(live("as many as fit", 1, prompts=queue.places))
     error = refusal(queue, live("one too many", 1, prompts=queue.places + 1))
     assert (error.status, error.code) == (400, "too_many_choices")
@@ -75,7 +75,7 @@ def test_more_choices_than_places_are_not_sent_away_to_come_again(clock: Clock) 
 
 
 def test_prompt_tokens_count_while_they_wait(clock: Clock) -> None:
-    queue = Queue(INFO, SETTINGS, clock)
+    queue = RequestQueue(INFO, SETTINGS, clock)
     first = request(60)
     queue.admit(first)
     error = refusal(queue, request(41))
@@ -87,13 +87,13 @@ def test_prompt_tokens_count_while_they_wait(clock: Clock) -> None:
 
 def test_a_prompt_beyond_the_bound_is_let_in_when_nothing_waits(clock: Clock) -> None:
     """Else it could never run."""
-    queue = Queue(INFO, SETTINGS, clock)
+    queue = RequestQueue(INFO, SETTINGS, clock)
     queue.admit(request(1000))
     assert refusal(queue, request(1)).code == "queue_tokens"
 
 
 def test_a_refused_request_takes_nothing(clock: Clock) -> None:
-    queue = Queue(INFO, replace(SETTINGS, queued_tokens=10), clock)
+    queue = RequestQueue(INFO, replace(SETTINGS, queued_tokens=10), clock)
     queue.admit(request(10))
     for _ in range(100):
         refusal(queue, request(1))
@@ -102,7 +102,7 @@ def test_a_refused_request_takes_nothing(clock: Clock) -> None:
 
 def test_retry_after_spreads_those_sent_away_as_places_become_free(clock: Clock) -> None:
     """Requests leave every 2 seconds: the first of those sent away may come in 2 s, the next in 4 s, and so on."""
-    queue = Queue(INFO, SETTINGS, clock)
+    queue = RequestQueue(INFO, SETTINGS, clock)
     inside = [request(begun=True) for _ in range(INFO.requests + 3)]
     for each in inside:
         queue.admit(each)
@@ -118,7 +118,7 @@ def test_retry_after_spreads_those_sent_away_as_places_become_free(clock: Clock)
 
 
 def test_retry_after_is_a_second_where_nothing_is_known_and_never_less(clock: Clock) -> None:
-    queue = Queue(INFO, SETTINGS, clock)
+    queue = RequestQueue(INFO, SETTINGS, clock)
     inside = [request(begun=True) for _ in range(INFO.requests + 3)]
     for each in inside:
         queue.admit(each)
@@ -133,7 +133,7 @@ def test_retry_after_is_a_second_where_nothing_is_known_and_never_less(clock: Cl
 
 
 def test_a_server_that_is_to_end_lets_nobody_in(clock: Clock) -> None:
-    queue = Queue(INFO, SETTINGS, clock)
+    queue = RequestQueue(INFO, SETTINGS, clock)
     queue.draining = True
     error = refusal(queue, request())
     assert (error.status, error.code) == (503, "shutting_down")

@@ -10,9 +10,9 @@ import pytest
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied, EngineRestarting
 from ridgeline.engine.events import Event
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.request import Finish, Timing
-from ridgeline.engine.setup import Loaded
-from ridgeline.server.openai_batch import AHEAD, Batch
+from ridgeline.engine.request import FinishReason, Timing
+from ridgeline.engine.setup import LoadedEngine
+from ridgeline.server.openai_batch import AHEAD, BatchRunner
 from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running
 
@@ -33,7 +33,7 @@ async def given(lines: Iterable[bytes]) -> AsyncIterator[bytes]:
 def outputs(llm: Any, lines: Sequence[bytes], **earlier: Any) -> dict[Any, Any]:
     """What a batch writes, by id (that of a line which is no request is its number)."""
     written: list[bytes] = []
-    batch = Batch(llm, SETTINGS, written.append, **earlier)
+    batch = BatchRunner(llm, SETTINGS, written.append, **earlier)
     asyncio.run(batch.run(given(lines)))
     assert all(each.endswith(b"\n") and each.count(b"\n") == 1 for each in written)
     records = [json.loads(each) for each in written]
@@ -43,7 +43,7 @@ def outputs(llm: Any, lines: Sequence[bytes], **earlier: Any) -> dict[Any, Any]:
 
 
 @pytest.fixture(scope="module")
-def llm(tales: Loaded) -> Iterator[AsyncLLM]:
+def llm(tales: LoadedEngine) -> Iterator[AsyncLLM]:
     llm = AsyncLLM(tales)
     yield llm
     llm.close()
@@ -144,9 +144,9 @@ class Watched:
         loop = asyncio.get_running_loop()
         loop.call_soon(take, Event(1, 0, text="x"))
         if self._poor:
-            loop.call_soon(take, Event(1, 0, finish=Finish.ERROR, error="why", out_of_memory=True))
+            loop.call_soon(take, Event(1, 0, finish=FinishReason.ERROR, error="why", out_of_memory=True))
             return self.leave
-        loop.call_soon(take, Event(1, 0, finish=Finish.LENGTH, output_tokens=0, timing=Timing(0, 1, 2, 3)))
+        loop.call_soon(take, Event(1, 0, finish=FinishReason.LENGTH, output_tokens=0, timing=Timing(0, 1, 2, 3)))
         return self.leave
 
     def leave(self) -> None:
@@ -164,7 +164,7 @@ def test_the_window_is_bounded(llm: AsyncLLM) -> None:
             ahead.append(number - len(written))
             yield line(str(number), PROMPT)
 
-    asyncio.run(Batch(watched, SETTINGS, written.append).run(given(lines())))  # type: ignore[arg-type]
+    asyncio.run(BatchRunner(watched, SETTINGS, written.append).run(given(lines())))  # type: ignore[arg-type]
     assert len(written) == 3 * window
     assert {json.loads(each)["response"]["status_code"] for each in written} == {200}
     assert max(ahead) == window
@@ -175,7 +175,7 @@ def test_the_window_is_bounded(llm: AsyncLLM) -> None:
 def test_an_engine_that_dies(llm: AsyncLLM, dead: type[EngineDied]) -> None:
     """What was answered is written, what was not is left to the next run."""
     written: list[bytes] = []
-    batch = Batch(Watched(llm, dies_at=2, dead=dead), SETTINGS, written.append)  # type: ignore[arg-type]
+    batch = BatchRunner(Watched(llm, dies_at=2, dead=dead), SETTINGS, written.append)  # type: ignore[arg-type]
     with pytest.raises(EngineDied):
         asyncio.run(batch.run(given(line(str(number), PROMPT) for number in range(5))))
     assert {json.loads(each)["response"]["status_code"] for each in written} <= {200}
@@ -187,7 +187,7 @@ def test_an_engine_that_dies(llm: AsyncLLM, dead: type[EngineDied]) -> None:
 
 def test_a_request_for_which_there_is_no_memory_is_refused_and_the_others_go_on(llm: AsyncLLM) -> None:
     written: list[bytes] = []
-    batch = Batch(Watched(llm, poor=True), SETTINGS, written.append)  # type: ignore[arg-type]
+    batch = BatchRunner(Watched(llm, poor=True), SETTINGS, written.append)  # type: ignore[arg-type]
     asyncio.run(batch.run(given([line("a", PROMPT), line("b", PROMPT)])))
     responses = {each["custom_id"]: each["response"] for each in map(json.loads, written)}
     assert {name: one["status_code"] for name, one in responses.items()} == {"a": 503, "b": 503}

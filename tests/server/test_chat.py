@@ -16,7 +16,7 @@ from engine.test_transcript import TOKENIZER, speaking
 from ridgeline.core.text import ChatTemplate, ChatTemplates
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.llm import LLM
-from ridgeline.engine.text_processor import Texts, load_texts
+from ridgeline.engine.text_processor import TextProcessor, load_texts
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
 from server.conftest import Everybody, Running, running
@@ -45,7 +45,7 @@ def saying(*texts: str, template: str | None = THINKING, most_tokens: int | None
     """A server whose model says these texts, one a choice, byte by byte."""
     loaded = speaking(*texts)
     templates = None if template is None else ChatTemplates({"default": ChatTemplate(template, TOKENIZER)})
-    llm = AsyncLLM(replace(loaded, texts=Texts(TOKENIZER, templates, GREEDY, most_tokens=most_tokens)))
+    llm = AsyncLLM(replace(loaded, texts=TextProcessor(TOKENIZER, templates, GREEDY, most_tokens=most_tokens)))
     try:
         with running(Service(llm, Everybody()), ServerSettings(models=("tales",))) as up:
             yield up

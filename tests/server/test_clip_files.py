@@ -12,7 +12,7 @@ import torch
 from ridgeline.media.diffusion.video_file import write_clip
 from ridgeline.server.errors import ApiError
 from ridgeline.server.images import video_folder
-from ridgeline.server.images.video_folder import WAITING, ClipFolder, ClipWriter
+from ridgeline.server.images.video_folder import WAITING, VideoFolder, VideoWriter
 from server.wire import eventually
 
 PARTS = [torch.rand(3, 1, 16, 16) * 2 - 1 for _ in range(WAITING + 3)]
@@ -41,7 +41,7 @@ def go(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return go
 
 
-def adding(writer: ClipWriter) -> threading.Thread:
+def adding(writer: VideoWriter) -> threading.Thread:
     """A thread that adds all parts, as what draws does."""
     thread = threading.Thread(target=lambda: [writer.add(part) for part in PARTS])
     thread.start()
@@ -49,7 +49,7 @@ def adding(writer: ClipWriter) -> threading.Thread:
 
 
 def test_a_file_is_what_its_parts_make(tmp_path: Path) -> None:
-    writer, out = ClipWriter(tmp_path / "a.mp4", "MP4", 8.0, {"prompt": "a cat"}), BytesIO()
+    writer, out = VideoWriter(tmp_path / "a.mp4", "MP4", 8.0, {"prompt": "a cat"}), BytesIO()
     for part in PARTS:
         writer.add(part)
     write_clip(out, PARTS, "MP4", 8.0, {"prompt": "a cat"})
@@ -59,7 +59,7 @@ def test_a_file_is_what_its_parts_make(tmp_path: Path) -> None:
 
 def test_what_decodes_waits_for_an_encoder_that_is_slower(tmp_path: Path, go: threading.Event) -> None:
     """Else a clip would be held whole."""
-    writer = ClipWriter(tmp_path / "a.gif", "GIF", 8.0, {})
+    writer = VideoWriter(tmp_path / "a.gif", "GIF", 8.0, {})
     thread = adding(writer)
     assert eventually(lambda: writer._parts.qsize() == WAITING)
     thread.join(0.05)
@@ -71,7 +71,7 @@ def test_what_decodes_waits_for_an_encoder_that_is_slower(tmp_path: Path, go: th
 
 def test_a_file_that_is_given_up_keeps_nobody(tmp_path: Path, go: threading.Event) -> None:
     """Neither what waits to add a part, nor what comes later; nothing of the file is left."""
-    writer = ClipWriter(tmp_path / "a.gif", "GIF", 8.0, {})
+    writer = VideoWriter(tmp_path / "a.gif", "GIF", 8.0, {})
     thread = adding(writer)
     assert eventually(lambda: writer._parts.qsize() == WAITING)
     writer.abandon()
@@ -83,7 +83,7 @@ def test_a_file_that_is_given_up_keeps_nobody(tmp_path: Path, go: threading.Even
 
 
 def test_a_file_that_was_never_begun_is_given_up(tmp_path: Path) -> None:
-    ClipWriter(tmp_path / "a.gif", "GIF", 8.0, {}).abandon()
+    VideoWriter(tmp_path / "a.gif", "GIF", 8.0, {}).abandon()
     assert not list(tmp_path.iterdir())
 
 
@@ -93,7 +93,7 @@ def test_an_encoder_that_fails_keeps_nobody(tmp_path: Path, monkeypatch: pytest.
         raise KeyError("of a secret")
 
     monkeypatch.setattr(video_folder, "write_clip", failing)
-    writer = ClipWriter(tmp_path / "a.gif", "GIF", 8.0, {})
+    writer = VideoWriter(tmp_path / "a.gif", "GIF", 8.0, {})
     adding(writer).join(30)
     with pytest.raises(ApiError, match="could not be written"):
         writer.finish().result(30)
@@ -102,7 +102,7 @@ def test_an_encoder_that_fails_keeps_nobody(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_folder_is_made_when_it_is_wanted_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = ClipFolder()
+    folder = VideoFolder()
     assert not list(tmp_path.iterdir())
     path = folder.path("a.gif")
     path.write_bytes(b"x")

@@ -14,7 +14,7 @@ from openai.types import Completion
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.text_processor import Texts
+from ridgeline.engine.text_processor import TextProcessor
 from ridgeline.server.routes.completions import read_prompts
 from ridgeline.server.routes.served_model import ServedModel
 from ridgeline.server.server_settings import ServerSettings
@@ -302,7 +302,7 @@ def test_many_short_prompts_do_not_hold_up_the_event_loop() -> None:
             where.add(threading.get_ident())
             return super().encode(text, **more)
 
-    texts = Texts(Watched(), None, SamplingParams())
+    texts = TextProcessor(Watched(), None, SamplingParams())
     model = ServedModel(("m",), texts, context=1 << 20, room=1 << 20, vocabulary=257, dtype="float32")
 
     async def run(prompts: list[str]) -> bool:

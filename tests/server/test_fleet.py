@@ -12,12 +12,12 @@ from ridgeline.engine.async_llm import EngineDied, EngineRestarting
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.request import Finish
+from ridgeline.engine.request import FinishReason
 from ridgeline.engine.worker.engine_messages import EngineInfo, first_of, replica_of
 from ridgeline.insight.traffic.routers import REQUEST_TOKENS, router_named
 from ridgeline.insight.traffic.scaling import Scaling
-from ridgeline.server.replicas.engine_fleet import Fleet, Replica, summed
-from ridgeline.server.replicas.replica_supervisor import Watch
+from ridgeline.server.replicas.engine_fleet import EngineFleet, EngineReplica, summed
+from ridgeline.server.replicas.replica_supervisor import ReplicaSupervisor
 from server.scripted import INFO
 
 PARAMS = SamplingParams(max_tokens=4)
@@ -66,12 +66,12 @@ class Engine:
             take(EngineDied("it was killed"))
 
 
-def fleet_of(engines: Sequence[Engine], router: str = "least") -> Fleet:
-    replicas = [Replica(number, engine) for number, engine in enumerate(engines)]  # type: ignore[arg-type]
-    return Fleet(replicas, lambda: router_named(router, 0))
+def fleet_of(engines: Sequence[Engine], router: str = "least") -> EngineFleet:
+    replicas = [EngineReplica(number, engine) for number, engine in enumerate(engines)]  # type: ignore[arg-type]
+    return EngineFleet(replicas, lambda: router_named(router, 0))
 
 
-def submit(fleet: Fleet, prompt: Sequence[int] = (1, 2, 3), **more: Any) -> tuple[list[Event | Exception], Any]:
+def submit(fleet: EngineFleet, prompt: Sequence[int] = (1, 2, 3), **more: Any) -> tuple[list[Event | Exception], Any]:
     """What a request is told, and what to call when nobody waits for it."""
     told = list[Event | Exception]()
     return told, fleet.submit(GenerationRequest(prompt, PARAMS, **more), told.append)
@@ -89,7 +89,7 @@ def test_the_least_loaded_gets_it_by_prompt_and_choices() -> None:
     assert len(first.asked) == 2
     leave()
     assert (first.left, fleet.replicas[0].load) == (1, 3 + REQUEST_TOKENS)
-    second.asked[0](Event(1, 0, finish=Finish.STOP))
+    second.asked[0](Event(1, 0, finish=FinishReason.STOP))
     assert len(fleet.replicas[1].live) == 2, "an end makes room"
 
 
@@ -139,7 +139,7 @@ def test_it_waits_for_an_engine_where_there_is_none_and_may_leave() -> None:
     engine.alive = True
     fleet.deal()
     assert (len(engine.asked), stays) == (1, [])
-    engine.asked[0](Event(1, 0, finish=Finish.LENGTH))
+    engine.asked[0](Event(1, 0, finish=FinishReason.LENGTH))
     assert len(stays) == 1
 
 
@@ -149,7 +149,7 @@ def test_a_replica_that_drains_gets_nothing_and_goes_when_it_is_empty() -> None:
         fleet = fleet_of(engines)
         changes = list[int]()
         fleet.changed.append(lambda: changes.append(fleet.info.requests))
-        watch = Watch(fleet, _never, 30.0)
+        watch = ReplicaSupervisor(fleet, _never, 30.0)
         submit(fleet)
         _, leave = submit(fleet)
         watch.shrink()
@@ -170,7 +170,7 @@ def test_a_replica_that_drains_gets_nothing_and_goes_when_it_is_empty() -> None:
     asyncio.run(run())
 
 
-async def _never(number: int) -> Replica:
+async def _never(number: int) -> EngineReplica:
     raise AssertionError(f"nobody asked for replica {number}")
 
 
@@ -182,11 +182,11 @@ def test_the_law_of_scaling_is_followed(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(time, "monotonic", lambda: now[0])
         fleet, started = fleet_of([engine]), list[int]()
 
-        async def start(number: int) -> Replica:
+        async def start(number: int) -> EngineReplica:
             started.append(number)
-            return Replica(number, Engine())  # type: ignore[arg-type]
+            return EngineReplica(number, Engine())  # type: ignore[arg-type]
 
-        watch = Watch(fleet, start, 30.0, Scaling(1, 3, 2, 10 * SECOND, 60 * SECOND, 0))
+        watch = ReplicaSupervisor(fleet, start, 30.0, Scaling(1, 3, 2, 10 * SECOND, 60 * SECOND, 0))
         leaves = [submit(fleet)[1] for _ in range(5)]
         watch.look(0.2)
         assert watch.starting == 0, "it is not time to look"
@@ -221,11 +221,11 @@ def test_one_that_cannot_be_started_is_told_of_and_tried_later(
         monkeypatch.setattr(time, "monotonic", lambda: now[0])
         fleet, tries = fleet_of([Engine()]), list[int]()
 
-        async def start(number: int) -> Replica:
+        async def start(number: int) -> EngineReplica:
             tries.append(number)
             raise RuntimeError("there is no room")
 
-        watch = Watch(fleet, start, 30.0, Scaling(1, 2, 1, SECOND, SECOND, 0))
+        watch = ReplicaSupervisor(fleet, start, 30.0, Scaling(1, 2, 1, SECOND, SECOND, 0))
         for _ in range(3):
             submit(fleet)
         for _ in range(20):
@@ -246,7 +246,7 @@ def test_one_that_died_goes_before_one_that_answers() -> None:
     async def run() -> None:
         engines = [Engine(), Engine(), Engine()]
         fleet = fleet_of(engines)
-        watch = Watch(fleet, _never, 30.0)
+        watch = ReplicaSupervisor(fleet, _never, 30.0)
         engines[0].die()
         watch.look(0.2)
         watch.shrink()
@@ -295,7 +295,7 @@ def test_what_waits_for_an_engine_is_under_way() -> None:
 
 def test_why_one_cannot_be_started_again_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     engine = Engine()
-    watch = Watch(fleet_of([engine, Engine()]), _never, 30.0)
+    watch = ReplicaSupervisor(fleet_of([engine, Engine()]), _never, 30.0)
     engine.alive, engine.why = False, "its process is gone"
     watch.look(0.2)
     engine.why = "it could not be started again: the folder is gone"

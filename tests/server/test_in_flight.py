@@ -9,7 +9,7 @@ import pytest
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.worker.engine_messages import Add
+from ridgeline.engine.worker.engine_messages import AddRequest
 from ridgeline.server.errors import ApiError
 from ridgeline.server.in_flight import Generation, InFlightRequest
 from server.conftest import Running
@@ -41,11 +41,13 @@ def test_a_route_makes_a_record_that_all_others_hold(
     server: Running, route: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was asked is in the record, and the record that goes to the engine is the server's own object."""
-    llm, seen, sent = server.service.llm, Seen(), list[Add]()
+    llm, seen, sent = server.service.llm, Seen(), list[AddRequest]()
     assert isinstance(llm, AsyncLLM)
     send = llm.host.send
     monkeypatch.setattr(
-        llm.host, "send", lambda message: (sent.append(message) if isinstance(message, Add) else None, send(message))
+        llm.host,
+        "send",
+        lambda message: (sent.append(message) if isinstance(message, AddRequest) else None, send(message)),
     )
     monkeypatch.setattr(server.service, "observers", [seen])
     start = time.perf_counter_ns()

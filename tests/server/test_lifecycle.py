@@ -14,10 +14,10 @@ import pytest
 
 from ridgeline.core.models import ModelRefused
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.engine.setup import LoadedEngine, load_engine
 from ridgeline.engine.worker.engine_messages import Died
 from ridgeline.server.http.health import Health
-from ridgeline.server.lifecycle import Served, serve
+from ridgeline.server.lifecycle import ServedLLM, serve
 from ridgeline.server.server_settings import ServerSettings
 
 SETTINGS = ServerSettings(port=0, drain_seconds=20.0)
@@ -26,16 +26,16 @@ SHORT = {"prompt": "Once", "max_tokens": 1}
 
 
 @pytest.fixture(scope="module")
-def tales() -> Loaded:
+def tales() -> LoadedEngine:
     """Of our own: the session's has a thread."""
     return load_engine("tales")
 
 
 @dataclass(frozen=True, slots=True)
-class InThread(Served):
+class InThread(ServedLLM):
     """`tales` in a thread of this process. gate: loading lasts until it is set."""
 
-    loaded: Loaded | None = None
+    loaded: LoadedEngine | None = None
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     refusal: Exception | None = None
 
@@ -77,7 +77,7 @@ class Up:
 
 
 def lives(
-    tales: Loaded, scenario: Callable[[Up], Coroutine[Any, Any, None]], settings: ServerSettings = SETTINGS
+    tales: LoadedEngine, scenario: Callable[[Up], Coroutine[Any, Any, None]], settings: ServerSettings = SETTINGS
 ) -> int:
     """Run a server through a scenario, which ends it; the exit code."""
 
@@ -103,7 +103,7 @@ def idle(llm: AsyncLLM) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_what_runs_finish_and_nothing_new_begin(tales: Loaded, number: int) -> None:
+def test_a_signal_lets_what_runs_finish_and_nothing_new_begin(tales: LoadedEngine, number: int) -> None:
     async def scenario(up: Up) -> None:
         begun = asyncio.Event()
         stream = asyncio.create_task(up.stream(begun, {**LONG, "max_tokens": 400, "n": 8}))
@@ -123,7 +123,7 @@ def test_a_signal_lets_what_runs_finish_and_nothing_new_begin(tales: Loaded, num
     assert lives(tales, scenario) == 0
 
 
-def test_what_does_not_finish_in_time_is_told_why(tales: Loaded) -> None:
+def test_what_does_not_finish_in_time_is_told_why(tales: LoadedEngine) -> None:
     async def scenario(up: Up) -> None:
         begun = asyncio.Event()
         stream = asyncio.create_task(up.stream(begun, {**LONG, "n": 8}))
@@ -134,7 +134,7 @@ def test_what_does_not_finish_in_time_is_told_why(tales: Loaded) -> None:
     assert lives(tales, scenario, ServerSettings(port=0, drain_seconds=0.01)) == 0
 
 
-def test_the_second_signal_ends_everything_at_once(tales: Loaded) -> None:
+def test_the_second_signal_ends_everything_at_once(tales: LoadedEngine) -> None:
     async def scenario(up: Up) -> None:
         begun = asyncio.Event()
         stream = asyncio.create_task(up.stream(begun, {**LONG, "n": 8}))
@@ -147,7 +147,7 @@ def test_the_second_signal_ends_everything_at_once(tales: Loaded) -> None:
     assert lives(tales, scenario, ServerSettings(port=0, drain_seconds=600.0)) == 130
 
 
-def test_a_server_with_nothing_to_do_ends_at_once_though_clients_keep_connections(tales: Loaded) -> None:
+def test_a_server_with_nothing_to_do_ends_at_once_though_clients_keep_connections(tales: LoadedEngine) -> None:
     async def scenario(up: Up) -> None:
         for _ in range(3):
             assert (await up.post(SHORT))[0] == 200
@@ -157,7 +157,7 @@ def test_a_server_with_nothing_to_do_ends_at_once_though_clients_keep_connection
     assert lives(tales, scenario) == 0
 
 
-def test_an_engine_that_is_gone_for_good_ends_the_server_with_1(tales: Loaded) -> None:
+def test_an_engine_that_is_gone_for_good_ends_the_server_with_1(tales: LoadedEngine) -> None:
     async def scenario(up: Up) -> None:
         begun = asyncio.Event()
         stream = asyncio.create_task(up.stream(begun))
@@ -168,7 +168,7 @@ def test_an_engine_that_is_gone_for_good_ends_the_server_with_1(tales: Loaded) -
     assert lives(tales, scenario) == 1
 
 
-def test_an_engine_that_is_started_again_is_not_ready_until_it_is(tales: Loaded) -> None:
+def test_an_engine_that_is_started_again_is_not_ready_until_it_is(tales: LoadedEngine) -> None:
     async def scenario(up: Up) -> None:
         up.llm.alive = False
         assert await up.health("/health/ready") == (503, "restarting")
@@ -185,7 +185,7 @@ def test_an_engine_that_is_started_again_is_not_ready_until_it_is(tales: Loaded)
     assert lives(tales, scenario) == 0
 
 
-def test_while_the_model_loads_only_health_is_told(tales: Loaded) -> None:
+def test_while_the_model_loads_only_health_is_told(tales: LoadedEngine) -> None:
     async def run() -> None:
         served, url = InThread("tales", "tales", loaded=tales), asyncio.get_running_loop().create_future()
         port = _free_port()
@@ -210,7 +210,7 @@ def test_while_the_model_loads_only_health_is_told(tales: Loaded) -> None:
     asyncio.run(run())
 
 
-def test_a_model_that_is_refused_is_the_callers_to_tell(tales: Loaded) -> None:
+def test_a_model_that_is_refused_is_the_callers_to_tell(tales: LoadedEngine) -> None:
     async def run() -> int:
         served = InThread("x", "x", refusal=ModelRefused("no such model"))
         served.gate.set()
@@ -220,7 +220,7 @@ def test_a_model_that_is_refused_is_the_callers_to_tell(tales: Loaded) -> None:
         asyncio.run(run())
 
 
-def test_a_signal_while_the_model_loads_ends_it(tales: Loaded) -> None:
+def test_a_signal_while_the_model_loads_ends_it(tales: LoadedEngine) -> None:
     async def run() -> int:
         asyncio.get_running_loop().call_later(0.2, interrupt)
         return await serve(InThread("tales", "tales", loaded=tales), SETTINGS, lambda url, llm: None)
@@ -228,7 +228,7 @@ def test_a_signal_while_the_model_loads_ends_it(tales: Loaded) -> None:
     assert asyncio.run(run()) == 0
 
 
-def test_a_port_that_is_taken_is_refused_in_one_line(tales: Loaded) -> None:
+def test_a_port_that_is_taken_is_refused_in_one_line(tales: LoadedEngine) -> None:
     async def scenario(up: Up) -> None:
         taken = ServerSettings(port=int(up.url.rsplit(":", 1)[1]))
         with pytest.raises(ValueError, match="--port") as refused:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.setup import Loaded
-from ridgeline.engine.worker.engine_messages import PageChange, SequenceState, Snapshot
+from ridgeline.engine.setup import LoadedEngine
+from ridgeline.engine.worker.engine_messages import EngineSnapshot, PageChange, SequenceState
 from ridgeline.server.errors import ApiError
-from ridgeline.server.http.event_stream import Outbox
+from ridgeline.server.http.event_stream import StreamOutbox
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
 from ridgeline.server.telemetry import live_state
@@ -42,7 +42,7 @@ class Client:
     """Who listens, and reads when told to."""
 
     def __init__(self, state: LiveState) -> None:
-        self.outbox = Outbox(1 << 40)
+        self.outbox = StreamOutbox(1 << 40)
         self.task = asyncio.create_task(state._listen(self.outbox))
 
     async def read(self) -> list[dict[str, Any]]:
@@ -193,9 +193,9 @@ def test_no_listener_gets_a_snapshot_of_before_its_time(monkeypatch: pytest.Monk
             patch.setattr(llm, "look", lambda tell, **_: told.append(tell))
             async with listening(state) as client:
                 await turn()
-                told[0](Snapshot(0, llm.stats, [1], [], []))
+                told[0](EngineSnapshot(0, llm.stats, [1], [], []))
                 assert not client.outbox.waiting
-                told[1](Snapshot(0, llm.stats, [2], [PageChange(0, 7, "held", 1, 16, 1)], []))
+                told[1](EngineSnapshot(0, llm.stats, [2], [PageChange(0, 7, "held", 1, 16, 1)], []))
                 (snapshot,) = await client.read()
                 assert snapshot["pages"] == [[0, 7, "held", 1, 16, 1, 0]]
 
@@ -270,7 +270,7 @@ def test_many_who_ask_for_the_state_stop_the_engine_once(monkeypatch: pytest.Mon
 
 
 @pytest.fixture(scope="module")
-def server(tales: Loaded) -> Iterator[Running]:
+def server(tales: LoadedEngine) -> Iterator[Running]:
     llm = AsyncLLM(tales)
     service = Service(llm, Everybody())
     state = LiveState(service, service.llm)

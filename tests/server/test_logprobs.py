@@ -15,7 +15,7 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.sampling import Sampled, SampleRow
-from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.engine.setup import LoadedEngine, load_engine
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.server.routes.logprobs import TokenNames
 from ridgeline.server.server_settings import ServerSettings
@@ -51,12 +51,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def loaded(folders: dict[str, str]) -> dict[str, Loaded]:
+def loaded(folders: dict[str, str]) -> dict[str, LoadedEngine]:
     return {kind: load_engine(folder, EngineSettings(kv_bytes=4e6)) for kind, folder in folders.items()}
 
 
 @pytest.fixture(scope="module")
-def servers(loaded: dict[str, Loaded]) -> Iterator[dict[str, Running]]:
+def servers(loaded: dict[str, LoadedEngine]) -> Iterator[dict[str, Running]]:
     llms = {kind: AsyncLLM(each) for kind, each in loaded.items()}
     settings = ServerSettings(models=("m",))
     with (
@@ -110,7 +110,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CASES)
 def test_offsets_are_places_in_the_text_that_was_sent(
-    loaded: dict[str, Loaded], servers: dict[str, Running], kind: str, name: str, monkeypatch: pytest.MonkeyPatch
+    loaded: dict[str, LoadedEngine], servers: dict[str, Running], kind: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole or streamed, for each choice, where text is kept back or cut off too. The prompt ends with a control token,
     after which a model of pieces drops a space."""
@@ -145,7 +145,7 @@ def places(data: Sequence[bytes], dropped: bool) -> list[int]:
 @pytest.mark.parametrize("echo", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_offsets_of_whatever_a_model_says(
-    loaded: dict[str, Loaded], servers: dict[str, Running], kind: str, echo: bool
+    loaded: dict[str, LoadedEngine], servers: dict[str, Running], kind: str, echo: bool
 ) -> None:
     """A random model says half characters. A prompt may end with one too, and is a text of its own."""
     tokenizer = loaded[kind].tokenizer

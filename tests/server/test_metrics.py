@@ -11,13 +11,13 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.request import Finish, Timing
+from ridgeline.engine.request import FinishReason, Timing
 from ridgeline.engine.worker.engine_messages import PeerChanged, Transferred
-from ridgeline.server.admission import Queue
+from ridgeline.server.admission import RequestQueue
 from ridgeline.server.errors import ApiError
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
-from ridgeline.server.telemetry.engine_metrics import Metrics, observe_often
+from ridgeline.server.telemetry.engine_metrics import EngineMetrics, observe_often
 from ridgeline.server.telemetry.metric_families import (
     FAMILIES,
     HTTP_FAMILIES,
@@ -26,22 +26,22 @@ from ridgeline.server.telemetry.metric_families import (
     REASONS,
     lengths_up_to,
 )
-from ridgeline.server.telemetry.transfers import Transfers
+from ridgeline.server.telemetry.transfers import TransferLog
 from server.scripted import INFO, SECOND, Gate, Scripted, consume, live, turn
 
 FROZEN = Path(__file__).parent / "metrics.json"
 ENGINE = {"model_name": "tales", "engine": "0"}
 
 
-def served(alias: str | None = None) -> tuple[Scripted, Service, Metrics]:
+def served(alias: str | None = None) -> tuple[Scripted, Service, EngineMetrics]:
     llm = Scripted()
-    metrics = Metrics(llm, "tales", alias=alias)
+    metrics = EngineMetrics(llm, "tales", alias=alias)
     service = Service(llm, Gate(), [metrics])  # type: ignore[arg-type]
     service.step_observers.append(metrics.stepped)
     return llm, service, metrics
 
 
-def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+def samples(metrics: EngineMetrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """Every sample by its name and those labels that are not the model's; the latter are looked at here."""
     found = {}
     for family in text_string_to_metric_families(metrics.exposition().decode()):
@@ -57,7 +57,7 @@ def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], fl
 class Reading:
     """Samples under our own prefix."""
 
-    def __init__(self, metrics: Metrics, prefix: str = PREFIX) -> None:
+    def __init__(self, metrics: EngineMetrics, prefix: str = PREFIX) -> None:
         self.samples, self.prefix = samples(metrics), prefix
 
     def __call__(self, name: str, **labels: str) -> float | None:
@@ -149,7 +149,9 @@ def test_a_prompt_without_a_token_after_it_is_counted() -> None:
         await turn()
         timing = Timing(0, SECOND, 3 * SECOND)
         for choice in range(2):
-            event = Event(1, choice, at=3 * SECOND, cached=16, timing=timing, finish=Finish.LENGTH, output_tokens=0)
+            event = Event(
+                1, choice, at=3 * SECOND, cached=16, timing=timing, finish=FinishReason.LENGTH, output_tokens=0
+            )
             llm.queues[1].put_nowait(event)
         await task
 
@@ -311,7 +313,7 @@ def test_what_others_count() -> None:
 
 def test_reasons_are_those_that_admission_gives() -> None:
     settings, small = ServerSettings(queued_requests=0, queued_tokens=1), msgspec.structs.replace(INFO, requests=1)
-    queue, reasons = Queue(small, settings), set()
+    queue, reasons = RequestQueue(small, settings), set()
     queue.admit(live("a", 5))
     for place, attempt in ((0, live("a", 5)), (1, live("b", 5)), (8, live("c", 5)), (8, live("d", 5))):
         queue.places = place
@@ -347,7 +349,7 @@ def test_what_another_engine_computes_is_counted(caplog: pytest.LogCaptureFixtur
     llm, _, metrics = served()
     llm.peers["a:1"] = PeerChanged("a:1", False, "it has hung up")
     caplog.set_level("INFO")
-    Transfers(metrics).follow(llm)  # type: ignore[arg-type]
+    TransferLog(metrics).follow(llm)  # type: ignore[arg-type]
     for message in (
         PeerChanged("a:1", True, "2 GB/s"),
         Transferred("a:1", 32, 5000, 0.003, 0.002, 0.1),

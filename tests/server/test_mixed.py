@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ridgeline.cli.serve import say_together
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.engine.setup import LoadedEngine, load_engine
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.geometry import Size
 from ridgeline.media.diffusion.image_file import to_bytes
@@ -28,11 +28,11 @@ from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from ridgeline.price.devices import load_card
 from ridgeline.server import multi_model as serving
-from ridgeline.server.images.diffusion_engine import Drawer
-from ridgeline.server.images.served_images import ServedPictures, weight_bytes
-from ridgeline.server.lifecycle import Served, serve
+from ridgeline.server.images.diffusion_engine import DiffusionEngine
+from ridgeline.server.images.served_images import ServedImages, weight_bytes
+from ridgeline.server.lifecycle import ServedLLM, serve
 from ridgeline.server.model_loop import ModelLoop
-from ridgeline.server.multi_model import LoopedEngine, ServedTogether, Together
+from ridgeline.server.multi_model import LoopedEngine, MultiModelEngine, ServedMultiModel
 from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running
 from server.pictures import ROUTE as IMAGES
@@ -60,24 +60,24 @@ SHORT = {**STORY, "max_tokens": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Kept(ServedTogether):
+class Kept(ServedMultiModel):
     """Of models that are loaded already."""
 
-    loaded: Loaded | None = None
+    loaded: LoadedEngine | None = None
     pipeline: Pipeline | None = None
 
-    async def start(self) -> Together:
+    async def start(self) -> MultiModelEngine:
         assert self.loaded is not None
         assert self.pipeline is not None
         device, loop = load_card("h100-sxm"), ModelLoop(1)
         llm = AsyncLLM(LoopedEngine(self.loaded, device, loop))
-        return Together(llm, Drawer({"digits": self.pipeline}, device, float(1 << 30), loop))
+        return MultiModelEngine(llm, DiffusionEngine({"digits": self.pipeline}, device, float(1 << 30), loop))
 
 
-def together(settings: EngineSettings | None = None) -> ServedTogether:
+def together(settings: EngineSettings | None = None) -> ServedMultiModel:
     """`tales` beside `digits`, to be loaded."""
-    pictures = ServedPictures({"digits": "digits"}, lambda _: load_card("h100-sxm"), threads=1)
-    return ServedTogether(Served("tales", "tales", settings), pictures)
+    pictures = ServedImages({"digits": "digits"}, lambda _: load_card("h100-sxm"), threads=1)
+    return ServedMultiModel(ServedLLM("tales", "tales", settings), pictures)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ class Up:
 
     session: aiohttp.ClientSession
     url: str
-    models: Together
+    models: MultiModelEngine
     ends: bool = False
 
     def interrupt(self) -> None:
@@ -143,7 +143,7 @@ class Up:
 
 
 def lives(
-    served: ServedTogether,
+    served: ServedMultiModel,
     scenario: Callable[[Up], Coroutine[Any, Any, None]],
     settings: ServerSettings = SETTINGS,
     told: Callable[..., None] = lambda *_: None,
@@ -151,9 +151,9 @@ def lives(
     """Run a server through a scenario, and end it if that does not; the exit code."""
 
     async def run() -> int:
-        is_up: asyncio.Future[tuple[str, Together]] = asyncio.get_running_loop().create_future()
+        is_up: asyncio.Future[tuple[str, MultiModelEngine]] = asyncio.get_running_loop().create_future()
 
-        def ready(url: str, models: Together) -> None:
+        def ready(url: str, models: MultiModelEngine) -> None:
             told(url, models)
             is_up.set_result((url, models))
 
@@ -179,7 +179,7 @@ def test_both_give_what_they_give_alone(kept: Kept, server: Running, monkeypatch
     """Tokens and their log-probabilities, and pixels, bit for bit; steps of the two in the order of priced seconds, of
     which either has as many while both are busy, so that the picture takes twice its price."""
     log: list[tuple[str, float]] = []
-    for name, party in (("t", LoopedEngine), ("p", Drawer)):
+    for name, party in (("t", LoopedEngine), ("p", DiffusionEngine)):
         step: Callable[[Any], float] = party.step
 
         def noted(self: Any, name: str = name, step: Callable[[Any], float] = step) -> float:
@@ -380,9 +380,9 @@ def test_memory_is_divided(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCa
     step at most, and pictures the rest. What is served is said."""
     free = float(64 << 20)
     monkeypatch.setattr(serving, "available_memory", lambda: free)
-    engines: list[Loaded] = []
+    engines: list[LoadedEngine] = []
 
-    def load(*given: Any, **more: Any) -> Loaded:
+    def load(*given: Any, **more: Any) -> LoadedEngine:
         engines.append(load_engine(*given, **more))
         return engines[-1]
 

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.setup import Loaded
+from ridgeline.engine.setup import LoadedEngine
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
 from ridgeline.server.telemetry.observability import Observability, of_one
@@ -140,7 +140,7 @@ def test_the_record_of_all_that_has_no_text(watched: tuple[Running, Observabilit
     assert sum(line["positions"] for line in lines if line["kind"] == "step") > 0
 
 
-def test_the_event_loops_lag_is_measured(monkeypatch: pytest.MonkeyPatch, tales: Loaded) -> None:
+def test_the_event_loops_lag_is_measured(monkeypatch: pytest.MonkeyPatch, tales: LoadedEngine) -> None:
     monkeypatch.setattr("ridgeline.server.telemetry.metrics_registry._LAG_SECONDS", 0.001)
     llm = AsyncLLM(tales)
     try:

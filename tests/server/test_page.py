@@ -9,7 +9,7 @@ import pytest
 
 from ridgeline.learn.page.assets import assets
 from ridgeline.learn.page.html_document import page_names, served_page
-from ridgeline.server.http.health import Front, Health
+from ridgeline.server.http.health import Health, ReadinessGate
 from ridgeline.server.lifecycle import guarded
 from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Listening, Running
@@ -95,7 +95,7 @@ def test_it_is_only_read(server: Running) -> None:
 def loading() -> Iterator[Listening]:
     """A server with a key, the model of which is still to be read."""
     settings = ServerSettings(keys=("sk-one",))
-    with listening(guarded(Front(Health(60.0)), settings, ()), settings) as port:
+    with listening(guarded(ReadinessGate(Health(60.0)), settings, ()), settings) as port:
         yield Listening(port)
 
 

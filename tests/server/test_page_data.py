@@ -13,7 +13,7 @@ from engine.small_models import LLAMA
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.learn.page.data import table_name
 from ridgeline.learn.page.device_tables import cards_table
-from ridgeline.learn.page.model_tables import Stored, model_table
+from ridgeline.learn.page.model_tables import StoredModel, model_table
 from ridgeline.price.devices import cards
 from ridgeline.server.app import application
 from ridgeline.server.http import page_data
@@ -54,9 +54,13 @@ def test_cards_and_models(up: Listening) -> None:
 
 @pytest.mark.parametrize(
     ("query", "stored"),
-    [("", Stored()), ("?weights=fp8&devices=2", Stored("fp8", devices=2)), ("?kv=fp8", Stored(kv="fp8"))],
+    [
+        ("", StoredModel()),
+        ("?weights=fp8&devices=2", StoredModel("fp8", devices=2)),
+        ("?kv=fp8", StoredModel(kv="fp8")),
+    ],
 )
-def test_a_table_is_that_of_the_command(up: Listening, query: str, stored: Stored) -> None:
+def test_a_table_is_that_of_the_command(up: Listening, query: str, stored: StoredModel) -> None:
     reply = up.get(f"/page/tables/qwen3-0.6b.json{query}")
     assert reply.json() == plain(model_table(open_source("qwen3-0.6b"), stored))
     assert reply.headers["cache-control"] == "private, no-cache"
@@ -95,10 +99,10 @@ CONFIG = {**LLAMA, "_name_or_path": "/home/somebody/secret"}
 
 
 @pytest.mark.parametrize(
-    ("query", "stored"), [("", Stored()), ("?weights=fp8&kv=fp8&devices=2", Stored("fp8", "fp8", devices=2))]
+    ("query", "stored"), [("", StoredModel()), ("?weights=fp8&kv=fp8&devices=2", StoredModel("fp8", "fp8", devices=2))]
 )
 def test_a_config_that_is_sent_has_the_table_of_the_command(
-    up: Listening, folder: Path, query: str, stored: Stored
+    up: Listening, folder: Path, query: str, stored: StoredModel
 ) -> None:
     """By the name of the file that one has; of where it lies on a server there is nothing to say."""
     reply = up.post(f"/page/tables{query}", CONFIG)
@@ -170,11 +174,11 @@ def test_tables_are_made_one_at_a_time_and_once_for_many_that_wait(
     begun, free, running, most, made = threading.Event(), threading.Event(), [0], [0], []
     arrived: list[str] = []
 
-    def named(name: str, stored: Stored) -> str:
+    def named(name: str, stored: StoredModel) -> str:
         arrived.append(name)
         return table_name(name, stored)
 
-    def slow(name: str, opened: str, stored: Stored) -> dict[str, object]:
+    def slow(name: str, opened: str, stored: StoredModel) -> dict[str, object]:
         running[0] += 1
         most[0] = max(most[0], running[0])
         begun.set()
@@ -200,10 +204,10 @@ def test_tables_are_made_one_at_a_time_and_once_for_many_that_wait(
         assert (refused.status, refused.json()["error"]["code"]) == (429, "queue_tables")
         free.set()
         assert [each.result(60).json()["devices"] for each in (first, *others)] == [1, 1, 1, 2]
-        assert (most[0], made.count(Stored())) == (1, 1)
+        assert (most[0], made.count(StoredModel())) == (1, 1)
         for query in ("?devices=4", "?weights=int8", ""):  # two are kept: later ones take the place of the first
             assert server.get(f"/page/tables/mine.json{query}").status == 200
-        assert made.count(Stored()) == 2
+        assert made.count(StoredModel()) == 2
 
 
 def _until(condition: Callable[[], bool]) -> None:

@@ -15,8 +15,8 @@ import pytest
 from ridgeline.core.models import ModelRefused
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from ridgeline.price.devices import load_card
-from ridgeline.server.images.diffusion_engine import Drawer
-from ridgeline.server.images.served_images import ServedPictures
+from ridgeline.server.images.diffusion_engine import DiffusionEngine
+from ridgeline.server.images.served_images import ServedImages
 from ridgeline.server.lifecycle import serve
 from ridgeline.server.server_settings import ServerSettings
 from server.pictures import ROUTE
@@ -37,7 +37,7 @@ class Up:
 
     session: aiohttp.ClientSession
     url: str
-    drawer: Drawer
+    drawer: DiffusionEngine
 
     async def health(self) -> tuple[int, str]:
         async with self.session.get(self.url + "/health/ready") as response:
@@ -48,19 +48,19 @@ class Up:
             return response.status, await response.json()
 
 
-def served(folder: Path) -> ServedPictures:
-    return ServedPictures({"tiny": str(folder)}, lambda _: load_card("h100-sxm"), threads=1)
+def served(folder: Path) -> ServedImages:
+    return ServedImages({"tiny": str(folder)}, lambda _: load_card("h100-sxm"), threads=1)
 
 
 def lives(
-    pictures: ServedPictures,
+    pictures: ServedImages,
     scenario: Callable[[Up], Coroutine[Any, Any, None]],
     settings: ServerSettings = SETTINGS,
 ) -> int:
     """Run a server through a scenario, which ends it; the exit code."""
 
     async def run() -> int:
-        is_up: asyncio.Future[tuple[str, Drawer]] = asyncio.get_running_loop().create_future()
+        is_up: asyncio.Future[tuple[str, DiffusionEngine]] = asyncio.get_running_loop().create_future()
         ended = asyncio.create_task(serve(pictures, settings, lambda url, drawer: is_up.set_result((url, drawer))))
         await asyncio.wait((is_up, ended), return_when=asyncio.FIRST_COMPLETED)
         if ended.done():

@@ -14,11 +14,11 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.worker.engine_messages import StepReport
-from ridgeline.engine.worker.engine_process import Start
+from ridgeline.engine.worker.engine_process import EngineStart
 from ridgeline.insight.simulate.priced_engine import FILLER, priced_engine
-from ridgeline.server.admission import Queue
+from ridgeline.server.admission import RequestQueue
 from ridgeline.server.http.http_server import PRICED
-from ridgeline.server.lifecycle import Served, service_of
+from ridgeline.server.lifecycle import ServedLLM, service_of
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.telemetry.observability import of_one
 from server.conftest import Running, running
@@ -31,12 +31,12 @@ NAME = "qwen3-0.6b"
 def priced() -> Iterator[Running]:
     """A name of the catalogue, with what the command makes of it, in a thread of this process."""
     source = open_source(NAME)
-    served = served_priced(source, Served(NAME, NAME, EngineSettings(context=2048)), PricedFlags("h100-sxm"))
+    served = served_priced(source, ServedLLM(NAME, NAME, EngineSettings(context=2048)), PricedFlags("h100-sxm"))
     assert served.device is not None
     assert served.settings is not None
-    llm = AsyncLLM(priced_engine(Start(NAME, served.settings, device=served.device(), maker=served.maker)))
+    llm = AsyncLLM(priced_engine(EngineStart(NAME, served.settings, device=served.device(), maker=served.maker)))
     settings = ServerSettings(models=(NAME,), priced=CARD)
-    service = service_of(llm, Queue(llm.info, settings), settings)
+    service = service_of(llm, RequestQueue(llm.info, settings), settings)
     observability = of_one(service, llm, settings, NAME)
     try:
         with running(service, settings, routes=observability.routes()) as up:
@@ -107,7 +107,9 @@ def test_equal_beginnings_are_found(priced: Running) -> None:
 
 def test_in_a_process_of_its_own() -> None:
     """As the command has it: the process makes the engine by the name that it is told, and predicts each step."""
-    served = served_priced(open_source(NAME), Served(NAME, NAME, EngineSettings(context=512)), PricedFlags("h100-sxm"))
+    served = served_priced(
+        open_source(NAME), ServedLLM(NAME, NAME, EngineSettings(context=512)), PricedFlags("h100-sxm")
+    )
 
     async def asked() -> tuple[str, list[float | None]]:
         reports: list[StepReport] = []
@@ -141,5 +143,5 @@ def test_filler_keeps_to_no_form(priced: Running, more: dict[str, object]) -> No
 
 def test_a_template_of_ones_own_is_kept() -> None:
     source, flags = open_source("tales"), PricedFlags("h100-sxm")
-    served = served_priced(source, Served("tales", "tales", TextFlags().settings(source)), flags)
+    served = served_priced(source, ServedLLM("tales", "tales", TextFlags().settings(source)), flags)
     assert served.settings == replace(TextFlags().settings(source))  # tales has a tokenizer, and no chat template

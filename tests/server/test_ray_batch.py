@@ -20,7 +20,7 @@ from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.server.openai_batch import Tally
 from ridgeline.server.replicas import ray_batch, ray_cluster
 from ridgeline.server.replicas.chosen_lines import LineReader, chosen_lines
-from ridgeline.server.replicas.ray_batch import Answering, take_output
+from ridgeline.server.replicas.ray_batch import BatchActor, take_output
 
 with_ray_data = pytest.mark.skipif(
     any(find_spec(name) is None or find_spec(name).origin is None for name in ("ray", "pyarrow", "pandas")),  # type: ignore[union-attr]
@@ -44,7 +44,7 @@ def test_an_engine_answers_rows() -> None:
     """What an actor does, without Ray."""
     lines = [line(str(number), prompt) for number, prompt in enumerate(PROMPTS)]
     settings = EngineSettings(kv_bytes=32e6)
-    answering = Answering(
+    answering = BatchActor(
         "tales", settings, ("tales",), 1, dummy_weights=False, lines=lambda places: [lines[each] for each in places]
     )
     for parts in ([bytes(range(6))], [bytes(range(2)), bytes(range(2, 6))]):
@@ -56,7 +56,7 @@ def test_an_engine_answers_rows() -> None:
 
 def test_an_engine_that_cannot_be_loaded_says_so() -> None:
     settings = EngineSettings(context=10**6)
-    answering = Answering("tales", settings, ("tales",), 1, dummy_weights=False, lines=lambda places: [])
+    answering = BatchActor("tales", settings, ("tales",), 1, dummy_weights=False, lines=lambda places: [])
     (said,) = answering({"places": [b""]})["not_loaded"]
     assert "a context of 1,000,000 was asked for" in json.loads(said)[1]
 
@@ -134,7 +134,7 @@ def test_lines_are_found_again(tmp_path: Path) -> None:
 def test_a_line_that_was_changed_ends_the_run() -> None:
     """It was a request when it was dealt. What an engine says of it is not written, as the number is that in a part."""
     lines, settings = [line("0", "Once"), b"x\n"], EngineSettings(kv_bytes=32e6)
-    answering = Answering("tales", settings, ("tales",), 1, dummy_weights=False, lines=lambda places: lines)
+    answering = BatchActor("tales", settings, ("tales",), 1, dummy_weights=False, lines=lambda places: lines)
     changed, answered = sorted(answering({"places": [b""]})["output"], key=lambda each: b'"custom_id":"0"' in each)
     answering.close()
     written, tally = list[bytes](), Tally()

@@ -16,12 +16,12 @@ from ridgeline.insight.traffic.slo import MAX_CLASSES
 from ridgeline.insight.traffic.workload_trace import read_trace
 from ridgeline.server.errors import ApiError
 from ridgeline.server.service import Service
-from ridgeline.server.telemetry.traffic_recorder import Recorder, _Lines, _Names
+from ridgeline.server.telemetry.traffic_recorder import TrafficRecorder, _Lines, _Names
 from server.scripted import INFO, Gate, Scripted, consume, live, turn
 
 
 def record(path: Path, run: Callable[[Scripted, Service], Coroutine[Any, Any, None]]) -> list[dict[str, Any]]:
-    llm, recorder = Scripted(), Recorder(path, INFO, "tales", 0)
+    llm, recorder = Scripted(), TrafficRecorder(path, INFO, "tales", 0)
     service = Service(llm, Gate(), [recorder])  # type: ignore[arg-type]
     service.step_observers.append(recorder.stepped)
     asyncio.run(run(llm, service))
@@ -142,17 +142,17 @@ def test_what_was_refused_is_recorded_as_that(tmp_path: Path) -> None:
 
 def test_a_recording_is_never_written_over(tmp_path: Path) -> None:
     path = tmp_path / "traffic.jsonl"
-    Recorder(path, INFO, "tales", 0).close()
+    TrafficRecorder(path, INFO, "tales", 0).close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     before = path.read_bytes()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for taken in (path, tmp_path / "link"):
         with pytest.raises(ValueError, match="exists; a recording is not written over"):
-            Recorder(taken, INFO, "tales", 0)
+            TrafficRecorder(taken, INFO, "tales", 0)
     assert path.read_bytes() == before
     assert not (tmp_path / "elsewhere").exists()
     with pytest.raises(ValueError, match="cannot be written"):
-        Recorder(tmp_path / "no" / "folder", INFO, "tales", 0)
+        TrafficRecorder(tmp_path / "no" / "folder", INFO, "tales", 0)
 
 
 def test_a_full_disk_ends_the_recording_and_not_the_server(caplog: pytest.LogCaptureFixture) -> None:

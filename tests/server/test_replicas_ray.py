@@ -26,7 +26,7 @@ import yaml
 
 from ridgeline.cli.main import build_app
 from ridgeline.server.replicas.ray_actor import SECRET_BYTES, EngineActor
-from ridgeline.server.replicas.ray_cluster import RayCluster, RayPlace, Share
+from ridgeline.server.replicas.ray_cluster import RayCluster, RayProcessHandle, ReplicaResources
 
 RECIPE = Path(__file__).parents[2] / "kuberay"
 
@@ -173,7 +173,7 @@ def test_an_actor_that_returned_has_hung_up_itself() -> None:
         raise RuntimeError("The actor died.\nIts node is gone.")
 
     async def run() -> None:
-        place = RayPlace(None, 0, Share(1))  # type: ignore[arg-type]
+        place = RayProcessHandle(None, 0, ReplicaResources(1))  # type: ignore[arg-type]
         await place._until_its_end(returned(), Transport("returned"))  # type: ignore[arg-type]
         await place._until_its_end(lost(), Transport("lost"))  # type: ignore[arg-type]
 
@@ -198,9 +198,9 @@ def test_a_share_is_free_where_one_machine_has_it() -> None:
             return {"CPU": 5.0}
 
     cluster = RayCluster(Ray())
-    assert cluster.free(Share(4))
-    assert not cluster.free(Share(5)), "no machine has as many"
-    assert not cluster.free(Share(1, cards=1))
+    assert cluster.free(ReplicaResources(4))
+    assert not cluster.free(ReplicaResources(5)), "no machine has as many"
+    assert not cluster.free(ReplicaResources(1, cards=1))
 
 
 def test_the_recipe_for_two_nodes() -> None:

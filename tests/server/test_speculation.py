@@ -11,10 +11,10 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import load_engine
 from ridgeline.engine.speculation.config import Speculation
-from ridgeline.server.admission import Queue
+from ridgeline.server.admission import RequestQueue
 from ridgeline.server.lifecycle import service_of
 from ridgeline.server.server_settings import ServerSettings
-from ridgeline.server.telemetry.engine_metrics import Metrics
+from ridgeline.server.telemetry.engine_metrics import EngineMetrics
 from server.conftest import Running, running
 
 pytestmark = pytest.mark.skipif(library() is None, reason="torch rounds otherwise with other rows")
@@ -30,13 +30,13 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def guessing() -> Iterator[tuple[Running, Metrics]]:
+def guessing() -> Iterator[tuple[Running, EngineMetrics]]:
     settings = EngineSettings(kv_bytes=2**24, speculation=Speculation("ngram", 4, shortest=1))
     llm = AsyncLLM(load_engine("tales", settings))
     try:
         server = ServerSettings(models=("tales",))
-        service = service_of(llm, Queue(llm.info, server), server)
-        metrics = Metrics(llm, "tales")
+        service = service_of(llm, RequestQueue(llm.info, server), server)
+        metrics = EngineMetrics(llm, "tales")
         service.observers.append(metrics)
         service.step_observers.append(metrics.stepped)
         with running(service, server) as up:
@@ -51,7 +51,7 @@ def without_names(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_answers_are_those_without_guesses(guessing: tuple[Running, Metrics], server: Running, name: str) -> None:
+def test_answers_are_those_without_guesses(guessing: tuple[Running, EngineMetrics], server: Running, name: str) -> None:
     up, _ = guessing
     before = up.service.llm.stats
     expected, found = (each.post("/v1/completions", BODIES[name]) for each in (server, up))
@@ -63,7 +63,7 @@ def test_answers_are_those_without_guesses(guessing: tuple[Running, Metrics], se
 
 
 @pytest.mark.parametrize("name", ["sampled", "stop strings"])
-def test_streams_end_where_they_do_without(guessing: tuple[Running, Metrics], server: Running, name: str) -> None:
+def test_streams_end_where_they_do_without(guessing: tuple[Running, EngineMetrics], server: Running, name: str) -> None:
     """Several tokens of a step, a stop string among them: the pieces of each choice are the same text."""
 
     def streamed(each: Running) -> dict[int, tuple[str, str | None]]:
@@ -83,7 +83,7 @@ def test_streams_end_where_they_do_without(guessing: tuple[Running, Metrics], se
     server.idle()
 
 
-def test_what_was_guessed_is_counted(guessing: tuple[Running, Metrics]) -> None:
+def test_what_was_guessed_is_counted(guessing: tuple[Running, EngineMetrics]) -> None:
     """By vLLM's names, as the engine counts it."""
     up, metrics = guessing
     up.post("/v1/completions", BODIES["greedy"])

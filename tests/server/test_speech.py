@@ -11,13 +11,13 @@ import pytest
 import soundfile
 
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.setup import Loaded, load_engine
-from ridgeline.media.audio.audio_recording import Recording
+from ridgeline.engine.setup import LoadedEngine, load_engine
+from ridgeline.media.audio.audio_recording import AudioRecording
 from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary, speech_vocabulary
-from ridgeline.media.speech.transcriber import Options, Transcriber, Transcript
+from ridgeline.media.speech.transcriber import Transcriber, Transcript, TranscriptionOptions
 from ridgeline.media.speech.transcript_formats import as_json, srt, vtt
-from ridgeline.server.admission import Queue
-from ridgeline.server.lifecycle import Served, service_of
+from ridgeline.server.admission import RequestQueue
+from ridgeline.server.lifecycle import ServedLLM, service_of
 from ridgeline.server.routes import transcriptions
 from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running, running
@@ -27,24 +27,26 @@ BOUNDARY = "part"
 
 
 @pytest.fixture(scope="module")
-def loaded(speech_folder: Path) -> Loaded:
+def loaded(speech_folder: Path) -> LoadedEngine:
     return load_engine(str(speech_folder))
 
 
 @pytest.fixture(scope="module")
-def vocabulary(speech_folder: Path, loaded: Loaded) -> SpeechVocabulary:
+def vocabulary(speech_folder: Path, loaded: LoadedEngine) -> SpeechVocabulary:
     vocabulary = speech_vocabulary(str(speech_folder), loaded.tokenizer)
     assert vocabulary is not None
     return vocabulary
 
 
 @pytest.fixture(scope="module")
-def heard(loaded: Loaded, vocabulary: SpeechVocabulary) -> Iterator[Running]:
+def heard(loaded: LoadedEngine, vocabulary: SpeechVocabulary) -> Iterator[Running]:
     """A server of the speech model."""
     llm = AsyncLLM(loaded)
     settings = ServerSettings(models=("whisper",), upload_bytes=1 << 20)
     try:
-        with running(service_of(llm, Queue(llm.info, settings), settings), settings, transcriptions=vocabulary) as up:
+        with running(
+            service_of(llm, RequestQueue(llm.info, settings), settings), settings, transcriptions=vocabulary
+        ) as up:
             yield up
     finally:
         llm.close()
@@ -64,10 +66,10 @@ def wav(seconds: float = 2.3) -> bytes:
     return file.getvalue()
 
 
-def expected(heard: Running, vocabulary: SpeechVocabulary, data: bytes, options: Options) -> Transcript:
+def expected(heard: Running, vocabulary: SpeechVocabulary, data: bytes, options: TranscriptionOptions) -> Transcript:
     """What the same engine says of the file without a server."""
     transcriber = Transcriber.of(heard.service.llm, vocabulary)
-    return asyncio.run(transcriber.transcribe(Recording(io.BytesIO(data), "sound"), options))
+    return asyncio.run(transcriber.transcribe(AudioRecording(io.BytesIO(data), "sound"), options))
 
 
 def form(**fields: str | bytes) -> tuple[bytes, dict[str, str]]:
@@ -86,7 +88,7 @@ def form(**fields: str | bytes) -> tuple[bytes, dict[str, str]]:
 def test_the_official_client(caller: openai.OpenAI, heard: Running, vocabulary: SpeechVocabulary) -> None:
     """Every form of an answer, in both tasks."""
     data = wav()
-    whole = expected(heard, vocabulary, data, Options("fr"))
+    whole = expected(heard, vocabulary, data, TranscriptionOptions("fr"))
     asked: dict[str, Any] = {"model": "whisper", "file": ("sound.wav", data), "language": "fr"}
     create = caller.audio.transcriptions.create
     assert create(**asked).text == whole.text
@@ -99,7 +101,7 @@ def test_the_official_client(caller: openai.OpenAI, heard: Running, vocabulary: 
     assert [each.to_dict() for each in verbose.segments or []] == told["segments"]
     english: dict[str, Any] = {"model": "whisper", "file": ("sound.wav", data)}
     for language in (None, "fr", "de"):  # which OpenAI's route does not take
-        text = expected(heard, vocabulary, data, Options(language, "translate")).text
+        text = expected(heard, vocabulary, data, TranscriptionOptions(language, "translate")).text
         told = {} if language is None else {"language": language}
         assert caller.audio.translations.create(**english, extra_body=told).text == text
 
@@ -122,7 +124,7 @@ def test_texts_are_refused(heard: Running) -> None:
 def test_files_side_by_side(heard: Running, vocabulary: SpeechVocabulary) -> None:
     """Several callers at once get what each would alone."""
     files = [wav(1.2 + 0.4 * number) for number in range(5)]
-    alone = [expected(heard, vocabulary, data, Options()).text for data in files]
+    alone = [expected(heard, vocabulary, data, TranscriptionOptions()).text for data in files]
 
     async def ask() -> list[str]:
         async with openai.AsyncOpenAI(base_url=f"{heard.url}/v1", api_key="none", max_retries=0) as client:
@@ -197,13 +199,13 @@ def test_a_model_that_reads_no_sound(server: Running) -> None:
     assert (reply.status, reply.json()["error"]["code"]) == (400, "no_speech_model")
 
 
-def test_without_the_packages(speech_folder: Path, loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_packages(speech_folder: Path, loaded: LoadedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A speech model is not served without what reads uploads; any other is."""
     monkeypatch.setattr(transcriptions, "find_spec", lambda name: None if name == "python_multipart" else object())
     llm = AsyncLLM(loaded)
     try:
         with pytest.raises(ValueError, match=r"needs python_multipart: pip install 'ridgeline\[audio\]'"):
-            Served(str(speech_folder), "whisper").speech(llm)
-        assert Served("tales", "tales").speech(llm) is None
+            ServedLLM(str(speech_folder), "whisper").speech(llm)
+        assert ServedLLM("tales", "tales").speech(llm) is None
     finally:
         llm.close()

@@ -14,9 +14,9 @@ from ridgeline.cli.serve_split import SplitFlags, served_split
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.worker.engine_process import EngineProcess
 from ridgeline.engine.worker.process_handle import ChildProcess
-from ridgeline.server.disaggregated import Apart
+from ridgeline.server.disaggregated import DisaggregatedEngines
 from ridgeline.server.http.http_server import http_server, listen, url_of
-from ridgeline.server.lifecycle import Served, Server
+from ridgeline.server.lifecycle import ServedLLM, Server
 from ridgeline.server.replicas.served_replicas import ServedReplicas
 from server.fleets import ENGINE, SETTINGS
 
@@ -26,10 +26,10 @@ PATIENCE = 300
 
 
 @asynccontextmanager
-async def served(split: str) -> AsyncIterator[tuple[str, Apart, aiohttp.ClientSession]]:
+async def served(split: str) -> AsyncIterator[tuple[str, DisaggregatedEngines, aiohttp.ClientSession]]:
     """All that `ridgeline serve --split` has, but signals."""
-    apart = served_split(SplitFlags(split=split), Served("tales", "tales", ENGINE, threads=1))
-    ready: asyncio.Future[Apart] = asyncio.get_running_loop().create_future()
+    apart = served_split(SplitFlags(split=split), ServedLLM("tales", "tales", ENGINE, threads=1))
+    ready: asyncio.Future[DisaggregatedEngines] = asyncio.get_running_loop().create_future()
     with listen(SETTINGS) as listener:
         server = Server(SETTINGS)
         http = http_server(server.app, SETTINGS, server.observers)
@@ -64,7 +64,7 @@ async def metric(url: str, client: aiohttp.ClientSession, name: str, engine: int
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(label))
 
 
-def computing(apart: Apart) -> int:
+def computing(apart: DisaggregatedEngines) -> int:
     """The process of the engine that computes prompts."""
     assert isinstance(apart.answering, ServedReplicas)
     (engine,) = apart.answering.one.computing

@@ -16,11 +16,11 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.engine.setup import LoadedEngine, load_engine
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http import event_stream
 from ridgeline.server.http.disconnect import ClientGone, unless_gone
-from ridgeline.server.http.event_stream import ALIVE, DONE, EventStream, Outbox, SlowReader, frame
+from ridgeline.server.http.event_stream import ALIVE, DONE, EventStreamResponse, SlowReader, StreamOutbox, frame
 from ridgeline.server.in_flight import InFlightRequest
 from ridgeline.server.routes.stream_chunks import BLOCK
 from ridgeline.server.server_settings import ServerSettings
@@ -146,7 +146,7 @@ class Closed:
 
 
 @contextlib.contextmanager
-def with_room_for(tales: Loaded, room: int) -> Iterator[Running]:
+def with_room_for(tales: LoadedEngine, room: int) -> Iterator[Running]:
     llm = AsyncLLM(tales)
     try:
         with running(Service(llm, Closed(room)), ServerSettings(models=("tales",))) as up:
@@ -191,10 +191,10 @@ class Reader:
         return b"".join(message.get("body", b"") for message in self.got)
 
 
-def play(produce: Callable[[Outbox], Awaitable[None]], reader: Reader, limit: int = 1000) -> None:
+def play(produce: Callable[[StreamOutbox], Awaitable[None]], reader: Reader, limit: int = 1000) -> None:
     async def main() -> None:
         async with asyncio.timeout(20):
-            await EventStream(produce, limit)({"type": "http"}, reader.receive, reader.send)
+            await EventStreamResponse(produce, limit)({"type": "http"}, reader.receive, reader.send)
 
     asyncio.run(main())
 
@@ -202,15 +202,15 @@ def play(produce: Callable[[Outbox], Awaitable[None]], reader: Reader, limit: in
 def test_an_error_before_the_first_frame_is_raised_and_one_after_it_is_a_frame() -> None:
     failure = ApiError(503, "the engine stopped", kind="server_error", code="engine_died")
 
-    async def at_once(outbox: Outbox) -> None:
+    async def at_once(outbox: StreamOutbox) -> None:
         raise failure
 
-    async def later(outbox: Outbox) -> None:
+    async def later(outbox: StreamOutbox) -> None:
         outbox.put(frame({"a": 1}))
         await asyncio.sleep(0.01)
         raise failure
 
-    async def unforeseen(outbox: Outbox) -> None:
+    async def unforeseen(outbox: StreamOutbox) -> None:
         outbox.put(frame({"a": 1}))
         await asyncio.sleep(0.01)
         raise RuntimeError("at 0x7f00: what nobody may read")
@@ -228,7 +228,7 @@ def test_an_error_before_the_first_frame_is_raised_and_one_after_it_is_a_frame()
 
 
 def test_the_official_client_raises_the_error_frame() -> None:
-    async def later(outbox: Outbox) -> None:
+    async def later(outbox: StreamOutbox) -> None:
         outbox.put(frame({"choices": []}))
         await asyncio.sleep(0.01)
         raise ApiError(503, "the engine stopped", kind="server_error", code="engine_died")
@@ -248,7 +248,7 @@ def test_who_does_not_read_is_dropped_once_the_limit_is_reached() -> None:
     """The producer is never held up: it is told at the frame that is one too many."""
     put = 0
 
-    async def produce(outbox: Outbox) -> None:
+    async def produce(outbox: StreamOutbox) -> None:
         nonlocal put
         while True:
             outbox.put(b"x" * 100)
@@ -265,7 +265,7 @@ def test_who_does_not_read_is_dropped_once_the_limit_is_reached() -> None:
 def test_who_does_not_read_the_last_frames_is_waited_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_stream, "LAST_SECONDS", 0.05)
 
-    async def produce(outbox: Outbox) -> None:
+    async def produce(outbox: StreamOutbox) -> None:
         outbox.put(b"x" * 100)
 
     reader = Reader(takes=1)
@@ -276,7 +276,7 @@ def test_who_does_not_read_the_last_frames_is_waited_for_a_while(monkeypatch: py
 def test_the_producer_is_cancelled_when_the_client_leaves() -> None:
     cancelled = []
 
-    async def produce(outbox: Outbox) -> None:
+    async def produce(outbox: StreamOutbox) -> None:
         try:
             while True:
                 outbox.put(b"x")
@@ -292,7 +292,7 @@ def test_the_producer_is_cancelled_when_the_client_leaves() -> None:
 def test_a_comment_keeps_a_silent_stream_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_stream, "ALIVE_SECONDS", 0.01)
 
-    async def produce(outbox: Outbox) -> None:
+    async def produce(outbox: StreamOutbox) -> None:
         await asyncio.sleep(0.05)
         outbox.put(DONE)
 
@@ -306,7 +306,7 @@ def test_a_comment_comes_after_silence_only_and_never_after_the_end() -> None:
     """A soak found one behind [DONE]: the timer ran whatever had been sent."""
 
     async def run() -> None:
-        outbox = Outbox(1000)
+        outbox = StreamOutbox(1000)
         outbox.keep_alive()
         outbox.keep_alive()  # the first still waits
         assert await outbox.take() == ALIVE
@@ -324,11 +324,11 @@ def test_a_comment_comes_after_silence_only_and_never_after_the_end() -> None:
 
 
 @contextlib.contextmanager
-def streaming(produce: Callable[[Outbox], Awaitable[None]], limit: int) -> Iterator[int]:
+def streaming(produce: Callable[[StreamOutbox], Awaitable[None]], limit: int) -> Iterator[int]:
     """The port of a server whose one answer is this stream, behind our own protocol."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await EventStream(produce, limit)(scope, receive, send)
+        await EventStreamResponse(produce, limit)(scope, receive, send)
 
     with listening(app, ServerSettings()) as port:
         yield port
@@ -338,7 +338,7 @@ def test_who_does_not_read_is_cut_off_by_the_server_and_holds_up_nobody() -> Non
     """At the limit, not after a while; what the kernel holds comes on top."""
     slow = threading.Event()
 
-    async def produce(outbox: Outbox) -> None:
+    async def produce(outbox: StreamOutbox) -> None:
         try:
             while True:
                 outbox.put(frame({"x": "y" * 5000}))
@@ -359,7 +359,7 @@ def test_who_does_not_read_is_cut_off_by_the_server_and_holds_up_nobody() -> Non
 def test_a_stream_is_whole_for_both_versions_of_http(version: str) -> None:
     """HTTP/1.0 knows no chunks: there the connection's end is the answer's."""
 
-    async def produce(outbox: Outbox) -> None:
+    async def produce(outbox: StreamOutbox) -> None:
         for number in range(100):
             outbox.put(frame({"number": number}))
             if number % 10 == 0:
@@ -391,13 +391,13 @@ def _unchunked(body: bytes) -> bytes:
 
 def test_an_outbox_counts_what_the_connection_has_taken() -> None:
     async def main() -> None:
-        outbox = Outbox(10)
+        outbox = StreamOutbox(10)
         outbox.put(b"12345")
         outbox.put(b"67890")
         with pytest.raises(SlowReader):
             outbox.put(b"1")
 
-        other = Outbox(10)
+        other = StreamOutbox(10)
         other.put(b"1234567890")
         assert await other.take() == b"1234567890"
         other.read(10)

@@ -7,13 +7,13 @@ import msgspec
 import pytest
 
 from ridgeline.server.service import Service
-from ridgeline.server.telemetry.throughput import Throughput
+from ridgeline.server.telemetry.throughput import ThroughputLog
 from server.scripted import Gate, Scripted, consume, live, turn
 
 
-def served() -> tuple[Scripted, Service, Throughput]:
+def served() -> tuple[Scripted, Service, ThroughputLog]:
     llm = Scripted()
-    throughput = Throughput(llm)
+    throughput = ThroughputLog(llm)
     service = Service(llm, Gate(), [throughput])  # type: ignore[arg-type]
     service.step_observers.append(throughput.stepped)
     return llm, service, throughput
@@ -62,7 +62,7 @@ def test_a_model_with_states_has_no_number_of_tokens(caplog: pytest.LogCaptureFi
     ):
         llm.info = info
         with caplog.at_level(logging.INFO):
-            Throughput(llm).begin()
+            ThroughputLog(llm).begin()
     device = "Predicted step times are those of scripted card"
     assert caplog.messages == [
         "GPU KV cache size: 9 bytes a token, and a state of 7",
@@ -87,7 +87,7 @@ def test_whose_step_times_are_predicted_is_said_once(
     llm = Scripted()
     llm.info = msgspec.structs.replace(llm.info, device="a machine", calibrated=calibrated)
     with caplog.at_level(logging.INFO):
-        Throughput(llm, priced=priced).begin()
+        ThroughputLog(llm, priced=priced).begin()
     assert caplog.messages[2:] == [said]
 
 

@@ -19,7 +19,7 @@ from ridgeline.core.text.tools import FORMATS, ToolFormat
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.sampling import Sampled, SampleRow
-from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.engine.setup import LoadedEngine, load_engine
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
@@ -82,7 +82,7 @@ class Says:
         return [Sampled(self.script[min(row.generated, len(self.script) - 1)]) for row in rows]
 
 
-def load(folder: Path, template: str, markers: Sequence[str]) -> Loaded:
+def load(folder: Path, template: str, markers: Sequence[str]) -> LoadedEngine:
     """A small random model whose tokenizer has these markers as special tokens. Pages of prompts are not kept: those
     that a script ran were never written, and what the model itself reads there must say so."""
     pipeline = byte_level()
@@ -99,7 +99,7 @@ def load(folder: Path, template: str, markers: Sequence[str]) -> Loaded:
 
 
 @contextmanager
-def served(loaded: Loaded, **settings: Any) -> Iterator[tuple[Running, openai.OpenAI]]:
+def served(loaded: LoadedEngine, **settings: Any) -> Iterator[tuple[Running, openai.OpenAI]]:
     llm = AsyncLLM(loaded)
     try:
         with (
@@ -111,7 +111,7 @@ def served(loaded: Loaded, **settings: Any) -> Iterator[tuple[Running, openai.Op
         llm.close()
 
 
-def ids_of(loaded: Loaded, text: str) -> list[int]:
+def ids_of(loaded: LoadedEngine, text: str) -> list[int]:
     return loaded.tokenizer.encode(text, add_special=False)
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from ridgeline.server.fair_queue import Turns
+from ridgeline.server.fair_queue import FairQueue
 
 
 def test_equal_turns_alternate_in_the_order_of_arrival() -> None:
-    turns: Turns[str] = Turns()
+    turns: FairQueue[str] = FairQueue()
     for who in "abc":
         turns.join(who)
     order = []
@@ -18,7 +18,7 @@ def test_equal_turns_alternate_in_the_order_of_arrival() -> None:
 
 def test_who_takes_longer_has_fewer_turns() -> None:
     """Three to one: priced seconds are shared, not turns. At any time they differ by one turn at most."""
-    turns: Turns[str] = Turns()
+    turns: FairQueue[str] = FairQueue()
     seconds, had = {"short": 0.1, "long": 0.3}, {"short": 0.0, "long": 0.0}
     for who in seconds:
         turns.join(who)
@@ -31,7 +31,7 @@ def test_who_takes_longer_has_fewer_turns() -> None:
 
 
 def test_who_comes_later_is_owed_nothing_and_waits_for_no_one() -> None:
-    turns: Turns[str] = Turns()
+    turns: FairQueue[str] = FairQueue()
     turns.join("old")
     for _ in range(100):
         turns.took(turns.next(), 1.0)
@@ -45,7 +45,7 @@ def test_who_comes_later_is_owed_nothing_and_waits_for_no_one() -> None:
 
 def test_a_stream_of_newcomers_starves_nobody() -> None:
     """Somebody new at every turn, each for one turn: who was there before has turns too, and they have."""
-    turns: Turns[object] = Turns()
+    turns: FairQueue[object] = FairQueue()
     turns.join("old")
     old = 0
     for number in range(200):
@@ -59,7 +59,7 @@ def test_a_stream_of_newcomers_starves_nobody() -> None:
 
 
 def test_who_leaves_has_no_turn() -> None:
-    turns: Turns[str] = Turns()
+    turns: FairQueue[str] = FairQueue()
     turns.join("a")
     turns.join("b")
     turns.leave("a")
@@ -69,7 +69,7 @@ def test_who_leaves_has_no_turn() -> None:
 
 def test_many_short_visits_come_to_no_more_than_a_share() -> None:
     """Somebody who leaves after every turn and comes again at once, beside somebody who stays."""
-    turns: Turns[str] = Turns()
+    turns: FairQueue[str] = FairQueue()
     had = {"stays": 0.0, "comes": 0.0}
     turns.join("stays")
     before = 0.0

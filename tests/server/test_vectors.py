@@ -14,11 +14,11 @@ import openai
 import pytest
 
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.engine.embedding_llm import Embeddings
+from ridgeline.engine.embedding_llm import EmbeddingLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import load_engine
-from ridgeline.server.admission import Queue
+from ridgeline.server.admission import RequestQueue
 from ridgeline.server.lifecycle import service_of
 from ridgeline.server.routes.request_fields import NEUTRAL, REFUSED
 from ridgeline.server.routes.vectors import EmbeddingFields, encoded, parts
@@ -33,7 +33,7 @@ from support.embedders import TEXTS, state_pooling, write_bert
 def served(folder: Path, engine: EngineSettings | None = None) -> Iterator[Running]:
     """A server of a folder, with what observes it."""
     llm, settings = AsyncLLM(load_engine(str(folder), engine)), ServerSettings(models=("vectors",))
-    service = service_of(llm, Queue(llm.info, settings), settings)
+    service = service_of(llm, RequestQueue(llm.info, settings), settings)
     watching = of_one(service, llm, settings, "vectors")
     try:
         with running(service, settings, routes=watching.routes(), observers=[watching.metrics.exchanged]) as up:
@@ -58,8 +58,8 @@ def up(folder: Path) -> Iterator[Running]:
 
 
 @pytest.fixture(scope="module")
-def embedder(folder: Path) -> Embeddings:
-    return Embeddings(str(folder))
+def embedder(folder: Path) -> EmbeddingLLM:
+    return EmbeddingLLM(str(folder))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_openais_client_embeds(up: Running, embedder: Embeddings) -> None:
+def test_openais_client_embeds(up: Running, embedder: EmbeddingLLM) -> None:
     """One text, several (which it asks for in base64), ids, fewer dimensions; more texts than run together."""
     wanted = embedder.embed(TEXTS)
     with openai.OpenAI(base_url=f"{up.url}/v1", api_key="none", max_retries=0) as client:
@@ -91,7 +91,7 @@ def test_openais_client_embeds(up: Running, embedder: Embeddings) -> None:
     up.idle()
 
 
-def test_a_request_of_more_texts_than_the_queue_takes(folder: Path, embedder: Embeddings) -> None:
+def test_a_request_of_more_texts_than_the_queue_takes(folder: Path, embedder: EmbeddingLLM) -> None:
     """Goes through it in parts: a server of two places has eight more to wait in."""
     wanted = embedder.embed(TEXTS)
     with served(folder, EngineSettings(limits=Limits(requests=2))) as up:
@@ -125,7 +125,7 @@ def test_parts_of_a_request() -> None:
     assert list(parts([], int, 7, 3)) == []
 
 
-def test_base64_and_prompts(up: Running, embedder: Embeddings) -> None:
+def test_base64_and_prompts(up: Running, embedder: EmbeddingLLM) -> None:
     """Little-endian fp32; a prompt of the model's before each text."""
     body = {"input": TEXTS[1], "encoding_format": "base64", "prompt_name": "query"}
     answer = up.post("/v1/embeddings", body).json()
@@ -134,7 +134,7 @@ def test_base64_and_prompts(up: Running, embedder: Embeddings) -> None:
     assert data == pytest.approx(embedder.embed(TEXTS[1:2], "query")[0].values, abs=1e-6)
 
 
-def test_the_tokenizers_own_tokens_may_be_left_out(up: Running, embedder: Embeddings) -> None:
+def test_the_tokenizers_own_tokens_may_be_left_out(up: Running, embedder: EmbeddingLLM) -> None:
     ids = up.service.llm.texts.tokenizer.encode(TEXTS[1], add_special=False)
     bare = up.post("/v1/embeddings", {"input": [TEXTS[1], ids], "add_special_tokens": False}).json()["data"]
     assert bare[0]["embedding"] == pytest.approx(bare[1]["embedding"], abs=1e-6)
@@ -200,7 +200,7 @@ def test_a_model_of_another_kind_says_what_to_ask(up: Running, server: Running) 
 
 def test_documents_are_ranked(reranker: Path) -> None:
     """By their scores, the best first; as texts or objects; so many as were asked for."""
-    wanted = Embeddings(str(reranker)).score(TEXTS[0], TEXTS[1:])
+    wanted = EmbeddingLLM(str(reranker)).score(TEXTS[0], TEXTS[1:])
     with served(reranker) as up:
         body = {"model": "vectors", "query": TEXTS[0], "documents": [TEXTS[1], {"text": TEXTS[2]}, TEXTS[3]]}
         answer = up.post("/v1/rerank", body).json()
@@ -241,7 +241,7 @@ def test_metrics_count_what_was_embedded(up: Running) -> None:
     assert sample("generation_tokens_total") == 0
 
 
-def test_vectors_cross_from_an_engine_in_a_process(folder: Path, embedder: Embeddings) -> None:
+def test_vectors_cross_from_an_engine_in_a_process(folder: Path, embedder: EmbeddingLLM) -> None:
     """As `ridgeline serve` has it."""
 
     async def asked() -> Any:

@@ -12,15 +12,15 @@ import pytest
 
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate import adviser
-from ridgeline.insight.simulate.adviser import Advised, Option, Setting, advise, option_of, trial
+from ridgeline.insight.simulate.adviser import Advice, Setting, TriedSetting, advise, option_of, trial
 from ridgeline.insight.simulate.replica import Machine
 from ridgeline.insight.simulate.simulation_export import findings_json
 from ridgeline.insight.simulate.simulation_findings import simulate
-from ridgeline.insight.simulate.simulation_query import Asked, PriceError
+from ridgeline.insight.simulate.simulation_query import PriceUncertainty, SimulationQuery
 from ridgeline.insight.simulate.simulation_report import document
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import LogNormal, Uniform
-from ridgeline.insight.traffic.offered import OpenLoop, Users, bounded, drawn
+from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, drawn
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.util.document.terminal_renderer import show
 from simulate.machines import machine
@@ -38,8 +38,10 @@ def rebuilt(limits: Limits, memory: float = 0.9) -> Machine:
     return machine(limits, pages=2000, on=EIGHT_B)
 
 
-def asked(rate: float, slo: str, limits: Limits) -> Asked:
-    return Asked("8b", rebuilt(limits), "a test", True, partial(offered, rate), parse_slo(slo), PriceError(0.0, ""), 3)
+def asked(rate: float, slo: str, limits: Limits) -> SimulationQuery:
+    return SimulationQuery(
+        "8b", rebuilt(limits), "a test", True, partial(offered, rate), parse_slo(slo), PriceUncertainty(0.0, ""), 3
+    )
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_grid")
 def test_it_finds_what_the_whole_grid_has() -> None:
     """From the worst corner, within 3 % of the best share of good requests."""
-    rate, slo, whole = 20.0, "ttft=150ms,tpot=40ms", list[Option]()
+    rate, slo, whole = 20.0, "ttft=150ms,tpot=40ms", list[TriedSetting]()
     for tokens, places in product(BUDGETS, PLACES):
         only = asked(rate, slo, Limits(tokens, places))
         whole.append(option_of(only, only.machine))
@@ -65,14 +67,14 @@ def test_it_finds_what_the_whole_grid_has() -> None:
 
 
 @pytest.fixture(scope="module")
-def advised() -> Advised:
+def advised() -> Advice:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(adviser, "BUDGETS", BUDGETS)
         patch.setattr(adviser, "PLACES", PLACES)
         return advise(asked(20.0, "ttft=150ms,tpot=40ms", Limits(256, 4)), rebuilt)
 
 
-def test_it_says_why(advised: Advised) -> None:
+def test_it_says_why(advised: Advice) -> None:
     """By the counts of both runs; and what to type."""
     assert advised.worth
     assert advised.sentence.startswith(f"--max-batch-tokens {advised.best.limits.tokens} --max-requests")
@@ -125,14 +127,14 @@ def test_smaller_steps_are_tried_where_they_leave_pages() -> None:
 def test_nothing_is_said_where_nothing_differs() -> None:
     """All requests are good whatever the limits, at a rate that nobody notices: other settings need not even be run
     where nothing came near a limit."""
-    idle = Asked(
+    idle = SimulationQuery(
         "8b",
         rebuilt(Limits(4096, 64)),
         "a test",
         True,
         partial(offered, 0.5),
         parse_slo("ttft=9s"),
-        PriceError(0, ""),
+        PriceUncertainty(0, ""),
         3,
     )
     found = advise(idle, rebuilt)
@@ -141,7 +143,7 @@ def test_nothing_is_said_where_nothing_differs() -> None:
     assert {option.limits.requests for option in found.options} == {64}
 
 
-def test_it_is_told_as_data_and_as_a_table(advised: Advised, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_told_as_data_and_as_a_table(advised: Advice, capsys: pytest.CaptureFixture[str]) -> None:
     one = asked(20.0, "ttft=150ms,tpot=40ms", Limits(256, 4))
     findings = replace(simulate(one), advised=advised)
     result = findings_json(findings)["advised"]
@@ -155,10 +157,10 @@ def test_it_is_told_as_data_and_as_a_table(advised: Advised, capsys: pytest.Capt
     assert "best" in out
 
 
-def test_what_falls_behind_calmly_is_no_better(advised: Advised) -> None:
+def test_what_falls_behind_calmly_is_no_better(advised: Advice) -> None:
     """Than what is asked about, which preempts and has good requests; what preempts is not advised."""
 
-    def option(good: float, preemptions: int) -> Option:
+    def option(good: float, preemptions: int) -> TriedSetting:
         metrics = replace(advised.own.metrics, preemptions=preemptions)
         return replace(advised.own, metrics=metrics, good=np.arange(120) < round(120 * good))
 
@@ -178,8 +180,15 @@ def test_pairs_tell_what_totals_do_not() -> None:
 
 
 def test_users_are_not_compared() -> None:
-    users = Asked(
-        "8b", rebuilt(Limits()), "", False, lambda: Users(1, 0, (), None, 0), parse_slo("ttft=1s"), PriceError(0, ""), 0
+    users = SimulationQuery(
+        "8b",
+        rebuilt(Limits()),
+        "",
+        False,
+        lambda: ClosedLoop(1, 0, (), None, 0),
+        parse_slo("ttft=1s"),
+        PriceUncertainty(0, ""),
+        0,
     )
     with pytest.raises(ValueError, match="give --slo, and --rate or --trace"):
         advise(users, rebuilt)
@@ -191,7 +200,7 @@ class Later:
     def __init__(self, answers: int = 99, takes: int = 99) -> None:
         self.ready, self.given, self.ended, self._answers, self._takes = True, list[Setting](), False, answers, takes
 
-    def submit(self, limits: Limits, memory: float) -> "Future[Option | None]":
+    def submit(self, limits: Limits, memory: float) -> "Future[TriedSetting | None]":
         if len(self.given) == self._takes:
             raise BrokenExecutor
         self.given.append((limits, memory))
@@ -201,7 +210,7 @@ class Later:
         self.ended = True
 
 
-class _Asked(Future[Option | None]):
+class _Asked(Future[TriedSetting | None]):
     """Done when it has been asked twice."""
 
     def __init__(self, limits: Limits, memory: float, *, lost: bool) -> None:
@@ -212,24 +221,24 @@ class _Asked(Future[Option | None]):
         self._asked += 1
         return self._asked > 2
 
-    def result(self, timeout: float | None = None) -> Option | None:
+    def result(self, timeout: float | None = None) -> TriedSetting | None:
         if self._lost:
             raise BrokenExecutor
         return pickle.loads(pickle.dumps(on_trial(*self._setting)))  # as it comes from another process
 
 
-def on_trial(limits: Limits, memory: float) -> Option | None:
+def on_trial(limits: Limits, memory: float) -> TriedSetting | None:
     return trial(asked(20.0, "ttft=150ms,tpot=40ms", Limits(256, 4)), rebuilt, limits, memory)
 
 
-def told(found: Advised) -> str:
+def told(found: Advice) -> str:
     one = asked(20.0, "ttft=150ms,tpot=40ms", Limits(256, 4))
     return json.dumps(findings_json(replace(simulate(one), advised=found)))
 
 
 @pytest.mark.usefixtures("small_grid")
 @pytest.mark.parametrize(("answers", "takes"), [(99, 99), (1, 99), (0, 99), (99, 1), (99, 3)])
-def test_a_second_process_changes_nothing(advised: Advised, answers: int, takes: int) -> None:
+def test_a_second_process_changes_nothing(advised: Advice, answers: int, takes: int) -> None:
     """Settings that it runs ahead of time are taken in their order, those that need not be run are not; one that is
     lost on the way, or takes no more, loses nothing."""
     second = Later(answers, takes)

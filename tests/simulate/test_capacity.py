@@ -7,12 +7,12 @@ import pytest
 
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate import tail_latency
-from ridgeline.insight.simulate.capacity import Capacity, capacity
+from ridgeline.insight.simulate.capacity import SimulatedCapacity, capacity
 from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.simulate.simulation_export import findings_json
 from ridgeline.insight.simulate.simulation_findings import simulate
-from ridgeline.insight.simulate.simulation_metrics import Metrics, measure
-from ridgeline.insight.simulate.simulation_query import Asked, PriceError
+from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics, measure
+from ridgeline.insight.simulate.simulation_query import PriceUncertainty, SimulationQuery
 from ridgeline.insight.simulate.simulation_report import answer, document
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import Fixed
@@ -20,8 +20,8 @@ from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from ridgeline.price.plan.demand import Demand, fleet_for
-from ridgeline.price.plan.load_estimate import Serving
-from ridgeline.price.plan.scenario import Workload
+from ridgeline.price.plan.load_estimate import LoadEstimator
+from ridgeline.price.plan.scenario import PlanWorkload
 from ridgeline.util.document.html import html
 from simulate.machines import machine, simulated
 from support.planned import LLAMA_3_8B, card, case
@@ -35,16 +35,16 @@ def offered(rate: float) -> OpenLoop:
     return OpenLoop(bounded(drawn(poisson(rate, 2), Fixed(256), Fixed(1), 2), 250, None))
 
 
-def at(rate: float, factor: float) -> Metrics:
+def at(rate: float, factor: float) -> SimulationMetrics:
     return measure(run(ONE, offered(rate), factor), SLO, open_loop=True)
 
 
 @pytest.fixture(scope="module")
-def found() -> Capacity:
+def found() -> SimulatedCapacity:
     return capacity(at, 1 / SERVICE, 0.1, attain=0.9)
 
 
-def test_capacity_is_between_what_is_good_and_what_is_not(found: Capacity) -> None:
+def test_capacity_is_between_what_is_good_and_what_is_not(found: SimulatedCapacity) -> None:
     """Looked for from above here; below the rate at which one after the other is served, by what a queue takes."""
     assert 0.3 / SERVICE < found.rate.mid < 1 / SERVICE
     (best,) = [level for level in found.levels if level.rate == found.rate.mid]
@@ -56,7 +56,7 @@ def test_capacity_is_between_what_is_good_and_what_is_not(found: Capacity) -> No
     assert [level.rate for level in found.levels] == sorted(level.rate for level in found.levels)
 
 
-def test_a_price_that_is_off_moves_it(found: Capacity) -> None:
+def test_a_price_that_is_off_moves_it(found: SimulatedCapacity) -> None:
     """Where nothing but seconds matter, and the objective is one of seconds, by a little more than the price."""
     assert found.rate.mid * 1.05 < found.rate.high < found.rate.mid * 1.3
     assert found.rate.mid / 1.3 < found.rate.low < found.rate.mid / 1.05
@@ -71,8 +71,10 @@ def test_where_no_rate_is_good() -> None:
     assert none.above is none.levels[0]
 
 
-def test_capacity_is_told_and_drawn(found: Capacity) -> None:
-    asked = Asked("tiny", ONE, "a test", True, partial(offered, found.rate.mid), SLO, PriceError(0.0, "a test"), 2)
+def test_capacity_is_told_and_drawn(found: SimulatedCapacity) -> None:
+    asked = SimulationQuery(
+        "tiny", ONE, "a test", True, partial(offered, found.rate.mid), SLO, PriceUncertainty(0.0, "a test"), 2
+    )
     findings = replace(simulate(asked), capacity=found)
     first, *_ = answer(findings)
     assert first[0] == "capacity"
@@ -91,7 +93,7 @@ def test_capacity_is_told_and_drawn(found: Capacity) -> None:
 def test_the_tail_of_a_demand(demand: Demand, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the plan's closed form: medians near it, tails beyond."""
     monkeypatch.setattr(tail_latency, "TOKENS", 12_000)
-    serving = Serving(case(LLAMA_3_8B, card()), Workload(200, 40, ttft=1.0, tpot=0.05))
+    serving = LoadEstimator(case(LLAMA_3_8B, card()), PlanWorkload(200, 40, ttft=1.0, tpot=0.05))
     fleet = fleet_for(serving, demand)
     assert fleet is not None
     found = tail_latency.tail_of(serving, demand, fleet)

@@ -10,13 +10,13 @@ from ridgeline.insight.simulate.capacity import capacity
 from ridgeline.insight.simulate.require import parse_requirement
 from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.simulate.simulation_export import findings_json
-from ridgeline.insight.simulate.simulation_findings import Findings, simulate
+from ridgeline.insight.simulate.simulation_findings import SimulationFindings, simulate
 from ridgeline.insight.simulate.simulation_metrics import measure
-from ridgeline.insight.simulate.simulation_query import Asked, PriceError
+from ridgeline.insight.simulate.simulation_query import PriceUncertainty, SimulationQuery
 from ridgeline.insight.simulate.slo_classes import kept
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import Uniform
-from ridgeline.insight.traffic.offered import OpenLoop, Users, bounded, drawn
+from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, drawn
 from ridgeline.insight.traffic.percentiles import Interval
 from ridgeline.insight.traffic.slo import MAX_CLASSES, SLO, parse_slos
 from ridgeline.insight.traffic.workload_trace import TraceRequest
@@ -40,8 +40,8 @@ def calm() -> OpenLoop:
     return offered(300.0)
 
 
-def found(error: float = 0.1) -> Findings:
-    return simulate(Asked("tiny", ONE, "", True, offered, parse_slos(SLOS), PriceError(error, ""), 5))
+def found(error: float = 0.1) -> SimulationFindings:
+    return simulate(SimulationQuery("tiny", ONE, "", True, offered, parse_slos(SLOS), PriceUncertainty(error, ""), 5))
 
 
 def test_each_request_is_held_to_its_own_class() -> None:
@@ -91,7 +91,9 @@ def test_a_class_that_all_requests_are_of_is_one() -> None:
     """What is required of it is looked at; of another it is said which there is."""
     requests = [TraceRequest(at * 10**7, 40, 8, slo_class="batch") for at in range(60)]
     findings = simulate(
-        Asked("tiny", ONE, "", True, lambda: OpenLoop(requests), parse_slos(["ttft=1s"]), PriceError(0.0, ""), 5)
+        SimulationQuery(
+            "tiny", ONE, "", True, lambda: OpenLoop(requests), parse_slos(["ttft=1s"]), PriceUncertainty(0.0, ""), 5
+        )
     )
     assert list(findings.metrics.classes) == ["batch"]
     assert parse_requirement("batch:good_share>=90%").failed(findings) == ""
@@ -119,13 +121,15 @@ def test_a_capacity_keeps_every_class() -> None:
 def test_a_class_that_another_price_never_meets() -> None:
     """Two users: what they ask within the time depends on how fast they are answered."""
 
-    def users() -> Users:
+    def users() -> ClosedLoop:
         asked = (TraceRequest(0, 40, 8, slo_class="late" if place >= 60 else "") for place in range(200))
-        return Users(2, 0, asked, 180_000_000, 0)
+        return ClosedLoop(2, 0, asked, 180_000_000, 0)
 
     logs = {factor: run(ONE, users(), factor) for factor in (0.7, 1.0, 1.3)}
     assert ["late" in log.requests.classes for log in logs.values()] == [True, True, False]
-    findings = simulate(Asked("tiny", ONE, "", False, users, parse_slos(["late:ttft=1s"]), PriceError(0.3, ""), 5))
+    findings = simulate(
+        SimulationQuery("tiny", ONE, "", False, users, parse_slos(["late:ttft=1s"]), PriceUncertainty(0.3, ""), 5)
+    )
     figures = findings.class_figures("late")
     share, goodput = figures["good_share"], figures["goodput"]
     assert share is not None
@@ -136,7 +140,7 @@ def test_a_class_that_another_price_never_meets() -> None:
 
 def test_goodput_of_a_class_has_the_draw_of_its_own_requests() -> None:
     """A price without error leaves the interval of a count."""
-    findings = simulate(Asked("tiny", ONE, "", True, calm, parse_slos(SLOS), PriceError(0.0, ""), 5))
+    findings = simulate(SimulationQuery("tiny", ONE, "", True, calm, parse_slos(SLOS), PriceUncertainty(0.0, ""), 5))
     assert findings.verdict != "overloaded"
     for name, own in findings.metrics.classes.items():
         goodput = findings.class_figures(name)["goodput"]
@@ -162,7 +166,7 @@ def test_more_classes_than_a_table_has_lines_for_are_refused() -> None:
 
 
 def test_a_class_that_nothing_is_asked_of_has_no_verdict() -> None:
-    asked = Asked("tiny", ONE, "", True, calm, parse_slos(["batch:e2e=120ms"]), PriceError(0.0, ""), 5)
+    asked = SimulationQuery("tiny", ONE, "", True, calm, parse_slos(["batch:e2e=120ms"]), PriceUncertainty(0.0, ""), 5)
     told = findings_json(simulate(asked))["classes"]
     assert told[""]["verdict"] is None
     assert told["batch"]["verdict"] is not None

@@ -10,12 +10,12 @@ import pytest
 
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.adviser import option_of
-from ridgeline.insight.simulate.fleet_sizing import Division, divide
+from ridgeline.insight.simulate.fleet_sizing import FleetSizing, divide
 from ridgeline.insight.simulate.replica import Machine
-from ridgeline.insight.simulate.simulated_fleet import Fleet
+from ridgeline.insight.simulate.simulated_fleet import SimulatedFleet
 from ridgeline.insight.simulate.simulation_export import findings_json
 from ridgeline.insight.simulate.simulation_findings import simulate
-from ridgeline.insight.simulate.simulation_query import Asked, PriceError
+from ridgeline.insight.simulate.simulation_query import PriceUncertainty, SimulationQuery
 from ridgeline.insight.simulate.simulation_report import document
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import Uniform
@@ -40,9 +40,11 @@ def offered(rate: float) -> OpenLoop:
     return OpenLoop(bounded(drawn(poisson(rate, 3), Uniform(200, 600), Uniform(5, 35), 3), 150, None))
 
 
-def asked(rate: float, slo: str, replicas: int = 1) -> Asked:
-    fleet = Fleet(replicas, "two", 50_000_000)
-    return Asked("8b", on(1), "a test", True, partial(offered, rate), parse_slo(slo), PriceError(0.0, ""), 3, fleet)
+def asked(rate: float, slo: str, replicas: int = 1) -> SimulationQuery:
+    fleet = SimulatedFleet(replicas, "two", 50_000_000)
+    return SimulationQuery(
+        "8b", on(1), "a test", True, partial(offered, rate), parse_slo(slo), PriceUncertainty(0.0, ""), 3, fleet
+    )
 
 
 @pytest.mark.parametrize("slo", ["ttft=150ms", "ttft=150ms,tpot=9ms"])
@@ -113,7 +115,7 @@ def test_what_falls_behind_is_said_to() -> None:
     assert "; yours falls behind" in found.sentence
 
 
-def result(division: Division) -> dict[str, object]:
+def result(division: FleetSizing) -> dict[str, object]:
     """The whole answer as data; printing it is no fault."""
     findings = replace(simulate(asked(5.0, "ttft=1s")), division=division)
     show(document(findings))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ridgeline.engine.kv.pool import PagePool
 from ridgeline.engine.scheduler import Limits
-from ridgeline.insight.simulate.replica import Prompts, Replica, StepPricer
-from ridgeline.insight.simulate.simulated_clock import Clock
+from ridgeline.insight.simulate.replica import PromptBuilder, SimulatedReplica, StepPricer
+from ridgeline.insight.simulate.simulated_clock import SimulatedClock
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import TINY_CASE, machine
 
@@ -53,10 +53,10 @@ limits = st.builds(Limits, st.integers(1, 64), st.integers(1, MAX_RUNNING), st.n
 
 def drive(coming: list[Come], limit: Limits, pages: int, *, prefix_cache: bool) -> int:
     """The steps that it took until nothing was left."""
-    clock = Clock()
+    clock = SimulatedClock()
     on = machine(limit, pages, prefix_cache=prefix_cache)
     pricer = StepPricer(TINY_CASE.price, TINY_CASE.device)
-    replica = Replica(on, clock, pricer, Prompts())
+    replica = SimulatedReplica(on, clock, pricer, PromptBuilder())
     engine, queue, steps, silent = replica.engine, list(reversed(coming)), 0, 0
     while queue or engine.has_work:
         if queue:
@@ -82,7 +82,7 @@ def drive(coming: list[Come], limit: Limits, pages: int, *, prefix_cache: bool) 
     return steps
 
 
-def _happen(come: Come, replica: Replica) -> None:
+def _happen(come: Come, replica: SimulatedReplica) -> None:
     under_way = sorted(replica.engine.requests)
     if come.request is not None:
         with suppress(ValueError):  # longer than KV memory

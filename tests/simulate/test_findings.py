@@ -16,19 +16,19 @@ from ridgeline.insight.simulate.advice import advice
 from ridgeline.insight.simulate.columns import Columns
 from ridgeline.insight.simulate.replica import Machine
 from ridgeline.insight.simulate.require import parse_requirement
-from ridgeline.insight.simulate.serving_overhead import Front
-from ridgeline.insight.simulate.simulated_fleet import ALONE, Fleet
+from ridgeline.insight.simulate.serving_overhead import ApiServerOverhead
+from ridgeline.insight.simulate.simulated_fleet import ALONE, SimulatedFleet
 from ridgeline.insight.simulate.simulation_export import findings_json
-from ridgeline.insight.simulate.simulation_findings import FIGURES, Findings, simulate
+from ridgeline.insight.simulate.simulation_findings import FIGURES, SimulationFindings, simulate
 from ridgeline.insight.simulate.simulation_metrics import measure, warm_up
-from ridgeline.insight.simulate.simulation_query import Asked, PriceError, price_error
+from ridgeline.insight.simulate.simulation_query import PriceUncertainty, SimulationQuery, price_error
 from ridgeline.insight.simulate.simulation_report import answer, document
 from ridgeline.insight.traffic.arrivals import constant, poisson
 from ridgeline.insight.traffic.lengths import Fixed, Uniform
 from ridgeline.insight.traffic.offered import (
+    ClosedLoop,
     Offered,
     OpenLoop,
-    Users,
     at_moments,
     bounded,
     drawn,
@@ -61,24 +61,26 @@ def found(
     error: float = 0.1,
     *,
     open_loop: bool = True,
-    fleet: Fleet = ALONE,
-) -> Findings:
-    asked = Asked("tiny", on, "traffic of a test", open_loop, offered, slo, PriceError(error, "a test"), 5, fleet)
+    fleet: SimulatedFleet = ALONE,
+) -> SimulationFindings:
+    asked = SimulationQuery(
+        "tiny", on, "traffic of a test", open_loop, offered, slo, PriceUncertainty(error, "a test"), 5, fleet
+    )
     return simulate(asked)
 
 
 @pytest.fixture(scope="module")
-def steady() -> Findings:
+def steady() -> SimulationFindings:
     return found(at_rate(1500.0, 1100), machine(on=PRICED))
 
 
 @pytest.fixture(scope="module")
-def overloaded() -> Findings:
+def overloaded() -> SimulationFindings:
     """One request at a time, of far too many."""
     return found(at_rate(1500.0, 300), machine(Limits(tokens=512, requests=1), 20, PRICED))
 
 
-def test_a_steady_run(steady: Findings) -> None:
+def test_a_steady_run(steady: SimulationFindings) -> None:
     """Its figures have their middle inside, its dollars follow from its tokens, its law is near."""
     assert steady.verdict == "steady"
     for name, of in FIGURES.items():
@@ -126,14 +128,14 @@ def test_smaller_steps_are_advised_where_they_keep_up_and_help() -> None:
     assert "--max-batch-tokens" not in of(24.5, None), "it would fall behind"
 
 
-def test_what_a_dearer_run_has_too_few_of_has_no_interval(steady: Findings) -> None:
+def test_what_a_dearer_run_has_too_few_of_has_no_interval(steady: SimulationFindings) -> None:
     """One that fills for longer counts fewer requests: then nobody knows how late its hundredth is."""
     dear = replace(steady.dear, latencies=steady.dear.latencies | {"TTFT": None})
     assert steady.latency("TTFT", 99) is not None
     assert replace(steady, dear=dear).latency("TTFT", 99) is None
 
 
-def test_an_overloaded_run_has_no_percentile(overloaded: Findings) -> None:
+def test_an_overloaded_run_has_no_percentile(overloaded: SimulationFindings) -> None:
     """It says by how much it falls behind, and how many of it would do."""
     assert overloaded.verdict == "overloaded"
     lines = dict(answer(overloaded))
@@ -148,9 +150,14 @@ def test_an_overloaded_run_has_no_percentile(overloaded: Findings) -> None:
 
 
 @pytest.mark.parametrize(
-    "per", [lambda work: Front(request=work), lambda work: Front(token=work // 20), lambda work: Front(answer=work)]
+    "per",
+    [
+        lambda work: ApiServerOverhead(request=work),
+        lambda work: ApiServerOverhead(token=work // 20),
+        lambda work: ApiServerOverhead(answer=work),
+    ],
 )
-def test_a_front_that_is_too_slow_is_what_limits(per: Callable[[int], Front]) -> None:
+def test_a_front_that_is_too_slow_is_what_limits(per: Callable[[int], ApiServerOverhead]) -> None:
     """Whatever it is slow with: with a third of what it has it works for a third of the time, with 1.5 times it falls
     behind, of cards that keep up."""
     rate = 500.0
@@ -158,8 +165,8 @@ def test_a_front_that_is_too_slow_is_what_limits(per: Callable[[int], Front]) ->
     def offered() -> Offered:
         return OpenLoop(bounded(drawn(poisson(rate, 5), Fixed(100), Fixed(20), 5), 600, None))
 
-    def through(share: float) -> Findings:
-        return found(offered, machine(on=PRICED), error=0.0, fleet=Fleet(front=per(round(share / rate * 1e9))))
+    def through(share: float) -> SimulationFindings:
+        return found(offered, machine(on=PRICED), error=0.0, fleet=SimulatedFleet(front=per(round(share / rate * 1e9))))
 
     calm, slow = through(1 / 3), through(1.5)
     assert calm.verdict == "steady"
@@ -178,7 +185,10 @@ def test_a_front_that_is_too_slow_is_what_limits(per: Callable[[int], Front]) ->
 def test_a_front_is_blamed_for_what_it_does_alone() -> None:
     """Not where replicas fall behind as well, nor for users, who wait for it; steps that few requests share say nothing
     of its wall."""
-    slow, tight = Fleet(front=Front(answer=2_000_000)), machine(Limits(tokens=512, requests=1), 20, PRICED)
+    slow, tight = (
+        SimulatedFleet(front=ApiServerOverhead(answer=2_000_000)),
+        machine(Limits(tokens=512, requests=1), 20, PRICED),
+    )
     both = found(at_rate(1500.0, 300), tight, error=0.0, fleet=slow)
     lines = dict(answer(both))
     assert both.verdict == "overloaded"
@@ -189,7 +199,7 @@ def test_a_front_is_blamed_for_what_it_does_alone() -> None:
 
     asked = drawn(constant(1.0), Fixed(100), Fixed(20), 1)
     users = found(
-        lambda: Users(8, 0, bounded(asked, 200, None), None, 1),
+        lambda: ClosedLoop(8, 0, bounded(asked, 200, None), None, 1),
         machine(on=PRICED),
         error=0.0,
         open_loop=False,
@@ -200,7 +210,9 @@ def test_a_front_is_blamed_for_what_it_does_alone() -> None:
     assert users.metrics.front_wall == math.inf
     assert "the server's own core (--front) works" in dict(answer(users))["limit"]
 
-    per_step = found(at_rate(20.0, 40), machine(on=PRICED), error=0.0, fleet=Fleet(front=Front(step=100_000)))
+    per_step = found(
+        at_rate(20.0, 40), machine(on=PRICED), error=0.0, fleet=SimulatedFleet(front=ApiServerOverhead(step=100_000))
+    )
     assert per_step.metrics.front is not None
     assert 0 < per_step.metrics.front < 1
     assert per_step.metrics.front_wall == math.inf
@@ -223,17 +235,17 @@ def test_what_is_answered_in_the_warm_up_alone_has_no_law() -> None:
 
 
 def test_the_wall_is_of_all_replicas() -> None:
-    fleet = found(at_rate(500.0, 300), machine(on=PRICED), error=0.0, fleet=Fleet(3))
+    fleet = found(at_rate(500.0, 300), machine(on=PRICED), error=0.0, fleet=SimulatedFleet(3))
     assert fleet.law is not None
     assert fleet.wall == 3 * fleet.law.wall
     assert f"above {three(fleet.wall)} requests a second" in dict(answer(fleet))["law"]
 
 
-def test_a_backlog_is_told(steady: Findings) -> None:
+def test_a_backlog_is_told(steady: SimulationFindings) -> None:
     """Users who are more than places wait, and nothing grows."""
     few = machine(Limits(tokens=512, requests=4), on=PRICED)
     asked = drawn(constant(1.0), Fixed(100), Uniform(10, 30), 1)
-    run = found(lambda: Users(8, 0, bounded(asked, 200, None), None, 1), few, error=0.0, open_loop=False)
+    run = found(lambda: ClosedLoop(8, 0, bounded(asked, 200, None), None, 1), few, error=0.0, open_loop=False)
     assert run.verdict == "closed loop"
     assert run.law is None
     assert run.metrics.steps.held["requests"] > 0.9
@@ -247,7 +259,7 @@ def test_pages_that_are_short_are_told() -> None:
     assert "KV pages" in dict(answer(run))["advice"]
 
 
-def test_an_interval_without_end(overloaded: Findings) -> None:
+def test_an_interval_without_end(overloaded: SimulationFindings) -> None:
     """At seven tenths of what it can do a price 1.9 times as high overloads it: JSON has null for that end."""
     rate = 0.7 * overloaded.metrics.requests_per_second
     run = found(at_rate(rate, 500), overloaded.asked.machine, error=0.9)
@@ -290,7 +302,7 @@ def test_dollars_of_what_never_comes_have_no_interval() -> None:
     assert "no end a thousand good requests" in dict(answer(run))["cost"]
 
 
-def test_requirements(steady: Findings, overloaded: Findings) -> None:
+def test_requirements(steady: SimulationFindings, overloaded: SimulationFindings) -> None:
     """They hold at the worse end of the interval, or are told in one line."""
     ttft, share = FIGURES["ttft_p50"](steady), FIGURES["good_share"](steady)
     assert ttft is not None
@@ -325,7 +337,7 @@ def test_what_is_no_requirement_is_refused(text: str, message: str) -> None:
         parse_requirement(text)
 
 
-def test_the_result_is_json_and_a_page(steady: Findings, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_result_is_json_and_a_page(steady: SimulationFindings, capsys: pytest.CaptureFixture[str]) -> None:
     """Columns of one length, seconds that add up, twelve lines, figures without scripts."""
     result = json.loads(json.dumps(findings_json(steady), allow_nan=False))
     assert {len(column) for column in result["per_request"].values()} == {1100}

@@ -5,14 +5,14 @@ import pytest
 
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.columns import Columns
-from ridgeline.insight.simulate.run_log import Log
-from ridgeline.insight.simulate.simulated_fleet import Fleet
+from ridgeline.insight.simulate.run_log import RunLog
+from ridgeline.insight.simulate.simulated_fleet import SimulatedFleet
 from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.simulate.simulation_export import per_second
 from ridgeline.insight.simulate.simulation_metrics import measure
 from ridgeline.insight.traffic.arrivals import constant, poisson
 from ridgeline.insight.traffic.lengths import Fixed, LogNormal, Uniform
-from ridgeline.insight.traffic.offered import OpenLoop, Users, bounded, drawn
+from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, drawn
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import machine, simulated
 from support.planned import LLAMA_3_8B, case
@@ -20,13 +20,13 @@ from support.planned import LLAMA_3_8B, case
 SMALL = machine(Limits(tokens=512, requests=16), 2000, case(LLAMA_3_8B))
 
 
-def fleet(router: str, age: float = 0.0, replicas: int = 4, rate: float = 60.0, count: int = 400) -> Log:
+def fleet(router: str, age: float = 0.0, replicas: int = 4, rate: float = 60.0, count: int = 400) -> RunLog:
     """Prompts of very different lengths, at a rate that keeps four busy."""
     requests = bounded(drawn(poisson(rate, 2), LogNormal(600, 1.0), Uniform(5, 30), 2), count, None)
-    return run(SMALL, OpenLoop(requests), fleet=Fleet(replicas, router, round(age * 1e9), 1))
+    return run(SMALL, OpenLoop(requests), fleet=SimulatedFleet(replicas, router, round(age * 1e9), 1))
 
 
-def mean_ttft(log: Log) -> float:
+def mean_ttft(log: RunLog) -> float:
     found = measure(log, None, open_loop=True).latencies["TTFT"]
     assert found is not None
     return found.mean
@@ -50,7 +50,7 @@ def test_nothing_is_lost(router: str) -> None:
 
 def test_a_fleet_of_one_is_a_replica() -> None:
     requests = [TraceRequest(at * 10**7, 200, 20) for at in range(30)]
-    one = run(SMALL, OpenLoop(requests), fleet=Fleet(1, "least", 10**6, 1))
+    one = run(SMALL, OpenLoop(requests), fleet=SimulatedFleet(1, "least", 10**6, 1))
     assert list(one.requests.last) == list(simulated(requests, SMALL).requests.last)
 
 
@@ -71,7 +71,7 @@ def test_prefixes_are_found_where_they_were_sent() -> None:
         for at in range(80)
     ]
     hits = {
-        router: sum(run(SMALL, OpenLoop(asked), fleet=Fleet(4, router, 0, 1)).requests.cached)
+        router: sum(run(SMALL, OpenLoop(asked), fleet=SimulatedFleet(4, router, 0, 1)).requests.cached)
         for router in ("prefix", "random")
     }
     assert hits["prefix"] == (80 - 8) * 448
@@ -80,7 +80,7 @@ def test_prefixes_are_found_where_they_were_sent() -> None:
 
 def test_users_are_dealt_too_and_seconds_add_up() -> None:
     asked = drawn(constant(1.0), Fixed(100), Fixed(10), 1)
-    log = run(SMALL, Users(8, 0, bounded(asked, 80, None), None, 1), fleet=Fleet(2, "round-robin", 0, 1))
+    log = run(SMALL, ClosedLoop(8, 0, bounded(asked, 80, None), None, 1), fleet=SimulatedFleet(2, "round-robin", 0, 1))
     metrics = measure(log, None, open_loop=False)
     assert metrics.counts["ok"] == 80
     assert 0.5 < metrics.steps.busy <= 1

@@ -9,26 +9,26 @@ from ridgeline.core.checkpoint import open_source
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.load_law import load_curve, load_law, load_wall, loop_law
 from ridgeline.insight.simulate.machine_setup import machine_of
-from ridgeline.insight.simulate.run_log import Log
-from ridgeline.insight.simulate.serving_overhead import Between
+from ridgeline.insight.simulate.run_log import RunLog
+from ridgeline.insight.simulate.serving_overhead import HostOverhead
 from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.simulate.simulation_metrics import measure
 from ridgeline.insight.traffic.arrivals import SECOND, constant, poisson
 from ridgeline.insight.traffic.lengths import Fixed
-from ridgeline.insight.traffic.offered import OpenLoop, Users, bounded, drawn, spread
+from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, drawn, spread
 from ridgeline.price.devices import load_card
 from ridgeline.price.engine_profile import usual_engine
-from ridgeline.price.plan.scenario import Case, ModelCache, Setup
+from ridgeline.price.plan.scenario import Deployment, ModelCache, Scenario
 from support.planned import LLAMA_3_8B, fields
 
 
 @pytest.fixture(scope="module")
-def case() -> Case:
+def case() -> Scenario:
     card = load_card("h100-sxm")
-    return ModelCache(fields(LLAMA_3_8B)).case(Setup(card, engine=usual_engine(card)))
+    return ModelCache(fields(LLAMA_3_8B)).case(Deployment(card, engine=usual_engine(card)))
 
 
-def half_way(log: Log) -> float:
+def half_way(log: RunLog) -> float:
     """Tokens a second in the middle half of a run, when all users are there."""
     begun, over = log.end // 4, log.end * 3 // 4
     ends, firsts = np.asarray(log.gaps.at), np.asarray(log.requests.first)
@@ -40,11 +40,11 @@ def half_way(log: Log) -> float:
     ("given", "made", "users", "tokens"),
     [(100, 64, 1, 2048), (100, 64, 16, 2048), (500, 100, 4, 2048), (1000, 50, 8, 2048), (1500, 60, 4, 512)],
 )
-def test_users_get_what_the_law_says(case: Case, given: int, made: int, users: int, tokens: int) -> None:
+def test_users_get_what_the_law_says(case: Scenario, given: int, made: int, users: int, tokens: int) -> None:
     """Within 2 %, prompts that run in several steps too."""
     asked = bounded(drawn(constant(1.0), spread(Fixed(given)), spread(Fixed(made)), 1), users * 25, None)
     machine = machine_of(case, Limits(tokens=tokens))
-    log = run(machine, Users(users, 0, asked, None, 1))
+    log = run(machine, ClosedLoop(users, 0, asked, None, 1))
     assert half_way(log) == pytest.approx(loop_law(machine, users, given, made), rel=0.02)
 
 
@@ -61,7 +61,7 @@ WALLS = (
 
 @pytest.mark.parametrize(("given", "made", "limits", "pages"), WALLS)
 def test_a_replica_answers_what_the_law_has_it_answer(
-    case: Case, given: int, made: int, limits: Limits, pages: int | None
+    case: Scenario, given: int, made: int, limits: Limits, pages: int | None
 ) -> None:
     """Within 8 %, of twice what the law says that it keeps up with: whatever it is that holds requests back."""
     machine = machine_of(case, limits, pages=pages)
@@ -72,13 +72,13 @@ def test_a_replica_answers_what_the_law_has_it_answer(
     assert (len(answered) - 1) * SECOND / (answered[-1] - answered[0]) == pytest.approx(wall, rel=0.08)
 
 
-def test_what_passes_between_steps_is_in_the_law(case: Case) -> None:
+def test_what_passes_between_steps_is_in_the_law(case: Scenario) -> None:
     """Of its wall, its TPOT and the law of users; within 5 %."""
-    machine = machine_of(case, Limits(), between=Between(step=5_000_000, sequence=100_000, request=3_000_000))
+    machine = machine_of(case, Limits(), between=HostOverhead(step=5_000_000, sequence=100_000, request=3_000_000))
     wall = load_wall(machine, 500, 100)
-    assert wall < 0.7 * load_wall(replace(machine, between=Between()), 500, 100)
+    assert wall < 0.7 * load_wall(replace(machine, between=HostOverhead()), 500, 100)
 
-    def ran(rate: float) -> Log:
+    def ran(rate: float) -> RunLog:
         asked = drawn(poisson(rate, 3), spread(Fixed(500)), spread(Fixed(100)), 3)
         return run(machine, OpenLoop(bounded(asked, 900, None)))
 
@@ -89,7 +89,7 @@ def test_what_passes_between_steps_is_in_the_law(case: Case) -> None:
     assert tpot is not None
     assert load_law(machine, found.offered, 500, 100).tpot == pytest.approx(tpot.mean, rel=0.05)
     asked = bounded(drawn(constant(1.0), spread(Fixed(500)), spread(Fixed(100)), 1), 100, None)
-    assert half_way(run(machine, Users(4, 0, asked, None, 1))) == pytest.approx(
+    assert half_way(run(machine, ClosedLoop(4, 0, asked, None, 1))) == pytest.approx(
         loop_law(machine, 4, 500, 100), rel=0.05
     )
 
@@ -100,7 +100,9 @@ def test_what_passes_between_steps_is_in_the_law(case: Case) -> None:
 def test_tokens_take_what_the_law_says(model: str, rates: tuple[float, ...]) -> None:
     """Within 4 %: also of a mixture, whose steps read more experts for each that is new, and of windows."""
     card = load_card("h100-sxm")
-    machine = machine_of(ModelCache(open_source(model).config).case(Setup(card, engine=usual_engine(card))), Limits())
+    machine = machine_of(
+        ModelCache(open_source(model).config).case(Deployment(card, engine=usual_engine(card))), Limits()
+    )
     for rate in rates:
         asked = drawn(poisson(rate, 0), spread(Fixed(600)), spread(Fixed(150)), 0)
         found = measure(run(machine, OpenLoop(bounded(asked, 600, None))), None, open_loop=True)
@@ -111,7 +113,7 @@ def test_tokens_take_what_the_law_says(model: str, rates: tuple[float, ...]) -> 
 
 @pytest.mark.parametrize(("given", "made", "limits", "pages"), WALLS)
 def test_more_requests_make_tokens_later_up_to_the_wall(
-    case: Case, given: int, made: int, limits: Limits, pages: int | None
+    case: Scenario, given: int, made: int, limits: Limits, pages: int | None
 ) -> None:
     """And from there on there is none; the curve goes through what the law says."""
     machine = machine_of(case, limits, pages=pages)

@@ -14,21 +14,21 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import ridgeline.insight.simulate
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.columns import Columns
-from ridgeline.insight.simulate.run_log import Log
+from ridgeline.insight.simulate.run_log import RunLog
 from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.simulate.simulation_metrics import measure
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import Fixed, Uniform
-from ridgeline.insight.traffic.offered import Users, bounded, drawn
+from ridgeline.insight.traffic.offered import ClosedLoop, bounded, drawn
 from ridgeline.insight.traffic.slo import SLO
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import TINY_CASE, machine, simulated
 
 
-def columns(log: Log) -> list[list[int]]:
+def columns(log: RunLog) -> list[list[int]]:
     """All that a log holds."""
     parts = (log.requests, log.steps, log.gaps)
     return [list(value) for part in parts for value in vars(part).values() if isinstance(value, array)]
@@ -42,8 +42,8 @@ def test_one_request_alone_takes_the_sum_of_its_steps() -> None:
     def nanoseconds(work: Work) -> int:
         return round(price.on(device, work).expected * 1e9)
 
-    chunks = [Work.of([Segment(512, 512)], logit_rows=0), Work.of([Segment(512, 1024)], logit_rows=0)]
-    prompt = sum(map(nanoseconds, [*chunks, Work.of([Segment(76, 1100)])]))
+    chunks = [Work.of([StepSegment(512, 512)], logit_rows=0), Work.of([StepSegment(512, 1024)], logit_rows=0)]
+    prompt = sum(map(nanoseconds, [*chunks, Work.of([StepSegment(76, 1100)])]))
     answer = sum(nanoseconds(Work.decode([context])) for context in (1101, 1102, 1103))
     assert log.requests.first[0] - 5_000 == prompt
     assert log.requests.last[0] - 5_000 == prompt + answer
@@ -86,7 +86,7 @@ def test_requests_under_way_are_their_rate_times_their_stay() -> None:
     assert counted.sum() / span == pytest.approx(stays / span, rel=0.005)
 
 
-def _waiting_for_the_next_step(log: Log) -> int:
+def _waiting_for_the_next_step(log: RunLog) -> int:
     """What requests spend in steps that began before they came, which the log does not count them in."""
     ends = np.asarray(log.steps.started) + np.asarray(log.steps.took)
     arrived = np.asarray(log.requests.arrived)
@@ -177,7 +177,7 @@ def test_users_ask_again_when_they_have_their_answer() -> None:
     """Three of them: no more than three requests are ever under way, each comes when its user has thought."""
     think = 2_000_000
     asked = drawn(iter(lambda: 0, 1), Fixed(100), Fixed(5), 1)
-    log = run(machine(), Users(3, think, bounded(asked, 40, None), None, seed=4))
+    log = run(machine(), ClosedLoop(3, think, bounded(asked, 40, None), None, seed=4))
     found = Columns(log)
     assert int(found.ok.sum()) == 40
     ends = sorted(found.last.tolist())
@@ -189,7 +189,7 @@ def test_users_ask_again_when_they_have_their_answer() -> None:
 def test_a_user_who_is_refused_leaves() -> None:
     """One whose questions do not fit would ask for ever, at one moment."""
     asked = drawn(iter(lambda: 0, 1), Fixed(100_000), Fixed(5), 1)
-    log = run(machine(), Users(2, 0, asked, 10**9, seed=4))
+    log = run(machine(), ClosedLoop(2, 0, asked, 10**9, seed=4))
     assert len(log.requests) == 2
     assert set(log.requests.reasons) == {0, 1}
     assert measure(log, SLO(ttft=1), open_loop=False).good_share == 0
@@ -198,7 +198,7 @@ def test_a_user_who_is_refused_leaves() -> None:
 def test_users_who_would_begin_later_never_ask() -> None:
     """Of 200 who begin within a minute, those of the first ten seconds."""
     asked = drawn(iter(lambda: 0, 1), Fixed(50), Fixed(2), 1)
-    arrived = Columns(run(machine(), Users(200, 60 * 10**9, asked, 10 * 10**9, seed=4))).arrived
+    arrived = Columns(run(machine(), ClosedLoop(200, 60 * 10**9, asked, 10 * 10**9, seed=4))).arrived
     assert arrived.max() < 10 * 10**9
     assert 15 < len(arrived) < 60
 

@@ -7,11 +7,11 @@ from types import ModuleType
 
 import pytest
 
-from ridgeline.insight.simulate.serving_overhead import Between, Front
+from ridgeline.insight.simulate.serving_overhead import ApiServerOverhead, HostOverhead
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-BETWEEN = Between(step=90_000, sequence=4_000, request=380_000, idle=80_000, after=250_000)
-FRONT = Front(request=700_000, step=160_000, token=27_000, first=840_000, answer=1_410_000)
+BETWEEN = HostOverhead(step=90_000, sequence=4_000, request=380_000, idle=80_000, after=250_000)
+FRONT = ApiServerOverhead(request=700_000, step=160_000, token=27_000, first=840_000, answer=1_410_000)
 BEFORE = 200_000  # nanoseconds of a request's that are the client's, before the server has it
 PRICE = 1e-3  # seconds of every step
 COOLING = (0.4, 0.3, 0.15, 0.1, 0.05)  # shares of `after` that the steps after a prompt have

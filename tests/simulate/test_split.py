@@ -5,18 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.colocated import together
 from ridgeline.insight.simulate.columns import Columns
-from ridgeline.insight.simulate.kv_transfer import Link
-from ridgeline.insight.simulate.run_log import Log
-from ridgeline.insight.simulate.simulated_fleet import Fleet, Split
+from ridgeline.insight.simulate.kv_transfer import KVLink
+from ridgeline.insight.simulate.run_log import RunLog
+from ridgeline.insight.simulate.simulated_fleet import PrefillDecodeSplit, SimulatedFleet
 from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.simulate.simulation_export import _replicas
 from ridgeline.insight.simulate.simulation_findings import simulate
 from ridgeline.insight.simulate.simulation_metrics import measure, warm_up
-from ridgeline.insight.simulate.simulation_query import Asked, PriceError
+from ridgeline.insight.simulate.simulation_query import PriceUncertainty, SimulationQuery
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import Uniform
 from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn
@@ -31,8 +31,8 @@ TOKEN = 131_072  # bytes of keys and values, 32 layers of 8 heads of 128 in bf16
 NVLINK, SLOW = 450e9, 5e9 / 8
 
 
-def apart(rate: float, bandwidth: float, count: int = 500) -> Log:
-    return run(ON, OpenLoop(offered(rate, count)), fleet=Fleet(2, split=Split(1, bandwidth)))
+def apart(rate: float, bandwidth: float, count: int = 500) -> RunLog:
+    return run(ON, OpenLoop(offered(rate, count)), fleet=SimulatedFleet(2, split=PrefillDecodeSplit(1, bandwidth)))
 
 
 def offered(rate: float, count: int) -> "list[TraceRequest]":
@@ -43,11 +43,11 @@ def offered(rate: float, count: int) -> "list[TraceRequest]":
 def test_one_request_is_its_prompt_the_way_and_its_steps() -> None:
     """To the nanosecond: the prompt's step on one, its keys and values over the link, each step after that on the
     other; the first token comes before the way."""
-    log = run(ON, OpenLoop([TraceRequest(0, 1000, 4)]), fleet=Fleet(2, split=Split(1, 1e9)))
+    log = run(ON, OpenLoop([TraceRequest(0, 1000, 4)]), fleet=SimulatedFleet(2, split=PrefillDecodeSplit(1, 1e9)))
     price, device = CASE.price, CASE.device
 
     def seconds(count: int, kv_len: int) -> int:
-        work = Work.of([Segment(count, kv_len)], price.reaches)
+        work = Work.of([StepSegment(count, kv_len)], price.reaches)
         return round(price.on(device, work).expected * 1e9)
 
     first = seconds(1000, 1000)
@@ -66,7 +66,7 @@ def test_one_at_the_edge_of_the_context_ends_where_its_prompt_was(context: int |
     """Apart as together: a single token fits behind it, so that it is cut short, and nothing is sent."""
     on = machine(Limits(tokens=2048, requests=256), 57, CASE, context)  # pages for 912 positions
     edge = TraceRequest(0, 912 - 1 if context is None else context - 1, 20)
-    for fleet in (Fleet(2), Fleet(2, split=Split(1, 1e9))):
+    for fleet in (SimulatedFleet(2), SimulatedFleet(2, split=PrefillDecodeSplit(1, 1e9))):
         log = run(on, OpenLoop([edge]), fleet=fleet)
         assert (list(log.requests.made), list(log.requests.limited)) == ([1], [1])
         assert Columns(log).ok.all()
@@ -76,7 +76,11 @@ def test_one_at_the_edge_of_the_context_ends_where_its_prompt_was(context: int |
 def test_of_a_window_what_the_next_position_sees_is_sent() -> None:
     """Two layers whose next position sees 99 before it, and two that see all 400."""
     sliding = case(TINY_SLIDING)
-    log = run(machine(on=sliding), OpenLoop([TraceRequest(0, 400, 2)]), fleet=Fleet(2, split=Split(1, 1e6)))
+    log = run(
+        machine(on=sliding),
+        OpenLoop([TraceRequest(0, 400, 2)]),
+        fleet=SimulatedFleet(2, split=PrefillDecodeSplit(1, 1e6)),
+    )
     layer = 2 * 4 * 32 * 2  # bytes of a position: keys and values, 4 heads of 32 in bf16
     assert log.steps.started[-1] - log.requests.first[0] == (2 * 99 + 2 * 400) * layer * 1000
 
@@ -105,7 +109,7 @@ def test_what_comes_while_all_replicas_fill_is_left_out() -> None:
 
 
 def test_the_link_takes_one_after_the_other() -> None:
-    link = Link(1e9)
+    link = KVLink(1e9)
     assert [link.send(5e6, 0), link.send(1e6, 1_000_000), link.send(1e6, 50_000_000)] == [
         5_000_000,
         6_000_000,
@@ -125,7 +129,7 @@ def test_nothing_is_lost_and_no_answer_runs_a_prompt() -> None:
     assert log.totals is not None
     assert (log.totals.left, log.totals.held) == (0, 0)
     tight = replace(ON, layout=replace(ON.layout, pages=600), prefix_cache=False)
-    short = run(tight, OpenLoop(offered(20.0, 60)), fleet=Fleet(2, split=Split(1, NVLINK)))
+    short = run(tight, OpenLoop(offered(20.0, 60)), fleet=SimulatedFleet(2, split=PrefillDecodeSplit(1, NVLINK)))
     assert short.totals is not None
     assert short.totals.preemptions > 0
     assert 1 in set(np.asarray(short.steps.replica)[np.asarray(short.steps.prompts) > 0])
@@ -146,14 +150,14 @@ def test_a_request_counts_where_its_prompt_was_and_where_its_answer_is() -> None
 def test_few_positions_are_not_quartered() -> None:
     """A quarter of 64 would be fewer than anybody sets, and the same twice says nothing."""
     requests, few = offered(1.0, 3), replace(ON, limits=Limits(tokens=64, requests=16))
-    split = Fleet(2, split=Split(1, NVLINK))
-    asked = Asked("8b", few, "", True, lambda: OpenLoop(requests), None, PriceError(0.0, ""), 0, split)
+    split = SimulatedFleet(2, split=PrefillDecodeSplit(1, NVLINK))
+    asked = SimulationQuery("8b", few, "", True, lambda: OpenLoop(requests), None, PriceUncertainty(0.0, ""), 0, split)
     beside = together(asked, lambda limits: replace(ON, limits=limits))
     assert [each.limits.tokens for each in beside] == [64]
 
 
 def test_one_token_needs_no_second_replica() -> None:
-    log = run(ON, OpenLoop([TraceRequest(0, 100, 1)]), fleet=Fleet(2, split=Split(1, NVLINK)))
+    log = run(ON, OpenLoop([TraceRequest(0, 100, 1)]), fleet=SimulatedFleet(2, split=PrefillDecodeSplit(1, NVLINK)))
     assert (list(log.requests.made), set(log.steps.replica)) == ([1], {0})
 
 
@@ -171,8 +175,16 @@ def test_a_slow_link_is_a_queue() -> None:
 def test_the_same_cards_are_always_beside_it() -> None:
     """Apart no answer waits for a prompt; so do the same cards with a quarter of the positions a step, nearly."""
     requests = offered(12.0, 150)
-    asked = Asked(
-        "8b", ON, "", True, lambda: OpenLoop(requests), None, PriceError(0.0, ""), 0, Fleet(2, split=Split(1, NVLINK))
+    asked = SimulationQuery(
+        "8b",
+        ON,
+        "",
+        True,
+        lambda: OpenLoop(requests),
+        None,
+        PriceUncertainty(0.0, ""),
+        0,
+        SimulatedFleet(2, split=PrefillDecodeSplit(1, NVLINK)),
     )
     found = simulate(asked)
     beside = together(asked, lambda limits: replace(ON, limits=limits))
@@ -186,10 +198,10 @@ def test_the_same_cards_are_always_beside_it() -> None:
 @pytest.mark.parametrize("received", [0, 16, 599])
 def test_what_is_received_is_not_computed(received: int) -> None:
     """The engine's own seam, beside a prefix that is found: the more of both."""
-    from ridgeline.insight.simulate.replica import Prompts, Replica, StepPricer
-    from ridgeline.insight.simulate.simulated_clock import Clock
+    from ridgeline.insight.simulate.replica import PromptBuilder, SimulatedReplica, StepPricer
+    from ridgeline.insight.simulate.simulated_clock import SimulatedClock
 
-    replica = Replica(ON, Clock(), StepPricer(CASE.price, CASE.device), Prompts())
+    replica = SimulatedReplica(ON, SimulatedClock(), StepPricer(CASE.price, CASE.device), PromptBuilder())
     for before, expected in ((received, 600 - received), (0, 600 - 592)):
         replica.add(TraceRequest(0, 600, 1, ("a",), 600), before)
         assert replica.begin() is not None

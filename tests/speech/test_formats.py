@@ -1,14 +1,14 @@
 """How transcripts are written."""
 
-from ridgeline.media.speech.transcriber import Segment, Transcript, Window
+from ridgeline.media.speech.transcriber import TranscribedWindow, Transcript, TranscriptSegment
 from ridgeline.media.speech.transcript_formats import as_json, clock, line, srt, vtt
 
 
 def transcript() -> Transcript:
     """Two segments, an hour apart."""
     whole = Transcript()
-    whole.take(Window((Segment(0.0, 1.5, " Hello, --> you.", (5, 6), -0.25, 0.0),), 30.0, "en"))
-    whole.take(Window((Segment(3600.04, 3661.9999, " Bye.", (7,), -0.5, 3600.0),), 3662.5, "en"))
+    whole.take(TranscribedWindow((TranscriptSegment(0.0, 1.5, " Hello, --> you.", (5, 6), -0.25, 0.0),), 30.0, "en"))
+    whole.take(TranscribedWindow((TranscriptSegment(3600.04, 3661.9999, " Bye.", (7,), -0.5, 3600.0),), 3662.5, "en"))
     return whole
 
 
@@ -25,7 +25,7 @@ def test_subtitles() -> None:
 
 def test_what_would_end_a_cue_or_begin_a_tag() -> None:
     """Empty lines are left out; WebVTT's own characters are escaped where it is read, and nowhere else."""
-    segments = [Segment(0.0, 1.0, " a < b\n \r\n\nR&B \n", (), 0.0, 0.0)]
+    segments = [TranscriptSegment(0.0, 1.0, " a < b\n \r\n\nR&B \n", (), 0.0, 0.0)]
     assert srt(segments) == "1\n00:00:00,000 --> 00:00:01,000\na < b\nR&B\n"
     assert vtt(segments) == "WEBVTT\n\n00:00:00.000 --> 00:00:01.000\na &lt; b\nR&amp;B\n"
 

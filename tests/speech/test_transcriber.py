@@ -18,13 +18,13 @@ from ridgeline.core.checkpoint import open_source
 from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
 from ridgeline.core.models import ModelRefused
 from ridgeline.engine import AsyncLLM
-from ridgeline.engine.encoder_features import Features
+from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.engine.events import StepRecord
-from ridgeline.engine.setup import Loaded, load_engine
-from ridgeline.media.audio.audio_recording import Recording, Samples
+from ridgeline.engine.setup import LoadedEngine, load_engine
+from ridgeline.media.audio.audio_recording import AudioRecording, Samples
 from ridgeline.media.audio.mel import HOP, RATE, LogMel
 from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary, speech_vocabulary
-from ridgeline.media.speech.transcriber import Options, Transcriber, Transcript, Window
+from ridgeline.media.speech.transcriber import TranscribedWindow, Transcriber, Transcript, TranscriptionOptions
 from speech.folders import (
     END,
     FIRST,
@@ -48,12 +48,12 @@ class Whole(Transcriber):
 
     frames_FM: Tensor
 
-    def features(self, samples: Samples, start: int) -> Features:
+    def features(self, samples: Samples, start: int) -> EncoderFeatures:
         """As Transcriber.features."""
         assert start % HOP == 0
         window = self.frames_FM[start // HOP : start // HOP + SECOND]
         padded = torch.nn.functional.pad(window, (0, 0, 0, SECOND - len(window)))
-        return Features.of(padded.reshape(POSITIONS, -1).numpy())
+        return EncoderFeatures.of(padded.reshape(POSITIONS, -1).numpy())
 
 
 @pytest.fixture(scope="module")
@@ -72,24 +72,26 @@ def steps() -> list[StepRecord]:
 
 
 @pytest.fixture(scope="module")
-def loaded(theirs: WhisperForConditionalGeneration, folder: Path, steps: list[StepRecord]) -> Loaded:
+def loaded(theirs: WhisperForConditionalGeneration, folder: Path, steps: list[StepRecord]) -> LoadedEngine:
     return load_engine(str(folder), on_step=steps.append)
 
 
 @pytest.fixture
-def vocabulary(loaded: Loaded, folder: Path) -> SpeechVocabulary:
+def vocabulary(loaded: LoadedEngine, folder: Path) -> SpeechVocabulary:
     return SpeechVocabulary.read(open_source(str(folder)), loaded.tokenizer)
 
 
-def recorded(samples: Tensor, rate: int = RATE) -> Recording:
+def recorded(samples: Tensor, rate: int = RATE) -> AudioRecording:
     """As a file of floats in memory."""
     file = io.BytesIO()
     soundfile.write(file, samples.numpy(), rate, format="WAV", subtype="FLOAT")
     file.seek(0)
-    return Recording(file, "sound.wav")
+    return AudioRecording(file, "sound.wav")
 
 
-def run(loaded: Loaded, vocabulary: SpeechVocabulary, sounds: Sequence[Tensor], options: Options) -> list[Transcript]:
+def run(
+    loaded: LoadedEngine, vocabulary: SpeechVocabulary, sounds: Sequence[Tensor], options: TranscriptionOptions
+) -> list[Transcript]:
     """What is heard in each, side by side."""
 
     async def all_of_them() -> list[Transcript]:
@@ -103,7 +105,11 @@ def run(loaded: Loaded, vocabulary: SpeechVocabulary, sounds: Sequence[Tensor], 
 @pytest.mark.parametrize("task", ["transcribe", "translate"])
 @pytest.mark.parametrize("seconds", [1.0, 2.0, 4.31])
 def test_segments_are_transformers(
-    task: Any, seconds: float, loaded: Loaded, theirs: WhisperForConditionalGeneration, vocabulary: SpeechVocabulary
+    task: Any,
+    seconds: float,
+    loaded: LoadedEngine,
+    theirs: WhisperForConditionalGeneration,
+    vocabulary: SpeechVocabulary,
 ) -> None:
     """Tokens and times of every segment of recordings of one window and of several: greedy, with rules and seek,
     over the features of the whole, which transformers makes at once. What is past the end, it does not cut."""
@@ -120,7 +126,7 @@ def test_segments_are_transformers(
             transcriber = Whole.of(llm, replace(vocabulary, context=40))
             transcriber.frames_FM = frames_FM
             transcript = Transcript()
-            async for window in transcriber.windows(recorded(samples), Options("fr", task)):
+            async for window in transcriber.windows(recorded(samples), TranscriptionOptions("fr", task)):
                 transcript.take(window)
             return transcript
 
@@ -136,16 +142,16 @@ def test_segments_are_transformers(
 
 
 def test_the_language_that_is_heard(
-    loaded: Loaded, theirs: WhisperForConditionalGeneration, vocabulary: SpeechVocabulary
+    loaded: LoadedEngine, theirs: WhisperForConditionalGeneration, vocabulary: SpeechVocabulary
 ) -> None:
     """The model's likeliest of its languages' tokens, as transformers detects it; laid down for the windows after."""
     sounds = [sound(0.9, seed) for seed in range(6)]
-    found = run(loaded, vocabulary, sounds, Options())
+    found = run(loaded, vocabulary, sounds, TranscriptionOptions())
     codes = {token: literal[2:-2] for literal, token in LANGUAGES.items()}
     mel = LogMel(80, SECOND)
     detected = [codes[int(theirs.detect_language(mel(each).T[None])[0])] for each in sounds]
     assert [each.language for each in found] == detected
-    long = run(loaded, vocabulary, [torch.cat([sounds[0], sounds[1], sounds[2]])], Options())[0]
+    long = run(loaded, vocabulary, [torch.cat([sounds[0], sounds[1], sounds[2]])], TranscriptionOptions())[0]
     assert long.language == detected[0]
 
 
@@ -155,30 +161,30 @@ def said(transcript: Transcript) -> list[tuple[float, float, tuple[int, ...]]]:
 
 
 def test_recordings_side_by_side_are_what_each_is_alone(
-    loaded: Loaded, vocabulary: SpeechVocabulary, steps: list[StepRecord]
+    loaded: LoadedEngine, vocabulary: SpeechVocabulary, steps: list[StepRecord]
 ) -> None:
     """And windows of several run in one step."""
     sounds = [sound(2.5 + seed / 3, seed) for seed in range(4)]
-    alone = [run(loaded, vocabulary, [each], Options())[0] for each in sounds]
+    alone = [run(loaded, vocabulary, [each], TranscriptionOptions())[0] for each in sounds]
     steps.clear()
-    together = run(loaded, vocabulary, sounds, Options())
+    together = run(loaded, vocabulary, sounds, TranscriptionOptions())
     assert [said(each) for each in together] == [said(each) for each in alone]
     assert max(len(step.plan.items) for step in steps) >= 3
 
 
-def test_an_engine_in_a_process(folder: Path, loaded: Loaded, vocabulary: SpeechVocabulary) -> None:
+def test_an_engine_in_a_process(folder: Path, loaded: LoadedEngine, vocabulary: SpeechVocabulary) -> None:
     """As `ridgeline serve` has it: features and rules cross to it."""
 
     async def heard() -> Transcript:
         async with await AsyncLLM.start(str(folder), threads=1) as llm:
-            return await Transcriber.of(llm, vocabulary).transcribe(recorded(sound(1.7)), Options())
+            return await Transcriber.of(llm, vocabulary).transcribe(recorded(sound(1.7)), TranscriptionOptions())
 
-    assert said(asyncio.run(heard())) == said(run(loaded, vocabulary, [sound(1.7)], Options())[0])
+    assert said(asyncio.run(heard())) == said(run(loaded, vocabulary, [sound(1.7)], TranscriptionOptions())[0])
 
 
-def test_without_timestamps(loaded: Loaded, vocabulary: SpeechVocabulary) -> None:
+def test_without_timestamps(loaded: LoadedEngine, vocabulary: SpeechVocabulary) -> None:
     """A segment a window, each begins where the last one ends; no token is a moment."""
-    (found,) = run(loaded, vocabulary, [sound(2.4)], Options("en", timestamps=False))
+    (found,) = run(loaded, vocabulary, [sound(2.4)], TranscriptionOptions("en", timestamps=False))
     assert all(token < FIRST for segment in found.segments for token in segment.tokens)
     assert [each.start for each in found.segments] == [0, 1, 2]
     assert [each.end for each in found.segments] == pytest.approx([1, 2, 2.4])
@@ -186,30 +192,30 @@ def test_without_timestamps(loaded: Loaded, vocabulary: SpeechVocabulary) -> Non
 
 
 @pytest.mark.parametrize("loud", [0.0, 2.0**-16])
-def test_silence_says_nothing(loud: float, loaded: Loaded, vocabulary: SpeechVocabulary) -> None:
+def test_silence_says_nothing(loud: float, loaded: LoadedEngine, vocabulary: SpeechVocabulary) -> None:
     """Its windows are passed over, and what comes after them has its own times."""
     quiet = loud * torch.sin(torch.arange(3 * RATE) / 5)
-    (nothing, later) = run(loaded, vocabulary, [quiet, torch.cat([quiet, sound(0.8)])], Options("en"))
+    (nothing, later) = run(loaded, vocabulary, [quiet, torch.cat([quiet, sound(0.8)])], TranscriptionOptions("en"))
     assert (nothing.text, nothing.segments, nothing.seconds) == ("", [], pytest.approx(3.0))
     assert later.segments
     assert all(3.0 <= segment.start <= segment.end <= 3.8 for segment in later.segments)
 
 
-def test_what_cannot_be_transcribed(loaded: Loaded, vocabulary: SpeechVocabulary) -> None:
+def test_what_cannot_be_transcribed(loaded: LoadedEngine, vocabulary: SpeechVocabulary) -> None:
     """A recording without a sample, a language that the model does not know: one line."""
     with pytest.raises(ValueError, match=r"sound\.wav holds no sound"):
-        run(loaded, vocabulary, [torch.zeros(0)], Options())
+        run(loaded, vocabulary, [torch.zeros(0)], TranscriptionOptions())
     with pytest.raises(ValueError, match="language is 'xx'; the model knows de, en, fr"):
-        run(loaded, vocabulary, [sound(0.5)], Options("xx"))
+        run(loaded, vocabulary, [sound(0.5)], TranscriptionOptions("xx"))
 
 
-def test_a_long_recording_is_told_of_as_it_is_heard(loaded: Loaded, vocabulary: SpeechVocabulary) -> None:
+def test_a_long_recording_is_told_of_as_it_is_heard(loaded: LoadedEngine, vocabulary: SpeechVocabulary) -> None:
     """Window by window, to its end, with whatever the windows say."""
 
-    async def all_windows() -> list[Window]:
+    async def all_windows() -> list[TranscribedWindow]:
         async with AsyncLLM(loaded) as llm:
             transcriber = Transcriber.of(llm, vocabulary)
-            return [window async for window in transcriber.windows(recorded(sound(20.0)), Options("en"))]
+            return [window async for window in transcriber.windows(recorded(sound(20.0)), TranscriptionOptions("en"))]
 
     windows = asyncio.run(all_windows())
     done = [window.done for window in windows]

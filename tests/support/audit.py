@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.backend import REFERENCE
 from ridgeline.core.ops.convolution import Convolution
@@ -24,14 +24,14 @@ from ridgeline.core.ops.embedding import Embedding
 from ridgeline.core.ops.experts import Experts
 from ridgeline.core.ops.gated_delta import GatedDeltaRule
 from ridgeline.core.ops.latent_attention import LatentAttention
-from ridgeline.core.ops.linear import Head, Linear, Projections
+from ridgeline.core.ops.linear import Linear, LMHead, Projections
 from ridgeline.core.ops.modulation import Modulation
 from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.recurrence import Recurrence, ShortConvolution
-from ridgeline.core.ops.router import Router
+from ridgeline.core.ops.router import ExpertRouter
 from ridgeline.core.ops.state_space import StateSpace
 from ridgeline.core.ops.vector_quantiser import NearestCode
-from ridgeline.core.ops.work import CROSS, ENCODER, FEW, RECURRENT, Reach, Segment, Space, Work
+from ridgeline.core.ops.work import CROSS, ENCODER, FEW, RECURRENT, AttentionPattern, Space, StepSegment, Work
 from ridgeline.price.price import traced_calls
 
 aten = torch.ops.aten
@@ -98,7 +98,7 @@ def products_flops(packet: Any, args: Any, out: Tensor) -> int:
 
 
 @contextmanager
-def audited(model: Network) -> Iterator[Audit]:
+def audited(model: PricedModule) -> Iterator[Audit]:
     """An Audit of the forwards that happen inside; the model's ops are the places where something is computed."""
     audit = Audit()
     backend = model.backend
@@ -147,10 +147,10 @@ class Run:
     told to run, by path. lengths: of a denoiser, which has no segments, the rows of each picture by space. known: the
     calls of a forward, where they have been traced before."""
 
-    model: Network
+    model: PricedModule
     audit: Audit
     work: Work
-    segments: Sequence[Segment]
+    segments: Sequence[StepSegment]
     routers: dict[str, Tensor]
     lengths: Mapping[Space, Sequence[int]] = field(default_factory=dict)
     known: Calls | None = None
@@ -162,7 +162,7 @@ class Run:
 
 
 @contextmanager
-def routed(model: Network) -> Iterator[dict[str, Tensor]]:
+def routed(model: PricedModule) -> Iterator[dict[str, Tensor]]:
     """The experts picked that each mixture runs, by path."""
     routers: dict[str, Tensor] = {}
     handles = []
@@ -178,7 +178,7 @@ def routed(model: Network) -> Iterator[dict[str, Tensor]]:
         handle.remove()
 
 
-def calls_of(model: Network) -> Calls:
+def calls_of(model: PricedModule) -> Calls:
     """Every op that a forward calls, and the space of the rows of each call, by path."""
     calls: Calls = {}
     for path, op, space in traced_calls(model):
@@ -203,7 +203,7 @@ def products_declared(op: Op, work: Work, space: Space) -> float:
     """FLOPs of products that one call of an op outside attention states."""
     if isinstance(op, Projections):  # whose activation is no product
         return sum(kernel.cost.total_flops for kernel in op.launches(work, space)[:1])
-    if isinstance(op, Head):
+    if isinstance(op, LMHead):
         each = (0 if op.softcap is None else SOFTCAP_FLOPS) + (op.multiplier != 1)
         return op.cost(work, space).total_flops - each * work.rows.get(space, 0) * op.matrix.outputs
     if isinstance(op, Convolution):  # nor is its
@@ -260,7 +260,7 @@ def recurrent_flops(run: Run, op: Recurrence) -> float:
     return op.cost(run.work).total_flops + hidden - substituted
 
 
-def chunks_of(segment: Segment) -> list[int]:
+def chunks_of(segment: StepSegment) -> list[int]:
     """Rows of the chunks in which a recurrence runs a segment."""
     return [min(RECURRENT.size, segment.q_len - first) for first in range(0, segment.q_len, RECURRENT.size)]
 
@@ -277,7 +277,7 @@ def latent_flops(run: Run, op: LatentAttention) -> int:
     return flops
 
 
-def seen_pairs(segment: Segment, reach: Reach) -> set[tuple[int, int]]:
+def seen_pairs(segment: StepSegment, reach: AttentionPattern) -> set[tuple[int, int]]:
     """Query and key positions of every pair that the mask leaves."""
     queries, keys = range(segment.kv_len - segment.q_len, segment.kv_len), range(segment.kv_len)
     if reach.space == ENCODER:  # an input does not see another
@@ -315,9 +315,9 @@ def check_bytes(run: Run) -> None:
             assert declared == runs, path
         if isinstance(op, Linear | Projections):
             calls = sum(1 for nbytes in declared if nbytes)
-            added = op.e_score_correction_bias if isinstance(op, Router) else None  # in no product
+            added = op.e_score_correction_bias if isinstance(op, ExpertRouter) else None  # in no product
             factors = [address for address, parameter in own.items() if parameter is not added]
-            if isinstance(op, Router) and op.rule.wide and op.matrix.spec.dtype != torch.float32:
+            if isinstance(op, ExpertRouter) and op.rule.wide and op.matrix.spec.dtype != torch.float32:
                 continue  # torch's path widens the matrix first
             assert [read[address] for address in factors] == [calls] * len(factors) or not calls, path
 

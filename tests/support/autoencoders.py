@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.core.models.families.vq_autoencoder import VQAutoencoder
-from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.pixel_grid import PixelGrid
 from support.audit import Run, audited, check_bytes, check_products
 
 
@@ -82,7 +82,7 @@ class Held(TorchDispatchMode):
 
 
 def check_ops(
-    ours: AutoencoderKL | VQAutoencoder, latents: Grid, given: Tensor, *, between: Sequence[str] = ()
+    ours: AutoencoderKL | VQAutoencoder, latents: PixelGrid, given: Tensor, *, between: Sequence[str] = ()
 ) -> None:
     """Assert that every op computes what it states while what is given, latents of this size, is decoded, and while
     pixels are encoded to so many. between: functions of aten that are to be called between ops of a decode."""

@@ -12,10 +12,10 @@ from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.families import gpt2
 from ridgeline.core.ops.activation import ActivatedProjections
 from ridgeline.core.ops.experts import Experts
-from ridgeline.core.ops.linear import Head, Projections
+from ridgeline.core.ops.linear import LMHead, Projections
 from ridgeline.core.ops.norm import AddNorm
 from ridgeline.core.ops.op import Op
-from ridgeline.core.ops.router import Router
+from ridgeline.core.ops.router import ExpertRouter
 from support.engines import uncached_logits
 
 TOLERANCE = 2e-5
@@ -43,11 +43,11 @@ def recorded(model: nn.Module) -> Iterator[dict[Event, list[Tensor]]]:
                     parts = [tensors.pop(0) for _ in matrix.spec.own_parts]
                     events["output of", f"{path}.{name}"] = [torch.cat(parts, dim=-1)]
             elif type(module).__name__.endswith("Router"):  # weights of the picks; transformers has logits first
-                weights_TK = tensors[0 if isinstance(module, Router) else 1]
+                weights_TK = tensors[0 if isinstance(module, ExpertRouter) else 1]
                 events["output of", path] = [weights_TK.sort(dim=-1).values]
             elif isinstance(module, Experts) and module.adds:
                 events["output of", path] = []  # transformers adds the shared expert outside of them
-            elif isinstance(module, Head) and module.flops_per_logit:
+            elif isinstance(module, LMHead) and module.flops_per_logit:
                 events["output of", path] = []  # transformers scales and caps the logits outside of its head
             else:
                 events["output of", path] = tensors[1:] if isinstance(module, AddNorm) else _stream(tensors, module)

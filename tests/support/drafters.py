@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from ridgeline.engine.request import Request
-from ridgeline.engine.speculation.drafter import Ask
+from ridgeline.engine.speculation.drafter import DraftRequest
 
 
 class ReplayDrafter:
@@ -19,7 +19,7 @@ class ReplayDrafter:
         self.asked: set[int] = set()
         self.forgotten: set[int] = set()
 
-    def draft(self, asks: Sequence[Ask]) -> list[list[int]]:
+    def draft(self, asks: Sequence[DraftRequest]) -> list[list[int]]:
         """As Drafter.draft."""
         self.asked |= {ask.request.id for ask in asks}
         return [[self._guess(token) for token in self._known(ask)] for ask in asks]
@@ -28,7 +28,7 @@ class ReplayDrafter:
         """As Drafter.forget."""
         self.forgotten.add(request)
 
-    def _known(self, ask: Ask) -> Sequence[int]:
+    def _known(self, ask: DraftRequest) -> Sequence[int]:
         answer, begun = self._answer(ask.request), ask.request.output_length
         if answer is None:
             return [self._draw.randrange(self._vocabulary) for _ in range(ask.most)]

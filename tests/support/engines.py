@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.kv_layout import KVLayout
-from ridgeline.engine.encoder_features import EncoderInput, Features
+from ridgeline.engine.encoder_features import EncoderFeatures, EncoderInput
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.engine_builder import engine_around
 from ridgeline.engine.events import StepRecord
@@ -108,7 +108,7 @@ def complete(
     *,
     encoders: Sequence[EncoderInput] = (),
     adapters: Sequence[str] = (),
-    images: Sequence[Features | None] = (),
+    images: Sequence[EncoderFeatures | None] = (),
 ) -> list[list[int]]:
     """Run `prompts` together to their ends, with these inputs of an encoder, by these adapters, with these images in
     them; the tokens sampled for each. A request that fails fails the test."""
@@ -128,12 +128,12 @@ def complete(
 def uncached_logits(model: Model, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
     """Logits of every position of every sequence, from one forward that keeps nothing: each [length, vocabulary]."""
     from ridgeline.core.ops.kv_context import Uncached
-    from ridgeline.core.ops.work import Segment
+    from ridgeline.core.ops.work import StepSegment
 
     lengths = [len(s) for s in sequences]
     ids_T = torch.tensor([token for s in sequences for token in s])
     positions_T = torch.cat([torch.arange(n) for n in lengths])
-    kv = Uncached([Segment(n, n) for n in lengths])
+    kv = Uncached([StepSegment(n, n) for n in lengths])
     with torch.inference_mode():
         logits_TV = model(ids_T, positions_T, kv, torch.arange(len(ids_T)))
     return list(torch.split(logits_TV, lengths))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import JanusConfig, JanusForConditionalGeneration, JanusVQVAEConfig
 from transformers.models.janus.modeling_janus import JanusVQVAE
 
-from ridgeline.engine.encoder_features import Features
+from ridgeline.engine.encoder_features import EncoderFeatures
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -110,8 +110,8 @@ def their_tokens(theirs: JanusForConditionalGeneration, prompt: list[int], count
     return drawn
 
 
-def patches_of(pixels_BCHW: Tensor, size: int = 4) -> Features:
+def patches_of(pixels_BCHW: Tensor, size: int = 4) -> EncoderFeatures:
     """The patches of images, line by line: what a tower reads."""
     patches = pixels_BCHW.unfold(2, size, size).unfold(3, size, size)  # images, channels, lines, columns, size, size
     rows = patches.permute(0, 2, 3, 1, 4, 5).reshape(-1, pixels_BCHW.shape[1] * size**2)
-    return Features(rows.contiguous().numpy().tobytes(), rows.shape[1], len(pixels_BCHW))
+    return EncoderFeatures(rows.contiguous().numpy().tobytes(), rows.shape[1], len(pixels_BCHW))

@@ -11,13 +11,13 @@ from torch import Tensor
 from ridgeline.backends.cpu.cpu_pages import CpuPages
 from ridgeline.backends.cpu.library import Library
 from ridgeline.core.ops.attention import Attention
-from ridgeline.core.ops.forward_batch import Batch, Rows, Tables
+from ridgeline.core.ops.forward_batch import ForwardBatch, GroupPageTables, Rows
 from ridgeline.core.ops.kv_context import KVContext
 from ridgeline.core.ops.kv_layout import NULL_PAGE, KVGroup, KVSpec
 from ridgeline.core.ops.layer_pages import LayerPages
 from ridgeline.core.ops.number_formats import kv_format_named
 from ridgeline.core.ops.torch_attention import attend_segment, value_of
-from ridgeline.core.ops.work import CAUSAL, Reach
+from ridgeline.core.ops.work import CAUSAL, AttentionPattern
 
 
 class OverPages(Protocol):
@@ -25,7 +25,7 @@ class OverPages(Protocol):
 
     device: torch.device
 
-    def context(self, pages: LayerPages, group: KVGroup) -> Callable[[Batch], KVContext]:
+    def context(self, pages: LayerPages, group: KVGroup) -> Callable[[ForwardBatch], KVContext]:
         """What makes the KVContext of a step over the pages of one layer."""
         ...
 
@@ -38,7 +38,7 @@ class Native:
     def __init__(self, kernels: Library) -> None:
         self.kernels = kernels
 
-    def context(self, pages: LayerPages, group: KVGroup) -> Callable[[Batch], KVContext]:
+    def context(self, pages: LayerPages, group: KVGroup) -> Callable[[ForwardBatch], KVContext]:
         return CpuPages(self.kernels, {0: pages}, [group]).context
 
 
@@ -50,7 +50,7 @@ class Case:
     dim: int = 32
     width: int = 32
     latent: bool = False
-    reach: Reach = CAUSAL
+    reach: AttentionPattern = CAUSAL
     softcap: float | None = None
     sinks: bool = False
     scale: float | None = None
@@ -132,8 +132,8 @@ class Memory:
         starts = [0, *accumulate(map(len, runs))]
         lengths, encoded = [run.stop for run in runs], [len(own) for own in sequences]
         rows = Rows(nothing, nothing, starts)
-        tables = Tables(torch.tensor(slots, dtype=torch.int64, device=self.device), pages, firsts)
-        kv = self.context(Batch(rows, rows, nothing, lengths, encoded, [tables]))
+        tables = GroupPageTables(torch.tensor(slots, dtype=torch.int64, device=self.device), pages, firsts)
+        kv = self.context(ForwardBatch(rows, rows, nothing, lengths, encoded, [tables]))
         new = [self.written(own, run) for own, run in zip(sequences, runs, strict=True)]
         q_THD = torch.cat([own.q_LHD[run.start : run.stop] for own, run in zip(sequences, runs, strict=True)])
         k_NKD = torch.cat([own.k_LKD[p.start : p.stop] for own, p in zip(sequences, new, strict=True)])

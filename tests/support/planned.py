@@ -5,9 +5,9 @@ from typing import Any
 
 from ridgeline.core.models import Fields
 from ridgeline.price.device import Device, Efficiency
-from ridgeline.price.interconnect import Link, straight
+from ridgeline.price.interconnect import Interconnect, straight
 from ridgeline.price.plan.request_phases import PhasePrice, decode_phase, prefill_phase, price_phase
-from ridgeline.price.plan.scenario import Case, ModelCache, Setup, Workload
+from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload, Scenario
 from ridgeline.price.price import StepPrice
 
 GIB = 2**30
@@ -51,7 +51,7 @@ def card(**changes: Any) -> Device:
         "peaks": {"fp32": 19.5e12, "bf16": 312e12, "int8": 624e12},
         "bandwidth": 2.039e12,
         "memory": 80e9,
-        "link": Link("NVLink", 300e9, {"custom": REDUCED}),
+        "link": Interconnect("NVLink", 300e9, {"custom": REDUCED}),
         "efficiency": IDEAL,
     }
     return Device(**(facts | changes))
@@ -65,22 +65,22 @@ def fields(config: dict[str, Any], **changes: Any) -> Fields:
     return Fields(config | changes, "test")
 
 
-def case(config: dict[str, Any], device: Device | None = None, **setup: Any) -> Case:
+def case(config: dict[str, Any], device: Device | None = None, **setup: Any) -> Scenario:
     """A model on a card, the A100 of the texts by default."""
-    return ModelCache(fields(config)).case(Setup(device or card(), **setup))
+    return ModelCache(fields(config)).case(Deployment(device or card(), **setup))
 
 
-def prefill_of(planned: Case, workload: Workload) -> PhasePrice:
+def prefill_of(planned: Scenario, workload: PlanWorkload) -> PhasePrice:
     """The prefill of the workload's batch, priced."""
     return price_phase(planned.price, planned.device, prefill_phase(planned, workload))
 
 
-def decode_of(planned: Case, batch: int, context: int) -> PhasePrice:
+def decode_of(planned: Scenario, batch: int, context: int) -> PhasePrice:
     """A decode step, priced."""
     return price_phase(planned.price, planned.device, decode_phase(planned, batch, context))
 
 
-def prefill_steps(planned: Case, workload: Workload, prompts: int) -> list[StepPrice]:
+def prefill_steps(planned: Scenario, workload: PlanWorkload, prompts: int) -> list[StepPrice]:
     """The steps that run so many of the workload's prompts."""
     works = prefill_phase(planned, replace(workload, batch=prompts)).works
     return [planned.price.on(planned.device, work) for work in works]

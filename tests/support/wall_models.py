@@ -13,18 +13,18 @@ from torch import Tensor, nn
 
 from ridgeline.core.models.common.blocks import add_norm
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.activation import ActivatedProjections
 from ridgeline.core.ops.attention import Attention, PositionBias
 from ridgeline.core.ops.embedding import Embedding
 from ridgeline.core.ops.kv_context import KVContext
 from ridgeline.core.ops.kv_layout import KVSpec
-from ridgeline.core.ops.linear import Head, Linear, Projections
+from ridgeline.core.ops.linear import Linear, LMHead, Projections
 from ridgeline.core.ops.matrix import MatrixSpec
 from ridgeline.core.ops.norm import AddLayerNorm, AddRMSNorm, RMSNorm
 from ridgeline.core.ops.rotary import Rope, RotaryTable
-from ridgeline.core.ops.stored_module import Stored, weight
-from ridgeline.core.ops.work import CAUSAL, CROSS, ENCODER_FULL, FULL, Reach, windowed
+from ridgeline.core.ops.stored_module import StoredModule, weight
+from ridgeline.core.ops.work import CAUSAL, CROSS, ENCODER_FULL, FULL, AttentionPattern, windowed
 
 FP32 = torch.float32
 VOCABULARY, HIDDEN, WIDTH, EPS = 67, 24, 31, 1e-5
@@ -41,7 +41,7 @@ class Layer:
     kv_heads: int
     k_dim: int
     v_dim: int
-    reach: Reach = CAUSAL
+    reach: AttentionPattern = CAUSAL
     rope: Rope | None = None
     scale: float | None = None
     softcap: float | None = None
@@ -67,10 +67,10 @@ WIDTHS = (
 )
 _FULL = Layer(4, 2, 6, 6, softcap=1.5, sinks=True)
 _WINDOWED = Layer(3, 1, 10, 10, windowed(5), rope=Rope(8, 100.0), sinks=True)
-MIXED = (_FULL, _WINDOWED, Layer(2, 2, 8, 8, Reach("chunked", 4), rope=Rope(8, 50.0)), _FULL, _WINDOWED)
+MIXED = (_FULL, _WINDOWED, Layer(2, 2, 8, 8, AttentionPattern("chunked", 4), rope=Rope(8, 50.0)), _FULL, _WINDOWED)
 EVERYTHING = (
     Layer(3, 1, 14, 0, windowed(5), rope=Rope(4, 100.0), value_dim=9),
-    Layer(4, 2, 12, 5, Reach("chunked", 7), sinks=True, softcap=3.0),
+    Layer(4, 2, 12, 5, AttentionPattern("chunked", 7), sinks=True, softcap=3.0),
     Layer(2, 1, 8, 8, biased=True, scale=0.5),
     Layer(3, 1, 13, 0, sinks=True, value_dim=13),
 )
@@ -88,7 +88,7 @@ def matrix(inputs: int, outputs: int, *, bias: bool = False) -> MatrixSpec:
     return MatrixSpec(inputs, outputs, FP32, bias)
 
 
-class DistanceBias(Stored):
+class DistanceBias(StoredModule):
     """A number a head for each distance of a key from its query, `FAR` at most (as T5's, without its buckets)."""
 
     def __init__(self, heads: int) -> None:
@@ -234,7 +234,7 @@ class WallModel(Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.context, self.vocabulary, self.storage = CONTEXT, VOCABULARY, Storage(FP32)
+        self.context, self.vocabulary, self.storage = CONTEXT, VOCABULARY, StorageConfig(FP32)
 
     def finish(self, ties: Mapping[str, str]) -> None:
         """Once all parts are there."""
@@ -255,7 +255,7 @@ class Decoder(WallModel):
         self.norm = AddRMSNorm(HIDDEN, EPS, FP32)
         self.has_head = has_head
         if has_head:
-            self.lm_head = Head(matrix(HIDDEN, VOCABULARY))
+            self.lm_head = LMHead(matrix(HIDDEN, VOCABULARY))
         self.finish({})
 
     def hidden(
@@ -292,7 +292,7 @@ class EncoderDecoder(WallModel):
             for i in range(layers)
         )
         self.norm = AddRMSNorm(HIDDEN, EPS, FP32)
-        self.lm_head = Head(matrix(HIDDEN, VOCABULARY))
+        self.lm_head = LMHead(matrix(HIDDEN, VOCABULARY))
         self.finish({"lm_head.matrix.weight": "shared.weight"})
 
     def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
@@ -414,7 +414,7 @@ def turned(x_THD: Tensor, rope: Rope, start: int) -> Tensor:
     return torch.cat([x_THD[..., :start], pairs.real, pairs.imag, x_THD[..., start + rope.dim :]], dim=-1)
 
 
-def mask(reach: Reach, queries: int, keys: int) -> Tensor:
+def mask(reach: AttentionPattern, queries: int, keys: int) -> Tensor:
     """Which keys each query sees, bool [queries, keys]."""
     i, j = torch.arange(queries)[:, None], torch.arange(keys)
     everything = torch.ones(queries, keys, dtype=torch.bool)

@@ -10,7 +10,7 @@ from transformers import WhisperConfig, WhisperForConditionalGeneration
 from ridgeline.backends.model_loader import load_model
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.families.whisper import FRAMES
-from ridgeline.engine.encoder_features import Features
+from ridgeline.engine.encoder_features import EncoderFeatures
 from support.checkpoints import WEIGHT_STD
 
 SIZES: dict[str, Any] = {
@@ -64,6 +64,6 @@ def rows_of(features_BMF: Tensor) -> Tensor:
     return features_BMF.transpose(1, 2).reshape(-1, FRAMES * features_BMF.shape[1])
 
 
-def as_input(features_MF: Tensor) -> Features:
+def as_input(features_MF: Tensor) -> EncoderFeatures:
     """One window as a request has it."""
-    return Features.of(rows_of(features_MF[None]).numpy())
+    return EncoderFeatures.of(rows_of(features_MF[None]).numpy())

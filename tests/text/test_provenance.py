@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ridgeline.core.text.provenance import Written, concat, marks_of, written_join
+from ridgeline.core.text.provenance import TrustedStr, concat, marks_of, written_join
 from ridgeline.core.text.sandbox import ChatEnvironment
 
 # In these tests the template writes capitals and white space, a user types small letters.
 TEXT = st.text("AB ab\n", max_size=12)
 
 
-def written(text: str) -> Written:
-    return Written(text, bytes(not c.islower() for c in text))
+def written(text: str) -> TrustedStr:
+    return TrustedStr(text, bytes(not c.islower() for c in text))
 
 
 def check(result: str, expected: str) -> None:
     assert str.__eq__(result, expected)
-    assert isinstance(result, Written)
+    assert isinstance(result, TrustedStr)
     assert result.marks == written(expected).marks
 
 
@@ -64,7 +64,7 @@ def test_operations_keep_marks(a: str, b: str, name: str) -> None:
 @given(a=TEXT, b=TEXT)
 def test_typed_text_stays_typed(a: str, b: str) -> None:
     """Joined with ordinary strings from either side; other operations lose the marks, which trusts nothing."""
-    mine = Written.by_template(a)
+    mine = TrustedStr.by_template(a)
     assert (b + mine).marks == bytes(len(b)) + b"\x01" * len(a)
     assert (mine + b).marks == b"\x01" * len(a) + bytes(len(b))
     assert written_join(b, mine, 1).marks == marks_of(b) + mine.marks + b"\x00"
@@ -82,14 +82,14 @@ def test_no_method_of_str_trusts_what_it_made() -> None:
         if name.startswith("_"):
             continue
         for arguments in ((), ("A",), ("A", "b"), (3,)):
-            text = Written("AaA", b"\x01\x00\x01")
+            text = TrustedStr("AaA", b"\x01\x00\x01")
             try:
                 result = getattr(text, name)(*arguments)
             except (TypeError, ValueError, LookupError):
                 continue
             tried += 1
             for item in result if isinstance(result, list | tuple) else [result]:
-                if isinstance(item, Written):
+                if isinstance(item, TrustedStr):
                     assert sum(item.marks) <= sum(c in string.ascii_uppercase + "Aa" for c in item)
                     assert item not in ("aA", "a") or item.marks in (b"\x00\x01", b"\x00"), name
     assert tried > 50

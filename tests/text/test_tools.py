@@ -11,10 +11,10 @@ import pytest
 
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 from ridgeline.core.text.tools import FORMATS, CallDelta, Function, ToolFormat, ToolParser, forced_calls
-from ridgeline.core.text.tools.json_scanner import JsonScanner, Malformed, Place
+from ridgeline.core.text.tools.json_scanner import JsonScanner, JsonState, Malformed
 from ridgeline.core.text.tools.tool_formats import ALL_FORMATS
 from ridgeline.engine.structured_output.grammar import compiled
-from ridgeline.engine.structured_output.grammar_vocabulary import Tables
+from ridgeline.engine.structured_output.grammar_vocabulary import GrammarVocabulary
 from ridgeline.engine.structured_output_params import StructuredOutputs
 
 NAMES = {"weather", "now", "näme"}
@@ -325,12 +325,12 @@ def scanned(text: str) -> bool:
     scanner = JsonScanner()
     try:
         for c in text:
-            if scanner.place is Place.END:
+            if scanner.place is JsonState.END:
                 return False
             scanner.push(c)
     except Malformed:
         return False
-    return scanner.place is Place.END
+    return scanner.place is JsonState.END
 
 
 def loaded(text: str) -> bool:
@@ -356,7 +356,7 @@ FUNCTIONS = [
 def test_a_grammar_forces_calls_in_the_format(form: ToolFormat, several: bool) -> None:
     """Whatever a drunken speaker says within the grammar, the parser takes whole calls of offered functions from it."""
     tokenizer = ByteTokenizer()
-    tables = Tables(tokenizer, 257)
+    tables = GrammarVocabulary(tokenizer, 257)
     grammar = forced_calls(form, FUNCTIONS, tokenizer, several=several)
     start = compiled(StructuredOutputs(grammar=grammar), tables.library)
     most = 0

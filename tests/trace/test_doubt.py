@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from ridgeline.insight.trace import interference
-from ridgeline.insight.trace.interference import Meanwhile, busy, calibration, reasons
+from ridgeline.insight.trace.interference import Interference, busy, calibration, reasons
 from ridgeline.price.devices import load_card
 from ridgeline.util.host import interruptions
 
@@ -38,7 +38,7 @@ def test_what_others_had(
 ) -> None:
     """What the wall's clock has beyond the thread's own, where the kernel counted an interruption."""
     patched(monkeypatch, interruptions=[*times], disk_bytes=[*disk], perf_counter=[5.0, 7.0], thread_time=[1.0, 1.5])
-    meanwhile = Meanwhile(disk=1)
+    meanwhile = Interference(disk=1)
     with meanwhile.noted():
         pass
     assert (meanwhile.held, meanwhile.disk) == (held, read + 1)
@@ -67,7 +67,7 @@ def neighbour() -> Iterator[None]:
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no processor can be shared on purpose here")
 @pytest.mark.usefixtures("neighbour")
 def test_a_neighbour_is_noticed() -> None:
-    meanwhile, count, begin = Meanwhile(), interruptions(), time.perf_counter()
+    meanwhile, count, begin = Interference(), interruptions(), time.perf_counter()
     with meanwhile.noted():
         while time.perf_counter() - begin < 0.3:
             pass
@@ -77,14 +77,14 @@ def test_a_neighbour_is_noticed() -> None:
 
 def test_the_reasons() -> None:
     """Nothing where nothing is far; each by itself else. Whether a card could be calibrated is not this machine's."""
-    assert not list(reasons(CALIBRATED, 1.0, 9.0, Meanwhile(held=0.8)))
-    assert not list(reasons(PROBED, 1.0, 1.2, Meanwhile(disk=1000)))
-    told = list(reasons(PROBED, 1.0, 2.0, Meanwhile(held=0.5, disk=3_000_000)))
+    assert not list(reasons(CALIBRATED, 1.0, 9.0, Interference(held=0.8)))
+    assert not list(reasons(PROBED, 1.0, 1.2, Interference(disk=1000)))
+    told = list(reasons(PROBED, 1.0, 2.0, Interference(held=0.5, disk=3_000_000)))
     assert told == [
         "the machine is busy: other processes held up this run, by 500 ms of 2.00 s",
         "3.00 MB were read from the disk meanwhile, which is in what was measured",
         "not calibrated: expected times are rough; ridgeline calibrate measures this machine",
     ]
-    assert list(reasons(CARD, 2.0, 1.0, Meanwhile())) == ["not calibrated: expected times are rough"]
+    assert list(reasons(CARD, 2.0, 1.0, Interference())) == ["not calibrated: expected times are rough"]
     assert calibration(CALIBRATED) == "calibrated"
     assert busy("it", 1.0).endswith("held up it, by 1.00 s")

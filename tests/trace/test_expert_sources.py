@@ -11,10 +11,10 @@ import torch
 from trace_models import Maker
 
 from ridgeline.core.ops.experts import Experts
-from ridgeline.insight.trace import Wanted
+from ridgeline.insight.trace import TraceOptions
 from ridgeline.insight.trace.expert_sources import PIECE, SourceLayer, expert_sources
 from ridgeline.insight.trace.request_trace import check
-from ridgeline.insight.trace.views.report import WIDTH, Shown, story
+from ridgeline.insight.trace.views.report import WIDTH, ReportOptions, story
 from ridgeline.util.document.terminal_renderer import plain
 from support.adapters import adapted, merged, write_adapter
 
@@ -101,10 +101,10 @@ def test_an_adapter_routes_as_the_model_that_it_is_merged_into(tiny: Maker, tmp_
 
 def test_a_trace_has_them_and_short_texts_are_refused(tiny: Maker) -> None:
     subject = tiny("qwen3-moe")
-    ledger = subject.trace(Wanted(experts=True, repeats=1, sources=tuple(TEXTS.items())))
+    ledger = subject.trace(TraceOptions(experts=True, repeats=1, sources=tuple(TEXTS.items())))
     assert ledger.sources is not None
     assert [own.layer for own in ledger.sources.layers] == [0, 2]
-    page = plain(story(ledger, Shown()), WIDTH).splitlines()
+    page = plain(story(ledger, ReportOptions()), WIDTH).splitlines()
     own = ledger.sources.layers[1]
     written = [f"{100 * share:.1f}{mark}".strip("=") for share, mark in zip(own.shares[0], marks(own), strict=False)]
     assert any(line.split() == ["2", "ridges", *written] for line in page)
@@ -113,4 +113,4 @@ def test_a_trace_has_them_and_short_texts_are_refused(tiny: Maker) -> None:
     with pytest.raises(ValueError, match="the text short has only 2 tokens; give one of 128 or more"):
         expert_sources(subject.llm.loaded.model, {"long": list(range(200)), "short": [1, 2]})
     with pytest.raises(ValueError, match=r"the text short has only \d tokens"):  # before anything is measured
-        check(subject.llm, subject.ids, Wanted(experts=True, sources=(("long", "a" * 200), ("short", "pebbles"))))
+        check(subject.llm, subject.ids, TraceOptions(experts=True, sources=(("long", "a" * 200), ("short", "pebbles"))))

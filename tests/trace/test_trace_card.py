@@ -11,8 +11,8 @@ from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.insight.calibrate.gpu_timer import whole_seconds, without_gaps
-from ridgeline.insight.trace.gpu_measurement import CardStep, card_clock, measure_on_card
-from ridgeline.insight.trace.request_trace import Subject, Wanted, trace
+from ridgeline.insight.trace.gpu_measurement import GpuStep, card_clock, measure_on_card
+from ridgeline.insight.trace.request_trace import TraceOptions, TraceSubject, trace
 from ridgeline.insight.trace.tracer import Tracer
 from ridgeline.price.devices import load_card
 from ridgeline.price.price import Price
@@ -32,7 +32,7 @@ def test_a_step_is_taken_apart_by_events(monkeypatch: pytest.MonkeyPatch) -> Non
         sleep(0.003)
         return runner.forward(plan)
 
-    step = CardStep(lambda: runner.forward(plan), result, lambda _: sleep(0.002), recorded=True)
+    step = GpuStep(lambda: runner.forward(plan), result, lambda _: sleep(0.002), recorded=True)
     found = measure_on_card(tracer, plan.work(model.reaches), step, repeats=3)
     assert [call.path for call in found.calls] == [path for path, _ in Price(model).calls]
     assert len(found.seconds) == len(found.calls)
@@ -82,7 +82,7 @@ def test_ops_and_what_lies_between_them_are_the_step(repeats: int | None) -> Non
     params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
     ids = llm.encode("Once upon a time")
     ledger = trace(
-        llm, Subject("tales", "", lambda: ids), params, load_card("h100-sxm"), Wanted(repeats=repeats),
+        llm, TraceSubject("tales", "", lambda: ids), params, load_card("h100-sxm"), TraceOptions(repeats=repeats),
         clock=card_clock(perf_counter),
     )  # fmt: skip
     assert [token.id for token in ledger.written] == [

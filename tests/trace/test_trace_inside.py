@@ -12,10 +12,10 @@ from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.latent_attention import LatentAttention
 from ridgeline.insight.trace.attention_weights import attention_at
 from ridgeline.insight.trace.capture import capture
-from ridgeline.insight.trace.request_trace import Wanted
+from ridgeline.insight.trace.request_trace import TraceOptions
 from support.engines import uncached_logits
 
-ALL = Wanted(attention=True, lens=True, memory=True, repeats=1)
+ALL = TraceOptions(attention=True, lens=True, memory=True, repeats=1)
 
 
 def sequence(subject: Tiny) -> list[int]:
@@ -52,7 +52,7 @@ def test_looks_at_any_position(tiny: Maker, family: str) -> None:
     with torch.no_grad():
         theirs = subject.theirs(torch.tensor([ids]), output_attentions=True).attentions
     for position in (0, 1, 9):
-        ledger = subject.trace(Wanted(attention=True, position=position, repeats=1))
+        ledger = subject.trace(TraceOptions(attention=True, position=position, repeats=1))
         assert ledger.attention is not None
         ours = torch.tensor(ledger.attention.weights)
         assert ours.shape == (3, 4 if family == "gpt2" else 6, position + 1)
@@ -70,7 +70,7 @@ def test_looks_at_any_position(tiny: Maker, family: str) -> None:
 def test_the_last_saying_is_the_models_own(tiny: Maker, family: str) -> None:
     subject = tiny(family)
     position = 6
-    ledger = subject.trace(Wanted(lens=True, position=position, repeats=1))
+    ledger = subject.trace(TraceOptions(lens=True, position=position, repeats=1))
     assert ledger.lens is not None
     with torch.no_grad():
         logits_V = subject.theirs(torch.tensor([subject.ids])).logits[0, position]
@@ -87,7 +87,7 @@ def test_the_last_saying_is_the_models_own(tiny: Maker, family: str) -> None:
 @pytest.mark.parametrize("family", ["llama", "qwen3-moe", "gpt2"])
 def test_earlier_sayings_are_hidden_states_through_norm_and_head(tiny: Maker, family: str) -> None:
     subject = tiny(family)
-    ledger = subject.trace(Wanted(lens=True, repeats=1))
+    ledger = subject.trace(TraceOptions(lens=True, repeats=1))
     assert ledger.lens is not None
     position = len(subject.ids) - 1
     with torch.no_grad():
@@ -148,7 +148,7 @@ def test_neurons_are_those_of_a_by_hand_computation(tiny: Maker, family: str) ->
 def test_neurons_of_experts_and_the_way_to_them(tiny: Maker, family: str) -> None:
     """Against our own weights, expert by expert; the router's choice against transformers' gate."""
     subject = tiny(family)
-    ledger = subject.trace(Wanted(memory=True, experts=True, repeats=1))
+    ledger = subject.trace(TraceOptions(memory=True, experts=True, repeats=1))
     assert ledger.memory is not None
     assert ledger.experts is not None
     position = len(subject.ids) - 1
@@ -181,7 +181,7 @@ def test_neurons_of_experts_and_the_way_to_them(tiny: Maker, family: str) -> Non
 def test_neurons_of_experts_without_gates(tiny: Maker) -> None:
     """Those picked, by their weights, and the one that all tokens share: against transformers' weights."""
     subject = tiny("nemotron-3")
-    ledger = subject.trace(Wanted(memory=True, experts=True, repeats=1))
+    ledger = subject.trace(TraceOptions(memory=True, experts=True, repeats=1))
     assert ledger.memory is not None
     assert ledger.experts is not None
     position, mixer = len(subject.ids) - 1, subject.theirs.model.layers[2].mixer
@@ -226,9 +226,9 @@ def test_looking_computes_what_the_model_computes(tiny: Maker, family: str) -> N
 def test_what_is_not_there_is_refused(tiny: Maker) -> None:
     subject = tiny("llama")
     with pytest.raises(ValueError, match="dense; leave out --experts"):
-        subject.trace(Wanted(experts=True))
+        subject.trace(TraceOptions(experts=True))
     for position in (-1, len(subject.ids)):
         with pytest.raises(ValueError, match=f"position {position} is not in the prompt"):
-            subject.trace(Wanted(lens=True, position=position))
+            subject.trace(TraceOptions(lens=True, position=position))
     with pytest.raises(ValueError, match="repeats is 0"):
-        subject.trace(Wanted(repeats=0))
+        subject.trace(TraceOptions(repeats=0))

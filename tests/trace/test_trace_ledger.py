@@ -12,17 +12,17 @@ from ridgeline.core.checkpoint import read_config
 from ridgeline.core.models import build
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.op import Op
-from ridgeline.core.ops.work import Segment, Space, Work
+from ridgeline.core.ops.work import Space, StepSegment, Work
 from ridgeline.engine import LLM, EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import PlanItem, StepPlan
-from ridgeline.insight.trace import Subject, trace
+from ridgeline.insight.trace import TraceSubject, trace
 from ridgeline.insight.trace.measurement import Measurement
 from ridgeline.insight.trace.pricing import price_steps
-from ridgeline.insight.trace.request_trace import Wanted
-from ridgeline.insight.trace.run_stats import Account
-from ridgeline.insight.trace.trace_ledger import Ledger, Total
-from ridgeline.insight.trace.tracer import Call
+from ridgeline.insight.trace.request_trace import TraceOptions
+from ridgeline.insight.trace.run_stats import RunStats
+from ridgeline.insight.trace.trace_ledger import Ledger, LedgerTotal
+from ridgeline.insight.trace.tracer import TracedCall
 from ridgeline.price import price as pricing
 from ridgeline.price.devices import load_card
 from ridgeline.price.price import Price, traced_calls
@@ -101,7 +101,7 @@ def test_ops_and_rests_are_the_whole_step(tiny: Maker) -> None:
     """With a clock that ticks at every reading, each op, each gap, the batch, the tail and sampling take one tick. Of a
     recorded step each call does, of which attention has two, and two more gather the rows whose logits are wanted."""
     tick = 1e-3
-    ledger = tiny("llama").trace(Wanted(repeats=3), clock=Ticks(tick))
+    ledger = tiny("llama").trace(TraceOptions(repeats=3), clock=Ticks(tick))
     count = len(ledger.rows)
     assert [step.recorded for step in ledger.steps] == [False, library() is not None]
     for step in ledger.steps:
@@ -130,14 +130,14 @@ def test_no_decode_where_the_context_is_full(tiny: Maker) -> None:
 
 
 def _traced_ids(llm: LLM, ids: list[int]) -> Ledger:
-    from ridgeline.insight.trace import Subject, trace
+    from ridgeline.insight.trace import TraceSubject, trace
 
-    return trace(llm, Subject("tiny", "", lambda: ids), GREEDY, DEVICE, Wanted(repeats=1))
+    return trace(llm, TraceSubject("tiny", "", lambda: ids), GREEDY, DEVICE, TraceOptions(repeats=1))
 
 
 def test_experts_that_were_hit_are_told_from_those_priced(tiny: Maker) -> None:
     """The guard counts the experts that were read, not those that a balanced router would have read."""
-    ledger = tiny("qwen3-moe").trace(Wanted(experts=True, repeats=1))
+    ledger = tiny("qwen3-moe").trace(TraceOptions(experts=True, repeats=1))
     assert ledger.experts is not None
     expert, length = 3 * 36 * 14, len(ledger.prompt)
     rows = [row for row in ledger.rows if row.kind == "experts"]
@@ -179,11 +179,13 @@ def test_a_model_is_priced_once(tiny: Maker, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(pricing, "traced_calls", counting)
     llm = LLM(str(folder), EngineSettings(kv_bytes=1 << 20, limits=Limits(requests=2)))
-    account = Account(llm.loaded.price)
+    account = RunStats(llm.loaded.price)
     llm.engine.on_step = account.add
-    trace(llm, Subject("tiny", "", lambda: [1, 2, 3]), GREEDY, DEVICE, Wanted(repeats=1), cost=NO_HOOKS)
+    trace(llm, TraceSubject("tiny", "", lambda: [1, 2, 3]), GREEDY, DEVICE, TraceOptions(repeats=1), cost=NO_HOOKS)
     assert len(traced) == 1
-    assert llm.loaded.price.step(Work.of([Segment(1, 4)])) == Price(llm.loaded.model).step(Work.of([Segment(1, 4)]))
+    assert llm.loaded.price.step(Work.of([StepSegment(1, 4)])) == Price(llm.loaded.model).step(
+        Work.of([StepSegment(1, 4)])
+    )
 
 
 def test_rows_sum_to_the_step_on_a_card_that_fuses() -> None:
@@ -196,12 +198,12 @@ def test_rows_sum_to_the_step_on_a_card_that_fuses() -> None:
     item = PlanItem(1, 511, (1,), ((),), False, (0,))
     card, plan = load_card("h100-sxm"), StepPlan(1, (item,))
     price, ops = Price(model), dict(model.ops())
-    calls = tuple(Call(path, ops[path], (), ()) for path, _ in price.calls)
+    calls = tuple(TracedCall(path, ops[path], (), ()) for path, _ in price.calls)
     zeros = (0.0,) * len(calls)
     measured = Measurement(plan.work(model.reaches), calls, zeros, zeros, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0)
     (step,), rows = price_steps(price, {"decode": measured}, card, at_hand=False)
     on = price.on(card, plan.work(model.reaches))
-    total = Total.of(row.entries["decode"] for row in rows)
+    total = LedgerTotal.of(row.entries["decode"] for row in rows)
     assert total.bound == pytest.approx(on.bound, rel=1e-9)
     assert total.expected + step.host == pytest.approx(on.expected, rel=1e-9)
     assert step.expected == on.expected

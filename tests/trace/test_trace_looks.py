@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 from trace_models import DEVICE
 
-from ridgeline.insight.trace.denoise_step import Moment, moment_of
+from ridgeline.insight.trace.denoise_step import DenoiseStep, moment_of
 from ridgeline.insight.trace.guidance_delta import by_line, contact_sheet, pull_of
-from ridgeline.insight.trace.image_trace import PictureLedger, trace_picture
+from ridgeline.insight.trace.image_trace import ImageLedger, trace_picture
 from ridgeline.insight.trace.tracer import HookCost
 from ridgeline.insight.trace.views.patch_attention import looks, looks_json
 from ridgeline.insight.trace.word_attention import word_attention, words_of
@@ -44,7 +44,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     return drawer(z_image, tmp_path_factory.mktemp("drawing") / "brook")
 
 
-def moment(pipeline: Pipeline, *, paired: bool = True, **changes: Any) -> Moment:
+def moment(pipeline: Pipeline, *, paired: bool = True, **changes: Any) -> DenoiseStep:
     request = DiffusionRequest(**{"prompt": PROMPT, "steps": 4, "guidance": 3.0, "seed": 5} | changes)
     plan = pipeline.plan(request)
     return moment_of(pipeline, replace(plan, batching=Batching(1, paired=paired and len(plan.texts) > 1)), 3)
@@ -83,7 +83,7 @@ def test_nothing_pulls_without_guidance(pipeline: Pipeline) -> None:
 # -- attention --------------------------------------------------------------------------------------------------------
 
 
-def softmaxes(here: Moment, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+def softmaxes(here: DenoiseStep, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """Of each product of queries and keys that torch is asked for in a pass over the prompt, the weights [H, Q, L]."""
     weights: list[Tensor] = []
     ask = functional.scaled_dot_product_attention
@@ -190,13 +190,13 @@ def test_words_are_told_from_what_is_around_them(pipeline: Pipeline) -> None:
 
 
 @pytest.fixture(scope="module")
-def ledger(pipeline: Pipeline) -> PictureLedger:
+def ledger(pipeline: Pipeline) -> ImageLedger:
     here = moment(pipeline)
     traced = trace_picture(here, DEVICE, repeats=1, cost=HookCost(0.0, 0.0))
     return replace(traced, pull=pull_of(here), words=word_attention(here))
 
 
-def test_panels_show_both(ledger: PictureLedger) -> None:
+def test_panels_show_both(ledger: ImageLedger) -> None:
     figure = looks(ledger)
     assert figure is not None
     assert looks(replace(ledger, pull=None, words=None)) is None

@@ -13,14 +13,14 @@ import torch
 from trace_models import DEVICE
 
 from ridgeline.core.models.common.denoiser import TEXT
-from ridgeline.insight.trace.denoise_step import Moment, moment_of
+from ridgeline.insight.trace.denoise_step import DenoiseStep, moment_of
 from ridgeline.insight.trace.guidance_delta import pull_of
-from ridgeline.insight.trace.image_trace import PictureLedger, trace_picture
+from ridgeline.insight.trace.image_trace import ImageLedger, trace_picture
 from ridgeline.insight.trace.tracer import HookCost
 from ridgeline.insight.trace.views.image_report import picture_json, picture_story
 from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
 from ridgeline.insight.trace.views.perfetto import steps_perfetto
-from ridgeline.insight.trace.views.report import WIDTH, Shown
+from ridgeline.insight.trace.views.report import WIDTH, ReportOptions
 from ridgeline.insight.trace.views.trace_export import to_csv
 from ridgeline.insight.trace.word_attention import word_attention
 from ridgeline.media.diffusion.batching import Batching
@@ -28,7 +28,7 @@ from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.geometry import Size
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
-from ridgeline.media.diffusion.pipeline_price import Job, Parts, PipelinePrice
+from ridgeline.media.diffusion.pipeline_price import PipelineComponents, PipelinePrice, PipelineWorkload
 from ridgeline.price.price import traced_calls
 from ridgeline.util.document.humanize import percent, say_seconds
 from ridgeline.util.document.svg import svg
@@ -50,13 +50,13 @@ def request(**changes: object) -> DiffusionRequest:
     return DiffusionRequest("a grey heron", steps=4, guidance=3.0, seed=5, **changes)  # type: ignore[arg-type]
 
 
-def moment(pipeline: Pipeline, number: int = 1, *, paired: bool = True) -> Moment:
+def moment(pipeline: Pipeline, number: int = 1, *, paired: bool = True) -> DenoiseStep:
     plan = replace(pipeline.plan(request()), batching=Batching(1, paired=paired))
     return moment_of(pipeline, plan, number)
 
 
 @pytest.fixture(scope="module")
-def ledger(pipeline: Pipeline) -> PictureLedger:
+def ledger(pipeline: Pipeline) -> ImageLedger:
     """Of a step in two calls."""
     return trace_picture(moment(pipeline, 2, paired=False), DEVICE, repeats=2, cost=FREE)
 
@@ -93,7 +93,7 @@ def test_a_step_is_its_passes(pipeline: Pipeline, changes: dict[str, object], na
         assert [step.name for step in found.stages[other].steps] == [name.replace("denoise", other) for name in names]
 
 
-def test_every_op_of_a_stage_is_measured_and_priced(pipeline: Pipeline, ledger: PictureLedger) -> None:
+def test_every_op_of_a_stage_is_measured_and_priced(pipeline: Pipeline, ledger: ImageLedger) -> None:
     """Rows are the ops that a run on meta calls, those of the VAE the decoder's; costs are what the request's price
     adds up."""
     calls = [(path, space) for path, _, space in traced_calls(pipeline.denoiser)]
@@ -101,8 +101,8 @@ def test_every_op_of_a_stage_is_measured_and_priced(pipeline: Pipeline, ledger: 
     assert [row.path for row in ledger.denoise.rows] == [path for path, space in calls if space != TEXT]
     vae = [path for path, _, space in traced_calls(pipeline.autoencoder) if space.startswith("decoder")]
     assert [row.path for row in ledger.stages["decode"].rows] == vae
-    parts = Parts(pipeline.encoder.models, (pipeline.denoiser,), pipeline.autoencoder)
-    job = Job(ledger.plan.geometry, 1, tuple(map(len, ledger.plan.texts)))
+    parts = PipelineComponents(pipeline.encoder.models, (pipeline.denoiser,), pipeline.autoencoder)
+    job = PipelineWorkload(ledger.plan.geometry, 1, tuple(map(len, ledger.plan.texts)))
     flops = {
         name: sum(stage.ops(step.name).cost.total_flops for step in stage.steps)
         for name, stage in ledger.stages.items()
@@ -119,7 +119,7 @@ def test_every_op_of_a_stage_is_measured_and_priced(pipeline: Pipeline, ledger: 
             )
 
 
-def test_sampling_is_of_the_last_call(ledger: PictureLedger) -> None:
+def test_sampling_is_of_the_last_call(ledger: ImageLedger) -> None:
     first, last = ({o.name: o.seconds for o in step.overheads}["sampling"] for step in ledger.denoise.steps)
     assert 0 <= first < last, "guidance and the sampler's step follow the last call alone"
 
@@ -161,7 +161,7 @@ def test_a_clip(tmp_path: Path, number: int) -> None:
     calls = [path for path, _, space in traced_calls(here.denoiser) if space != TEXT]
     assert [row.path for row in found.denoise.rows] == calls
     ledger = replace(found, pull=pull_of(here), words=word_attention(here))
-    text = plain(picture_story(ledger, Shown(), ledger.stages), WIDTH)
+    text = plain(picture_story(ledger, ReportOptions(), ledger.stages), WIDTH)
     for words in ("one clip, priced beside measured", "5 frames of 64x32 pixels", "diffusers' VAE, once", "heron:"):
         assert words in text, words
     assert picture_json(ledger)["borrowed"]["measured"] == found.borrowed.measured > 0
@@ -178,10 +178,10 @@ def test_a_clip_of_pictures(tmp_path: Path) -> None:
     decode = found.stages["decode"]
     assert [step.name for step in decode.steps] == ["decode, a frame"]
     assert found.borrowed is None
-    price = PipelinePrice(Parts(drawer.encoder.models, (drawer.denoiser,), drawer.autoencoder))
-    whole = price.on(DEVICE, Job(plan.geometry, 1, tuple(map(len, plan.texts)))).decode
+    price = PipelinePrice(PipelineComponents(drawer.encoder.models, (drawer.denoiser,), drawer.autoencoder))
+    whole = price.on(DEVICE, PipelineWorkload(plan.geometry, 1, tuple(map(len, plan.texts)))).decode
     assert 3 * decode.ops("decode, a frame").cost.total_flops == pytest.approx(whole.flops)
-    text = " ".join(plain(picture_story(found, Shown()), WIDTH).split())
+    text = " ".join(plain(picture_story(found, ReportOptions()), WIDTH).split())
     assert "3 frames of 64x32 pixels" in text
     assert "a clip in 2 steps like the one that was traced" in text
     assert re.search(r"decode, a frame 3 ", text), "of all frames"
@@ -203,7 +203,7 @@ def test_two_encoders_and_guidance_as_an_input(tmp_path: Path) -> None:
     assert list(found.stages) == ["encode", "pooled", "denoise", "decode"]
     own = [(path, space) for path, _, space in traced_calls(drawer.encoder.models[1])]
     assert [row.path for row in found.stages["pooled"].rows] == [path for path, _ in own]
-    assert "3.5, an input of the denoiser" in plain(picture_story(found, Shown()), WIDTH)
+    assert "3.5, an input of the denoiser" in plain(picture_story(found, ReportOptions()), WIDTH)
 
 
 def test_a_network_that_does_not_repeat_itself_is_refused(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,23 +216,23 @@ def test_a_network_that_does_not_repeat_itself_is_refused(pipeline: Pipeline, mo
 # -- views ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_story_has_every_stage_and_stack(ledger: PictureLedger) -> None:
-    text = plain(picture_story(ledger, Shown(roofline=True), ledger.stages), WIDTH)
+def test_the_story_has_every_stage_and_stack(ledger: ImageLedger) -> None:
+    text = plain(picture_story(ledger, ReportOptions(roofline=True), ledger.stages), WIDTH)
     for words in ("brook: one picture, priced beside measured", "96x64 pixels, 96 tokens; seed 5", "guidance 3 (w = 4)",
                   "traced is step 2", "noise_refiner: 1 layer\n", "layers: 2 layers added up", "resnets.1.conv1",
                   "encode, negative took", "denoise: one step of the denoiser", "decode: 6144 rows, 384 seen",
                   "a picture in 4 steps like the one that was traced", "brook on"):  # fmt: skip
         assert words in text, words
     assert max(map(len, text.splitlines())) <= WIDTH
-    one = plain(picture_story(ledger, Shown(layer=1)), WIDTH)
+    one = plain(picture_story(ledger, ReportOptions(layer=1)), WIDTH)
     assert "layers, layer 1" not in text
     assert "layers, layer 1" in one
     assert "\nadaLN_modulation.1" not in one, "a layer is a place in a list, not any number in a name"
 
 
-def test_the_answer_comes_alone(ledger: PictureLedger) -> None:
+def test_the_answer_comes_alone(ledger: ImageLedger) -> None:
     """On one screen: every stage and all of them beside what was expected; sections are asked for by name."""
-    text = plain(picture_story(ledger, Shown()), WIDTH)
+    text = plain(picture_story(ledger, ReportOptions()), WIDTH)
     assert len(text.splitlines()) < 30
     assert "resnets" not in text.partition("limit")[0]
     assert "more: --full, --section NAME (encode, prepare, denoise, decode); figures: --json" in text
@@ -250,27 +250,27 @@ def test_the_answer_comes_alone(ledger: PictureLedger) -> None:
     assert f"a step less saves {say_seconds(step)}, {percent(step / whole)} of all" in text
     saved = 4 * denoise.whole("denoise, negative")
     assert f"no guidance {say_seconds(saved)}, {percent(saved / whole)}" in " ".join(text.split())
-    only = plain(picture_story(ledger, Shown(), ["decode"]), WIDTH)
+    only = plain(picture_story(ledger, ReportOptions(), ["decode"]), WIDTH)
     assert "resnets.1.conv1" in only
     assert "denoise" not in only
     assert "lever" not in only
     with pytest.raises(ValueError, match="--section is 'pooled'; it must be one or more of encode, prepare, denoise"):
-        picture_story(ledger, Shown(), ["pooled"])
+        picture_story(ledger, ReportOptions(), ["pooled"])
 
 
-def test_others_that_held_it_up_are_named(ledger: PictureLedger) -> None:
+def test_others_that_held_it_up_are_named(ledger: ImageLedger) -> None:
     """In the answer, of the step that takes longest."""
     told = []
     for seconds in (0.0, 900.0):
         steps = tuple(replace(step, interruptions=seconds) for step in ledger.denoise.steps)
         held = replace(ledger, stages={**ledger.stages, "denoise": replace(ledger.denoise, steps=steps)})
-        told.append(" ".join(plain(picture_story(held, Shown()), WIDTH).split()))
+        told.append(" ".join(plain(picture_story(held, ReportOptions()), WIDTH).split()))
     said = "the machine is busy: other processes held up every repeat of denoise"
     assert [said in each for each in told] == [False, True]
     assert "by 900 s at the median" in told[1]
 
 
-def test_programs_get_the_same(ledger: PictureLedger) -> None:
+def test_programs_get_the_same(ledger: ImageLedger) -> None:
     found = json.loads(json.dumps(picture_json(ledger)))
     assert list(found["stages"]) == ["encode", "prepare", "denoise", "decode"]
     rows = list(csv.DictReader(io.StringIO(to_csv(*ledger.stages.values()))))

@@ -13,11 +13,11 @@ from ridgeline.engine import LLM, SamplingParams
 from ridgeline.engine.sampling import Sampled
 from ridgeline.engine.sampling.sampler import Sampler
 from ridgeline.engine.step_plan import PlanItem, StepPlan
-from ridgeline.insight.trace import Subject, trace
+from ridgeline.insight.trace import TraceSubject, trace
 from ridgeline.insight.trace.anatomy import blocks, final_norm
-from ridgeline.insight.trace.measure import _medians, _Run
-from ridgeline.insight.trace.request_trace import Wanted
-from ridgeline.insight.trace.tracer import Call, HookCost, Tracer, hook_cost
+from ridgeline.insight.trace.measure import _MeasuredRun, _medians
+from ridgeline.insight.trace.request_trace import TraceOptions
+from ridgeline.insight.trace.tracer import HookCost, TracedCall, Tracer, hook_cost
 from ridgeline.price.price import Price
 
 SAMPLED = SamplingParams(temperature=1.3, top_p=0.95, seed=11, max_tokens=6, ignore_eos=True)
@@ -48,7 +48,7 @@ def test_nothing_is_left_behind(tiny: Maker) -> None:
     subject = tiny("qwen3")
     engine = subject.llm.engine
     before = engine.executor, engine.on_step, engine.ledger.prefix_cache
-    subject.trace(Wanted(attention=True, lens=True, memory=True, repeats=1))
+    subject.trace(TraceOptions(attention=True, lens=True, memory=True, repeats=1))
     assert (engine.executor, engine.on_step, engine.ledger.prefix_cache) == before
     assert not engine.has_work
     assert hooks_of(subject.llm.loaded.model) == 0
@@ -75,7 +75,7 @@ def test_nothing_is_left_behind_when_it_fails(tiny: Maker) -> None:
         return clock()
 
     with pytest.raises(KeyboardInterrupt):
-        trace(subject.llm, Subject("tiny", TEXT, lambda: subject.ids), GREEDY, DEVICE, clock=stops, cost=NO_HOOKS)
+        trace(subject.llm, TraceSubject("tiny", TEXT, lambda: subject.ids), GREEDY, DEVICE, clock=stops, cost=NO_HOOKS)
     assert hooks_of(model) == 0
     assert engine.executor is executor
     for request in list(engine.requests):
@@ -108,9 +108,9 @@ def test_what_hooks_take_is_subtracted() -> None:
     """Two ops of 5 s, found as 5.5 because a hook reads half a second inside; 2 s a hooked call go to it outside."""
     cost = HookCost(inside=0.5, outside=2.0)
     #        batch 3+1    op   gap 1+2  op   tail 4+1, sampling 2
-    run = _Run(0.0, 23.0, 25.0, True, starts=(4.0, 12.5), ends=(9.5, 18.0))
-    plain = _Run(0.0, 18.0, 20.0, True)
-    calls = tuple(Call(path, torch.nn.Identity(), (), ()) for path in "ab")  # type: ignore[arg-type]
+    run = _MeasuredRun(0.0, 23.0, 25.0, True, starts=(4.0, 12.5), ends=(9.5, 18.0))
+    plain = _MeasuredRun(0.0, 18.0, 20.0, True)
+    calls = tuple(TracedCall(path, torch.nn.Identity(), (), ()) for path in "ab")  # type: ignore[arg-type]
     found = _medians(StepPlan(0, ()), calls, [run], [plain], cost)
     assert found.seconds == (5.0, 5.0)
     assert found.gaps == (0.0, 1.0)
@@ -120,11 +120,11 @@ def test_what_hooks_take_is_subtracted() -> None:
 
 
 def test_interrupted_runs_are_left_out_while_enough_others_remain() -> None:
-    def runs(calm: Sequence[bool]) -> list[_Run]:
+    def runs(calm: Sequence[bool]) -> list[_MeasuredRun]:
         lengths = [1.0 if ok else 9.0 for ok in calm]
-        return [_Run(0.0, n, n, ok, starts=(0.0,), ends=(n,)) for n, ok in zip(lengths, calm, strict=True)]
+        return [_MeasuredRun(0.0, n, n, ok, starts=(0.0,), ends=(n,)) for n, ok in zip(lengths, calm, strict=True)]
 
-    call = (Call("a", torch.nn.Identity(), (), ()),)  # type: ignore[arg-type]
+    call = (TracedCall("a", torch.nn.Identity(), (), ()),)  # type: ignore[arg-type]
     plan = StepPlan(0, ())
     some = _medians(plan, call, runs([True, False, True, False, False, False, True]), runs([True] * 3), NO_HOOKS)
     assert (some.seconds, some.repeats, some.left_out) == ((1.0,), 3, 4)
@@ -150,7 +150,7 @@ def test_keys_and_values_are_those_of_a_plain_run(tiny: Maker) -> None:
     def pages_after(traced: bool) -> list[torch.Tensor]:
         buffer.zero_()
         if traced:
-            tiny("mistral-window").trace(Wanted(repeats=4), SamplingParams(temperature=0.0, max_tokens=2))
+            tiny("mistral-window").trace(TraceOptions(repeats=4), SamplingParams(temperature=0.0, max_tokens=2))
         else:
             llm.engine.ledger.prefix_cache = False
             llm.generate([TEXT], SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True))

@@ -8,14 +8,14 @@ from trace_models import DEVICE, TEXT, Maker
 from ridgeline.core.ops.cost import Cost
 from ridgeline.engine import SamplingParams
 from ridgeline.insight.trace.bottleneck import above_roofs, reason, slowest
-from ridgeline.insight.trace.run_stats import Account, verdict
-from ridgeline.insight.trace.trace_ledger import OpRow, Step, Total
+from ridgeline.insight.trace.run_stats import RunStats, verdict
+from ridgeline.insight.trace.trace_ledger import LedgerStep, LedgerTotal, OpRow
 from ridgeline.util.document import humanize
 
 
-def account_of(tiny: Maker, name: str, tokens: int = 5) -> Account:
+def account_of(tiny: Maker, name: str, tokens: int = 5) -> RunStats:
     llm = tiny(name).llm
-    account = Account(llm.loaded.price)
+    account = RunStats(llm.loaded.price)
     llm.engine.on_step = account.add
     llm.generate([TEXT], SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True))
     llm.engine.on_step = None
@@ -58,10 +58,10 @@ def test_verdict_on_what_cannot_be(tiny: Maker) -> None:
 
 
 def test_verdict_on_nothing_is_nothing(tiny: Maker) -> None:
-    assert verdict(Account(tiny("llama").llm.loaded.price), DEVICE) == []
+    assert verdict(RunStats(tiny("llama").llm.loaded.price), DEVICE) == []
 
 
-def _step(tiny: Maker) -> Step:
+def _step(tiny: Maker) -> LedgerStep:
     return tiny("llama").trace().step("decode")
 
 
@@ -75,12 +75,12 @@ def _step(tiny: Maker) -> Step:
     ],
 )
 def test_reasons(tiny: Maker, limit: str, measured: float, bound: float, said: str) -> None:
-    total = Total(2, Cost({"fp32": 4e9}, weight_bytes=1e6), bound / 2, bound, 2 * bound, measured, limit, 0)
+    total = LedgerTotal(2, Cost({"fp32": 4e9}, weight_bytes=1e6), bound / 2, bound, 2 * bound, measured, limit, 0)
     assert said in reason(total, replace(_step(tiny), recorded=False))
 
 
 def test_what_is_recorded_has_no_python_to_blame(tiny: Maker) -> None:
-    total = Total(2, Cost({"fp32": 4e9}, weight_bytes=1e6), 5e-7, 1e-6, 2e-6, 1e-3, "memory", 0)
+    total = LedgerTotal(2, Cost({"fp32": 4e9}, weight_bytes=1e6), 5e-7, 1e-6, 2e-6, 1e-3, "memory", 0)
     said = reason(total, replace(_step(tiny), recorded=True))
     assert "500 ns of work: it is asking for a kernel that takes the time" in said
 

@@ -16,19 +16,19 @@ from trace_models import DEVICE, GREEDY, Maker, Ticks
 
 from ridgeline.engine import SamplingParams
 from ridgeline.insight.trace.bottleneck import slowest
-from ridgeline.insight.trace.request_trace import Wanted
+from ridgeline.insight.trace.request_trace import TraceOptions
 from ridgeline.insight.trace.trace_ledger import Ledger
 from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
 from ridgeline.insight.trace.views.perfetto import REQUEST, STEPS, to_perfetto
-from ridgeline.insight.trace.views.report import WIDTH, Shown, story
+from ridgeline.insight.trace.views.report import WIDTH, ReportOptions, story
 from ridgeline.insight.trace.views.table import op_table
 from ridgeline.insight.trace.views.trace_export import COLUMNS, to_csv, to_json
 from ridgeline.insight.trace.views.trace_summary import summary
-from ridgeline.price.device import Cache, Host
+from ridgeline.price.device import Cache, HostTime
 from ridgeline.price.device_roofline import roofline
 from ridgeline.price.physics_guard import under_floor
 from ridgeline.util.document import humanize
-from ridgeline.util.document.elements import Document, Table
+from ridgeline.util.document.elements import Document, DocumentTable
 from ridgeline.util.document.roofline_chart import Point
 from ridgeline.util.document.svg import svg
 from ridgeline.util.document.terminal_renderer import plain
@@ -39,15 +39,15 @@ NS = 1e-3  # a nanosecond in the trace file's microseconds
 @pytest.fixture(scope="module")
 def ledger(tiny: Maker) -> Ledger:
     """A mixture's ledger with every view in it."""
-    everything = Wanted(attention=True, lens=True, memory=True, experts=True, repeats=2)
+    everything = TraceOptions(attention=True, lens=True, memory=True, experts=True, repeats=2)
     return tiny("qwen3-moe").trace(everything)
 
 
 def told(ledger: Ledger, **shown: Any) -> str:
-    return plain(story(ledger, Shown(**shown)), WIDTH)
+    return plain(story(ledger, ReportOptions(**shown)), WIDTH)
 
 
-def lines_of(table: Table, width: int = WIDTH) -> list[str]:
+def lines_of(table: DocumentTable, width: int = WIDTH) -> list[str]:
     """A table's lines without the document's title."""
     return plain(Document("table", (table,)), width).splitlines()[1:]
 
@@ -66,7 +66,7 @@ def seconds_in(text: str) -> float:
 def summed(ledger: Ledger) -> dict[str, list[str]]:
     """The rows of the summary's table by their labels."""
     table = summary(ledger).blocks[0]
-    assert isinstance(table, Table)
+    assert isinstance(table, DocumentTable)
     rows = [[str(cell) for cell in row.cells] for row in table.rows if not isinstance(row, str)]
     return {row[0]: row[1:] for row in rows}
 
@@ -74,8 +74,8 @@ def summed(ledger: Ledger) -> dict[str, list[str]]:
 @pytest.mark.parametrize("family", ["qwen3-moe", "qwen3-next", "gpt2"])
 def test_the_lines_of_a_summary_add_up(tiny: Maker, family: str) -> None:
     """Every op is in one line, and the lines are the whole step: at best, predicted and measured."""
-    host = Host(step=4e-4, op=0.0, sequence=9e-5, token=1e-6, byte=0.0)
-    ledger = tiny(family).trace(Wanted(repeats=2), device=replace(DEVICE, host=host))
+    host = HostTime(step=4e-4, op=0.0, sequence=9e-5, token=1e-6, byte=0.0)
+    ledger = tiny(family).trace(TraceOptions(repeats=2), device=replace(DEVICE, host=host))
     rows = summed(ledger)
     whole = rows.pop("one token")
     step = ledger.step("decode")
@@ -90,7 +90,7 @@ def test_the_lines_of_a_summary_add_up(tiny: Maker, family: str) -> None:
 def test_a_summary_says_what_a_step_reads(tiny: Maker) -> None:
     """In the order of the work, with what is not predicted named so: this device's host is not known."""
     made = tiny("llama")
-    ledger = made.trace(Wanted(repeats=2))
+    ledger = made.trace(TraceOptions(repeats=2))
     model = made.llm.loaded.model
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "layers" in name]
     weights = sum(p.nbytes for p in matrices)
@@ -114,7 +114,7 @@ def test_a_summary_of_a_prompt_alone_and_of_what_cannot_be(tiny: Maker, ledger: 
     assert list(summed(alone))[-1] == "the prompt"
     assert plain(summary(alone), WIDTH).startswith("tiny: where the time of the prompt went\n")
     slow = replace(DEVICE, bandwidth=1.0, caches=(Cache("L2", 2e6, 1.0),))
-    broken = tiny("llama").trace(Wanted(repeats=2), device=slow)
+    broken = tiny("llama").trace(TraceOptions(repeats=2), device=slow)
     assert "impossible: " in plain(summary(broken), WIDTH)
 
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.insight.trace import Ledger, Subject, Wanted, trace
+from ridgeline.insight.trace import Ledger, TraceOptions, TraceSubject, trace
 from ridgeline.insight.trace.tracer import HookCost
 from ridgeline.price.device import Cache, Device, Efficiency
 from support.checkpoints import random_model
@@ -121,12 +121,12 @@ class Tiny:
         return self.llm.encode(TEXT)
 
     def trace(
-        self, wanted: Wanted | None = None, params: SamplingParams = GREEDY, device: Device = DEVICE, **how: Any
+        self, wanted: TraceOptions | None = None, params: SamplingParams = GREEDY, device: Device = DEVICE, **how: Any
     ) -> Ledger:
         """Trace TEXT; every measured step is run once with hooks unless `wanted` says otherwise."""
         how = {"cost": NO_HOOKS} | how
-        subject = Subject("tiny", TEXT, lambda: self.llm.encode(TEXT))
-        return trace(self.llm, subject, params, device, wanted or Wanted(repeats=1), **how)
+        subject = TraceSubject("tiny", TEXT, lambda: self.llm.encode(TEXT))
+        return trace(self.llm, subject, params, device, wanted or TraceOptions(repeats=1), **how)
 
 
 def make(name: str, folder: Path, dtype: torch.dtype = torch.float32, **settings: Any) -> Tiny:

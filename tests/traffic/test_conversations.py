@@ -7,13 +7,13 @@ import pytest
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.columns import Columns
 from ridgeline.insight.simulate.simulation import run
-from ridgeline.insight.traffic.conversations import Conversations, Questions
+from ridgeline.insight.traffic.conversations import Conversations, FollowUpLengths
 from ridgeline.insight.traffic.lengths import Fixed, Uniform
-from ridgeline.insight.traffic.offered import Offered, OpenLoop, Users, bounded, drawn
+from ridgeline.insight.traffic.offered import ClosedLoop, Offered, OpenLoop, bounded, drawn
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import machine
 
-LATER = Questions(Uniform(5, 40), Uniform(2, 30), seed=3)
+LATER = FollowUpLengths(Uniform(5, 40), Uniform(2, 30), seed=3)
 THINK = 7_000
 
 
@@ -57,7 +57,7 @@ def test_lengths_do_not_depend_on_what_comes_first() -> None:
 
 def test_who_is_refused_at_a_later_question_begins_anew_and_at_a_first_one_leaves() -> None:
     asked = drawn(iter(lambda: 0, 1), Fixed(10), Fixed(5), 1)
-    offered = Conversations(Users(1, 0, asked, None, 0), 9, THINK, LATER, None)
+    offered = Conversations(ClosedLoop(1, 0, asked, None, 0), 9, THINK, LATER, None)
     first = offered.take()
     offered.ended(first, 100, answered=True)
     later = offered.take()
@@ -99,7 +99,7 @@ def test_all_that_was_computed_of_a_conversation_is_found(prefix_cache: bool) ->
 def test_users_hold_conversations_one_after_the_other() -> None:
     """Three users: never more than three under way; each question comes when its user has thought."""
     asked = bounded(drawn(iter(lambda: 0, 1), Fixed(30), Fixed(8), 1), 12, None)
-    log = run(machine(), Conversations(Users(3, THINK, asked, None, 4), 3, THINK, LATER, None))
+    log = run(machine(), Conversations(ClosedLoop(3, THINK, asked, None, 4), 3, THINK, LATER, None))
     found = Columns(log)
     assert len(found.ok) == 36
     assert found.ok.all()

@@ -4,13 +4,13 @@ from collections import Counter
 
 import pytest
 
-from ridgeline.insight.traffic.routers import ROUTERS, Router, Signal, router_named
+from ridgeline.insight.traffic.routers import ROUTERS, ReplicaRouter, Signal, router_named
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 
 PLAIN = TraceRequest(0, 100, 5)
 
 
-def chosen(router: Router, loads: list[int], count: int = 4000) -> Counter[int]:
+def chosen(router: ReplicaRouter, loads: list[int], count: int = 4000) -> Counter[int]:
     return Counter(router.choose(PLAIN, [Signal(load) for load in loads]) for _ in range(count))
 
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from ridgeline.insight.traffic.percentiles import distribution, needed, weighted, wilson
-from ridgeline.insight.traffic.request_record import COLUMNS, Record, columns
+from ridgeline.insight.traffic.request_record import COLUMNS, RequestRecord, columns
 from ridgeline.insight.traffic.slo import SLO, parse_slo, parse_slos
 from ridgeline.insight.traffic.stationarity import steadiness
 from ridgeline.insight.traffic.summary import DEFINITIONS, summarise
@@ -13,9 +13,9 @@ from ridgeline.insight.traffic.summary import DEFINITIONS, summarise
 MS = 1_000_000
 
 
-def answered(index: int, intended: int, sent: int, chunks: list[int], output: int) -> Record:
+def answered(index: int, intended: int, sent: int, chunks: list[int], output: int) -> RequestRecord:
     """A request with moments in milliseconds."""
-    return Record(
+    return RequestRecord(
         index,
         intended * MS,
         intended * MS,
@@ -67,9 +67,9 @@ def test_throughput_runs_from_the_first_intended_moment_to_the_last_token() -> N
 
 
 def test_what_was_not_answered_is_in_no_average_and_counted() -> None:
-    rejected = Record(1, 0, 0, sent=0, ended=9 * MS, outcome="rejected", status=429, reason="HTTP 429")
-    cut = Record(2, 0, 0, sent=0, ended=900 * MS, chunks=[800 * MS], output=1, outcome="failed", reason="cut")
-    found = summarise([answered(0, 0, 0, [10, 20], 2), rejected, cut, Record(3, 5 * MS, 5 * MS)])
+    rejected = RequestRecord(1, 0, 0, sent=0, ended=9 * MS, outcome="rejected", status=429, reason="HTTP 429")
+    cut = RequestRecord(2, 0, 0, sent=0, ended=900 * MS, chunks=[800 * MS], output=1, outcome="failed", reason="cut")
+    found = summarise([answered(0, 0, 0, [10, 20], 2), rejected, cut, RequestRecord(3, 5 * MS, 5 * MS)])
     assert found.counts == {"ok": 1, "rejected": 1, "failed": 1, "unfinished": 1}
     assert found.total == 4
     assert found.reasons == {"HTTP 429": 1, "cut": 1, "": 1}
@@ -100,7 +100,7 @@ def test_a_late_client_is_told() -> None:
     """Three percent of TTFT is the network's; six are the client's fault. One late request in a few is said and no
     more: a p99 takes 1,000, and so does judging by it; fewer are judged by what there are enough of."""
 
-    def late(count: int, of: int) -> list[Record]:
+    def late(count: int, of: int) -> list[RequestRecord]:
         return [answered(i, 0, 6 if i < count else 3, [100, 200], 2) for i in range(of)]
 
     for of, percent in ((20, 50), (100, 90), (200, 95), (1000, 99)):
@@ -135,7 +135,7 @@ def test_every_latency_is_defined() -> None:
 
 
 def test_columns_are_one_to_a_record_in_seconds() -> None:
-    found = columns([answered(7, 100, 110, [150, 250], 2), Record(8, 0, 0)])
+    found = columns([answered(7, 100, 110, [150, 250], 2), RequestRecord(8, 0, 0)])
     assert tuple(found) == COLUMNS
     assert {len(column) for column in found.values()} == {2}
     assert (found["index"], found["ttft"], found["worst_gap"]) == ([7, 8], [0.05, None], [0.1, None])

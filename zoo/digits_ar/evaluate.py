@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.core.checkpoint.source import open_source
-from ridgeline.media.images.image_generator import TokenDrawer, load_drawer
+from ridgeline.media.images.image_generator import TokenImageGenerator, load_drawer
 from zoo.digits.classifier import classifier
 from zoo.digits.data import Digits, read_digits
 from zoo.digits.evaluate import (
@@ -39,7 +39,7 @@ CARD = Path(__file__).parent / "card.md"
 TEMPERATURES, TOP_PS = (1.0, 0.85, 0.7), (1.0, 0.9, 0.8)
 
 
-def images_of(drawer: TokenDrawer, prompt: str, seed: int, count: int) -> Tensor:
+def images_of(drawer: TokenImageGenerator, prompt: str, seed: int, count: int) -> Tensor:
     """So many pictures of a prompt, side by side [count, 1, 32, 32]."""
     finished: dict[int, list[int]] = {}
     for step in drawer.draw(drawer.plan(prompt, count, seed)):
@@ -47,13 +47,13 @@ def images_of(drawer: TokenDrawer, prompt: str, seed: int, count: int) -> Tensor
     return torch.stack([drawer.decode(finished[image]) for image in range(count)]).clamp(-1, 1)
 
 
-def drawn(drawer: TokenDrawer, texts: Sequence[Asked]) -> Digits:
+def drawn(drawer: TokenImageGenerator, texts: Sequence[Asked]) -> Digits:
     """EACH images of each of these, with the digits that they were to be; seeds count through."""
     images = [images_of(drawer, text.prompt, EACH * number, EACH) for number, text in enumerate(texts)]
     return Digits(torch.cat(images), torch.tensor([text.digit for text in texts]).repeat_interleave(EACH))
 
 
-def sampling_table(drawer: TokenDrawer, judge: Judge, texts: Sequence[Asked]) -> str:
+def sampling_table(drawer: TokenImageGenerator, judge: Judge, texts: Sequence[Asked]) -> str:
     """Shares that are read right, and how much pictures of one prompt differ, a row a temperature, a column a top-p."""
     usual, rows = drawer.params, []
     for temperature in TEMPERATURES:
@@ -69,7 +69,7 @@ def sampling_table(drawer: TokenDrawer, judge: Judge, texts: Sequence[Asked]) ->
     return "\n".join(f"| {row} |" for row in (head, rule, *rows))
 
 
-def drawing(drawer: TokenDrawer, judge: Judge, taught: Digits, held: Digits) -> dict[str, str]:
+def drawing(drawer: TokenImageGenerator, judge: Judge, taught: Digits, held: Digits) -> dict[str, str]:
     """What the card says of what is drawn."""
     known, new = asked(trained=True), asked(trained=False)
     plain = drawn(drawer, known)
@@ -86,7 +86,7 @@ def drawing(drawer: TokenDrawer, judge: Judge, taught: Digits, held: Digits) -> 
     }
 
 
-def autoencoding(drawer: TokenDrawer, judge: Judge, held: Digits) -> dict[str, str]:
+def autoencoding(drawer: TokenImageGenerator, judge: Judge, held: Digits) -> dict[str, str]:
     """What it says of the autoencoder."""
     model = drawer.autoencoder
     with torch.inference_mode():

@@ -20,12 +20,12 @@ from docs.guide.machinery.words import glossary_of, in_order, term_faults, typed
 
 from ridgeline.learn.guide.guide_numbers import LOCK, lock_text, read_lock, read_questions, resolve, write_lock
 from ridgeline.learn.guide.quizzes import faults, read_quizzes
-from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.cost_calculator import CostCalculator
 
 
 def number_faults(*, update: bool) -> list[str]:
     """Numbers that are others than the lock has."""
-    fresh = resolve(read_questions(), Ledger())
+    fresh = resolve(read_questions(), CostCalculator())
     if update or not LOCK.exists():
         write_lock(fresh)
         return []

@@ -11,9 +11,9 @@ from typing import Any
 
 from docs.guide.machinery.chapters import ROOT
 
-from ridgeline.learn.guide.guide_numbers import Number
-from ridgeline.learn.guide.quizzes import Question, number_in
-from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.guide.guide_numbers import GuideNumber
+from ridgeline.learn.guide.quizzes import QuizQuestion, number_in
+from ridgeline.learn.lab.cost_calculator import CostCalculator
 from ridgeline.learn.lab.statement import Statement
 from ridgeline.learn.lab.statement_report import statements as statements_of
 
@@ -24,7 +24,7 @@ CALCULATOR_OPTIONS = f"--models {_MODEL} --weights stored,int4 --kv stored --dev
 """The options of `ridgeline page export` that write the calculator of the chapters."""
 
 
-def number_named(numbers: Mapping[str, Number], name: str) -> Number:
+def number_named(numbers: Mapping[str, GuideNumber], name: str) -> GuideNumber:
     """Look up a number of the lock. Raises ValueError if there is none of that name."""
     if name not in numbers:
         raise ValueError(f"there is no number {name!r} in numbers.toml")
@@ -61,7 +61,7 @@ ANSWER_TITLE = "Done? Compare"
 @cache
 def statements() -> Sequence[Statement]:
     """Return the statements of the texts with the ledger's figures of today."""
-    return statements_of(Ledger())
+    return statements_of(CostCalculator())
 
 
 # -- questions --------------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ class Fold:
     right: bool | None = None
 
 
-def folds_of(question: Question) -> list[Fold]:
+def folds_of(question: QuizQuestion) -> list[Fold]:
     """Return the folds of a question: one for each choice, or one for the number that it asks for."""
     if question.answer is not None:
         verdict = f"{question.answer.text}, within {question.within:.0%}."
@@ -105,7 +105,7 @@ class Guess:
 
     name: str
     ask: str
-    number: Number
+    number: GuideNumber
     least: float
     most: float
     text: str
@@ -117,7 +117,7 @@ class Guess:
         return f"A text says: {self.text}. " if self.text else ""
 
 
-def guess_of(arguments: str, text: str, ask: str, numbers: Mapping[str, Number]) -> Guess:
+def guess_of(arguments: str, text: str, ask: str, numbers: Mapping[str, GuideNumber]) -> Guess:
     """Read the directive `{guess}`. arguments: NAME LEAST MOST, the ends in the unit of the number's text. Raises
     ValueError for a number that is unknown or outside the ends."""
     name, *ends = arguments.split()

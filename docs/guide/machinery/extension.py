@@ -45,7 +45,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from ridgeline.learn.guide.guide_numbers import read_lock
-from ridgeline.learn.guide.quizzes import Question, read_quizzes
+from ridgeline.learn.guide.quizzes import QuizQuestion, read_quizzes
 from ridgeline.learn.lab.exercise import EXERCISES, solution_of
 from ridgeline.learn.lab.statement import Statement
 
@@ -143,7 +143,7 @@ class Quiz(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Each with its choices, which say when they are opened whether they are right, and why."""
-        quizzes: dict[str, list[Question]] = self.env.ridgeline_quizzes  # type: ignore[attr-defined]
+        quizzes: dict[str, list[QuizQuestion]] = self.env.ridgeline_quizzes  # type: ignore[attr-defined]
         questions = quizzes[self.arguments[0]]
         shown = "".join(_question(number, question) for number, question in enumerate(questions, 1))
         return [nodes.raw("", f'<div class="quiz">{shown}</div>', format="html")]
@@ -155,7 +155,7 @@ def folded(title: str, block: nodes.Node, name: str) -> list[nodes.Node]:
     return [opening, block, nodes.raw("", "</details>", format="html")]
 
 
-def _question(number: int, question: Question) -> str:
+def _question(number: int, question: QuizQuestion) -> str:
     kinds = {True: ' class="right"', False: ' class="wrong"', None: ""}
     body = "".join(
         f"<details{kinds[fold.right]}><summary>{fold.title}</summary>"

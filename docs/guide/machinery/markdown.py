@@ -38,8 +38,8 @@ from docs.guide.machinery.content import (
 )
 from docs.guide.machinery.images import IMAGES, Measurement, alt_text, caption_of, image_of, read_image
 
-from ridgeline.learn.guide.guide_numbers import Number
-from ridgeline.learn.guide.quizzes import Question
+from ridgeline.learn.guide.guide_numbers import GuideNumber
+from ridgeline.learn.guide.quizzes import QuizQuestion
 from ridgeline.learn.lab.exercise import EXERCISES, solution_of
 
 _SPAN = re.compile(
@@ -63,8 +63,8 @@ class Renderer:
     """A renderer of chapters: it has their texts by file name, the numbers, the questions and the measurements."""
 
     texts: Mapping[str, str]
-    numbers: Mapping[str, Number]
-    quizzes: Mapping[str, Sequence[Question]]
+    numbers: Mapping[str, GuideNumber]
+    quizzes: Mapping[str, Sequence[QuizQuestion]]
     measurements: Mapping[str, Measurement]
     images: Path = IMAGES
 

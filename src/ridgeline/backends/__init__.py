@@ -8,7 +8,7 @@ import torch
 from ridgeline.backends.cpu.cpu_backend import CpuBackend
 from ridgeline.backends.cuda.cuda_backend import CudaBackend
 from ridgeline.backends.reference import ReferenceBackend
-from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.backend import REFERENCE, Backend
 
 BACKENDS: tuple[type[Backend], ...] = (CudaBackend, CpuBackend, ReferenceBackend)
@@ -20,7 +20,7 @@ def backend_of(device: torch.device) -> Backend:
     return next(backend for backend in BACKENDS if backend.serves(device))()
 
 
-def prepared(model: Network) -> Backend:
+def prepared(model: PricedModule) -> Backend:
     """Return the backend of a model, which is prepared for its device if it was not prepared before."""
     if model.backend is REFERENCE:
         backend_of(next(model.parameters()).device).prepare(model)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.layer_pages import LayerPages
-from ridgeline.core.ops.linear import Linear, Multiplies
+from ridgeline.core.ops.linear import Linear, MatrixOp
 from ridgeline.core.ops.matrix import stored_alike
 from ridgeline.core.ops.norm import AddRMSNorm, RMSNorm
 from ridgeline.core.ops.number_formats import WeightFormat, format_of
@@ -28,7 +28,7 @@ def product_class(kind: str, rows: int, stored: WeightFormat | None = None) -> s
     return f"{name}.{stored.kind}" if stored and stored.code else name
 
 
-def own_product(op: Multiplies, launch: Launch) -> Launch:
+def own_product(op: MatrixOp, launch: Launch) -> Launch:
     """Return the call of our kernel in the place of PyTorch's product.
 
     Ours reads what is held in memory, which may be more than a checkpoint stores, and computes in the model's dtype,
@@ -46,13 +46,13 @@ def own_product(op: Multiplies, launch: Launch) -> Launch:
     )
 
 
-def suffixed(op: Multiplies, launch: Launch) -> Launch:
+def suffixed(op: MatrixOp, launch: Launch) -> Launch:
     """Return the call with the suffix of the op's kernel classes, if it has one."""
     suffix = op.kernel_suffix if isinstance(op, Linear) else ""
     return structs.replace(launch, name=launch.name + suffix) if suffix else launch
 
 
-def has_operands(op: Multiplies) -> bool:
+def has_operands(op: MatrixOp) -> bool:
     """Return whether our kernels take each matrix of an op."""
     return all(matrix.operands is not None for matrix in op.matrices)
 
@@ -63,7 +63,7 @@ def takes_norm(op: RMSNorm) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Scoring:
+class AttentionScoring:
     """What a layer's attention is beside its sizes. reach, size: as of Reach. softcap, sinks_H: as of Attention."""
 
     reach: str
@@ -73,13 +73,13 @@ class Scoring:
     sinks_H: Tensor | None
 
     @classmethod
-    def of(cls, op: Attention) -> "Scoring":
+    def of(cls, op: Attention) -> "AttentionScoring":
         """Return the scoring of an op."""
         return cls(op.reach.kind, op.reach.size, op.scale, op.softcap, op.sinks_H)
 
 
 @dataclass(frozen=True, slots=True)
-class KeptCodes:
+class KVCodes:
     """What the codes of a layer's keys and values stand for (`core/ops/kv_quantisation.py`). kind: int8 or fp8.
     k_scales_PKS1, v_scales_PKS1: views of all pages, bf16, None where there are none. k_scale, v_scale: of the
     layer."""
@@ -91,6 +91,6 @@ class KeptCodes:
     v_scale: float
 
     @classmethod
-    def of(cls, op: Attention, pages: LayerPages) -> "KeptCodes | None":
+    def of(cls, op: Attention, pages: LayerPages) -> "KVCodes | None":
         """Return the codes of an op's pages, or None if these hold plain numbers."""
         return cls(pages.code, pages.k_scales, pages.v_scales, *op.kv_scales) if pages.code else None

@@ -9,7 +9,7 @@ import torch
 from ridgeline.backends import backend_of
 from ridgeline.core.checkpoint.checkpoint_matching import settle_from_source
 from ridgeline.core.checkpoint.folder import open_checkpoint
-from ridgeline.core.checkpoint.source import Source, as_source
+from ridgeline.core.checkpoint.source import ModelSource, as_source
 from ridgeline.core.checkpoint.weight_loader import Progress, fill, load_weights, memory_beside, weight_bytes
 from ridgeline.core.models.building import build_denoiser, build_to_run
 from ridgeline.core.models.common.denoiser import Denoiser
@@ -17,8 +17,8 @@ from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields, ModelRefused
 from ridgeline.core.models.common.image_autoencoder import ImageAutoencoder
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.priced_module import Network
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.priced_module import PricedModule
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.families import autoencoder_kl, vq_autoencoder
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.core.models.families.vq_autoencoder import VQAutoencoder
@@ -29,7 +29,7 @@ from ridgeline.util.host import check_threads, threads_for
 
 
 def load_model(
-    model: Source | str,
+    model: ModelSource | str,
     *,
     shard: Shard = WHOLE,
     dummy_weights: bool = False,
@@ -57,7 +57,7 @@ def load_model(
 
 
 def load_denoiser(
-    model: Source | str,
+    model: ModelSource | str,
     dtype: torch.dtype | None = None,
     *,
     threads: int | None = None,
@@ -88,7 +88,7 @@ def load_denoiser(
 
 
 def load_autoencoder(
-    model: Source | str, dtype: torch.dtype | None = None, *, progress: Progress | None = None
+    model: ModelSource | str, dtype: torch.dtype | None = None, *, progress: Progress | None = None
 ) -> AutoencoderKL:
     """Build the autoencoder of a folder and fill it with its weights, memory-mapped where they need no conversion.
 
@@ -99,7 +99,7 @@ def load_autoencoder(
     return _load(model, autoencoder_kl.build, autoencoder_kl.FAMILY, dtype, progress)
 
 
-def load_vq_autoencoder(model: Source | str, dtype: torch.dtype | None = None) -> VQAutoencoder:
+def load_vq_autoencoder(model: ModelSource | str, dtype: torch.dtype | None = None) -> VQAutoencoder:
     """As `load_autoencoder`, the one whose latents are tokens: of a folder of Janus, whose other parts are left out, or
     of one that holds it alone."""
     return _load(model, vq_autoencoder.build, vq_autoencoder.FAMILY, dtype)
@@ -109,8 +109,8 @@ _Built = TypeVar("_Built", bound=ImageAutoencoder)
 
 
 def _load(
-    model: Source | str,
-    build: Callable[[Fields, Storage], _Built],
+    model: ModelSource | str,
+    build: Callable[[Fields, StorageConfig], _Built],
     family: Family,
     dtype: torch.dtype | None,
     progress: Progress | None = None,
@@ -123,7 +123,7 @@ def _load(
     checkpoint = open_checkpoint(source.folder)
     if dtype is None:
         dtype = checkpoint.dtype if checkpoint.dtype in DTYPES else torch.float32
-    built = build(source.config, Storage(dtype))
+    built = build(source.config, StorageConfig(dtype))
     memory_beside(source, {"weights": sum(op.stored_bytes() for _, op in built.weighted_ops())})
     fill(built, checkpoint, family, progress)
     bind_on_cpu(built)
@@ -142,7 +142,7 @@ def room_on(device: torch.device) -> Iterator[None]:
         ) from None
 
 
-def prepare_on_cpu(model: Network) -> None:
+def prepare_on_cpu(model: PricedModule) -> None:
     """Prepare a model that is filled in this machine's memory. Raises ModelRefused if memory for that is refused."""
     try:
         backend_of(torch.device("cpu")).prepare(model)
@@ -152,13 +152,13 @@ def prepare_on_cpu(model: Network) -> None:
         ) from None
 
 
-def bind_on_cpu(network: Network) -> None:
+def bind_on_cpu(network: PricedModule) -> None:
     """Have this machine's kernels run a part of a pipeline that is filled. Its weights stay as they lie, because
     `prepare_on_gpu` may still move them to a GPU."""
     backend_of(torch.device("cpu")).bind(network)
 
 
-def prepare_on_gpu(model: Network, device: torch.device) -> None:
+def prepare_on_gpu(model: PricedModule, device: torch.device) -> None:
     """Move a model that is filled to a GPU, a tensor at a time, and prepare it there. Raises ModelRefused if the GPU's
     memory does not do."""
     with room_on(device):

@@ -19,7 +19,7 @@ def staged(numbers: Sequence[Any] | NDArray[Any], device: torch.device, dtype: t
     return tensor.to(device)
 
 
-class Told:
+class PinnedBuffer:
     """Numbers on a device that the host tells again and again, from the same pinned memory: nothing is taken for it,
     and nothing is copied twice."""
 

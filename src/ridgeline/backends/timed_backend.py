@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.backends import prepared
-from ridgeline.backends.cpu.call_recording import Recording
-from ridgeline.core.models.common.priced_module import Network
+from ridgeline.backends.cpu.call_recording import CallRecording
+from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.backend import Backend, ReplayedSteps, SamplingKernel
 from ridgeline.core.ops.kv_layout import KVGroup
 from ridgeline.core.ops.layer_pages import LayerPages
 from ridgeline.core.ops.op import Launch, Op
-from ridgeline.core.ops.paged_attention import Pages
+from ridgeline.core.ops.paged_attention import KVPages
 from ridgeline.core.ops.paged_state import StatePages
-from ridgeline.core.ops.step_graphs import PageTables, Step, StepGraph, StepGraphs
+from ridgeline.core.ops.step_graphs import PageTables, PlannedStep, StepGraph, StepGraphs
 from ridgeline.core.ops.work import Space, Work
 
 Part = tuple[Op, str]
@@ -30,13 +30,13 @@ Part = tuple[Op, str]
 _OWN_CALLS = 200
 
 
-class Watch:
+class OpTimer:
     """A watch over the ops of a model, which times their calls while it is `on`.
 
     seconds: the seconds of each call of each part. inside: how many of the seconds of a call are the watch's own.
     """
 
-    def __init__(self, model: Network, now: Callable[[], float]) -> None:
+    def __init__(self, model: PricedModule, now: Callable[[], float]) -> None:
         self.ops, self.backend, self.now = [op for _, op in model.ops()], prepared(model), now
         self.seconds: dict[Part, list[float]] = {(op, part): [] for op in self.ops for part in op.parts}
         self.inside = _own_seconds(now)
@@ -136,14 +136,14 @@ def _own_seconds(now: Callable[[], float]) -> float:
 
 def look_seconds(now: Callable[[], float]) -> float:
     """Return the seconds of a look at the clock between two calls of a replay."""
-    moments = Recording([(lambda: 0, ())] * _OWN_CALLS, torch.empty(0)).moments(now)
+    moments = CallRecording([(lambda: 0, ())] * _OWN_CALLS, torch.empty(0)).moments(now)
     return statistics.median(end - start for start, end in pairwise(moments))
 
 
-class Watched(Backend):
+class TimedBackend(Backend):
     """The backend of a watch's model. Steps that it replays call by call are timed."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: OpTimer) -> None:
         self._watch, self._backend = watch, watch.backend
 
     @property
@@ -166,11 +166,11 @@ class Watched(Backend):
 
     def pages(
         self, layers: Mapping[int, LayerPages], groups: Sequence[KVGroup], states: Mapping[int, StatePages]
-    ) -> Pages:
+    ) -> KVPages:
         return self._backend.pages(layers, groups, states)
 
-    def step_graphs(self, model: nn.Module, pages: Pages) -> StepGraphs:
-        return _WatchedGraphs(self._backend.step_graphs(model, pages), self._watch)
+    def step_graphs(self, model: nn.Module, pages: KVPages) -> StepGraphs:
+        return _TimedGraphs(self._backend.step_graphs(model, pages), self._watch)
 
     @property
     def sampling_kernel(self) -> SamplingKernel | None:
@@ -180,23 +180,23 @@ class Watched(Backend):
         return self._backend.likeliest(logits_RV)
 
 
-class _WatchedGraphs(StepGraphs):
+class _TimedGraphs(StepGraphs):
     """The steps of a model that are replayed, timed by a watch call by call. A step that is replayed as a whole is not
     timed."""
 
-    def __init__(self, graphs: StepGraphs, watch: Watch) -> None:
+    def __init__(self, graphs: StepGraphs, watch: OpTimer) -> None:
         self._graphs, self._watch, self.by_call = graphs, watch, graphs.by_call
 
-    def bucket(self, step: Step) -> Hashable | None:
+    def bucket(self, step: PlannedStep) -> Hashable | None:
         return self._graphs.bucket(step)
 
-    def logits(self, step: Step, bucket: Hashable, tables: PageTables) -> Tensor | None:
+    def logits(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> Tensor | None:
         if not self.by_call:
             return self._graphs.logits(step, bucket, tables)
         graph = self.graph(step, bucket, tables)
         return None if graph is None else self._watch.again(graph)
 
-    def graph(self, step: Step, bucket: Hashable, tables: PageTables) -> StepGraph | None:
+    def graph(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> StepGraph | None:
         found = self._graphs.graph(step, bucket, tables)
         if found is not None:
             self._watch.know(found)

@@ -17,7 +17,7 @@ MODEL = "model"
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class RenamedOption:
     """An option of ours under another name. values: those of its values that are ours under another name; the value
     "" leaves the option out."""
 
@@ -32,7 +32,7 @@ class Means:
 
 
 @dataclass(frozen=True, slots=True)
-class Same:
+class NoOpOption:
     """An option that changes nothing with the values that ask for what is so anyway, and is refused with all others.
 
     why: what is so, and what to do instead. marks: it is for commands that have this option, too.
@@ -54,103 +54,106 @@ class Same:
             raise ValueError(f"{name}{'' if self.flag else f' {value}'} is refused: {self.why}")
 
 
-Alias = Means | Same
+Alias = RenamedOption | NoOpOption
 
 ALIASES: tuple[Alias, ...] = (
-    Means(("--model",), MODEL),
+    RenamedOption(("--model",), MODEL),
     # -- the engine
-    Means(("--max-model-len",), "--context", values={"auto": "", "-1": ""}),
-    Means(("--max-num-batched-tokens",), "--max-batch-tokens"),
-    Means(("--max-num-seqs",), "--max-requests"),
-    Means(("--long-prefill-token-threshold",), "--chunk", values={"0": ""}),
-    Means(("--gpu-memory-utilization",), "--memory-share"),
-    Means(("--gpu-memory-utilization",), "--memory-utilization"),
-    Means(("--kv-cache-memory-bytes",), "--kv-memory"),
-    Means(("--kv-cache-dtype", "--kv-dtype"), "--kv", values={"auto": "", "fp8_e4m3": "fp8"}),
-    Means(("--block-size",), "--page-size"),
-    Means(("--enable-prefix-caching",), "--prefix-cache", flag=True),
-    Same(
+    RenamedOption(("--max-model-len",), "--context", values={"auto": "", "-1": ""}),
+    RenamedOption(("--max-num-batched-tokens",), "--max-batch-tokens"),
+    RenamedOption(("--max-num-seqs",), "--max-requests"),
+    RenamedOption(("--long-prefill-token-threshold",), "--chunk", values={"0": ""}),
+    RenamedOption(("--gpu-memory-utilization",), "--memory-share"),
+    RenamedOption(("--gpu-memory-utilization",), "--memory-utilization"),
+    RenamedOption(("--kv-cache-memory-bytes",), "--kv-memory"),
+    RenamedOption(("--kv-cache-dtype", "--kv-dtype"), "--kv", values={"auto": "", "fp8_e4m3": "fp8"}),
+    RenamedOption(("--block-size",), "--page-size"),
+    RenamedOption(("--enable-prefix-caching",), "--prefix-cache", flag=True),
+    NoOpOption(
         ("--enable-prefix-caching",), ("false",),
         "every prompt is computed, whatever came before it; leave it out", flag=True,
     ),
-    Means(("--enable-cfg-parallel",), "--cfg-parallel", flag=True),
-    Same(
+    RenamedOption(("--enable-cfg-parallel",), "--cfg-parallel", flag=True),
+    NoOpOption(
         ("--cfg-parallel-size",), ("1",), "--cfg-parallel runs the passes of guidance on two processes; give 1",
         marks="--cfg-parallel",
     ),
-    Same(
+    NoOpOption(
         ("--cfg-parallel",), ("false",),
         "on several cards plan has it as a way to divide a request: give --devices 2 and --section cards",
         flag=True, marks="--eager",
     ),
-    Same(
+    NoOpOption(
         ("--step-cache",), ("0",),
         "which passes skip is known when they have; plan prices whole ones, the most that it takes: leave it out",
         marks="--eager",
     ),
-    Means(("--tensor-parallel-size", "-tp", "--tp", "--gpus", "--num-gpus"), "--devices"),
-    Means(("--tensor-parallel-size", "-tp", "--tp"), "--tensor-parallel"),
-    Same(("--pipeline-parallel-size", "-pp"), ("1",), "layers are not divided into a pipeline; give 1"),
-    Means(("--data-parallel-size", "-dp"), "--replicas"),
-    Same(("--data-parallel-size", "-dp"), ("1",), "one process has one engine; give 1, or serve with --replicas"),
-    Same(
+    RenamedOption(("--tensor-parallel-size", "-tp", "--tp", "--gpus", "--num-gpus"), "--devices"),
+    RenamedOption(("--tensor-parallel-size", "-tp", "--tp"), "--tensor-parallel"),
+    NoOpOption(("--pipeline-parallel-size", "-pp"), ("1",), "layers are not divided into a pipeline; give 1"),
+    RenamedOption(("--data-parallel-size", "-dp"), "--replicas"),
+    NoOpOption(("--data-parallel-size", "-dp"), ("1",), "one process has one engine; give 1, or serve with --replicas"),
+    NoOpOption(
         ("--data-parallel-size", "-dp"), ("1",),
         "--users and --rate give replicas, --enable-dp-attention divides requests among --devices; give 1",
         marks="--compare",
     ),
-    Same(
+    NoOpOption(
         ("--enable-expert-parallel",), ("false",),
         "each expert is priced as divided over all --devices; for requests divided among them too give "
         "--enable-dp-attention; leave it out",
         flag=True, marks="--memory-utilization",
     ),
-    Same(
+    NoOpOption(
         ("--quantization", "-q"), (),
         "weights run as the checkpoint stores them, or in another format while it is loaded (--weights int8); leave it "
         "out",
     ),
-    Same(("--load-format",), ("auto", "safetensors"), "a GGUF file is one by what it holds; give auto"),
-    Same(
+    NoOpOption(("--load-format",), ("auto", "safetensors"), "a GGUF file is one by what it holds; give auto"),
+    NoOpOption(
         ("--enable-chunked-prefill",), ("true",),
         "a prompt longer than a step's budget always runs in chunks; raise --max-batch-tokens instead", flag=True,
     ),
-    Same(("--swap-space",), ("0",), "a preempted request is computed again, nothing is swapped out; give 0"),
-    Same(("--cpu-offload-gb",), ("0",), "weights are in memory once and are not moved; give 0"),
-    Means(("--num-speculative-tokens",), "--speculate-tokens"),
-    Same(
+    NoOpOption(("--swap-space",), ("0",), "a preempted request is computed again, nothing is swapped out; give 0"),
+    NoOpOption(("--cpu-offload-gb",), ("0",), "weights are in memory once and are not moved; give 0"),
+    RenamedOption(("--num-speculative-tokens",), "--speculate-tokens"),
+    NoOpOption(
         ("--speculative-config", "-sc"), (),
         "of what a speech model writes nothing is guessed; leave it out", marks="--task",
     ),
-    Same(("--async-scheduling",), ("false",), "a step is planned when the last one is done; leave it out", flag=True),
+    NoOpOption(("--async-scheduling",), ("false",), "a step is planned when the last one is done; leave it out",
+        flag=True),
     # -- the model
-    Same(("--trust-remote-code",), ("false",), "no code that comes with a model is ever run", flag=True),
-    Same(("--tokenizer",), (), "the tokenizer is the one in the model's folder; put it there"),
-    Same(("--tokenizer-mode",), ("auto",), "the tokenizer is what the model's files say; give auto"),
-    Same(("--revision", "--tokenizer-revision"), ("main",), "give the folder of the snapshot as the model instead"),
-    Same(("--download-dir",), (), "nothing is downloaded; HF_HUB_CACHE says where models are"),
-    Same(("--config-format",), ("auto", "hf"), "a model is described by its config.json; give auto"),
-    Same(("--generation-config",), ("auto",), "sampling is what generation_config.json says; give auto, or state all"),
+    NoOpOption(("--trust-remote-code",), ("false",), "no code that comes with a model is ever run", flag=True),
+    NoOpOption(("--tokenizer",), (), "the tokenizer is the one in the model's folder; put it there"),
+    NoOpOption(("--tokenizer-mode",), ("auto",), "the tokenizer is what the model's files say; give auto"),
+    NoOpOption(("--revision", "--tokenizer-revision"), ("main",),
+        "give the folder of the snapshot as the model instead"),
+    NoOpOption(("--download-dir",), (), "nothing is downloaded; HF_HUB_CACHE says where models are"),
+    NoOpOption(("--config-format",), ("auto", "hf"), "a model is described by its config.json; give auto"),
+    NoOpOption(("--generation-config",), ("auto",),
+        "sampling is what generation_config.json says; give auto, or state all"),
     # -- the server
-    Means(("--max-logprobs",), "--max-top-logprobs"),
-    Means(("--disable-uvicorn-access-log",), "--no-access-log", flag=True),
-    Same(
+    RenamedOption(("--max-logprobs",), "--max-top-logprobs"),
+    RenamedOption(("--disable-uvicorn-access-log",), "--no-access-log", flag=True),
+    NoOpOption(
         ("--enable-auto-tool-choice",), ("true",),
         "a model whose template has tools may always call them; send tool_choice none instead",
         flag=True, marks="--port",
     ),
-    Same(
+    NoOpOption(
         ("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs"), (),
         "the server speaks plain HTTP; put a proxy that ends TLS in front", marks="--port",
     ),
-    Same(
+    NoOpOption(
         ("--enable-log-requests",), ("false",), "no text of a request is ever logged; leave it out",
         flag=True, marks="--port",
     ),
-    Same(
+    NoOpOption(
         ("--disable-log-requests",), ("true",), "no text of a request is ever logged; leave it out",
         flag=True, marks="--port",
     ),
-    Same(("--api-server-count", "-asc"), ("1",), "one process answers; give 1", marks="--port"),
+    NoOpOption(("--api-server-count", "-asc"), ("1",), "one process answers; give 1", marks="--port"),
 )  # fmt: skip
 
 
@@ -174,7 +177,7 @@ def long_name(param: Parameter) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Spelling:
+class OptionName:
     """What a name stands for that somebody gave to one of a command's options.
 
     param: our own, None for one that cannot act. alias: the row of the table, None where the name is our own. flag: it
@@ -192,7 +195,7 @@ class Spelling:
         Raises ValueError for what is refused."""
         if isinstance(value, bool):
             value = value is not self.negated
-        if isinstance(self.alias, Same):
+        if isinstance(self.alias, NoOpOption):
             self.alias.check(self.name, value)
             return None
         assert self.param is not None
@@ -202,7 +205,7 @@ class Spelling:
         return self.param, value
 
 
-class Spellings:
+class OptionNames:
     """The names by which one command's options go."""
 
     def __init__(self, params: Sequence[Parameter]) -> None:
@@ -215,24 +218,24 @@ class Spellings:
 
     def names(self, *, refused: bool = False) -> list[str]:
         """All long options with their aliases; refused: those too that are taken only for what is so anyway."""
-        kinds = Means | Same if refused else Means
+        kinds = RenamedOption | NoOpOption if refused else RenamedOption
         others = [name for alias in self.aliases if isinstance(alias, kinds) for name in alias.names]
         return [name for name in [*self.by_name, "--help", *others] if name.startswith("--")]
 
-    def find(self, name: str) -> Spelling | None:
+    def find(self, name: str) -> OptionName | None:
         """What a name stands for; None for one that nobody knows."""
         param = self.by_name.get(name)
         if param is not None:
-            return Spelling(name, param, None, is_flag(param), name in param.secondary_opts)
+            return OptionName(name, param, None, is_flag(param), name in param.secondary_opts)
         positive = "--" + name.removeprefix("--no-")
         for alias in self.aliases:
             stated = name in alias.names
             if not stated and not (alias.flag and positive in alias.names):
                 continue
-            if isinstance(alias, Same):
-                return Spelling(name, None, alias, alias.flag, not stated)
+            if isinstance(alias, NoOpOption):
+                return OptionName(name, None, alias, alias.flag, not stated)
             param = self.by_name[alias.option]
-            return Spelling(name, param, alias, alias.flag, stated is (alias.option in param.secondary_opts))
+            return OptionName(name, param, alias, alias.flag, stated is (alias.option in param.secondary_opts))
         return None
 
     def nearest(self, name: str) -> ValueError:
@@ -243,7 +246,7 @@ class Spellings:
         return ValueError(f"there is no option {name}{meant}")
 
 
-def respelt(arguments: Sequence[str], spellings: Spellings) -> list[str]:
+def respelt(arguments: Sequence[str], spellings: OptionNames) -> list[str]:
     """A command's arguments with every option under our own name, and the model in front where it was given as an
     option. Values are left alone, and so is what comes after `--`. Where the command has all of its arguments already,
     further words after the value of an option that may be repeated are values of it too (`--served-model-name a b`).
@@ -270,7 +273,7 @@ def respelt(arguments: Sequence[str], spellings: Spellings) -> list[str]:
     return first + out
 
 
-def _option(argument: str, rest: Iterator[str], spellings: Spellings) -> list[str]:
+def _option(argument: str, rest: Iterator[str], spellings: OptionNames) -> list[str]:
     """One option with its value, which may be the next argument."""
     stated, equals, value = argument.partition("=")
     name = stated.replace("_", "-") if stated.startswith("--") else stated

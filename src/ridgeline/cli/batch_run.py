@@ -24,7 +24,7 @@ from ridgeline.cli.options import adapters_of
 from ridgeline.cli.process_setup import FAILED
 from ridgeline.cli.replica_options import ONE, BatchFleet, beside, check_cores, check_count
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied
-from ridgeline.server.openai_batch import Batch, Requests, Tally
+from ridgeline.server.openai_batch import BatchReader, BatchRunner, Tally
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.util.files import check_apart, check_writable
 from ridgeline.util.host import cores
@@ -33,19 +33,19 @@ STANDARD = "-"
 _PIECE = 1 << 16  # bytes that are read of a stream at a time
 
 
-class _Error(msgspec.Struct, frozen=True):
+class _EarlierError(msgspec.Struct, frozen=True):
     line: int = 0
 
 
-class _Output(msgspec.Struct, frozen=True):
+class _EarlierLine(msgspec.Struct, frozen=True):
     """What is read of a line of an earlier output."""
 
     custom_id: str | None
-    error: _Error | None
+    error: _EarlierError | None
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class EarlierOutput:
     """What an output has already: ids of requests, and numbers of lines that were none. size: of its whole lines."""
 
     done: frozenset[str] = frozenset()
@@ -67,7 +67,7 @@ def run_batch(
     where the engine stops."""
     check_count(fleet.replicas)
     stream = _input(source)
-    earlier = Earlier()
+    earlier = EarlierOutput()
     if target != STANDARD:
         check_apart({"--input-file": Path(source), "--output-file": Path(target)})
         check_writable(Path(target))
@@ -92,7 +92,7 @@ def _answer_on_ray(
     target: str,
     lora: Sequence[str],
     fleet: BatchFleet,
-    earlier: Earlier,
+    earlier: EarlierOutput,
 ) -> None:
     """The same by several engines, once all lines are known. path: of the file that is read; None of no file."""
     from ridgeline.server.replicas.chosen_lines import chosen_lines
@@ -116,7 +116,7 @@ def _answer_on_ray(
     tally, began = Tally(), time.monotonic()
     died: EngineDied | None = None
     with _output(target, earlier.size) as write, ray_cluster(fleet.ray_address, fleet.replicas * threads, 0):
-        requests = Requests(tally, write, earlier.done, earlier.wrong)
+        requests = BatchReader(tally, write, earlier.done, earlier.wrong)
         with chosen_lines(stream, path, lambda line: requests.read(line) is not None) as lines:
             try:
                 if lines:
@@ -134,9 +134,9 @@ async def _answer(
     settings: ServerSettings,
     lines: AsyncIterable[bytes],
     write: Callable[[bytes], None],
-    earlier: Earlier,
+    earlier: EarlierOutput,
 ) -> None:
-    batch, began = Batch(llm, settings, write, earlier.done, earlier.wrong), time.monotonic()
+    batch, began = BatchRunner(llm, settings, write, earlier.done, earlier.wrong), time.monotonic()
     async with llm:
         progress = asyncio.create_task(_show_progress(batch))
         try:
@@ -165,7 +165,7 @@ def summary(tally: Tally, seconds: float) -> str:
     )
 
 
-async def _show_progress(batch: Batch) -> None:
+async def _show_progress(batch: BatchRunner) -> None:
     """Say how far it is: in place on a terminal, else in a line now and then."""
     began = time.monotonic()
     if not sys.stderr.isatty():
@@ -179,19 +179,19 @@ async def _show_progress(batch: Batch) -> None:
             await asyncio.sleep(0.2)
 
 
-def read_earlier(path: Path) -> Earlier:
+def read_earlier(path: Path) -> EarlierOutput:
     """What is in the output of an earlier run. Raises ValueError for a file that is none. A last line without its end
     was being written when that run ended, and does not count."""
     done, wrong, size = set[str](), set[int](), 0
     if not path.is_file():
-        return Earlier()
+        return EarlierOutput()
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 break
             size += len(line)
             try:
-                output = msgspec.json.decode(line, type=_Output)
+                output = msgspec.json.decode(line, type=_EarlierLine)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 raise ValueError(
                     f"{path} holds something else than a batch's output (line {number}); name another --output-file"
@@ -200,7 +200,7 @@ def read_earlier(path: Path) -> Earlier:
                 done.add(output.custom_id)
             elif output.error is not None:
                 wrong.add(output.error.line)
-    return Earlier(frozenset(done), frozenset(wrong), size)
+    return EarlierOutput(frozenset(done), frozenset(wrong), size)
 
 
 def _input(source: str) -> BufferedIOBase:

@@ -14,7 +14,7 @@ import typer
 
 from ridgeline.cli import options
 from ridgeline.cli.console import err, say
-from ridgeline.cli.engine_flags import GuessingFlags
+from ridgeline.cli.engine_flags import SpeculationFlags
 from ridgeline.cli.flags import with_flags
 from ridgeline.util.document.printable import printable
 from ridgeline.util.document.terminal_renderer import show
@@ -32,7 +32,7 @@ _PROBE = (
 
 
 @dataclass(frozen=True, slots=True)
-class BenchFlags(GuessingFlags):
+class BenchFlags(SpeculationFlags):
     """As elsewhere, but steps and batches of other sizes."""
 
     max_batch_tokens: options.MaxBatchTokens = "4k"
@@ -64,10 +64,10 @@ def engine(
     workload.
     """
     from ridgeline.cli.missing_kernels import say_slower
-    from ridgeline.insight.bench.engine.bench_row import Row, measure
+    from ridgeline.insight.bench.engine.bench_row import BenchRow, measure
     from ridgeline.insight.bench.engine.engine_bench_report import document, row_json
     from ridgeline.insight.bench.engine.engine_run import check_room, warm_up
-    from ridgeline.insight.bench.engine.measured_roofs import Roofs
+    from ridgeline.insight.bench.engine.measured_roofs import RoofMeter
     from ridgeline.insight.bench.engine.workload import choose, read_workloads
 
     if rounds < 1:
@@ -78,8 +78,8 @@ def engine(
     llm = settings.load(model, prefix_cache=False, seed=1)
     check_room(llm.engine, chosen)
     say_slower()
-    roofs = Roofs(llm.threads, probe=probe, place=llm.loaded.device)
-    rows: list[Row] = []
+    roofs = RoofMeter(llm.threads, probe=probe, place=llm.loaded.device)
+    rows: list[BenchRow] = []
     with _progress() as told:
         told("warming up")
         warm_up(llm.engine, known.values(), otherwise=chosen[0])

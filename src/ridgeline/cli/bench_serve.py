@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import typer
 
-from ridgeline.cli.bench_serve_options import DataFlags, LoadFlags, OutputFlags, TargetFlags, Url
+from ridgeline.cli.bench_serve_options import BenchOutputFlags, DataFlags, LoadFlags, TargetFlags, Url
 from ridgeline.cli.console import err, one_line, say
 from ridgeline.cli.flags import with_flags
 from ridgeline.cli.options import device_named
@@ -21,16 +21,16 @@ from ridgeline.cli.process_setup import FAILED, UNREACHABLE
 from ridgeline.core.checkpoint.source import read_config
 from ridgeline.insight.bench import bench_run as running
 from ridgeline.insight.bench.bench_export import findings_json, requests_csv
-from ridgeline.insight.bench.bench_findings import Findings
+from ridgeline.insight.bench.bench_findings import BenchFindings
 from ridgeline.insight.bench.bench_report import report
-from ridgeline.insight.bench.bench_run import Run
-from ridgeline.insight.bench.job import Job, Load
+from ridgeline.insight.bench.bench_run import BenchRun
+from ridgeline.insight.bench.job import LoadJob, LoadPattern
 from ridgeline.insight.bench.prediction import predict
 from ridgeline.insight.bench.prompt_sources import source_of
 from ridgeline.insight.bench.server_probe import calibrated_device, measure_wording, steps_by_phase, who_is_there
 from ridgeline.insight.bench.sweep import MIN_REQUESTS, Sweep
 from ridgeline.insight.bench.sweep import sweep as look_for_knee
-from ridgeline.insight.bench.transport import Unanswered
+from ridgeline.insight.bench.transport import NoResponse
 from ridgeline.insight.traffic.slo import SLO
 from ridgeline.price.device import Device
 from ridgeline.util.document.html import html
@@ -51,7 +51,7 @@ Told = Callable[[str], None]
 
 
 @with_flags
-def serve(url: Url, load: LoadFlags, data: DataFlags, target: TargetFlags, output: OutputFlags) -> None:
+def serve(url: Url, load: LoadFlags, data: DataFlags, target: TargetFlags, output: BenchOutputFlags) -> None:
     """Send requests to a server and say what it did with them.
 
     TTFT: from the moment at which a request was intended to be sent to its first content. TPOT: time per token after
@@ -66,12 +66,12 @@ def serve(url: Url, load: LoadFlags, data: DataFlags, target: TargetFlags, outpu
         check_writable(path)
         if not output.force:
             check_new(path)
-    asked = _Asked.of(url, load, data, target, output)
+    asked = _BenchServeOptions.of(url, load, data, target, output)
     try:
         with _progress() as told:
             found = asyncio.run(_measure(asked, told))
             found = _predicted(asked, found, told)
-    except Unanswered as error:
+    except NoResponse as error:
         print(f"ridgeline: {one_line(error.reason)}", file=sys.stderr)
         raise typer.Exit(UNREACHABLE) from None
     _write(found, output)
@@ -80,21 +80,23 @@ def serve(url: Url, load: LoadFlags, data: DataFlags, target: TargetFlags, outpu
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _BenchServeOptions:
     """What the command line asks for."""
 
-    job: Job
+    job: LoadJob
     slo: SLO | None
     load: LoadFlags
     data: DataFlags
     target: TargetFlags
 
     @classmethod
-    def of(cls, url: str, load: LoadFlags, data: DataFlags, target: TargetFlags, output: OutputFlags) -> "_Asked":
+    def of(
+        cls, url: str, load: LoadFlags, data: DataFlags, target: TargetFlags, output: BenchOutputFlags
+    ) -> "_BenchServeOptions":
         """Raises ValueError, before anybody is asked anything, for options that do not go together, or a file
         that cannot be read."""
         seed = secrets.randbelow(_SEEDS) if load.seed is None else load.seed
-        job = Job(
+        job = LoadJob(
             target.target(url),
             data.data(seed, chat=target.endpoint == "chat"),
             load.load(seed, traced=data.trace is not None),
@@ -103,7 +105,7 @@ class _Asked:
         return cls(job, output.objectives(), load, data, target)
 
 
-def _write(found: Findings, output: OutputFlags) -> None:
+def _write(found: BenchFindings, output: BenchOutputFlags) -> None:
     """To files, and to standard output."""
     if output.csv is not None:
         write_whole(output.csv, requests_csv(found))
@@ -129,7 +131,7 @@ def _progress() -> Iterator[Told]:
 # -- measuring --------------------------------------------------------------------------------------------------------
 
 
-async def _measure(asked: _Asked, told: Told) -> Findings:
+async def _measure(asked: _BenchServeOptions, told: Told) -> BenchFindings:
     """Look who is there, warm up, send everything. Raises Unanswered where nobody is there, ValueError where no request
     can be answered."""
     job = asked.job
@@ -144,12 +146,12 @@ async def _measure(asked: _Asked, told: Told) -> Findings:
     if data.kind != "file" and data.vocabulary is None:
         told("counting the tokens of two prompts")
         data = msgspec.structs.replace(data, wording=await measure_wording(target))
-    job = Job(target, data, job.load)
+    job = LoadJob(target, data, job.load)
     if asked.load.warmup:
         told("warming up")
         await running.warm_up(job, asked.load.warmup)
 
-    async def measure(job: Job, told: Told, processes: int | None) -> Run:
+    async def measure(job: LoadJob, told: Told, processes: int | None) -> BenchRun:
         return await running.run(
             job, processes, cores(), asked.slo, told, lambda: steps_by_phase(served, target.headers)
         )
@@ -158,10 +160,12 @@ async def _measure(asked: _Asked, told: Told) -> Findings:
     run = await measure(job, told, asked.load.processes) if swept is None else swept.shown
     if served.is_ridgeline and served.local and asked.target.predict_on is None:
         served = replace(served, device=await calibrated_device(served, target.headers))
-    return Findings(served, job, run, asked.slo, swept, dict(run.steps), fitted=fitted)
+    return BenchFindings(served, job, run, asked.slo, swept, dict(run.steps), fitted=fitted)
 
 
-async def _sweep(asked: _Asked, job: Job, told: Told, run: Callable[[Job, Told, int | None], Awaitable[Run]]) -> Sweep:
+async def _sweep(
+    asked: _BenchServeOptions, job: LoadJob, told: Told, run: Callable[[LoadJob, Told, int | None], Awaitable[BenchRun]]
+) -> Sweep:
     """Rates from a low one up. Each has prompts of its own: none is cached from the one before."""
     start, processes, level = asked.load.rate, asked.load.processes, 0
     if start is None:
@@ -173,20 +177,20 @@ async def _sweep(asked: _Asked, job: Job, told: Told, run: Callable[[Job, Told, 
             raise running.no_answer(job, next(iter(lone.summary.reasons), ""))
         start = 0.5 / took.mean
 
-    async def measure(rate: float) -> Run:
+    async def measure(rate: float) -> BenchRun:
         nonlocal processes, level
         level += 1
         load = msgspec.structs.replace(job.load, rate=rate, **extent_of_level(job.load, rate))
         data = msgspec.structs.replace(job.data, seed=job.data.seed + level * _NEXT_LEVEL)
         told(f"{rate:.4g} a second")
-        found = await run(Job(job.target, data, load), lambda at: told(f"{rate:.4g} a second: {at}"), processes)
+        found = await run(LoadJob(job.target, data, load), lambda at: told(f"{rate:.4g} a second: {at}"), processes)
         processes = found.processes if found.processes > 1 else processes
         return found
 
     return await look_for_knee(start, measure)
 
 
-def extent_of_level(load: Load, rate: float) -> dict[str, Any]:
+def extent_of_level(load: LoadPattern, rate: float) -> dict[str, Any]:
     """How long a rate is tried: as asked, but for as many requests as it can be judged from."""
     if load.requests is None and load.seconds is None:
         return {"requests": max(_LEVEL_REQUESTS, math.ceil(rate * _LEVEL_SECONDS))}
@@ -195,7 +199,7 @@ def extent_of_level(load: Load, rate: float) -> dict[str, Any]:
     return {}
 
 
-def _predicted(asked: _Asked, found: Findings, told: Told) -> Findings:
+def _predicted(asked: _BenchServeOptions, found: BenchFindings, told: Told) -> BenchFindings:
     """With what the price says: of --predict, else of a local server's own model, where that can be read here. Without
     --predict-on for the machine as it is calibrated: to probe it beside a server that works would measure neither."""
     served, sizes = found.served, found.run.summary.sizes

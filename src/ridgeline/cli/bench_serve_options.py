@@ -10,7 +10,7 @@ import typer
 
 from ridgeline.cli import options
 from ridgeline.cli.options import api_key_of, parse_seconds
-from ridgeline.insight.bench.job import Data, Load, Target
+from ridgeline.insight.bench.job import LoadPattern, LoadTarget, PromptDataset
 from ridgeline.insight.bench.server_probe import base_of
 from ridgeline.insight.bench.sweep import MIN_REQUESTS
 from ridgeline.insight.traffic.lengths import parse_lengths
@@ -76,14 +76,14 @@ class LoadFlags:
         _load("Same seed: the same prompts at the same moments. By default a new one, which the report names."),
     ] = None
 
-    def load(self, seed: int, *, traced: bool) -> Load:
+    def load(self, seed: int, *, traced: bool) -> LoadPattern:
         """When requests come; traced: they are those of a trace. Raises ValueError for options that do not go
         together."""
         replayed = traced and self.rate is None and not self.sweep
         closed = self.concurrency is not None or not (self.sweep or traced or self.rate is not None)
         self._check(closed=closed, replayed=replayed and not closed)
         ends = self.requests is not None or self.duration is not None or self.sweep
-        return Load(
+        return LoadPattern(
             users=(self.concurrency or 1) if closed else None,
             arrivals="trace" if replayed else self.arrival,
             rate=1.0 if self.rate is None else self.rate,
@@ -169,11 +169,11 @@ class DataFlags:
         _asked("Prompts of random token ids below this instead of words: exact lengths, completions only."),
     ] = None
 
-    def data(self, seed: int, *, chat: bool) -> Data:
+    def data(self, seed: int, *, chat: bool) -> PromptDataset:
         """What is asked, of the chat route or of completions. Raises ValueError for options that do not go together."""
         self._check(chat=chat)
         path = self.trace or self.prompts
-        return Data(
+        return PromptDataset(
             kind="trace" if self.trace is not None else "file" if self.prompts is not None else "random",
             path="" if path is None else str(path),
             input=_INPUT if self.input is None else self.input,
@@ -186,7 +186,7 @@ class DataFlags:
             seed=seed,
         )
 
-    def fitted(self, data: Data, context: int | None) -> Data:
+    def fitted(self, data: PromptDataset, context: int | None) -> PromptDataset:
         """`data` with the lengths that nobody asked for made to fit a context, if they do not: half of what is left of
         it for a prompt, then half of the rest for an answer. Unchanged where nobody knows the context, and where
         what was asked for leaves nothing of it."""
@@ -267,10 +267,10 @@ class TargetFlags:
         ),
     ] = None
 
-    def target(self, url: str) -> Target:
+    def target(self, url: str) -> LoadTarget:
         """Where requests go. Raises ValueError."""
         key = api_key_of(self.api_key)
-        return Target(
+        return LoadTarget(
             base_of(url),
             self.model or "",
             self.endpoint,
@@ -281,7 +281,7 @@ class TargetFlags:
 
 
 @dataclass(frozen=True, slots=True)
-class OutputFlags:
+class BenchOutputFlags:
     """What is judged and written."""
 
     slo: Annotated[

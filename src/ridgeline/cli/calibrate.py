@@ -20,9 +20,9 @@ from ridgeline.insight.calibrate.calibration_run import SECONDS, OnProgress
 from ridgeline.insight.calibrate.calibration_run import calibrate as measure
 from ridgeline.insight.calibrate.roofs import peaks
 from ridgeline.insight.calibrate.timer import Timer
-from ridgeline.price.device import Host
+from ridgeline.price.device import HostTime
 from ridgeline.util.document import terminal_renderer
-from ridgeline.util.document.elements import Document, Facts, Row, Strip, Table, columns
+from ridgeline.util.document.elements import Document, DocumentTable, Facts, Strip, TableRow, columns
 from ridgeline.util.host import check_threads, cores
 
 _THREADS = "How many threads to calibrate; may be repeated. By default one, as small models use, and all cores."
@@ -118,7 +118,7 @@ def _products(c: Calibration) -> str:
     )
 
 
-def _between_ops(host: Host) -> str:
+def _between_ops(host: HostTime) -> str:
     step, asked, op, sequence, token, mib = (
         1e6 * seconds for seconds in (host.step, host.asked, host.op, host.sequence, host.token, host.byte * 2**20)
     )
@@ -128,17 +128,17 @@ def _between_ops(host: Host) -> str:
     return f"{each}; {asked:.0f} more a step that is not recorded, and {op:.1f} an op of it"
 
 
-def _curve(c: Calibration) -> Table:
+def _curve(c: Calibration) -> DocumentTable:
     """Bandwidth by working set."""
     fastest = max(stream.read for stream in c.streams)
     rows = (
         (f"{s.nbytes / 2**20:g} MiB", f"{s.read / 1e9:.1f}", f"{s.copy / 1e9:.1f}", Strip(0.0, s.read / fastest))
         for s in c.streams
     )
-    return Table(columns("working set", "read GB/s", "copy GB/s", "", words=(0, 3)), tuple(map(Row, rows)))
+    return DocumentTable(columns("working set", "read GB/s", "copy GB/s", "", words=(0, 3)), tuple(map(TableRow, rows)))
 
 
-def _classes(c: Calibration) -> Table:
+def _classes(c: Calibration) -> DocumentTable:
     """The constants of each class of kernels, and how well they fit."""
     heads = ("class", "launch us", "rec. us", "of peak", "of GB/s", "blend", "again", "steps", "median", "worst")
     rows = []
@@ -147,12 +147,12 @@ def _classes(c: Calibration) -> Table:
         launches = (f"{e.launch * 1e6:.1f}", "" if e.recorded is None else f"{e.recorded * 1e6:.1f}")
         constants = (*launches, f"{e.compute:.1%}", f"{e.memory:.1%}", f"{e.blend:g}", f"{e.again:g}")
         errors = (str(fitted.observations), f"{fitted.median_error:.1%}", f"{fitted.worst_error:+.0%}")
-        rows.append(Row((name, *constants, *errors)))
+        rows.append(TableRow((name, *constants, *errors)))
     notes = (
         "rec.: a launch in a step that is recorded",
         "median, worst: how far what is expected of a step is from what it took",
     )
-    return Table(columns(*heads), tuple(rows), notes, dense=True)
+    return DocumentTable(columns(*heads), tuple(rows), notes, dense=True)
 
 
 def _gb(rate: float) -> str:

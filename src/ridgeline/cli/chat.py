@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from ridgeline.cli import options
-from ridgeline.cli.chat_backend import Model, Partner, Piece, Server, Unreachable
+from ridgeline.cli.chat_backend import ChatBackend, ChatDelta, HttpChatBackend, LocalChatBackend, Unreachable
 from ridgeline.cli.console import clean, err, say
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import with_flags
@@ -59,24 +59,24 @@ def chat(
             if api_key is not None or served_model_name is not None:
                 raise ValueError("--api-key and --server-model are for a server's URL; leave them out")
             llm = engine.load(model)
-            partner = Model(model, llm, sampling.params(llm.loaded.defaults))
-        Chat(partner, system).run()
+            partner = LocalChatBackend(model, llm, sampling.params(llm.loaded.defaults))
+        ChatSession(partner, system).run()
     except Unreachable as error:
         say(f"ridgeline: {error}")
         raise typer.Exit(UNREACHABLE) from None
 
 
-def _server(url: str, sampling: SamplingFlags, engine: TextFlags, key: str | None, name: str | None) -> Partner:
+def _server(url: str, sampling: SamplingFlags, engine: TextFlags, key: str | None, name: str | None) -> ChatBackend:
     """A server as a partner. Raises ValueError for an option that is for an engine in this process."""
     for option, default in asdict(TextFlags()).items():
         if getattr(engine, option) != default:
             raise ValueError(f"--{option.replace('_', '-')} is for a model in this process; the server has its own")
     most = 256 if sampling.max_tokens is None else parse_tokens(sampling.max_tokens, "--max-tokens")
-    return Server(url, sampling.given() | {"max_tokens": most}, options.api_key_of(key), name)
+    return HttpChatBackend(url, sampling.given() | {"max_tokens": most}, options.api_key_of(key), name)
 
 
 @dataclass(slots=True)
-class Took:
+class ResponseTiming:
     """What an answer took, by the clock here."""
 
     began: float = field(default_factory=time.monotonic)
@@ -86,7 +86,7 @@ class Took:
     cached: int | None = None
     finish: str | None = None
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: ChatDelta) -> None:
         """Note what came. What a server does not count is counted by its pieces."""
         if piece.text or piece.reasoning:
             self.last = time.monotonic()
@@ -107,10 +107,10 @@ class Took:
         return f"TTFT {self.first - self.began:.3f} s{rate}, {self.tokens:,} tokens{cached}{ended}"
 
 
-class Chat:
+class ChatSession:
     """A conversation and its terminal."""
 
-    def __init__(self, partner: Partner, system: str | None) -> None:
+    def __init__(self, partner: ChatBackend, system: str | None) -> None:
         self.partner, self.system = partner, system
         self.history: list[dict[str, str]] = []
         self._terminal = sys.stdin.isatty()
@@ -176,7 +176,7 @@ class Chat:
         """A message and its answer. What was said of an answer that was interrupted stays in the conversation; a
         message that got none is taken back."""
         self.history.append({"role": "user", "content": text})
-        took, parts = Took(), list[str]()
+        took, parts = ResponseTiming(), list[str]()
         try:
             with self._interruptible() as interrupted, closing(self.partner.answer(self.messages)) as pieces:
                 for piece in pieces:
@@ -197,7 +197,7 @@ class Chat:
             self.history.pop()
         say(took.line(), style="dim")
 
-    def _show(self, piece: Piece) -> None:
+    def _show(self, piece: ChatDelta) -> None:
         """Thoughts are dim, and on stderr: they are no part of the answer."""
         if piece.reasoning:
             err.print(printable(piece.reasoning), end="", style="dim", markup=False)

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from urllib.parse import SplitResult, urlsplit
 
 from ridgeline.engine import LLM, SamplingParams
-from ridgeline.engine.request import Finish
-from ridgeline.insight.bench.sse_parser import EventStream
+from ridgeline.engine.request import FinishReason
+from ridgeline.insight.bench.sse_parser import EventStreamParser
 
 Messages = Sequence[Mapping[str, str]]
 _SECONDS = 600.0  # that a server may be silent
@@ -19,7 +19,7 @@ _MAX_BODY, _PIECE = 1 << 20, 1 << 16  # bytes: of an answer that is no stream, a
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ChatDelta:
     """What came of an answer. tokens: of it so far. cached: of its prompt, found in KV memory. None where it is not
     said. finish: why it ended."""
 
@@ -34,17 +34,17 @@ class Unreachable(Exception):
     """There is no server, or it is gone; says where."""
 
 
-class Partner(Protocol):
+class ChatBackend(Protocol):
     """Who answers. raises: whether an interrupt may break off what it waits for."""
 
     name: str
     raises: bool
 
-    def answer(self, messages: Messages) -> Generator[Piece, None, None]:
+    def answer(self, messages: Messages) -> Generator[ChatDelta, None, None]:
         """An answer as it comes; leaving the loop ends it. Raises ValueError in one line where there is none."""
 
 
-class Model:
+class LocalChatBackend:
     """A model in this process. A step is not broken off in its middle: an interrupt ends the loop between two."""
 
     raises = False
@@ -58,18 +58,18 @@ class Model:
             )
         self.name, self._llm, self._params = name, llm, params
 
-    def answer(self, messages: Messages) -> Generator[Piece, None, None]:
+    def answer(self, messages: Messages) -> Generator[ChatDelta, None, None]:
         """As Partner."""
         ids, tokens = self._llm.encode_chat(messages), 0
         with closing(self._llm.stream(ids, self._params)) as events:
             for event in events:
-                if event.finish is Finish.ERROR:
+                if event.finish is FinishReason.ERROR:
                     raise ValueError(f"the request failed: {event.error}")
                 tokens = tokens + (event.token is not None) if event.output_tokens is None else event.output_tokens
-                yield Piece(event.text, event.reasoning, tokens, event.cached, event.finish)
+                yield ChatDelta(event.text, event.reasoning, tokens, event.cached, event.finish)
 
 
-class Server:
+class HttpChatBackend:
     """A server at a URL like http://127.0.0.1:8000 or with /v1. model: by default the first that it has."""
 
     raises = True
@@ -82,7 +82,7 @@ class Server:
         self._headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
         self.name = model or self._first_model()
 
-    def answer(self, messages: Messages) -> Generator[Piece, None, None]:
+    def answer(self, messages: Messages) -> Generator[ChatDelta, None, None]:
         """As Partner."""
         asked = {"model": self.name, "messages": list(messages), "stream": True}
         body = json.dumps({**asked, "stream_options": {"include_usage": True}, **self._fields})
@@ -125,7 +125,7 @@ class Server:
 
     def _frames(self, response: http.client.HTTPResponse) -> Iterator[Mapping[str, Any]]:
         """The data of server-sent events, to the last. Raises Unreachable where the stream breaks off."""
-        events = EventStream()
+        events = EventStreamParser()
         try:
             while piece := response.read1(_PIECE):
                 for data in events.feed(piece):
@@ -158,11 +158,11 @@ def _address(url: str) -> SplitResult:
     return parts
 
 
-def _piece(frame: Mapping[str, Any]) -> Piece:
+def _piece(frame: Mapping[str, Any]) -> ChatDelta:
     """What a chunk says; one without choices has the usage."""
     choices, usage = frame.get("choices") or [{}], frame.get("usage") or {}
     delta = choices[0].get("delta") or {}
-    return Piece(
+    return ChatDelta(
         delta.get("content") or "",
         delta.get("reasoning_content") or delta.get("reasoning") or "",
         usage.get("completion_tokens"),

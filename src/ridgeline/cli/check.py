@@ -9,7 +9,7 @@ import typer
 from ridgeline.cli import options
 from ridgeline.cli.console import loading_bar, one_line, say
 from ridgeline.cli.process_setup import FAILED
-from ridgeline.insight.check import Report, check_model
+from ridgeline.insight.check import CheckReport, check_model
 
 _MODEL = "A checkpoint folder, a GGUF file, a built-in model, or an id in the Hugging Face cache."
 
@@ -37,7 +37,7 @@ def check(
     return 0 if report.sound else FAILED
 
 
-def _print(report: Report) -> None:
+def _print(report: CheckReport) -> None:
     for note in report.notes:
         say(f"{note.part}: {note.problem}", style="dim")
     if report.sound:

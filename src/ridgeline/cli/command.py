@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ridgeline.cli.aliases import Spellings, long_name, respelt
+from ridgeline.cli.aliases import OptionNames, long_name, respelt
 from ridgeline.cli.config import ConfigFile, print_config, read_config_file
 from ridgeline.cli.examples import EXAMPLES
 from ridgeline.cli.help import PlainCommand
@@ -27,7 +27,7 @@ class Command(PlainCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As the library does, with every option under our own name and defaults from the file."""
-        spellings = Spellings(self.params)  # type: ignore[arg-type]
+        spellings = OptionNames(self.params)  # type: ignore[arg-type]
         try:
             args = respelt(args, spellings)
             path = _config_path(args)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ridgeline.cli.aliases import Spellings
+from ridgeline.cli.aliases import OptionNames
 
 Words = Mapping[str, Sequence[str]]
 """What may follow a command: names of commands and options. The command line itself is ""."""
@@ -57,7 +57,7 @@ def _whole() -> Any:
 
 def words_of(group: Any, name: str = "") -> Words:
     """The words of a command group and of all commands below it, by their names."""
-    options = Spellings(group.params).names()
+    options = OptionNames(group.params).names()
     if not hasattr(group, "commands"):
         return {name: sorted(set(options))}
     words: dict[str, Sequence[str]] = {name: [*sorted(group.commands), *sorted(set(options))]}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ridgeline.cli.aliases import Parameter, Spellings, long_name
+from ridgeline.cli.aliases import OptionNames, Parameter, long_name
 from ridgeline.util.untrusted import read_toml
 
 SECRETS = ("api_key",)
@@ -28,7 +28,9 @@ class ConfigFile:
     keys: Mapping[str, str]
 
 
-def read_config_file(path: Path, command: Sequence[str], commands: Container[str], spellings: Spellings) -> ConfigFile:
+def read_config_file(
+    path: Path, command: Sequence[str], commands: Container[str], spellings: OptionNames
+) -> ConfigFile:
     """The file for a command. command: its name, in parts where it is a group's. commands: all names that a table may
     have.
 
@@ -59,7 +61,7 @@ def _entries(
         yield from _entries(deeper, command[1:])
 
 
-def _parameter(key: str, value: Any, spellings: Spellings) -> tuple[str, Any] | None:
+def _parameter(key: str, value: Any, spellings: OptionNames) -> tuple[str, Any] | None:
     """The name of the parameter that a key stands for, and its value; None for an alias that asks for what is so."""
     name = key if key in spellings.by_name else "--" + key.replace("_", "-")
     if name == "--config":

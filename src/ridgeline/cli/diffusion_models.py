@@ -1,7 +1,7 @@
 """Which models `ridgeline image` and `ridgeline video` take, and offer to who names one that is not there."""
 
 from ridgeline.cli.image_files import PICTURES, Medium, clips
-from ridgeline.core.checkpoint import Source, open_source
+from ridgeline.core.checkpoint import ModelSource, open_source
 from ridgeline.core.checkpoint.hub_cache import cached_ids, hub_cache
 from ridgeline.core.checkpoint.source import UnknownModel, builtin_names, did_you_mean
 from ridgeline.core.models import ModelRefused
@@ -9,7 +9,7 @@ from ridgeline.media.diffusion.pipeline_class import check_parts, pipeline_class
 from ridgeline.media.images.image_generator import draws_tokens
 
 
-def open_drawing(model: str, medium: Medium) -> Source:
+def open_drawing(model: str, medium: Medium) -> ModelSource:
     """As `open_source`; who names a model that is not there is offered those that draw this. Raises ModelRefused."""
     try:
         return open_source(model)
@@ -22,14 +22,14 @@ def open_drawing(model: str, medium: Medium) -> Source:
         ) from None
 
 
-def check_medium(source: Source, medium: Medium) -> None:
+def check_medium(source: ModelSource, medium: Medium) -> None:
     """Refuse, before it is loaded, a pipeline of what another command draws. Raises ValueError."""
     other = _drawn_by(source)
     if other.command != medium.command:
         raise ValueError(f"{source.name} draws {other.noun}s: ridgeline {other.command} takes it")
 
 
-def _drawn_by(source: Source) -> Medium:
+def _drawn_by(source: ModelSource) -> Medium:
     """What a pipeline draws. Raises ModelRefused for what is none."""
     return clips(1.0) if pipeline_class_of(source).frames > 1 else PICTURES
 

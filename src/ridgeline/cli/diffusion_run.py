@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ridgeline.cli.console import counting_bar, loading_bar, say
 from ridgeline.cli.diffusion_models import check_medium, open_drawing
-from ridgeline.cli.diffusion_settings import DrawingSettings, denoiser_dtype
-from ridgeline.cli.image_files import DrawnFile, check_files, numbered
+from ridgeline.cli.diffusion_settings import DiffusionSettings, denoiser_dtype
+from ridgeline.cli.image_files import MediaFile, check_files, numbered
 from ridgeline.cli.image_forecast import measured_lines, plan_lines, request_json, skipped_line
 from ridgeline.cli.interrupt import interruptible
 from ridgeline.cli.options import device_at, device_named
@@ -24,14 +24,14 @@ from ridgeline.cli.text_request import read_prompt
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.engine.placement import await_card
-from ridgeline.insight.trace.interference import Meanwhile
-from ridgeline.media.diffusion.cfg_parallel import Pair, check_divides
+from ridgeline.insight.trace.interference import Interference
+from ridgeline.media.diffusion.cfg_parallel import CFGParallelPair, check_divides
 from ridgeline.media.diffusion.cfg_parallel_process import second_process
 from ridgeline.media.diffusion.decoding import preview
-from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest
 from ridgeline.media.diffusion.forecast import STAGES, Forecast, Forecaster
 from ridgeline.media.diffusion.noise import check_draws
-from ridgeline.media.diffusion.pipeline import Pipeline, Step, compile_blocks
+from ridgeline.media.diffusion.pipeline import DenoiseOutput, Pipeline, compile_blocks
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from ridgeline.util.document.humanize import say_seconds
 
@@ -40,7 +40,7 @@ def draw(
     model: str,
     prompt: str | None,
     request: DiffusionRequest,
-    settings: DrawingSettings,
+    settings: DiffusionSettings,
     dtype: str | None,
     threads: int | None,
 ) -> None:
@@ -63,7 +63,7 @@ def draw(
 
 
 def _draw(
-    pipeline: Pipeline, model: str, request: DiffusionRequest, settings: DrawingSettings, dtype: torch.dtype | None
+    pipeline: Pipeline, model: str, request: DiffusionRequest, settings: DiffusionSettings, dtype: torch.dtype | None
 ) -> None:
     """Draw a request's pictures or clips into files. model, dtype: as it was loaded. Raises ValueError."""
     device = device_at(settings.place)
@@ -82,7 +82,7 @@ def _draw(
     for line in plan_lines(pipeline, plan, forecast, tiling, apart=settings.cfg_parallel):
         say(line)
     files = [medium.make(path, pipeline.parameters(plan, image)) for image, path in enumerate(paths)]
-    drawing = _Drawing(pipeline, model, plan, settings, tiling, files)
+    drawing = _DiffusionRun(pipeline, model, plan, settings, tiling, files)
     if settings.cfg_parallel:
         with _halved_threads() as threads, second_process(model, dtype, threads, plan) as pair:
             drawing.run(pair)
@@ -99,7 +99,7 @@ def _draw(
         print(json.dumps({**told, **own}))
 
 
-def _apart(pipeline: Pipeline, plan: Plan, forecast: Forecast) -> Forecast:
+def _apart(pipeline: Pipeline, plan: DiffusionPlan, forecast: Forecast) -> Forecast:
     """The same on two processes, each with half of the threads."""
     with _halved_threads() as threads:
         half = Forecaster(pipeline, device_named("this", threads))
@@ -117,7 +117,7 @@ def _halved_threads() -> Iterator[int]:
         torch.set_num_threads(before)
 
 
-class _Drawing:
+class _DiffusionRun:
     """A plan under way. measured: seconds of each stage so far. skipped: passes that ran the first block alone.
     compiling: seconds that blocks were compiled for; None where they are not. meanwhile: what else happened, where this
     thread did not wait for another process."""
@@ -126,20 +126,20 @@ class _Drawing:
         self,
         pipeline: Pipeline,
         model: str,
-        plan: Plan,
-        settings: DrawingSettings,
+        plan: DiffusionPlan,
+        settings: DiffusionSettings,
         tiling: Tiling | None,
-        files: Sequence[DrawnFile],
+        files: Sequence[MediaFile],
     ) -> None:
         self._pipeline, self._model, self._plan, self._settings = pipeline, model, plan, settings
         self._tiling, self._files = tiling, files
         self.measured, self.skipped = dict.fromkeys(STAGES, 0.0), 0
         self.compiling: float | None = None
-        self.meanwhile = Meanwhile()
+        self.meanwhile = Interference()
         self._written: list[Path] = []
         self._previewed = 0  # the step that files of the group under way show; 0 for none
 
-    def run(self, pair: Pair | None = None) -> None:
+    def run(self, pair: CFGParallelPair | None = None) -> None:
         """All of it. pair: as of `Pipeline.denoise`. Raises typer.Exit where somebody has stopped it."""
         with self._clock("encode"):
             texts = self._pipeline.encode(self._plan)
@@ -161,11 +161,11 @@ class _Drawing:
                 if interrupt.asked and done < self._plan.steps:
                     self._stop(step, done)
 
-    def _next(self, steps: Iterator[Step]) -> Step | None:
+    def _next(self, steps: Iterator[DenoiseOutput]) -> DenoiseOutput | None:
         with self._clock("denoise"):
             return next(steps, None)
 
-    def _finish(self, step: Step) -> None:
+    def _finish(self, step: DenoiseOutput) -> None:
         """Save the latents of a group, then decode and write its pictures, then let go of the latents."""
         self._previewed = 0
         files = [self._files[image] for image in step.images]
@@ -193,7 +193,7 @@ class _Drawing:
                 return
             yield part
 
-    def _preview(self, step: Step) -> None:
+    def _preview(self, step: DenoiseOutput) -> None:
         """Where one is due, write what the pictures of a group would become."""
         if self._settings.preview and step.number % self._settings.preview == 0:
             assert isinstance(self._pipeline.autoencoder, AutoencoderKL), "clips have no previews"
@@ -202,7 +202,7 @@ class _Drawing:
                 self._files[image].write([each], preview=f"step {step.number} of {step.of}")
             self._previewed = step.number
 
-    def _stop(self, step: Step, done: int) -> None:
+    def _stop(self, step: DenoiseOutput, done: int) -> None:
         """Say what there is, in a line, and end."""
         said = [f"{_listed(self._written)} {'are' if len(self._written) > 1 else 'is'} drawn"] if self._written else []
         if not step.last:
@@ -218,7 +218,7 @@ class _Drawing:
         say(f"stopped after step {done} of {self._plan.steps}; {'; '.join(said)}")
         raise typer.Exit(INTERRUPTED)
 
-    def _how(self, file: DrawnFile) -> str:
+    def _how(self, file: MediaFile) -> str:
         return f"ridgeline {self._settings.medium.command} {self._model} --latents {file.latents}"
 
     @contextmanager

@@ -10,10 +10,10 @@ from ridgeline.cli.image_files import PICTURES, Medium
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.core.ops.number_formats import BF16, FP32
-from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.engine.placement import device_named
 from ridgeline.media.diffusion.decoding import choose_tiling, tiles_of
-from ridgeline.media.diffusion.video_autoencoder import ClipAutoencoder
+from ridgeline.media.diffusion.video_autoencoder import VideoAutoencoder
 from ridgeline.util.host import available_memory, total_memory
 
 AUTO, OFF = "auto", "off"
@@ -31,7 +31,7 @@ def denoiser_dtype(name: str | None) -> torch.dtype | None:
 
 
 @dataclass(frozen=True, slots=True)
-class DrawingSettings:
+class DiffusionSettings:
     """How pictures or clips are drawn, decoded, shown and written.
 
     Args:
@@ -76,13 +76,13 @@ class DrawingSettings:
         """Where pictures are drawn. Raises ValueError."""
         return device_named(self.device)
 
-    def tiling(self, autoencoder: AutoencoderKL | ClipAutoencoder, latents: Sequence[int]) -> Tiling | None:
+    def tiling(self, autoencoder: AutoencoderKL | VideoAutoencoder, latents: Sequence[int]) -> Tiling | None:
         """How latents of this shape are decoded: None for whole, as a clip's are, frame by frame. Raises ValueError
         where there is no memory for any way."""
         if self.tile == OFF:
             return None
         assert isinstance(autoencoder, AutoencoderKL), "clips are not decoded in tiles"
-        grid = Grid(1, *latents[-2:])
+        grid = PixelGrid(1, *latents[-2:])
         return choose_tiling(autoencoder, grid, _free(self.place)) if self.tile == AUTO else tiles_of(int(self.tile))
 
 

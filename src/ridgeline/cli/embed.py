@@ -10,7 +10,7 @@ import typer
 from ridgeline.cli import options
 from ridgeline.cli.console import loading_bar, read_text, say, say_warnings
 from ridgeline.cli.options import parse_tokens
-from ridgeline.engine.embedding_llm import Embeddings, Vector, similarity
+from ridgeline.engine.embedding_llm import EmbeddingLLM, Vector, similarity
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.util.document.printable import printable
@@ -53,7 +53,7 @@ def embed(
     limits = Limits(tokens=parse_tokens(max_batch_tokens, "--max-batch-tokens"))
     settings = EngineSettings(limits=limits, weights=weights, kv=kv, device=device)
     with loading_bar(model) as progress:
-        embedder = Embeddings(model, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
+        embedder = EmbeddingLLM(model, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
     say_warnings(embedder.loaded.warnings)
     started = time.perf_counter()
     if embedder.info.labels:
@@ -90,7 +90,7 @@ def _read(texts: list[str], file: Path | None) -> list[str]:
 
 
 def _vectors(
-    embedder: Embeddings, texts: list[str], *, search: bool, prompt: str | None, dimensions: int | None
+    embedder: EmbeddingLLM, texts: list[str], *, search: bool, prompt: str | None, dimensions: int | None
 ) -> list[Vector]:
     if not search:
         return embedder.embed(texts, prompt, dimensions=dimensions)
@@ -139,7 +139,7 @@ def _shown(text: str) -> str:
     return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 3]}..."
 
 
-def _say_speed(embedder: Embeddings, texts: int, seconds: float) -> None:
+def _say_speed(embedder: EmbeddingLLM, texts: int, seconds: float) -> None:
     """What it took, weights not counted."""
     stats = embedder.engine.stats
     say(

@@ -12,8 +12,8 @@ from ridgeline.cli.options import parse_bytes, parse_tokens
 from ridgeline.core.text.reasoning import BY_PARSER
 
 if TYPE_CHECKING:
-    from ridgeline.core.checkpoint import Source
-    from ridgeline.core.ops.number_formats import Format
+    from ridgeline.core.checkpoint import ModelSource
+    from ridgeline.core.ops.number_formats import NumberFormat
     from ridgeline.engine import LLM, EngineSettings
     from ridgeline.engine.speculation.config import Speculation
     from ridgeline.price.device import Device
@@ -39,7 +39,7 @@ class EngineFlags:
     enforce_eager: options.Eager = False
     tensor_parallel: options.TensorParallel = 1
 
-    def settings(self, model: "Source | str", **more: Any) -> "EngineSettings":
+    def settings(self, model: "ModelSource | str", **more: Any) -> "EngineSettings":
         """What the engine is told for a model; `more` fields of it. Raises ValueError, also for a format that the model
         is not stored in."""
         from ridgeline.core.checkpoint.source import as_source
@@ -69,7 +69,7 @@ class EngineFlags:
             **more,
         )
 
-    def load(self, model: "Source | str", **more: Any) -> "LLM":
+    def load(self, model: "ModelSource | str", **more: Any) -> "LLM":
         """The model in an engine, with a bar on stderr while its weights load; `more` as of `settings`."""
         from ridgeline.core.checkpoint.source import as_source
         from ridgeline.engine import LLM
@@ -83,18 +83,18 @@ class EngineFlags:
 
 
 @dataclass(frozen=True, slots=True)
-class GuessingFlags(EngineFlags):
+class SpeculationFlags(EngineFlags):
     """The same, and those of speculation, where what is generated can be guessed."""
 
     speculate: options.Speculate = None
     speculate_tokens: options.SpeculateTokens = None
     speculative_config: options.SpeculativeConfig = None
 
-    def settings(self, model: "Source | str", **more: Any) -> "EngineSettings":
+    def settings(self, model: "ModelSource | str", **more: Any) -> "EngineSettings":
         """As EngineFlags.settings."""
         return EngineFlags.settings(self, model, speculation=self._speculation(), **more)
 
-    def load(self, model: "Source | str", **more: Any) -> "LLM":
+    def load(self, model: "ModelSource | str", **more: Any) -> "LLM":
         """As EngineFlags.load."""
         return predicted(EngineFlags.load(self, model, **more))
 
@@ -133,16 +133,16 @@ def predicted(llm: "LLM") -> "LLM":
 
 
 @dataclass(frozen=True, slots=True)
-class TextFlags(GuessingFlags):
+class TextFlags(SpeculationFlags):
     """The same, and those of commands whose prompts are texts."""
 
     prefix_cache: options.PrefixCache = None
     chat_template: options.ChatTemplate = None
     reasoning_parser: options.ReasoningParser = None
 
-    def settings(self, model: "Source | str", **more: Any) -> "EngineSettings":
+    def settings(self, model: "ModelSource | str", **more: Any) -> "EngineSettings":
         """As EngineFlags.settings."""
-        return GuessingFlags.settings(
+        return SpeculationFlags.settings(
             self,
             model,
             prefix_cache=self.prefix_cache is not False,
@@ -151,8 +151,8 @@ class TextFlags(GuessingFlags):
             **more,
         )
 
-    def load(self, model: "Source | str", **more: Any) -> "LLM":
-        """As GuessingFlags.load, by `load` of request.py."""
+    def load(self, model: "ModelSource | str", **more: Any) -> "LLM":
+        """As SpeculationFlags.load, by `load` of request.py."""
         from ridgeline.cli.text_request import load
         from ridgeline.core.checkpoint.source import as_source
 
@@ -170,7 +170,7 @@ def _reasoning_tags(parser: str | None) -> tuple[str, ...] | None:
     return None if parser is None else BY_PARSER[parser]
 
 
-def _check_format(option: str, asked: str, stored: "Format", why: str) -> None:
+def _check_format(option: str, asked: str, stored: "NumberFormat", why: str) -> None:
     """Refuse a number format that is not the model's own."""
     if asked != "auto" and not stored.is_called(asked):
         raise ValueError(f"{option} is {asked!r}; {why}: give auto")

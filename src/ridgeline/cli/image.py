@@ -10,7 +10,7 @@ from ridgeline.cli import options
 from ridgeline.cli.console import silence
 from ridgeline.cli.diffusion_models import open_drawing
 from ridgeline.cli.diffusion_run import draw
-from ridgeline.cli.diffusion_settings import AUTO, DrawingSettings
+from ridgeline.cli.diffusion_settings import AUTO, DiffusionSettings
 from ridgeline.cli.image_files import PICTURES
 from ridgeline.cli.image_latents import decode_saved, refuse_drawn
 from ridgeline.cli.image_tokens import draw_tokens, refuse
@@ -56,7 +56,7 @@ def image(
     What a picture was drawn from is kept in its file. Latents are on the disk before they are decoded. Ctrl-C stops
     between two steps and says what there is; twice, it stops at once.
     """
-    settings = DrawingSettings(
+    settings = DiffusionSettings(
         output, force, tile, keep_latents, every, cfg_parallel, compiled, as_json=as_json, device=device
     )
     wanted = None if size is None else Size.parse(size)

@@ -16,7 +16,7 @@ from ridgeline.util.files import check_new, check_writable, whole_file, write_wh
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnFile(ABC):
+class MediaFile(ABC):
     """One picture's or one clip's file and, until it is decoded, its latents'. parameters: what it is drawn from."""
 
     path: Path
@@ -36,23 +36,23 @@ class DrawnFile(ABC):
         """Write it. parts: its pixels, as `decode_parts` gives them. more: what else is said of it."""
 
 
-class PictureFile(DrawnFile):
+class ImageFile(MediaFile):
     """One picture's."""
 
     def write(self, parts: Iterable[Tensor], **more: Any) -> None:
-        """As DrawnFile.write, of one part."""
+        """As MediaFile.write, of one part."""
         (pixels,) = parts
         write_whole(self.path, encode_picture(pixels, format_of(self.path), {**self.parameters, **more}))
 
 
 @dataclass(frozen=True, slots=True)
-class ClipFile(DrawnFile):
+class VideoFile(MediaFile):
     """One clip's, of so many frames a second; a name without a suffix is a folder of its frames."""
 
     fps: float
 
     def write(self, parts: Iterable[Tensor], **more: Any) -> None:
-        """As DrawnFile.write, frame by frame as the parts come."""
+        """As MediaFile.write, frame by frame as the parts come."""
         parameters, format_ = {**self.parameters, "fps": self.fps, **more}, format_of_clip(self.path)
         if format_:
             with whole_file(self.path) as file:
@@ -74,17 +74,17 @@ class Medium:
     command: str
     noun: str
     suffix: str
-    make: Callable[[Path, Mapping[str, Any]], DrawnFile]
+    make: Callable[[Path, Mapping[str, Any]], MediaFile]
     check: Callable[[Path], object]
 
 
-PICTURES = Medium("image", "picture", ".png", PictureFile, format_of)
+PICTURES = Medium("image", "picture", ".png", ImageFile, format_of)
 
 
 def clips(fps: float) -> Medium:
     """Clips of so many frames a second. Raises ValueError for a number that cannot be."""
     check_fps(fps)
-    return Medium("video", "clip", ".mp4", partial(ClipFile, fps=fps), format_of_clip)
+    return Medium("video", "clip", ".mp4", partial(VideoFile, fps=fps), format_of_clip)
 
 
 def numbered(output: Path, count: int) -> list[Path]:

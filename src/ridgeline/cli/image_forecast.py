@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ridgeline.core.models.common.tiling import Tiling
-from ridgeline.insight.trace.interference import Meanwhile, calibration, reasons
-from ridgeline.media.diffusion.diffusion_request import Plan
+from ridgeline.insight.trace.interference import Interference, calibration, reasons
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan
 from ridgeline.media.diffusion.forecast import STAGES, Forecast
 from ridgeline.media.diffusion.pipeline import Pipeline
-from ridgeline.media.diffusion.pipeline_price import Memory
+from ridgeline.media.diffusion.pipeline_price import PipelineMemory
 from ridgeline.price.device import Device
 from ridgeline.util.document.humanize import gib, say_difference, say_gib, say_seconds
 
@@ -16,7 +16,7 @@ _TEXTS = ("prompt", "negative prompt")
 
 
 def plan_lines(
-    pipeline: Pipeline, plan: Plan, forecast: Forecast, tiling: Tiling | None, *, apart: bool = False
+    pipeline: Pipeline, plan: DiffusionPlan, forecast: Forecast, tiling: Tiling | None, *, apart: bool = False
 ) -> Iterator[str]:
     """What a request comes to, in lines: sizes, passes, memory, seconds. apart: whether two processes share steps."""
     channels, *sides = plan.geometry.latents
@@ -39,17 +39,17 @@ def plan_lines(
     yield f"predicted: {stages} ({say_seconds(each)} a step) on {said_device(forecast.device)}"
 
 
-def _moves(plan: Plan) -> bool:
+def _moves(plan: DiffusionPlan) -> bool:
     """Whether clips are drawn."""
     return plan.geometry.layout.clips
 
 
-def _noun(plan: Plan) -> str:
+def _noun(plan: DiffusionPlan) -> str:
     """What is drawn."""
     return "clip" if _moves(plan) else "picture"
 
 
-def _decode(memory: Memory, tiling: Tiling | None) -> str:
+def _decode(memory: PipelineMemory, tiling: Tiling | None) -> str:
     """What the decode of a picture takes, and would otherwise, where that differs."""
     cut = f"in tiles of {tiling.size} latents" if tiling is not None else "whole"
     others = {"whole": memory.whole, f"in tiles of {Tiling().size}": memory.tiled}
@@ -57,7 +57,7 @@ def _decode(memory: Memory, tiling: Tiling | None) -> str:
     return f"decode {_size(memory.decode)} {cut}" + (f"; it would be {would}" if would else "")
 
 
-def _pictures(plan: Plan) -> str:
+def _pictures(plan: DiffusionPlan) -> str:
     """Sizes and seeds."""
     images, noun = plan.request.images, _noun(plan)
     each = f"{plan.geometry.frames} frames of {plan.geometry.size}" if _moves(plan) else str(plan.geometry.size)
@@ -66,7 +66,7 @@ def _pictures(plan: Plan) -> str:
     return f"{images} {noun}s of {each} pixels, seeds {plan.seed} to {plan.seed + images - 1}"
 
 
-def _steps(plan: Plan) -> str:
+def _steps(plan: DiffusionPlan) -> str:
     """How many passes there are, and why."""
     steps, guidance = plan.schedule.steps, plan.guidance
     if guidance.negative is not None:
@@ -77,7 +77,7 @@ def _steps(plan: Plan) -> str:
     return f"{steps} steps = {plan.passes} passes a {_noun(plan)}: guidance{embedded or ' off'}"
 
 
-def _together(plan: Plan, apart: bool) -> str:
+def _together(plan: DiffusionPlan, apart: bool) -> str:
     """Which of them share a call. apart: as of `plan_lines`."""
     side_by_side = plan.batching.pictures
     words = [f"{side_by_side} {_noun(plan)}s side by side"] if side_by_side > 1 else []
@@ -95,7 +95,7 @@ def said_device(device: Device) -> str:
 
 
 def measured_lines(
-    predicted: Mapping[str, float], measured: Mapping[str, float], device: Device, meanwhile: Meanwhile
+    predicted: Mapping[str, float], measured: Mapping[str, float], device: Device, meanwhile: Interference
 ) -> Iterator[str]:
     """Seconds predicted beside measured, by stage and in all; and why they are far apart, where they are."""
     yield f"{'':10}{'predicted':>12}{'measured':>12}"
@@ -107,14 +107,14 @@ def measured_lines(
     yield from reasons(device, *rows["all"], meanwhile)
 
 
-def skipped_line(plan: Plan, skipped: int) -> str:
+def skipped_line(plan: DiffusionPlan, skipped: int) -> str:
     """What a step cache came to."""
     passes = plan.passes * plan.request.images
     return f"step cache {plan.request.step_cache:g}: {skipped} of {passes} passes skipped all but their first block"
 
 
 def request_json(
-    pipeline: Pipeline, plan: Plan, forecast: Forecast, measured: Mapping[str, float], skipped: int
+    pipeline: Pipeline, plan: DiffusionPlan, forecast: Forecast, measured: Mapping[str, float], skipped: int
 ) -> dict[str, Any]:
     """The same as data."""
     memory = forecast.memory

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ridgeline.cli.diffusion_models import check_medium, open_drawing
-from ridgeline.cli.diffusion_settings import DrawingSettings
+from ridgeline.cli.diffusion_settings import DiffusionSettings
 from ridgeline.cli.image_files import PICTURES, check_drawn, numbered
 from ridgeline.media.diffusion.decoding import decode_parts
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
@@ -13,7 +13,7 @@ from ridgeline.media.diffusion.pipeline_loader import load_vae
 from ridgeline.media.diffusion.saved_latents import drawn_path, read_latents
 
 
-def refuse_drawn(given: Mapping[str, object], request: DiffusionRequest, settings: DrawingSettings) -> None:
+def refuse_drawn(given: Mapping[str, object], request: DiffusionRequest, settings: DiffusionSettings) -> None:
     """Refuse, where latents are only decoded, what is for what is drawn. given: options by name, None for none. Raises
     ValueError."""
     drawn = {
@@ -35,7 +35,7 @@ def refuse_drawn(given: Mapping[str, object], request: DiffusionRequest, setting
         raise ValueError(f"{stated[0]} is for what is drawn; with --latents nothing is: leave it out")
 
 
-def decode_saved(model: str, latents: Sequence[Path], settings: DrawingSettings, threads: int | None) -> None:
+def decode_saved(model: str, latents: Sequence[Path], settings: DiffusionSettings, threads: int | None) -> None:
     """Decode files of latents into pictures or clips; the latents stay. Raises ValueError, before anything is decoded
     for files that hold none."""
     given, medium = [read_latents(path) for path in latents], settings.medium

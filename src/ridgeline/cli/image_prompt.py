@@ -6,12 +6,12 @@ from pathlib import Path
 
 from PIL import Image
 
-from ridgeline.core.checkpoint import Source
+from ridgeline.core.checkpoint import ModelSource
 from ridgeline.core.models import family_of
 from ridgeline.core.models.common.model import PlacedRows
 from ridgeline.core.models.registry import VISION
 from ridgeline.engine import LLM
-from ridgeline.engine.encoder_features import Features
+from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.media.images.preprocess import Preprocessing, read_picture, read_preprocessing
 from ridgeline.media.images.prompt import ImageTokens, before, with_images
 
@@ -25,7 +25,7 @@ class ImagePrompt:
     preprocessing: Preprocessing
 
     @classmethod
-    def read(cls, source: Source, paths: Sequence[Path]) -> "ImagePrompt":
+    def read(cls, source: ModelSource, paths: Sequence[Path]) -> "ImagePrompt":
         """Open the files, before a model is loaded. Raises ValueError for what is no image, and for a model that reads
         none."""
         if family_of(source.config) not in VISION:
@@ -50,7 +50,7 @@ class ImagePrompt:
             ids = llm.encode_chat([*messages, {"role": "user", "content": with_images(text, count)}])
         return tokens.placed(ids, self._rows(llm), count)
 
-    def features(self, llm: LLM) -> Features:
+    def features(self, llm: LLM) -> EncoderFeatures:
         """What the tower reads."""
         return self.preprocessing.patches(self.images, self._rows(llm))
 

@@ -10,21 +10,21 @@ import torch
 import typer
 
 from ridgeline.cli.console import counting_bar, loading_bar, say
-from ridgeline.cli.diffusion_settings import DrawingSettings
-from ridgeline.cli.image_files import PICTURES, PictureFile, check_drawn, numbered
+from ridgeline.cli.diffusion_settings import DiffusionSettings
+from ridgeline.cli.image_files import PICTURES, ImageFile, check_drawn, numbered
 from ridgeline.cli.image_forecast import measured_lines, said_device
 from ridgeline.cli.interrupt import interruptible
 from ridgeline.cli.options import device_at
 from ridgeline.cli.process_setup import INTERRUPTED
-from ridgeline.core.checkpoint import Source
+from ridgeline.core.checkpoint import ModelSource
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.insight.trace.interference import Meanwhile
-from ridgeline.media.images.image_generator import STAGES, TokenDrawer, TokenForecast, TokenPlan, load_drawer
+from ridgeline.insight.trace.interference import Interference
+from ridgeline.media.images.image_generator import STAGES, TokenForecast, TokenImageGenerator, TokenPlan, load_drawer
 from ridgeline.util.document.humanize import say_seconds, three
 from ridgeline.util.host import threads_for
 
 
-def refuse(source: Source, given: Mapping[str, object]) -> None:
+def refuse(source: ModelSource, given: Mapping[str, object]) -> None:
     """Refuse what only denoisers have. given: by the option's name, None or False where it was not. Raises
     ValueError."""
     for name, value in given.items():
@@ -36,11 +36,11 @@ def refuse(source: Source, given: Mapping[str, object]) -> None:
 
 
 def draw_tokens(
-    source: Source,
+    source: ModelSource,
     prompt: str,
     images: int,
     seed: int | None,
-    settings: DrawingSettings,
+    settings: DiffusionSettings,
     threads: int | None,
 ) -> None:
     """Draw pictures of a prompt into files. settings: of them the file, --force, --json and the device. Raises
@@ -58,7 +58,7 @@ def draw_tokens(
     forecast = drawer.forecast(plan, device_at(settings.place))
     for line in plan_lines(source, drawer, plan, forecast):
         say(line)
-    meanwhile = Meanwhile()
+    meanwhile = Interference()
     measured = _draw(drawer, plan, _files(source, prompt, plan, paths), meanwhile, as_json=as_json)
     # The prompt's pass is one of those that write tokens, and is measured with them.
     expected = forecast.seconds
@@ -69,7 +69,9 @@ def draw_tokens(
         print(json.dumps({"files": [str(path) for path in paths], **plan_json(plan, forecast, measured)}))
 
 
-def plan_lines(source: Source, drawer: TokenDrawer, plan: TokenPlan, forecast: TokenForecast) -> Iterator[str]:
+def plan_lines(
+    source: ModelSource, drawer: TokenImageGenerator, plan: TokenPlan, forecast: TokenForecast
+) -> Iterator[str]:
     """What a request comes to, in lines: size, passes, what they must do, seconds."""
     side, one = drawer.pixels, plan.images == 1
     seeds = f"seed {plan.seed}" if one else f"seeds {plan.seed} to {plan.seed + plan.images - 1}"
@@ -96,13 +98,13 @@ def plan_json(plan: TokenPlan, forecast: TokenForecast, measured: Mapping[str, f
     }
 
 
-def _files(source: Source, prompt: str, plan: TokenPlan, paths: list[Path]) -> list[PictureFile]:
+def _files(source: ModelSource, prompt: str, plan: TokenPlan, paths: list[Path]) -> list[ImageFile]:
     said = {"prompt": prompt, "model": source.name, "tokens": plan.tokens}
-    return [PictureFile(path, {**said, "seed": plan.seed + image}) for image, path in enumerate(paths)]
+    return [ImageFile(path, {**said, "seed": plan.seed + image}) for image, path in enumerate(paths)]
 
 
 def _draw(
-    drawer: TokenDrawer, plan: TokenPlan, files: list[PictureFile], meanwhile: Meanwhile, *, as_json: bool
+    drawer: TokenImageGenerator, plan: TokenPlan, files: list[ImageFile], meanwhile: Interference, *, as_json: bool
 ) -> dict[str, float]:
     """Write the tokens, then each picture as it is finished; seconds of both. Raises typer.Exit where somebody has
     stopped it."""

@@ -30,14 +30,14 @@ from ridgeline.learn.lab import queen as queen_lab
 from ridgeline.learn.lab import sampling_from_scratch as sampling_lab
 from ridgeline.learn.lab import statement_report as numbers_lab
 from ridgeline.learn.lab import users_per_gpu as memory_lab
-from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.cost_calculator import CostCalculator
 from ridgeline.learn.lab.exercise import EXERCISES
 from ridgeline.learn.lab.experiment import Experiment
 from ridgeline.learn.lab.experiments import EXPERIMENTS
 from ridgeline.learn.lab.instrumented_model import STORY, in_fp32
 from ridgeline.learn.lab.simple_kv_cache import changed
 from ridgeline.price.device import Device
-from ridgeline.price.plan import Setup, Workload
+from ridgeline.price.plan import Deployment, PlanWorkload
 from ridgeline.price.plan.device_memory import memory_of
 from ridgeline.price.plan.scenario import ModelCache
 from ridgeline.util.document.elements import Document
@@ -194,11 +194,11 @@ def phases(
 @lab.command()
 def numbers(svg: Svg = None, as_json: options.Json = False) -> None:
     """What texts on inference say, beside what the ledger says of the same case, and why they differ."""
-    found = numbers_lab.statements(Ledger())
+    found = numbers_lab.statements(CostCalculator())
     _give(numbers_lab.document(found), numbers_lab.as_json(found), svg, as_json)
 
 
-def _phases_here(model: str, length: int, weights: str | None, kv: str | None) -> phases_lab.Comparison:
+def _phases_here(model: str, length: int, weights: str | None, kv: str | None) -> phases_lab.PhaseComparison:
     """The phases on this machine, beside what it takes for them where the context has room for some tokens more."""
     loaded, threads = _load(model, None, weights, kv)
     measured = phases_lab.measure(loaded, length) if length + phases_lab.ANSWER <= loaded.context else None
@@ -210,8 +210,8 @@ def _room(name: str, card: Device, weights: str | None, kv: str | None, context:
     family = family_of(read_config(name))
     if _encodes(name) or not family.writes or context < 2:
         return None
-    case = ModelCache(read_config(name)).case(Setup(card, weights=weights, kv=kv))
-    return memory_of(case, Workload(input=context - 1, output=1)).users
+    case = ModelCache(read_config(name)).case(Deployment(card, weights=weights, kv=kv))
+    return memory_of(case, PlanWorkload(input=context - 1, output=1)).users
 
 
 def _fitting(text: str, option: str, model: str) -> int:

@@ -9,7 +9,7 @@ from ridgeline.cli.examples import EXAMPLES
 from ridgeline.cli.page_export import export
 from ridgeline.core.checkpoint.source import catalogue_name, open_source
 from ridgeline.learn.page.device_tables import cards_table
-from ridgeline.learn.page.model_tables import Stored, model_table
+from ridgeline.learn.page.model_tables import StoredModel, model_table
 from ridgeline.price.devices import cards as catalogue
 
 page = typer.Typer(
@@ -32,7 +32,7 @@ def tables(
     enable_dp_attention: options.DpAttention = False,
 ) -> None:
     """Print the price of a model as one JSON object, from which a page computes every figure of a plan."""
-    stored = Stored(weights, kv, devices, enable_dp_attention)
+    stored = StoredModel(weights, kv, devices, enable_dp_attention)
     _say(model_table(open_source(catalogue_name(model) or model), stored))
 
 

@@ -12,11 +12,11 @@ import typer
 
 from ridgeline.cli.console import counting_bar, rough_time, say, status
 from ridgeline.cli.options import device_named
-from ridgeline.core.checkpoint.source import Source, catalogue_name, open_source
+from ridgeline.core.checkpoint.source import ModelSource, catalogue_name, open_source
 from ridgeline.engine.llm import LLM
 from ridgeline.learn.page.data import CARDS, MODELS, TRAFFIC, cards_data, models_data, stored_of, table_name
 from ridgeline.learn.page.html_document import exported
-from ridgeline.learn.page.model_tables import Stored, model_table
+from ridgeline.learn.page.model_tables import StoredModel, model_table
 from ridgeline.learn.page.recorder import record
 from ridgeline.learn.page.request_recording import RECORDED, VERSION
 from ridgeline.price.plan.scenario import ModelCache
@@ -116,13 +116,13 @@ def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _stored(weights: str, kv: str, devices: str) -> Stored:
+def _stored(weights: str, kv: str, devices: str) -> StoredModel:
     """A way to store a model. Raises ValueError."""
     said = {"weights": weights, "kv": kv, "devices": devices}
     return stored_of("&".join(f"{name}={value}" for name, value in said.items() if value != _AS_IT_IS))
 
 
-def _tables(names: Sequence[str], ways: Sequence[Stored]) -> Mapping[str, Mapping[Stored, Any]]:
+def _tables(names: Sequence[str], ways: Sequence[StoredModel]) -> Mapping[str, Mapping[StoredModel, Any]]:
     """The tables of each model, in each way that there is for it. Raises ValueError where there is none."""
     sources = [open_source(name) for name in names]
     total = len(sources) * len(ways)
@@ -135,7 +135,7 @@ def _tables(names: Sequence[str], ways: Sequence[Stored]) -> Mapping[str, Mappin
     return made
 
 
-def _say_estimate(source: Source, way: Stored, total: int) -> None:
+def _say_estimate(source: ModelSource, way: StoredModel, total: int) -> None:
     """Make one table, and print an estimate for all of them if they take long."""
     began = time.monotonic()
     with suppress(ValueError):
@@ -145,7 +145,7 @@ def _say_estimate(source: Source, way: Stored, total: int) -> None:
         say(f"making {total:,} tables of prices: about {rough_time(seconds)}")
 
 
-def _tables_of(source: Source, ways: Sequence[Stored], done: Callable[[], None]) -> Mapping[Stored, Any]:
+def _tables_of(source: ModelSource, ways: Sequence[StoredModel], done: Callable[[], None]) -> Mapping[StoredModel, Any]:
     """Return the tables of one model, as `_tables` does. done: called after each way."""
     cache, made, refusals = ModelCache(source.config), {}, []
     for way in ways:

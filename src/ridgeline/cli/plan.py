@@ -11,10 +11,10 @@ from ridgeline.cli.options import device_named
 from ridgeline.cli.plan_embedding import plan_embedding
 from ridgeline.cli.plan_list import list_document, list_json
 from ridgeline.cli.plan_options import (
+    DiffusionFlags,
+    DisplayFlags,
     MoneyFlags,
-    PictureFlags,
     SetupFlags,
-    ShownFlags,
     WorkloadFlags,
     beside_of,
     check_short,
@@ -26,13 +26,13 @@ from ridgeline.cli.plan_options import (
     with_price,
 )
 from ridgeline.core.checkpoint.embedding_config import read_embedding
-from ridgeline.core.checkpoint.source import Source, catalogue_name, open_source
+from ridgeline.core.checkpoint.source import ModelSource, catalogue_name, open_source
 from ridgeline.core.models import family_of
 from ridgeline.price.device import Device
 from ridgeline.price.devices import cards
 from ridgeline.price.hourly_prices import priced
-from ridgeline.price.plan import Plan, make_plan
-from ridgeline.price.plan.comparison import Comparison, compare
+from ridgeline.price.plan import DeploymentPlan, make_plan
+from ridgeline.price.plan.comparison import DeviceComparison, compare
 from ridgeline.price.plan.comparison_document import compare_document
 from ridgeline.price.plan.plan_document import SECTIONS, plan_document, short_document
 from ridgeline.price.plan.plan_export import comparison_json, plan_json
@@ -40,16 +40,16 @@ from ridgeline.price.plan.scenario import Beside, ModelCache
 from ridgeline.util.document.terminal_renderer import show
 
 if TYPE_CHECKING:
-    from ridgeline.insight.simulate.tail_latency import Tail
+    from ridgeline.insight.simulate.tail_latency import TailEstimate
 
 
 @with_flags
 def plan(
     setup: SetupFlags,
     workload: WorkloadFlags,
-    pictures: PictureFlags,
+    pictures: DiffusionFlags,
     money: MoneyFlags,
-    shown: ShownFlags,
+    shown: DisplayFlags,
     model: options.OptionalConfigName = None,
     lora: options.PricedLora = None,
     as_json: options.Json = False,
@@ -101,13 +101,13 @@ def plan(
         show(plan_document(made, sections, "" if tail is None else str(tail)))
 
 
-def _refuse_short(title: str, shown: ShownFlags) -> None:
+def _refuse_short(title: str, shown: DisplayFlags) -> None:
     """Refuse --short for a model whose plan has no short form. Raises ValueError."""
     if shown.short:
         raise ValueError(f"--short is for models that write text, and {title} writes none; leave it out")
 
 
-def _tail(made: Plan) -> "Tail | None":
+def _tail(made: DeploymentPlan) -> "TailEstimate | None":
     """What a replica gets of a demand, simulated; None where nothing is asked, where nothing serves it, and of models
     that are not simulated."""
     if not made.demand or made.fleet is None or made.case.model.encodes or made.case.ranks > 1:
@@ -117,7 +117,9 @@ def _tail(made: Plan) -> "Tail | None":
     return tail_of(made.serving, made.demand, made.fleet)
 
 
-def _plan(source: Source, setup: SetupFlags, workload: WorkloadFlags, money: MoneyFlags, beside: Beside | None) -> Plan:
+def _plan(
+    source: ModelSource, setup: SetupFlags, workload: WorkloadFlags, money: MoneyFlags, beside: Beside | None
+) -> DeploymentPlan:
     assert setup.device is not None
     device = with_price(device_named(setup.device), money)
     asked, others = workload.workload(setup.max_batch_tokens), _others(device, money)
@@ -136,13 +138,13 @@ def _others(device: Device, money: MoneyFlags) -> tuple[Device, ...]:
 
 
 def _compare(
-    source: Source,
+    source: ModelSource,
     setup: SetupFlags,
     workload: WorkloadFlags,
     money: MoneyFlags,
     devices: tuple[Device, ...],
     beside: Beside | None,
-) -> Comparison:
+) -> DeviceComparison:
     named = None if setup.device is None else device_named(setup.device).name
     quoted, unpriced = quoted_cards(devices, money, named)
     asked, wanted = setup.setup(devices[0]), workload.workload(setup.max_batch_tokens)
@@ -150,7 +152,7 @@ def _compare(
     return compare(source.title, models, asked, wanted, quoted, workload.demand(), unpriced)
 
 
-def _say_unknown(money: MoneyFlags, made: Plan | None, compared: Comparison | None) -> None:
+def _say_unknown(money: MoneyFlags, made: DeploymentPlan | None, compared: DeviceComparison | None) -> None:
     """Say which prices of a file are of no card."""
     asked = [] if made is None else [made.case.device.name]
     asked += [] if compared is None else [offer.device.name for offer in compared.offers]
@@ -158,7 +160,7 @@ def _say_unknown(money: MoneyFlags, made: Plan | None, compared: Comparison | No
         say(unknown)
 
 
-def _json(made: Plan | None, compared: Comparison | None) -> dict[str, Any]:
+def _json(made: DeploymentPlan | None, compared: DeviceComparison | None) -> dict[str, Any]:
     if made is not None:
         tail = _tail(made)
         return plan_json(made, compared) | {"queue": None if tail is None else tail.json()}

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from ridgeline.cli.options import device_named
 from ridgeline.cli.plan_options import (
+    DiffusionFlags,
+    DisplayFlags,
     MoneyFlags,
-    PictureFlags,
     SetupFlags,
-    ShownFlags,
     WorkloadFlags,
     compared_cards,
     given_flags,
@@ -17,11 +17,11 @@ from ridgeline.cli.plan_options import (
     sections_of,
     with_price,
 )
-from ridgeline.core.checkpoint.source import Source
+from ridgeline.core.checkpoint.source import ModelSource
 from ridgeline.core.ops.number_formats import FORMATS, format_named
 from ridgeline.media.diffusion.geometry import Size
-from ridgeline.media.diffusion.pipeline_defaults import Usual, outline
-from ridgeline.media.diffusion.pipeline_plan import Asked, PipelinePlan
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
+from ridgeline.media.diffusion.pipeline_plan import PipelineOptions, PipelinePlan
 from ridgeline.media.diffusion.pipeline_plan_comparison import compare_pipeline_document, compare_pipeline_json
 from ridgeline.media.diffusion.pipeline_plan_page import SECTIONS, pipeline_document, pipeline_json
 from ridgeline.media.diffusion.pipeline_price import PipelinePrice
@@ -32,12 +32,12 @@ _USUAL = "bf16"
 
 
 def plan_pictures(
-    source: Source,
+    source: ModelSource,
     setup: SetupFlags,
     workload: WorkloadFlags,
-    pictures: PictureFlags,
+    pictures: DiffusionFlags,
     money: MoneyFlags,
-    shown: ShownFlags,
+    shown: DisplayFlags,
     lora: Sequence[str] | None,
     *,
     as_json: bool,
@@ -45,7 +45,7 @@ def plan_pictures(
     """Print the plan, or the comparison of cards. Raises ValueError."""
     _check(source.title, setup, workload, lora)
     parts = outline(source, format_named(setup.weights or _USUAL).dtype)
-    usual, price = Usual.of(source, parts), PipelinePrice(parts)
+    usual, price = PipelineDefaults.of(source, parts), PipelinePrice(parts)
     asked = _asked(pictures)
 
     def planned(card: Device) -> PipelinePlan:
@@ -69,10 +69,10 @@ def plan_pictures(
     print(json.dumps(pipeline_json(plan))) if as_json else show(pipeline_document(plan, sections))
 
 
-def _asked(pictures: PictureFlags) -> Asked:
+def _asked(pictures: DiffusionFlags) -> PipelineOptions:
     pictures.check()
     size = None if pictures.size is None else Size.parse(pictures.size)
-    return Asked(size, pictures.steps, pictures.guidance, pictures.frames, pictures.count)
+    return PipelineOptions(size, pictures.steps, pictures.guidance, pictures.frames, pictures.count)
 
 
 def _check(title: str, setup: SetupFlags, workload: WorkloadFlags, lora: Sequence[str] | None) -> None:

@@ -6,9 +6,9 @@ from functools import partial
 
 from ridgeline.cli.options import device_named
 from ridgeline.cli.plan_options import (
+    DisplayFlags,
     MoneyFlags,
     SetupFlags,
-    ShownFlags,
     WorkloadFlags,
     compared_cards,
     given_flags,
@@ -17,8 +17,8 @@ from ridgeline.cli.plan_options import (
     sections_of,
     with_price,
 )
-from ridgeline.core.checkpoint.embedding_config import Embedding, pooled
-from ridgeline.core.checkpoint.source import Source
+from ridgeline.core.checkpoint.embedding_config import EmbeddingConfig, pooled
+from ridgeline.core.checkpoint.source import ModelSource
 from ridgeline.core.models import family_of
 from ridgeline.price.plan.embedding_comparison import (
     compare_embedding,
@@ -32,12 +32,12 @@ from ridgeline.util.document.terminal_renderer import show
 
 
 def plan_embedding(
-    source: Source,
-    said: Embedding | None,
+    source: ModelSource,
+    said: EmbeddingConfig | None,
     setup: SetupFlags,
     workload: WorkloadFlags,
     money: MoneyFlags,
-    shown: ShownFlags,
+    shown: DisplayFlags,
     lora: Sequence[str] | None,
     *,
     as_json: bool,

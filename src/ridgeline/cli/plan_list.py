@@ -5,7 +5,7 @@ from typing import Any
 from ridgeline.core.checkpoint.catalogue import model_names, parameter_counts, pipeline_names
 from ridgeline.price.devices import cards
 from ridgeline.price.hourly_prices import snapshots
-from ridgeline.util.document.elements import Document, Paragraph, Row, Table, columns
+from ridgeline.util.document.elements import Document, DocumentTable, Paragraph, TableRow, columns
 from ridgeline.util.document.humanize import gib
 
 
@@ -42,9 +42,9 @@ def list_document(known: dict[str, Any]) -> Document:
     return Document(
         f"{len(models)} models, {len(pipelines)} pipelines that draw, and {len(card_list)} cards",
         (
-            Table(columns("model", "parameters", "active"), tuple(_model_row(model) for model in models)),
-            Table(columns("pipeline", "denoiser", "active"), tuple(_model_row(model) for model in pipelines)),
-            Table(
+            DocumentTable(columns("model", "parameters", "active"), tuple(_model_row(model) for model in models)),
+            DocumentTable(columns("pipeline", "denoiser", "active"), tuple(_model_row(model) for model in pipelines)),
+            DocumentTable(
                 columns("card", "title", "GiB", "GB/s", "bf16 TFLOP/s", "$/h", words=(0, 1)),
                 tuple(_card_row(card) for card in card_list),
             ),
@@ -54,16 +54,16 @@ def list_document(known: dict[str, Any]) -> Document:
     )
 
 
-def _model_row(model: dict[str, Any]) -> Row:
+def _model_row(model: dict[str, Any]) -> TableRow:
     total, active = model["parameters"], model["active_parameters"]
-    return Row((model["name"], _billions(total), _billions(active) if active != total else ""))
+    return TableRow((model["name"], _billions(total), _billions(active) if active != total else ""))
 
 
-def _card_row(card: dict[str, Any]) -> Row:
+def _card_row(card: dict[str, Any]) -> TableRow:
     peak, asked = card["bf16"], sorted(card["dollars_per_hour"].values())
     memory, bandwidth = f"{gib(card['memory_bytes']):,.0f}", f"{card['bandwidth'] / 1e9:,.0f}"
     teraflops = "" if peak is None else f"{peak / 1e12:,.0f}"
-    return Row((card["name"], card["title"], memory, bandwidth, teraflops, _range(asked)))
+    return TableRow((card["name"], card["title"], memory, bandwidth, teraflops, _range(asked)))
 
 
 def _range(dollars: list[float]) -> str:

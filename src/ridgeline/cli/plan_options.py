@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from ridgeline.cli import options
 from ridgeline.cli.options import device_named, parse_dollars, parse_seconds, parse_tokens
 from ridgeline.core.checkpoint.adapter import adapt, read_adapters
-from ridgeline.core.checkpoint.source import Source
+from ridgeline.core.checkpoint.source import ModelSource
 from ridgeline.core.models import family_of
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.price.device import Device, HourlyPrice
@@ -22,8 +22,8 @@ from ridgeline.price.engine_profile import (
     usual_engine,
     with_own_attention,
 )
-from ridgeline.price.hourly_prices import Snapshot, priced, quotes, read_prices, seller_named, seller_of, snapshots
-from ridgeline.price.plan import Demand, Setup, Workload
+from ridgeline.price.hourly_prices import PriceSnapshot, priced, quotes, read_prices, seller_named, seller_of, snapshots
+from ridgeline.price.plan import Demand, Deployment, PlanWorkload
 from ridgeline.price.plan.comparison import Unpriced
 from ridgeline.price.plan.plan_document import SECTIONS, check_sections
 from ridgeline.price.plan.scenario import Beside
@@ -44,7 +44,7 @@ _SECTION = f"Only these, like memory,time; may be repeated: {', '.join(SECTIONS)
 _TPOT = "The most seconds a token after it on average, other users' prefills included; by default 50ms."
 
 
-def beside_of(source: Source, lora: Sequence[str] | None) -> Beside | None:
+def beside_of(source: ModelSource, lora: Sequence[str] | None) -> Beside | None:
     """What puts the adapters of --lora beside each model of a source that is built. Raises ValueError."""
     adapters = read_adapters(options.adapters_of(lora, "--lora"))
     return None if not adapters else lambda model: adapt(model, family_of(source.config), adapters)
@@ -68,10 +68,12 @@ class SetupFlags:
     memory_utilization: Annotated[float, _setup("The share of a card's memory that may be used.")] = 0.9
     max_batch_tokens: options.MaxBatchTokens = "2k"
 
-    def setup(self, device: Device) -> Setup:
+    def setup(self, device: Device) -> Deployment:
         """The same on a card. Raises ValueError."""
         usual = self.engine is None and not self.enable_dp_attention
-        return Setup(device, self.devices, self.weights, self.kv, self.memory_utilization, self._driven(device), usual)
+        return Deployment(
+            device, self.devices, self.weights, self.kv, self.memory_utilization, self._driven(device), usual
+        )
 
     def _driven(self, device: Device) -> EngineProfile:
         engine = usual_engine(device) if self.engine is None else offered_engine(self.engine)
@@ -96,10 +98,10 @@ class WorkloadFlags:
     ttft: Annotated[str | None, _workload(_TTFT)] = None
     tpot: Annotated[str | None, _workload(_TPOT)] = None
 
-    def workload(self, max_batch_tokens: str) -> Workload:
+    def workload(self, max_batch_tokens: str) -> PlanWorkload:
         """Raises ValueError naming the option."""
         ttft, tpot = self._targets()
-        return Workload(
+        return PlanWorkload(
             parse_tokens(self.input, "--input"),
             parse_tokens(self.output, "--output"),
             self.batches()[0],
@@ -139,7 +141,7 @@ def _in_seconds(limit: int | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class PictureFlags:
+class DiffusionFlags:
     """What is asked of a pipeline that draws."""
 
     size: Annotated[str | None, _pictures("Width x height in pixels, one of the model's sizes, like 1024x1024.")] = None
@@ -186,7 +188,7 @@ class MoneyFlags:
         """Of other cards than the one that a price was given for."""
         return replace(self, price=None)
 
-    def sellers(self) -> tuple[Snapshot, ...]:
+    def sellers(self) -> tuple[PriceSnapshot, ...]:
         """Those of the file, else those of the package. Raises ValueError."""
         return snapshots() if self.prices is None else read_prices(self.prices)
 
@@ -201,7 +203,7 @@ class MoneyFlags:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownFlags:
+class DisplayFlags:
     """What of it is shown."""
 
     short: Annotated[bool, _shown("Five lines in plain words.", "--short")] = False
@@ -212,14 +214,14 @@ class ShownFlags:
     listed: Annotated[bool, _shown("The models and cards of the catalogue, and no plan.", "--list")] = False
 
 
-def check_short(shown: ShownFlags, *, as_json: bool) -> None:
+def check_short(shown: DisplayFlags, *, as_json: bool) -> None:
     """Refuse options that show what --short leaves out. Raises ValueError."""
     others = [*given_flags(shown, "short"), *["--json"] * as_json]
     if shown.short and others:
         raise ValueError(f"--short shows five lines and nothing else; leave it out, or {' and '.join(others)}")
 
 
-def sections_of(shown: ShownFlags, known: Iterable[str]) -> tuple[str, ...] | None:
+def sections_of(shown: DisplayFlags, known: Iterable[str]) -> tuple[str, ...] | None:
     """The sections asked for, None for the answer. Raises ValueError for one that is not known."""
     return tuple(known) if shown.full else named_sections(shown.section, known)
 
@@ -231,7 +233,7 @@ def named_sections(parts: Sequence[str] | None, known: Iterable[str]) -> tuple[s
     return check_sections((name.strip() for part in parts for name in part.split(",") if name.strip()), known)
 
 
-def compared_cards(shown: ShownFlags, device: str | None) -> tuple[Device, ...] | None:
+def compared_cards(shown: DisplayFlags, device: str | None) -> tuple[Device, ...] | None:
     """The cards to be compared: those named and, with --compare, the catalogue and a card file; None for no comparison.
 
     Raises ValueError as `device_named`.

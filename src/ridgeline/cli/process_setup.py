@@ -75,7 +75,7 @@ def _fill_closed_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free
 
 
-class _Forgiving(io.FileIO):
+class _BestEffortStream(io.FileIO):
     """A stream whose reader may be gone or its disk full: what cannot be said there ends no command."""
 
     def write(self, data: Any) -> int:
@@ -85,7 +85,7 @@ class _Forgiving(io.FileIO):
 
 
 def _forgiving_stderr() -> IO[str]:
-    raw = _Forgiving(2, "w", closefd=False)
+    raw = _BestEffortStream(2, "w", closefd=False)
     encoding = "utf-8" if sys.stderr is None else sys.stderr.encoding
     return io.TextIOWrapper(io.BufferedWriter(raw), encoding, errors="backslashreplace", line_buffering=True)
 

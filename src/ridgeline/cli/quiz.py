@@ -9,7 +9,7 @@ import typer
 
 from ridgeline.cli.console import say
 from ridgeline.learn.guide.guide_numbers import read_lock
-from ridgeline.learn.guide.quizzes import Question, number_in, read_quizzes
+from ridgeline.learn.guide.quizzes import QuizQuestion, number_in, read_quizzes
 
 _LETTERS = "abcd"
 
@@ -54,7 +54,7 @@ def _read(prompt: str) -> str | None:
     return line.strip()
 
 
-def _chosen(question: Question) -> bool | None:
+def _chosen(question: QuizQuestion) -> bool | None:
     """Whether the reader's choice is right, which is asked for until it is one; None where nobody answers."""
     letters = _LETTERS[: len(question.choices)]
     for letter, choice in zip(letters, question.choices, strict=True):
@@ -71,7 +71,7 @@ def _chosen(question: Question) -> bool | None:
     return None
 
 
-def _numeric(question: Question) -> bool | None:
+def _numeric(question: QuizQuestion) -> bool | None:
     """Whether the reader's number is near enough; None where nobody answers."""
     assert question.answer is not None
     unit = f" ({question.unit})" if question.unit else ""

@@ -16,14 +16,14 @@ from ridgeline.cli.missing_kernels import say_slower
 from ridgeline.cli.options import device_under
 from ridgeline.cli.replica_options import BatchFleet
 from ridgeline.cli.text_request import SamplingFlags, check_room, draws_too, prompt_ids, read_prompt, say_unfollowed
-from ridgeline.core.checkpoint import Source, open_source
-from ridgeline.core.checkpoint.load_report import Loading, read_anew
+from ridgeline.core.checkpoint import ModelSource, open_source
+from ridgeline.core.checkpoint.load_report import LoadReport, read_anew
 from ridgeline.core.text import Tokenizer
 from ridgeline.engine import LLM, Completion, SamplingParams
-from ridgeline.engine.encoder_features import Features
+from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.engine.result import Choice
 from ridgeline.engine.sampling.sample_row import Sampled
-from ridgeline.insight.trace.run_stats import Account, Throughput, verdict
+from ridgeline.insight.trace.run_stats import PhaseThroughput, RunStats, verdict
 from ridgeline.price.cold_start import cold_start, disks
 from ridgeline.price.devices import load_card
 from ridgeline.util.document.humanize import gb, say_gb, say_seconds, three
@@ -146,14 +146,14 @@ def _say_loaded(llm: LLM, *, verbose: bool) -> None:
             say(line)
 
 
-def _account(llm: LLM) -> Account:
+def _account(llm: LLM) -> RunStats:
     """What its steps take from now on."""
-    account = Account(llm.loaded.price)
+    account = RunStats(llm.loaded.price)
     llm.engine.on_step = account.add
     return account
 
 
-def _images(source: Source, paths: list[Path]) -> "ImagePrompt":
+def _images(source: ModelSource, paths: list[Path]) -> "ImagePrompt":
     """The images of the prompt."""
     from ridgeline.cli.image_prompt import ImagePrompt  # Pillow, which few prompts ask for
 
@@ -161,7 +161,7 @@ def _images(source: Source, paths: list[Path]) -> "ImagePrompt":
 
 
 def _generate(
-    llm: LLM, ids: list[int], params: SamplingParams, adapter: str, images: Features | None, *, shown: bool
+    llm: LLM, ids: list[int], params: SamplingParams, adapter: str, images: EncoderFeatures | None, *, shown: bool
 ) -> Completion:
     """Run the request; the first choice streams, further ones are printed when they are done. Raises ValueError where
     all have failed.
@@ -183,7 +183,7 @@ def _generate(
     return completion
 
 
-def _say_account(llm: LLM, completion: Completion, account: Account, *, meaningless: bool) -> None:
+def _say_account(llm: LLM, completion: Completion, account: RunStats, *, meaningless: bool) -> None:
     """What prefill and decode took, what limited them, what was set up for it, and which kernels it lacked."""
     if meaningless:
         count = sum(len(choice.tokens) for choice in completion.choices)
@@ -205,20 +205,20 @@ def _say_account(llm: LLM, completion: Completion, account: Account, *, meaningl
     say_slower()
 
 
-def _account_lines(account: Account) -> list[str]:
+def _account_lines(account: RunStats) -> list[str]:
     """What prefill and decode took: tokens, seconds, tokens a second, and the bandwidth and arithmetic reached."""
     phases = {"prefill": account.prefill, "decode": account.decode}
     return [_phase_line(name, phase) for name, phase in phases.items() if phase.steps]
 
 
-def _phase_line(name: str, phase: Throughput) -> str:
+def _phase_line(name: str, phase: PhaseThroughput) -> str:
     return (
         f"{name:8}{phase.tokens:7,} tokens {phase.seconds:8.3f} s {phase.tokens_per_second:9.1f} tok/s "
         f"{phase.bytes_per_second / 1e9:8.2f} GB/s {phase.flops_per_second / 1e9:9.1f} GFLOP/s"
     )
 
 
-def _completion_json(completion: Completion, account: Account, names: Tokenizer | None) -> dict[str, Any]:
+def _completion_json(completion: Completion, account: RunStats, names: Tokenizer | None) -> dict[str, Any]:
     """The first choice's fields at the top, as the contract has it; all choices with them where there are several.
     names: spells the tokens whose log-probabilities are told; None where they are not."""
     choices = [_choice_json(choice, names) for choice in completion.choices]
@@ -239,7 +239,7 @@ def _speculation_json(llm: LLM) -> dict[str, Any]:
     return {"speculation": counts}
 
 
-def _phase_json(phase: Throughput) -> dict[str, float]:
+def _phase_json(phase: PhaseThroughput) -> dict[str, float]:
     return {
         "tokens": phase.tokens,
         "seconds": phase.seconds,
@@ -279,7 +279,7 @@ def _logprob_json(sampled: Sampled, names: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _loading_lines(loading: Loading | None) -> Iterator[str]:
+def _loading_lines(loading: LoadReport | None) -> Iterator[str]:
     """Yield what `--verbose` says of loading: what it took, and what reading into memory, disks and a card would take.
 
     The second line reads the file again. loading: None of random weights.
@@ -298,7 +298,7 @@ def _loading_lines(loading: Loading | None) -> Iterator[str]:
     yield _priced(loading.nbytes)
 
 
-def _measured(loading: Loading) -> str:
+def _measured(loading: LoadReport) -> str:
     found, entries = loading.checkpoint.files, len(loading.checkpoint.entries)
     files = len(set(found.values()))
     disk = "" if loading.from_disk is None else f"; {say_gb(gb(loading.from_disk))} of it came from the disk"

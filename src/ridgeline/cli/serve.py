@@ -23,23 +23,23 @@ from ridgeline.cli.serve_replicas import ReplicaFlags, most_replicas, served_rep
 from ridgeline.cli.serve_split import SplitFlags, check_split, served_split
 from ridgeline.cli.simulate import check_continues
 from ridgeline.cli.text_request import draws_too
-from ridgeline.core.checkpoint import Source, open_source
+from ridgeline.core.checkpoint import ModelSource, open_source
 from ridgeline.core.checkpoint.weight_loader import weight_bytes
 from ridgeline.core.models import build_to_run
 from ridgeline.engine import placement
 from ridgeline.server.http.auth import read_keys
-from ridgeline.server.lifecycle import Model, Servable, Served, run_server
+from ridgeline.server.lifecycle import Model, Servable, ServedLLM, run_server
 from ridgeline.server.server_settings import ServerSettings, is_loopback
-from ridgeline.server.service import Engines
+from ridgeline.server.service import EngineClient
 from ridgeline.server.telemetry.logs import set_up_logs
 from ridgeline.util.document.humanize import three
 from ridgeline.util.document.printable import printable
 from ridgeline.util.host import check_threads, cores, return_freed_memory, threads_for
 
 if TYPE_CHECKING:  # a language model's server does not wait for what draws
-    from ridgeline.server.images.diffusion_engine import Drawer
-    from ridgeline.server.images.served_images import ServedPictures
-    from ridgeline.server.multi_model import ServedTogether, Together
+    from ridgeline.server.images.diffusion_engine import DiffusionEngine
+    from ridgeline.server.images.served_images import ServedImages
+    from ridgeline.server.multi_model import MultiModelEngine, ServedMultiModel
 
 logger = logging.getLogger("ridgeline.server")
 
@@ -166,7 +166,7 @@ def serve(
 
 
 def _serve_language(
-    model: Source,
+    model: ModelSource,
     settings: ServerSettings,
     engine: TextFlags,
     adapters: AdapterFlags,
@@ -190,7 +190,7 @@ def _serve_language(
         assert served.settings is not None
         check_split(split, built, model.name, served.settings, engine.threads)
 
-    def ready(url: str, llm: Engines) -> None:
+    def ready(url: str, llm: EngineClient) -> None:
         say_ready(url, llm, served.name, settings)
         _say_draws(model)
 
@@ -200,7 +200,7 @@ def _serve_language(
 
 
 def _run_engines(
-    served: Served, settings: ServerSettings, replicas: ReplicaFlags, ready: Callable[[str, Engines], None]
+    served: ServedLLM, settings: ServerSettings, replicas: ReplicaFlags, ready: Callable[[str, EngineClient], None]
 ) -> int:
     """A server of a model on one engine, or on several."""
     if not replicas.asked:
@@ -215,7 +215,7 @@ def _run_engines(
 
 
 def _serve_priced(
-    sources: Sequence[Source],
+    sources: Sequence[ModelSource],
     settings: ServerSettings,
     engine: TextFlags,
     priced: PricedFlags,
@@ -228,7 +228,7 @@ def _serve_priced(
     served = served_priced(sources[0], _served(sources[0], settings, engine, AdapterFlags(), None), priced)
     title = priced_cards(served)
 
-    def ready(url: str, llm: Engines) -> None:
+    def ready(url: str, llm: EngineClient) -> None:
         say_ready(url, llm, served.name, settings)
         logger.warning(f"no model runs here: steps take what they would on {title}, and answers are filler")
 
@@ -236,22 +236,22 @@ def _serve_priced(
 
 
 def _serve_together(
-    model: Source,
-    pictures: "ServedPictures",
+    model: ModelSource,
+    pictures: "ServedImages",
     settings: ServerSettings,
     engine: TextFlags,
     adapters: AdapterFlags,
     seed: int | None,
 ) -> int:
-    from ridgeline.server.multi_model import ServedTogether
+    from ridgeline.server.multi_model import ServedMultiModel
 
     if placement.device_named(engine.device).type != "cpu":
         raise ValueError(
             "--device: beside pictures a language model runs on the processor; leave it out, or serve it alone"
         )
-    together = ServedTogether(_served(model, settings, engine, adapters, seed), pictures)
+    together = ServedMultiModel(_served(model, settings, engine, adapters, seed), pictures)
 
-    def ready(url: str, models: "Together") -> None:
+    def ready(url: str, models: "MultiModelEngine") -> None:
         say_together(url, together, models, settings)
         _say_draws(model)
 
@@ -265,16 +265,16 @@ def _run(served: Servable[Model], settings: ServerSettings, ready: Callable[[str
 
 
 def _served(
-    model: Source, settings: ServerSettings, engine: TextFlags, adapters: AdapterFlags, seed: int | None
-) -> Served:
+    model: ModelSource, settings: ServerSettings, engine: TextFlags, adapters: AdapterFlags, seed: int | None
+) -> ServedLLM:
     engine_settings = engine.settings(
         model, seed=seed, grammar_bytes=settings.grammar_cache_bytes, **adapters.settings()
     )
     name = model.title
-    return Served(model.name, name, engine_settings, engine.dummy_weights, bar=lambda: loading_bar(name))
+    return ServedLLM(model.name, name, engine_settings, engine.dummy_weights, bar=lambda: loading_bar(name))
 
 
-def check_options(models: Sequence[Source], server: ServerFlags, given: Mapping[str, Any]) -> None:
+def check_options(models: Sequence[ModelSource], server: ServerFlags, given: Mapping[str, Any]) -> None:
     """Refuse models that do not go together, and options of language models where there is none. Raises ValueError."""
     writers = [each.name for each in models if not each.pipeline]
     if len(writers) > 1:
@@ -297,17 +297,17 @@ def _given(flags: Any) -> dict[str, Any]:
     return {each.name: getattr(flags, each.name) for each in fields(flags)}
 
 
-def served_pictures(models: Sequence[Source], threads: int | None) -> "ServedPictures":
+def served_pictures(models: Sequence[ModelSource], threads: int | None) -> "ServedImages":
     """Pipelines by what answers call them. Raises ValueError for more threads than there are cores."""
-    from ridgeline.server.images.served_images import ServedPictures
+    from ridgeline.server.images.served_images import ServedImages
 
     if threads is not None:
         check_threads(threads)
     named = {each.title: each.name for each in models}
-    return ServedPictures(named, lambda count: device_named("this", count), threads, loading_bar)
+    return ServedImages(named, lambda count: device_named("this", count), threads, loading_bar)
 
 
-def say_drawing(url: str, drawer: "Drawer", settings: ServerSettings) -> None:
+def say_drawing(url: str, drawer: "DiffusionEngine", settings: ServerSettings) -> None:
     """As `say_ready`, of pipelines."""
     names = ", ".join(drawer.pipelines if len(drawer.pipelines) > 1 else settings.models or drawer.pipelines)
     _say_serving(url, names, drawer.loop.threads, settings)
@@ -316,14 +316,14 @@ def say_drawing(url: str, drawer: "Drawer", settings: ServerSettings) -> None:
     logger.info(f"limits: {_drawing_limits(settings)} (all: {url}/v1/models)")
 
 
-def say_ready(url: str, llm: Engines, name: str, settings: ServerSettings) -> None:
+def say_ready(url: str, llm: EngineClient, name: str, settings: ServerSettings) -> None:
     """Log what a client needs to know, and what a request is held to; what there is room for the log has already."""
     _say_serving(url, ", ".join(settings.models or (name,)), llm.info.threads, settings, llm.info.replicas)
     logger.info(f"limits: {_writing_limits(llm, settings)} (all: {url}/v1/models)")
     _say_warnings(llm)
 
 
-def say_together(url: str, served: "ServedTogether", models: "Together", settings: ServerSettings) -> None:
+def say_together(url: str, served: "ServedMultiModel", models: "MultiModelEngine", settings: ServerSettings) -> None:
     """As `say_ready`, of a language model and pipelines."""
     drawing = ", ".join(models.drawer.pipelines)
     _say_serving(url, f"{served.name}, {drawing}", models.llm.info.threads, settings)
@@ -342,13 +342,13 @@ def _say_serving(url: str, names: str, count: int, settings: ServerSettings, rep
         logger.warning(said)
 
 
-def _say_warnings(llm: Engines) -> None:
+def _say_warnings(llm: EngineClient) -> None:
     """Log the warnings of the loaded model."""
     for line in llm.info.warnings:
         logger.warning(printable(line))
 
 
-def _say_draws(model: Source) -> None:
+def _say_draws(model: ModelSource) -> None:
     if said := draws_too(model):
         logger.warning(said)
 
@@ -363,7 +363,7 @@ def _drawing_limits(settings: ServerSettings) -> str:
     )
 
 
-def _writing_limits(llm: Engines, settings: ServerSettings) -> str:
+def _writing_limits(llm: EngineClient, settings: ServerSettings) -> str:
     info = llm.info
     queued = 4 * info.requests if settings.queued_requests is None else settings.queued_requests
     return (

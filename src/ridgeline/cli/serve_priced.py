@@ -6,12 +6,12 @@ from typing import Annotated
 
 from ridgeline.cli import options
 from ridgeline.cli.options import device_named
-from ridgeline.core.checkpoint import Source
+from ridgeline.core.checkpoint import ModelSource
 from ridgeline.insight.simulate.priced_engine import CHAT_TEMPLATE, MAKER, served_machine, without_text
 from ridgeline.price.engine_profile import usual_engine
 from ridgeline.price.plan.deployment_plan import check_devices
-from ridgeline.price.plan.scenario import Setup
-from ridgeline.server.lifecycle import Served
+from ridgeline.price.plan.scenario import Deployment
+from ridgeline.server.lifecycle import ServedLLM
 
 _priced = options.panel("Without a model")
 _COMPUTES = (
@@ -47,13 +47,13 @@ def check_priced(flags: PricedFlags, given: Sequence[str]) -> None:
         raise ValueError(f"{computing[0]} is of a model that runs, and with --priced none does; leave it out")
 
 
-def served_priced(source: Source, served: Served, flags: PricedFlags) -> Served:
+def served_priced(source: ModelSource, served: ServedLLM, flags: PricedFlags) -> ServedLLM:
     """What is served in place of a model. Raises ValueError for what the card has no room for, before anything
     is started."""
     assert flags.priced is not None
     assert served.settings is not None
     device = device_named(flags.priced)
-    check_devices(Setup(device, flags.priced_devices))
+    check_devices(Deployment(device, flags.priced_devices))
     driven = usual_engine(device).on(device, flags.priced_devices)
     settings = served.settings
     if settings.chat_template is None and without_text(source):
@@ -70,7 +70,7 @@ def served_priced(source: Source, served: Served, flags: PricedFlags) -> Served:
     )
 
 
-def priced_cards(served: Served) -> str:
+def priced_cards(served: ServedLLM) -> str:
     """The cards that steps are priced for: `NVIDIA H100 SXM 80GB`, `4 x NVIDIA H100 SXM 80GB`."""
     device = None if served.device is None else served.device()
     assert device is not None

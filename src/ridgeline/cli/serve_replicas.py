@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from ridgeline.cli import options
 from ridgeline.cli.replica_options import CALM, EVERY, beside, check_cores, check_count, check_of_scale, scaling_of
-from ridgeline.core.checkpoint import Source
+from ridgeline.core.checkpoint import ModelSource
 from ridgeline.engine import placement
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.engine.worker.process_handle import Place
+from ridgeline.engine.worker.process_handle import ProcessHandle
 from ridgeline.insight.traffic.routers import router_named
 from ridgeline.insight.traffic.scaling import Scaling
-from ridgeline.server.lifecycle import Served
+from ridgeline.server.lifecycle import ServedLLM
 
 if TYPE_CHECKING:  # a server of one engine does not wait for what several need
-    from ridgeline.server.replicas.ray_cluster import RayCluster, Share
+    from ridgeline.server.replicas.ray_cluster import RayCluster, ReplicaResources
     from ridgeline.server.replicas.served_replicas import ServedReplicas
 
 _replicas = options.panel("Replicas")
@@ -65,7 +65,7 @@ class ReplicaFlags:
             raise ValueError("--scale says how many replicas there are; leave --replicas out")
         return scaling_of(self.scale, self.scale_at, self.scale_every, self.scale_calm)
 
-    def check(self, pipelines: Sequence[Source]) -> None:
+    def check(self, pipelines: Sequence[ModelSource]) -> None:
         """Refuse what does not go together. pipelines: models that draw. Raises ValueError."""
         check_count(self.replicas)
         self.scaling()
@@ -78,15 +78,15 @@ class ReplicaFlags:
             )
 
 
-def share_of(flags: ReplicaFlags, served: Served) -> "Share":
+def share_of(flags: ReplicaFlags, served: ServedLLM) -> "ReplicaResources":
     """What each replica has to itself. Raises ValueError for more than this machine has, where it is to have all."""
-    from ridgeline.server.replicas.ray_cluster import Share
+    from ridgeline.server.replicas.ray_cluster import ReplicaResources
 
     settings = served.settings or EngineSettings()
     place = placement.device_named(settings.device)
     if place.index is not None:
         raise ValueError(f"--device {place} is one card; Ray deals them out to replicas: give --device cuda")
-    share = Share((served.threads or 1) * settings.ranks, int(place.type != "cpu"))
+    share = ReplicaResources((served.threads or 1) * settings.ranks, int(place.type != "cpu"))
     if flags.ray_address is None:
         check_cores(most_replicas(flags), served.threads or 1, settings.ranks)
     return share
@@ -98,9 +98,11 @@ def most_replicas(flags: ReplicaFlags) -> int:
     return flags.replicas if scaling is None else scaling.most
 
 
-def served_replicas(served: Served, flags: ReplicaFlags, cluster: "RayCluster", share: "Share") -> "ServedReplicas":
+def served_replicas(
+    served: ServedLLM, flags: ReplicaFlags, cluster: "RayCluster", share: "ReplicaResources"
+) -> "ServedReplicas":
     """What is served, on a cluster. served: as one engine would be."""
-    from ridgeline.server.replicas.ray_cluster import RayPlace
+    from ridgeline.server.replicas.ray_cluster import RayProcessHandle
     from ridgeline.server.replicas.served_replicas import ServedReplicas
 
     settings, scaling = served.settings or EngineSettings(), flags.scaling()
@@ -109,14 +111,14 @@ def served_replicas(served: Served, flags: ReplicaFlags, cluster: "RayCluster", 
     count = flags.replicas if scaling is None else scaling.least
     name = flags.router or "least"
 
-    def where(place: Place | None) -> str:
-        assert isinstance(place, RayPlace)
+    def where(place: ProcessHandle | None) -> str:
+        assert isinstance(place, RayProcessHandle)
         return place.where
 
     return ServedReplicas(
         replace(served, settings=settings),
         count,
-        lambda number: RayPlace(cluster, number, share),
+        lambda number: RayProcessHandle(cluster, number, share),
         lambda: router_named(name, 0),
         scaling,
         where,

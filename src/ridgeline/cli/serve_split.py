@@ -9,20 +9,20 @@ from ridgeline.cli import options
 from ridgeline.cli.options import parse_seconds
 from ridgeline.cli.replica_options import beside, check_cores, pair
 from ridgeline.cli.serve_replicas import ReplicaFlags
-from ridgeline.core.checkpoint import Source
+from ridgeline.core.checkpoint import ModelSource
 from ridgeline.core.models.common.model import Model
 from ridgeline.engine import placement
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.transfer.config import PORT, TIMEOUT, KVTransfer, configured
 from ridgeline.engine.transfer.identity import check_transfer
-from ridgeline.engine.worker.process_handle import ChildProcess, Place
+from ridgeline.engine.worker.process_handle import ChildProcess, ProcessHandle
 from ridgeline.insight.traffic.routers import router_named
-from ridgeline.server.lifecycle import Servable, Served
+from ridgeline.server.lifecycle import Servable, ServedLLM
 from ridgeline.server.server_settings import is_loopback
 
 if TYPE_CHECKING:  # a server of one engine does not wait for what several need
-    from ridgeline.server.disaggregated import ServedSplit
+    from ridgeline.server.disaggregated import ServedDisaggregated
 
 _split = options.panel("Prompts and answers apart")
 _ROLES = ("split", "kv_from", "kv_listen", "kv_transfer_config")
@@ -110,7 +110,7 @@ class SplitFlags:
         return (0, 1) if self.split is None else pair(self.split, "--split")
 
     def check(
-        self, pipelines: Sequence[Source], replicas: ReplicaFlags, priced: str | None, stalled_seconds: float
+        self, pipelines: Sequence[ModelSource], replicas: ReplicaFlags, priced: str | None, stalled_seconds: float
     ) -> None:
         """Refuse what does not go together. pipelines: models that draw; priced: the card of --priced;
         stalled_seconds: as ServerSettings. Raises ValueError."""
@@ -167,9 +167,9 @@ def check_split(flags: SplitFlags, built: Model, name: str, settings: EngineSett
     check_cores(sum(flags.counts()), threads or 1)
 
 
-def served_split(flags: SplitFlags, one: Served) -> "ServedSplit":
+def served_split(flags: SplitFlags, one: ServedLLM) -> "ServedDisaggregated":
     """What --split serves. one: the model as one engine has it."""
-    from ridgeline.server.disaggregated import ServedSplit
+    from ridgeline.server.disaggregated import ServedDisaggregated
 
     prompts, answers = flags.counts()
     one = replace(one, settings=beside(one.settings or EngineSettings(), prompts + answers))
@@ -182,9 +182,9 @@ def served_split(flags: SplitFlags, one: Served) -> "ServedSplit":
 
         return ServedReplicas(served, answers, lambda _: ChildProcess(), lambda: router_named("least", 0), where=_where)
 
-    return ServedSplit(one, prompts, answering, flags._timeout())
+    return ServedDisaggregated(one, prompts, answering, flags._timeout())
 
 
-def _where(place: Place | None) -> str:
+def _where(place: ProcessHandle | None) -> str:
     assert isinstance(place, ChildProcess)
     return f"process {place.pid} of this machine"

@@ -14,12 +14,12 @@ from ridgeline.core.models import Fields, ModelRefused, build, family_of
 from ridgeline.core.models.common.architecture_name import ArchitectureName, parse
 from ridgeline.core.models.common.embedder import Embedder
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.parameter_breakdown import Bill, bill, layers_of
+from ridgeline.core.models.common.parameter_breakdown import ParameterBreakdown, bill, layers_of
 from ridgeline.core.models.common.recipes import Recipe, read_recipe
 from ridgeline.core.models.common.sizes import ModelSizes, sizes_of
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.util.document import terminal_renderer
-from ridgeline.util.document.elements import Document, Facts, Row, Table, Tone, columns
+from ridgeline.util.document.elements import Document, DocumentTable, Facts, TableRow, Tone, columns
 from ridgeline.util.document.humanize import gb, gib, say_gb, say_gib, three
 
 _SMALL = 1e9  # bytes; below it GB would lose the digits that matter
@@ -67,7 +67,7 @@ def _adapter_json(adapter: Adapter, model: Model) -> dict[str, Any]:
     }
 
 
-def _adapters(adapters: Sequence[Adapter], model: Model, counted: Bill) -> Table:
+def _adapters(adapters: Sequence[Adapter], model: Model, counted: ParameterBreakdown) -> DocumentTable:
     """What each adapter adds to the model, and to a step that it is in."""
     heads = ("adapter", "made for", "rank", "matrices", "parameters", "share", "bytes a step", "FLOPs a token")
     rows = []
@@ -76,11 +76,11 @@ def _adapters(adapters: Sequence[Adapter], model: Model, counted: Bill) -> Table
         share = f"{adapter.parameters / counted.total:.2%}"
         numbers = (told["parameters"], share, told["bytes"], told["flops_per_token"])
         shown = tuple(each if isinstance(each, str) else f"{each:,}" for each in numbers)
-        rows.append(Row((adapter.name, adapter.base or "?", f"{adapter.rank}", f"{len(adapter.halves)}", *shown)))
-    return Table(columns(*heads), tuple(rows))
+        rows.append(TableRow((adapter.name, adapter.base or "?", f"{adapter.rank}", f"{len(adapter.halves)}", *shown)))
+    return DocumentTable(columns(*heads), tuple(rows))
 
 
-def _as_json(fields: Fields, model: Model, counted: Bill) -> dict[str, Any]:
+def _as_json(fields: Fields, model: Model, counted: ParameterBreakdown) -> dict[str, Any]:
     recipe, sizes = read_recipe(fields), sizes_of(model)
     return {
         "architecture": family_of(fields).architecture,
@@ -98,7 +98,7 @@ def _as_json(fields: Fields, model: Model, counted: Bill) -> dict[str, Any]:
     }
 
 
-def document(fields: Fields, model: Model, counted: Bill) -> Document:
+def document(fields: Fields, model: Model, counted: ParameterBreakdown) -> Document:
     """The name, the sizes, and where the parameters are."""
     architecture, recipe, sizes = family_of(fields).architecture, read_recipe(fields), sizes_of(model)
     name = _name(fields, sizes)
@@ -185,16 +185,16 @@ def _layer(sizes: ModelSizes) -> str:
     return ", ".join(parts)
 
 
-def _sharing(sizes: ModelSizes) -> Table:
+def _sharing(sizes: ModelSizes) -> DocumentTable:
     """What a token's keys and values take in the model's form of attention, beside those with most and fewest heads."""
     rows = tuple(
-        Row(
+        TableRow(
             (each.form, f"{each.kv_heads:,}", f"{each.bytes_per_token:,.0f}", f"{three(each.less)} x"),
             "strong" if each.form == sizes.form else "",
         )
         for each in sizes.sharing
     )
-    return Table(columns("attention", "KV heads", "bytes a token", "less than MHA"), rows)
+    return DocumentTable(columns("attention", "KV heads", "bytes a token", "less than MHA"), rows)
 
 
 def _weights(model: Model, recipe: Recipe, nbytes: float) -> str:
@@ -225,7 +225,7 @@ def _bytes(nbytes: float) -> str:
     return f"{nbytes:,.0f} bytes = {nbytes / 1e6:.2f} MB = {nbytes / 2**20:.2f} MiB"
 
 
-def _parameters(counted: Bill) -> Table:
+def _parameters(counted: ParameterBreakdown) -> DocumentTable:
     """Part by part: of one layer, where there are layers of one kind, and of all."""
     rows = [
         _row(part, counted.layer.get(part), count, f"{count / counted.total:.1%}")
@@ -236,10 +236,10 @@ def _parameters(counted: Bill) -> Table:
         active = "" if counted.layer else None
         rows.append(_row("active for a token", active, counted.active, f"{counted.active / counted.total:.1%}"))
     heads = ("part", *(("one layer", "all") if counted.layer else ("all",)), "share")
-    return Table(columns(*heads), tuple(rows))
+    return DocumentTable(columns(*heads), tuple(rows))
 
 
-def _row(part: str, layer: int | str | None, count: int, share: str, tone: Tone = "") -> Row:
+def _row(part: str, layer: int | str | None, count: int, share: str, tone: Tone = "") -> TableRow:
     """layer: None where there is no such column."""
     one = [] if layer is None else [f"{layer:,}" if isinstance(layer, int) else layer]
-    return Row((part, *one, f"{count:,}", share), tone)
+    return TableRow((part, *one, f"{count:,}", share), tone)

@@ -15,12 +15,12 @@ from ridgeline.cli.options import device_named
 from ridgeline.cli.plan_options import MoneyFlags, SetupFlags, with_price
 from ridgeline.cli.process_setup import FAILED
 from ridgeline.cli.simulate_fleet import FleetFlags
-from ridgeline.cli.simulate_options import JudgedFlags, LimitFlags, OutputFlags
+from ridgeline.cli.simulate_options import LimitFlags, ObjectiveFlags, SimulationOutputFlags
 from ridgeline.cli.simulate_progress import SimulationProgress, run_count, simulation_progress
 from ridgeline.cli.simulate_traffic import TrafficFlags
-from ridgeline.cli.simulate_worker import Beside, Trial
+from ridgeline.cli.simulate_worker import AdviceWorker, Trial
 from ridgeline.core.checkpoint.embedding_config import read_embedding
-from ridgeline.core.checkpoint.source import Source, catalogue_name, open_source
+from ridgeline.core.checkpoint.source import ModelSource, catalogue_name, open_source
 from ridgeline.core.models import family_of
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.adviser import SHARES, advise, option_in, trial
@@ -32,10 +32,10 @@ from ridgeline.insight.simulate.replica import Machine
 from ridgeline.insight.simulate.serving_overhead import parse_front
 from ridgeline.insight.simulate.simulation import Watch, run
 from ridgeline.insight.simulate.simulation_export import findings_json
-from ridgeline.insight.simulate.simulation_findings import Findings
+from ridgeline.insight.simulate.simulation_findings import SimulationFindings
 from ridgeline.insight.simulate.simulation_findings import simulate as simulated
-from ridgeline.insight.simulate.simulation_metrics import Metrics, measure
-from ridgeline.insight.simulate.simulation_query import Asked
+from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics, measure
+from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.simulate.simulation_report import document
 from ridgeline.insight.simulate.slo_classes import check_classes
 from ridgeline.insight.traffic.offered import sizes_and_classes
@@ -58,8 +58,8 @@ def simulate(
     limits: LimitFlags,
     traffic: TrafficFlags,
     money: MoneyFlags,
-    judged: JudgedFlags,
-    output: OutputFlags,
+    judged: ObjectiveFlags,
+    output: SimulationOutputFlags,
 ) -> None:
     """Let traffic come to a model on a card that need not be here: who waits, how long, what limits, what it costs.
 
@@ -73,7 +73,7 @@ def simulate(
     traffic = _checked(traffic, judged)
     required = judged.requirements()
     _check_files(output)
-    question = _Question(model, setup, fleet, limits, traffic, money, judged)
+    question = _SimulationQuery(model, setup, fleet, limits, traffic, money, judged)
     asked, on = question.asked()
     named = [each.case.device.name for each in (asked.machine, *asked.fleet.others)]
     if money.prices is not None and (unknown := money.unknown(named)):
@@ -96,7 +96,7 @@ def simulate(
         raise typer.Exit(FAILED)
 
 
-def _check_pairs(setup: SetupFlags, fleet: FleetFlags, limits: LimitFlags, judged: JudgedFlags) -> None:
+def _check_pairs(setup: SetupFlags, fleet: FleetFlags, limits: LimitFlags, judged: ObjectiveFlags) -> None:
     """Raises ValueError for options about replicas and pages that do not go together with what is asked of them."""
     fleet.check_router(other_counts=judged.divide is not None)
     for name, given in (("--advise", judged.advise), ("--divide", judged.divide)):
@@ -117,7 +117,7 @@ def _check_money(money: MoneyFlags, fleet: FleetFlags) -> None:
                 raise ValueError(f"--price stands whatever a seller asks; leave --{name} out")
 
 
-def _checked(traffic: TrafficFlags, judged: JudgedFlags) -> TrafficFlags:
+def _checked(traffic: TrafficFlags, judged: ObjectiveFlags) -> TrafficFlags:
     """The traffic as what is to be judged of it wants it. Raises ValueError for options that do not go together."""
     if judged.capacity:
         traffic = traffic.of_capacity()
@@ -142,7 +142,7 @@ _On = Callable[[int, Limits, float], Machine]
 
 
 @dataclass(frozen=True)
-class _Question:
+class _SimulationQuery:
     """What a command asks, of a model by its name: it goes to another process as it is."""
 
     model: str
@@ -151,9 +151,9 @@ class _Question:
     limits: LimitFlags
     traffic: TrafficFlags
     money: MoneyFlags
-    judged: JudgedFlags
+    judged: ObjectiveFlags
 
-    def asked(self) -> tuple[Asked, _On]:
+    def asked(self) -> tuple[SimulationQuery, _On]:
         """What is asked for, and what makes its machine anew. Raises ValueError."""
         setup, limits, traffic = self.setup, self.limits, self.traffic
         made = traffic.offered()
@@ -176,7 +176,7 @@ class _Question:
         )
         if limits.front is not None:
             dealt = replace(dealt, front=parse_front(limits.front))
-        asked = Asked(
+        asked = SimulationQuery(
             source.title,
             limits.machine(case, asked_limits),
             traffic.in_words(),
@@ -202,15 +202,15 @@ class _Question:
         return partial(trial, asked, lambda *other: on(self.setup.devices, *other))
 
 
-def _found(asked: Asked, traffic: TrafficFlags, progress: Callable[[str], Watch]) -> Findings:
+def _found(asked: SimulationQuery, traffic: TrafficFlags, progress: Callable[[str], Watch]) -> SimulationFindings:
     users = _users_each(asked, traffic)
     loop = (lambda metrics: _loop_law(asked, metrics, users)) if users else None
     return simulated(asked, progress, loop)
 
 
 def _compared(
-    found: Findings, question: _Question, on: _On, progress: Callable[[str], Watch], *, long: bool
-) -> Findings:
+    found: SimulationFindings, question: _SimulationQuery, on: _On, progress: Callable[[str], Watch], *, long: bool
+) -> SimulationFindings:
     """With the other machines that were asked for: the same cards without a split, better settings, other numbers of
     cards. long: whether its runs took so long that a second process is worth its start."""
     asked, judged = found.asked, question.judged
@@ -224,7 +224,7 @@ def _compared(
         shares = SHARES if question.limits.pages is None else ()  # stated pages are a server's own
         # A probe of the machine would find other figures there.
         apart = long and cores() > 1 and asked.machine.case.device.basis != "probe"
-        second = Beside.start(question.trial) if apart else None
+        second = AdviceWorker.start(question.trial) if apart else None
         advised = advise(asked, lambda *other: on(devices, *other), progress, shares, second, own)
         best, found = advised.best if advised.worth else own, replace(found, advised=advised)
     if judged.divide is not None:
@@ -235,7 +235,7 @@ def _compared(
     return found
 
 
-def _users_each(asked: Asked, traffic: TrafficFlags) -> int:
+def _users_each(asked: SimulationQuery, traffic: TrafficFlags) -> int:
     """Users of each replica, where a law is known of them: all have a place and do not think; else 0."""
     users, replicas = traffic.users or 0, asked.fleet.size
     known = (
@@ -247,17 +247,19 @@ def _users_each(asked: Asked, traffic: TrafficFlags) -> int:
     return users // replicas if known else 0
 
 
-def _loop_law(asked: Asked, metrics: Metrics, users: int) -> float:
+def _loop_law(asked: SimulationQuery, metrics: SimulationMetrics, users: int) -> float:
     """Of all replicas, with so many users each."""
     machine, replicas = asked.machine, asked.fleet.replicas
     return replicas * loop_law(machine, users, *metrics.sizes)
 
 
-def _at_capacity(asked: Asked, traffic: TrafficFlags, progress: SimulationProgress, runs: tuple[int, str]) -> Findings:
+def _at_capacity(
+    asked: SimulationQuery, traffic: TrafficFlags, progress: SimulationProgress, runs: tuple[int, str]
+) -> SimulationFindings:
     """What there is at the highest rate that is good; where none is, at the lowest that was tried."""
     machine, open_loop = asked.machine, asked.open_loop
 
-    def at(rate: float, factor: float) -> Metrics:
+    def at(rate: float, factor: float) -> SimulationMetrics:
         log = run(machine, traffic.at(rate).offered()(), factor, progress(f"{rate:.3g} a second"), asked.fleet)
         return measure(log, asked.slo, open_loop=open_loop)
 
@@ -272,7 +274,7 @@ def _at_capacity(asked: Asked, traffic: TrafficFlags, progress: SimulationProgre
     return replace(_found(there, shown, progress), capacity=found)
 
 
-def _check_files(output: OutputFlags) -> None:
+def _check_files(output: SimulationOutputFlags) -> None:
     """Before anything is computed. Raises ValueError."""
     files = {name: path for name, path in (("--out", output.out), ("--report", output.report)) if path is not None}
     check_apart(files)
@@ -282,7 +284,7 @@ def _check_files(output: OutputFlags) -> None:
             check_new(path)
 
 
-def check_continues(source: Source) -> None:
+def check_continues(source: ModelSource) -> None:
     """Raises ValueError for what continues no texts."""
     if source.pipeline:
         raise ValueError(f"{source.title} draws pictures, one request after the other; ridgeline plan prices it")
@@ -290,7 +292,7 @@ def check_continues(source: Source) -> None:
         raise ValueError(f"{source.title} continues no texts; ridgeline plan prices it")
 
 
-def _write(found: Findings, output: OutputFlags) -> None:
+def _write(found: SimulationFindings, output: SimulationOutputFlags) -> None:
     """To files, and to standard output."""
     if output.out is not None or output.as_json:
         text = json.dumps(findings_json(found))

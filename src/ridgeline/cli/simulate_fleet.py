@@ -10,11 +10,11 @@ from ridgeline.cli import options
 from ridgeline.cli.options import device_named, parse_seconds
 from ridgeline.cli.replica_options import CALM, EVERY, MAX_REPLICAS, check_count, check_of_scale, pair, scaling_of
 from ridgeline.insight.simulate.replica import Machine
-from ridgeline.insight.simulate.simulated_fleet import Fleet, Split
+from ridgeline.insight.simulate.simulated_fleet import PrefillDecodeSplit, SimulatedFleet
 from ridgeline.insight.traffic.routers import BLIND, router_named
 from ridgeline.insight.traffic.scaling import Scaling
 from ridgeline.price.device import Device
-from ridgeline.price.plan.scenario import Case
+from ridgeline.price.plan.scenario import Scenario
 from ridgeline.util.times import parse_time
 
 _fleet = options.panel("Replicas")
@@ -70,7 +70,9 @@ class FleetFlags:
         str | None, _fleet("What a replica takes to start beside loading its weights, like 20s; by default nothing.")
     ] = None
 
-    def fleet(self, case: Case, machine: Callable[[Case], Machine], on: Callable[[Device], Case], seed: int) -> Fleet:
+    def fleet(
+        self, case: Scenario, machine: Callable[[Scenario], Machine], on: Callable[[Device], Scenario], seed: int
+    ) -> SimulatedFleet:
         """case: of a replica. machine: the engine on one. on: the case of another card. Raises ValueError."""
         split, scaling = self._split(case), self._scaling(case)
         others = tuple(machine(on(device)) for device in self._also())
@@ -86,7 +88,7 @@ class FleetFlags:
         age = 0 if text == "0" else parse_time(text)
         if age is None:
             raise ValueError(f"--signal-age is {text!r}; write a time with its unit, like 50ms, or 0")
-        return Fleet(count, name, age, seed, others, split, scaling)
+        return SimulatedFleet(count, name, age, seed, others, split, scaling)
 
     def check_router(self, *, other_counts: bool) -> None:
         """Raises ValueError for options of a router that nobody asks. other_counts: whether other numbers of replicas
@@ -109,7 +111,7 @@ class FleetFlags:
             found += [device_named(match[2])] * count
         return found
 
-    def _split(self, case: Case) -> Split | None:
+    def _split(self, case: Scenario) -> PrefillDecodeSplit | None:
         if (self.split is None) != (self.link is None):
             raise ValueError("--split sends keys and values over --link, like 450GB/s; give both or neither")
         if self.split is None or self.link is None:
@@ -125,9 +127,9 @@ class FleetFlags:
                 "--split sends keys and values, and the model keeps a state, which is no page of a prefix: prompts and "
                 "answers stay together; leave --split out"
             )
-        return Split(prompts, _bandwidth(self.link, "--link"))
+        return PrefillDecodeSplit(prompts, _bandwidth(self.link, "--link"))
 
-    def _scaling(self, case: Case) -> Scaling | None:
+    def _scaling(self, case: Scenario) -> Scaling | None:
         if self.scale is None:
             check_of_scale(self, "scale_at", "scale_every", "scale_calm", "storage", "start_up")
             return None

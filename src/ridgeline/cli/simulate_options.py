@@ -12,11 +12,11 @@ from ridgeline.insight.simulate.machine_setup import machine_of
 from ridgeline.insight.simulate.replica import NOTHING, Machine
 from ridgeline.insight.simulate.require import Requirement, parse_requirement
 from ridgeline.insight.simulate.serving_overhead import parse_between
-from ridgeline.insight.simulate.simulation_query import PriceError, price_error
+from ridgeline.insight.simulate.simulation_query import PriceUncertainty, price_error
 from ridgeline.insight.simulate.slo_classes import ATTAIN
 from ridgeline.insight.traffic.slo import SLO, parse_slos
 from ridgeline.price.device import Device
-from ridgeline.price.plan.scenario import Case
+from ridgeline.price.plan.scenario import Scenario
 
 _engine, _judged, _output = map(options.panel, ("Engine", "What is judged", "Output"))
 
@@ -61,7 +61,7 @@ class LimitFlags:
             chunk=None if self.chunk is None else parse_tokens(self.chunk, "--chunk"),
         )
 
-    def machine(self, case: Case, limits: Limits) -> Machine:
+    def machine(self, case: Scenario, limits: Limits) -> Machine:
         """An engine with limits on the card of a case. Raises ValueError."""
         between = self.between_steps
         return machine_of(
@@ -76,7 +76,7 @@ class LimitFlags:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedFlags:
+class ObjectiveFlags:
     """What the run is held to."""
 
     slo: Annotated[
@@ -134,7 +134,7 @@ class JudgedFlags:
         """Raises ValueError."""
         return tuple(map(parse_requirement, self.require or ()))
 
-    def price_error(self, device: Device, devices: int) -> PriceError:
+    def price_error(self, device: Device, devices: int) -> PriceUncertainty:
         """Raises ValueError."""
         if self.error is None:
             return price_error(device, devices)
@@ -144,11 +144,11 @@ class JudgedFlags:
             share = -1.0
         if not self.error.endswith("%") or not 0 <= share < 1:
             raise ValueError(f"--price-error is {self.error!r}; write a share from 0% to below 100%, like 12%")
-        return PriceError(share, "--price-error")
+        return PriceUncertainty(share, "--price-error")
 
 
 @dataclass(frozen=True, slots=True)
-class OutputFlags:
+class SimulationOutputFlags:
     """What is written."""
 
     out: Annotated[Path | None, _output("Write the result to this file, which the page opens: as --json.")] = None

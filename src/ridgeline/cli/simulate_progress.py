@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from itertools import islice, product
 
 from ridgeline.cli.console import changing_line, err, rough_time, say
-from ridgeline.cli.simulate_options import JudgedFlags
+from ridgeline.cli.simulate_options import ObjectiveFlags
 from ridgeline.cli.simulate_traffic import TrafficFlags
 from ridgeline.insight.simulate.adviser import BUDGETS, PLACES, SHARES
 from ridgeline.insight.simulate.fleet_sizing import CARDS, REPLICAS
-from ridgeline.insight.simulate.run_log import Log
+from ridgeline.insight.simulate.run_log import RunLog
 from ridgeline.insight.simulate.simulation import Watch, run
-from ridgeline.insight.simulate.simulation_query import Asked
+from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.traffic.offered import Offered
 from ridgeline.insight.traffic.workload_trace import read_trace
 
@@ -31,10 +31,10 @@ class SimulationProgress:
         """Begin with no runs. show: prints a line of progress, or drops it if the last one is too recent."""
         self._show = show
         self._planned, self._begun = 1, 0
-        self._share: Callable[[Log], float] = lambda log: 0.0
+        self._share: Callable[[RunLog], float] = lambda log: 0.0
         self._from = 0.0  # the moment before which nothing is printed
 
-    def expect(self, asked: Asked, traffic: TrafficFlags, runs: int, about: str = "") -> None:
+    def expect(self, asked: SimulationQuery, traffic: TrafficFlags, runs: int, about: str = "") -> None:
         """Print an estimate for all runs, from the beginning of one. about: words before their number, as `up to`."""
         count = request_count(traffic, asked.offered())
         until = traffic.until
@@ -52,7 +52,7 @@ class SimulationProgress:
         place = self._begun
         began = time.monotonic()
 
-        def watch(log: Log) -> None:
+        def watch(log: RunLog) -> None:
             if time.monotonic() < self._from:
                 return
             share = self._share(log)
@@ -90,7 +90,7 @@ def request_count(traffic: TrafficFlags, offered: Offered) -> int | None:
     return count
 
 
-def run_count(asked: Asked, judged: JudgedFlags) -> tuple[int, str]:
+def run_count(asked: SimulationQuery, judged: ObjectiveFlags) -> tuple[int, str]:
     """Return how many runs a command makes, and `up to` or `some` if their number follows from what they show."""
     prices = 3 if asked.error.share else 1
     if judged.capacity:
@@ -106,7 +106,7 @@ def run_count(asked: Asked, judged: JudgedFlags) -> tuple[int, str]:
     return prices + others, about
 
 
-def _share(log: Log, count: int | None, until: int | None) -> float:
+def _share(log: RunLog, count: int | None, until: int | None) -> float:
     """Return how much of a run is over, by the requests that have come and the time in which they come."""
     at = log.steps.started[-1] if log.steps.started else 0
     shares = [len(log.requests) / count] if count else []
@@ -118,11 +118,11 @@ class _Enough(Exception):
     """An exception that ends a sample of a run once it is long enough."""
 
 
-def _seconds(asked: Asked, share: Callable[[Log], float]) -> float:
+def _seconds(asked: SimulationQuery, share: Callable[[RunLog], float]) -> float:
     """Return an estimate of the seconds that a run takes, from its first part."""
     began, seen = time.monotonic(), 1.0
 
-    def watch(log: Log) -> None:
+    def watch(log: RunLog) -> None:
         nonlocal seen
         seen = share(log)
         if seen > 0 and time.monotonic() - began > _SAMPLE:

@@ -11,13 +11,13 @@ from ridgeline.cli import options
 from ridgeline.cli.options import parse_nanoseconds
 from ridgeline.insight.simulate.capacity import REQUESTS
 from ridgeline.insight.traffic import arrivals
-from ridgeline.insight.traffic.conversations import Conversations, Questions
+from ridgeline.insight.traffic.conversations import Conversations, FollowUpLengths
 from ridgeline.insight.traffic.lengths import Fixed, Lengths, parse_lengths
 from ridgeline.insight.traffic.offered import (
     SPREAD,
+    ClosedLoop,
     Offered,
     OpenLoop,
-    Users,
     at_moments,
     bounded,
     drawn,
@@ -51,7 +51,8 @@ class TrafficFlags:
     users: Annotated[int | None, _traffic("So many users, each asking again when it has its answer.")] = None
     think: Annotated[str | None, _traffic("How long a user thinks before the next question, like 2s.")] = None
     turns: Annotated[
-        int, _traffic("Questions of a conversation, each of which carries what was said before; --rate begins so many.")
+        int,
+        _traffic("Questions of a conversation, each of which carries what was said before; --rate begins so many."),
     ] = 1
     arrival: Annotated[
         Literal["poisson", "gamma", "constant"], _traffic("How the gaps between the requests of --rate are drawn.")
@@ -214,10 +215,10 @@ class TrafficFlags:
         if self.users is None:
             begun = OpenLoop(bounded(requests, self.requests, until))
         else:
-            begun = Users(self.users, think, bounded(requests, self.requests, None), until, self.seed)
+            begun = ClosedLoop(self.users, think, bounded(requests, self.requests, None), until, self.seed)
         if self.turns == 1:
             return begun
-        return Conversations(begun, self.turns, think, Questions(*lengths, self.seed), until)
+        return Conversations(begun, self.turns, think, FollowUpLengths(*lengths, self.seed), until)
 
     def _requests(self, lengths: tuple[Lengths, Lengths]) -> Iterator[TraceRequest]:
         moments = self._moments()

@@ -9,15 +9,15 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing.connection import wait
 
 from ridgeline.engine.scheduler import Limits
-from ridgeline.insight.simulate.adviser import Option
+from ridgeline.insight.simulate.adviser import TriedSetting
 
-Trial = Callable[[Limits, float], Option | None]
+Trial = Callable[[Limits, float], TriedSetting | None]
 """A function that runs a setting (limits, and the share of memory), or returns None for one that cannot be."""
 
 _trials: list[Trial] = []  # of a second process, once it has made its own
 
 
-class Beside:
+class AdviceWorker:
     """A process that is started anew, so that it needs nothing of what this one holds: no fork of torch's threads."""
 
     def __init__(self, make: Callable[[], Trial]) -> None:
@@ -32,7 +32,7 @@ class Beside:
         self._children = [child for child in multiprocessing.active_children() if child not in before]
 
     @classmethod
-    def start(cls, make: Callable[[], Trial]) -> "Beside | None":
+    def start(cls, make: Callable[[], Trial]) -> "AdviceWorker | None":
         """None where the system has no second process, or no semaphores, to give."""
         try:
             return cls(make)
@@ -44,7 +44,7 @@ class Beside:
         """Whether it has begun, which takes seconds of imports, and can run settings."""
         return self._made.done() and self._made.exception() is None
 
-    def submit(self, limits: Limits, memory: float) -> "Future[Option | None]":
+    def submit(self, limits: Limits, memory: float) -> "Future[TriedSetting | None]":
         """Run a setting there, after those that were submitted before. Its result raises where the process is gone."""
         return self._pool.submit(_run, limits, memory)
 
@@ -71,5 +71,5 @@ def _make(make: Callable[[], Trial]) -> None:
     _trials[:] = [make()]
 
 
-def _run(limits: Limits, memory: float) -> Option | None:
+def _run(limits: Limits, memory: float) -> TriedSetting | None:
     return _trials[0](limits, memory)

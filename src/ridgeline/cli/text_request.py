@@ -9,7 +9,7 @@ from ridgeline.backends import priced_backend
 from ridgeline.cli import options
 from ridgeline.cli.console import loading_bar, read_text, say, say_warnings, status
 from ridgeline.cli.options import parse_tokens
-from ridgeline.core.checkpoint import Source
+from ridgeline.core.checkpoint import ModelSource
 from ridgeline.core.checkpoint.source import as_source
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
@@ -56,7 +56,7 @@ class SamplingFlags:
         return sampling_params(defaults, self.max_tokens, 256, **self.given(), **more)
 
 
-def load(model: Source | str, settings: EngineSettings, *, dummy_weights: bool, threads: int | None) -> LLM:
+def load(model: ModelSource | str, settings: EngineSettings, *, dummy_weights: bool, threads: int | None) -> LLM:
     """The model in an engine, with a bar on stderr while its weights load. One that has no tokenizer (under
     --dummy-weights) is said to have none: its token counts are those of bytes. On a card it has answered once."""
     source = as_source(model)
@@ -72,7 +72,7 @@ def load(model: Source | str, settings: EngineSettings, *, dummy_weights: bool, 
     return llm
 
 
-def draws_too(model: Source | str) -> str:
+def draws_too(model: ModelSource | str) -> str:
     """What is said of a language model that draws as well; "" of any other."""
     source = as_source(model)
     if not draws_tokens(source):

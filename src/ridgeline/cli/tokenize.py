@@ -9,7 +9,7 @@ import typer
 from ridgeline.cli import options
 from ridgeline.cli.console import read_text
 from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
-from ridgeline.core.text import Piece, density, pieces
+from ridgeline.core.text import TokenPiece, density, pieces
 
 _SPECIAL = "Control tokens written in the text become control tokens; otherwise they stay text, as in a prompt."
 
@@ -43,7 +43,7 @@ def tokenize(
     )
 
 
-def _line(piece: Piece) -> str:
+def _line(piece: TokenPiece) -> str:
     """Its id, its text and its bytes. What is no text by itself, as a part of a character is, has bytes alone."""
     try:
         text = repr(piece.piece) if piece.data.decode() or not piece.data else ""

@@ -17,8 +17,8 @@ from ridgeline.cli.options import device_at, device_named, parse_tokens
 from ridgeline.cli.plan_options import beside_of, given_flags
 from ridgeline.cli.text_request import check_room, draws_too, load, prompt_ids, read_prompt, sampling_params
 from ridgeline.cli.trace_options import (
-    Drawing,
-    Files,
+    DiffusionTraceFlags,
+    TraceFileFlags,
     chosen_layer,
     clock_of,
     refuse_of_pictures,
@@ -26,23 +26,23 @@ from ridgeline.cli.trace_options import (
     traced_on,
 )
 from ridgeline.core.checkpoint.embedding_config import pooled, read_embedding
-from ridgeline.core.checkpoint.source import Source, catalogue_name, open_source
+from ridgeline.core.checkpoint.source import ModelSource, catalogue_name, open_source
 from ridgeline.core.models.common.parameter_breakdown import layers_of
 from ridgeline.engine import EngineSettings, SamplingParams
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.trace.priced_trace import PricedTrace, priced_trace
-from ridgeline.insight.trace.request_trace import Subject, Wanted, check
+from ridgeline.insight.trace.request_trace import TraceOptions, TraceSubject, check
 from ridgeline.insight.trace.request_trace import trace as trace_request
 from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
 from ridgeline.insight.trace.views.perfetto import to_perfetto
 from ridgeline.insight.trace.views.priced_report import WIDTH as PRICED_WIDTH
 from ridgeline.insight.trace.views.priced_report import priced_document, priced_json
-from ridgeline.insight.trace.views.report import WIDTH, Shown, story
+from ridgeline.insight.trace.views.report import WIDTH, ReportOptions, story
 from ridgeline.insight.trace.views.trace_export import to_csv, to_json
 from ridgeline.insight.trace.views.trace_summary import summary as summary_of
 from ridgeline.price.engine_profile import usual_engine
 from ridgeline.price.plan.deployment_plan import check_devices
-from ridgeline.price.plan.scenario import ModelCache, Setup
+from ridgeline.price.plan.scenario import Deployment, ModelCache
 from ridgeline.util.document.terminal_renderer import show
 
 _LOOK, _PRICED = "Look inside", "Priced alone"
@@ -64,7 +64,7 @@ def _look(*names: str, text: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class InspectionFlags:
     """What of the model's inside a trace is to show."""
 
     layer: Annotated[
@@ -83,12 +83,12 @@ class Look:
         int | None, _look("--position", text="Look at this token of the prompt; by default the last.")
     ] = None
 
-    def wanted(self, repeats: int | None) -> Wanted:
+    def wanted(self, repeats: int | None) -> TraceOptions:
         """What is asked of the tracer. Raises ValueError."""
         if self.source and not self.experts:
             raise ValueError("--source is of --experts; give both, or neither")
         sources = self._sources()
-        return Wanted(self.attention, self.lens, self.memory, self.experts, self.position, repeats, sources)
+        return TraceOptions(self.attention, self.lens, self.memory, self.experts, self.position, repeats, sources)
 
     def _sources(self) -> tuple[tuple[str, str], ...]:
         """The texts of --source by name."""
@@ -113,7 +113,7 @@ def _text_of(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class TraceSamplingFlags:
     """How the request that is traced is sampled."""
 
     max_tokens: options.MaxTokens8 = None
@@ -130,7 +130,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class TraceRunFlags:
     """How the model runs."""
 
     raw: options.Raw = False
@@ -145,7 +145,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
+class PricedTraceFlags:
     """A card to price the request on instead of running it, and what is priced then."""
 
     priced: Annotated[
@@ -162,7 +162,7 @@ class Priced:
         """The trace that these ask for. lora: adapters, as --lora has them."""
         assert self.priced is not None
         device = device_named(self.priced)
-        setup = Setup(device, self.devices, self.weights, self.kv, engine=usual_engine(device))
+        setup = Deployment(device, self.devices, self.weights, self.kv, engine=usual_engine(device))
         check_devices(setup)
         source = open_source(catalogue_name(model) or model)
         models = ModelCache(source.config, beside_of(source, lora), partial(pooled, said=read_embedding(source)))
@@ -183,12 +183,12 @@ def trace(
     prompt: options.PromptText = None,
     device: options.DeviceName = "this",
     *,
-    look: Look,
-    sampling: Sampling,
-    drawing: Drawing,
-    running: Running,
-    files: Files,
-    priced: Priced,
+    look: InspectionFlags,
+    sampling: TraceSamplingFlags,
+    drawing: DiffusionTraceFlags,
+    running: TraceRunFlags,
+    files: TraceFileFlags,
+    priced: PricedTraceFlags,
     summary: Annotated[bool, typer.Option("--summary", help=_SUMMARY)] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -223,7 +223,7 @@ def trace(
     _show_written(source, text, device, look, sampling, running, files, priced, as_json=as_json, short=summary)
 
 
-def _check_summary(look: Look, files: Files, *, as_json: bool) -> None:
+def _check_summary(look: InspectionFlags, files: TraceFileFlags, *, as_json: bool) -> None:
     """Refuse what --summary would not show. Raises ValueError."""
     drawn = ["--roofline -"] * (str(files.roofline) == "-")
     for name in (*given_flags(look), *drawn, *["--json"] * as_json):
@@ -234,30 +234,34 @@ def _show_drawn(
     model: str,
     prompt: str,
     device: str,
-    look: Look,
-    sampling: Sampling,
-    drawing: Drawing,
-    running: Running,
-    files: Files,
-    priced: Priced,
+    look: InspectionFlags,
+    sampling: TraceSamplingFlags,
+    drawing: DiffusionTraceFlags,
+    running: TraceRunFlags,
+    files: TraceFileFlags,
+    priced: PricedTraceFlags,
     *,
     as_json: bool,
 ) -> None:
     """Trace what a pipeline draws and show it. Raises ValueError."""
-    from ridgeline.cli.trace_diffusion import Asked, show_picture  # a language model's trace does not wait for it
+    from ridgeline.cli.trace_diffusion import (  # a language model's trace does not wait for it
+        DiffusionTraceOptions,
+        show_picture,
+    )
 
     looks = given_flags(look, "layer", "attention")
     drawn = given_flags(sampling, "seed")
     others = given_flags(running, "repeats", "threads")
     others += ["--weights"] * (priced.weights is not None) + ["--kv"] * (priced.kv is not None)
     refuse_of_texts(model, [*looks, *drawn, *others])
-    asked = Asked(device, look.layer, look.attention, running.repeats, running.threads, files, as_json)
+    asked = DiffusionTraceOptions(device, look.layer, look.attention, running.repeats, running.threads, files, as_json)
     show_picture(model, prompt, sampling.seed, drawing, asked)
 
 
 def _show_written(
-    source: Source, prompt: str, device: str, look: Look, sampling: Sampling, running: Running, files: Files,
-    formats: Priced, *, as_json: bool, short: bool,
+    source: ModelSource, prompt: str, device: str, look: InspectionFlags, sampling: TraceSamplingFlags,
+    running: TraceRunFlags, files: TraceFileFlags,
+    formats: PricedTraceFlags, *, as_json: bool, short: bool,
 ) -> None:  # fmt: skip
     """Trace what a language model writes and show it. formats: those that weights, keys and values are quantised to.
     short: whether to show only the summary. Raises ValueError."""
@@ -285,7 +289,7 @@ def _show_written(
     layer, wanted = chosen_layer(look.layer, layers_of(llm.loaded.model)[-1]), look.wanted(running.repeats)
     params = sampling.params(llm.loaded.defaults, ignore_eos=dummy)
     name, asked = source.title, partial(prompt_ids, llm, prompt, running.system, running.raw)
-    subject = Subject(name, prompt, asked, next(iter(adapters), ""))
+    subject = TraceSubject(name, prompt, asked, next(iter(adapters), ""))
     ids = subject.encode()
     if sampling.max_tokens is not None:
         check_room(llm, ids, params)
@@ -306,12 +310,14 @@ def _show_written(
     elif short:
         show(summary_of(ledger))
     else:
-        show(story(ledger, Shown(layer, files.roofline is not None)), WIDTH)
+        show(story(ledger, ReportOptions(layer, files.roofline is not None)), WIDTH)
     if said := draws_too(source):
         say(said)
 
 
-def _show_priced(model: str, priced: Priced, lora: Sequence[str] | None, running: list[str], as_json: bool) -> None:
+def _show_priced(
+    model: str, priced: PricedTraceFlags, lora: Sequence[str] | None, running: list[str], as_json: bool
+) -> None:
     """Price a request and show it. running: what was given that only a model that runs has. Raises ValueError."""
     if running:
         raise ValueError(f"--priced runs nothing, and {running[0]} is of a model that runs; leave it out")

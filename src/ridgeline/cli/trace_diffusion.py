@@ -9,7 +9,7 @@ import torch
 from ridgeline.cli.console import loading_bar, say, status
 from ridgeline.cli.options import device_at, device_named
 from ridgeline.cli.plan_options import named_sections
-from ridgeline.cli.trace_options import Drawing, Files, chosen_layer, clock_of, traced_on
+from ridgeline.cli.trace_options import DiffusionTraceFlags, TraceFileFlags, chosen_layer, clock_of, traced_on
 from ridgeline.insight.trace.anatomy import layer_numbers
 from ridgeline.insight.trace.denoise_step import moment_of
 from ridgeline.insight.trace.guidance_delta import pull_of
@@ -18,7 +18,7 @@ from ridgeline.insight.trace.views.image_report import STAGES, picture_json, pic
 from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
 from ridgeline.insight.trace.views.patch_attention import looks
 from ridgeline.insight.trace.views.perfetto import steps_perfetto
-from ridgeline.insight.trace.views.report import WIDTH, Shown
+from ridgeline.insight.trace.views.report import WIDTH, ReportOptions
 from ridgeline.insight.trace.views.trace_export import to_csv
 from ridgeline.insight.trace.word_attention import word_attention
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
@@ -30,7 +30,7 @@ from ridgeline.util.files import check_writable, write_whole
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DiffusionTraceOptions:
     """What a trace of a picture is asked for beside the picture."""
 
     device: str
@@ -38,11 +38,11 @@ class Asked:
     attention: bool
     repeats: int | None
     threads: int | None
-    files: Files
+    files: TraceFileFlags
     as_json: bool
 
 
-def _check_picture(drawing: Drawing, asked: Asked) -> None:
+def _check_picture(drawing: DiffusionTraceFlags, asked: DiffusionTraceOptions) -> None:
     """Raises ValueError for a file that nothing would be drawn into, or that cannot be written."""
     path = drawing.picture
     if path is None:
@@ -54,7 +54,9 @@ def _check_picture(drawing: Drawing, asked: Asked) -> None:
     check_writable(path)
 
 
-def show_picture(model: str, prompt: str, seed: int | None, drawing: Drawing, asked: Asked) -> None:
+def show_picture(
+    model: str, prompt: str, seed: int | None, drawing: DiffusionTraceFlags, asked: DiffusionTraceOptions
+) -> None:
     """Trace a picture or clip and show it. Raises ValueError."""
     size = None if drawing.size is None else Size.parse(drawing.size)
     request = DiffusionRequest(
@@ -98,4 +100,4 @@ def show_picture(model: str, prompt: str, seed: int | None, drawing: Drawing, as
         print(json.dumps(picture_json(ledger)))
     else:
         sections = tuple(ledger.stages) if drawing.full else sections
-        show(picture_story(ledger, Shown(layer, asked.files.roofline is not None), sections), WIDTH)
+        show(picture_story(ledger, ReportOptions(layer, asked.files.roofline is not None), sections), WIDTH)

@@ -50,7 +50,7 @@ def _file(name: str, text: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class TraceFileFlags:
     """The files that a trace is to write."""
 
     csv: Annotated[Path | None, _file("--csv", "A line for each op and step.")] = None
@@ -95,7 +95,7 @@ def _drawn(text: str, *names: str, **more: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class DiffusionTraceFlags:
     """The picture that is traced; its seed is that of sampling."""
 
     steps: Annotated[int | None, _drawn("How many; by default as the pipeline says.")] = None

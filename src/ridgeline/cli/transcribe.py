@@ -17,9 +17,9 @@ from ridgeline.cli.engine_flags import EngineFlags
 from ridgeline.cli.flags import with_flags
 from ridgeline.core.checkpoint import open_source
 from ridgeline.engine import AsyncLLM
-from ridgeline.media.audio.audio_recording import Recording
+from ridgeline.media.audio.audio_recording import AudioRecording
 from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary, Task
-from ridgeline.media.speech.transcriber import Options, Transcriber, Transcript, Window
+from ridgeline.media.speech.transcriber import TranscribedWindow, Transcriber, Transcript, TranscriptionOptions
 from ridgeline.media.speech.transcript_formats import as_json as transcript_json
 from ridgeline.media.speech.transcript_formats import line, srt, vtt
 from ridgeline.util.document.printable import printable
@@ -62,16 +62,16 @@ def transcribe(
         raise ValueError("--json, --srt and --vtt are three forms of one answer; give one of them")
     if (subrip or webvtt) and (len(files) > 1 or timestamps is False):
         raise ValueError("subtitles are of one file, with its times; give one file, and leave --no-timestamps out")
-    asked = Options(language, cast(Task, task), timestamps is not False)
+    asked = TranscriptionOptions(language, cast(Task, task), timestamps is not False)
     source = open_source(model)
     with ExitStack() as opened:  # what is no sound is said before anything is loaded
-        recordings = [opened.enter_context(Recording(Path(name), name)) for name in files]
+        recordings = [opened.enter_context(AudioRecording(Path(name), name)) for name in files]
         llm = engine.load(model, prefix_cache=False)
         vocabulary = SpeechVocabulary.read(source, llm.tokenizer)
         vocabulary.check(asked.language, asked.task)
         several = len(files) > 1
         streams = not (as_json or subrip or webvtt or several)
-        shown = _Shown(timestamps is True) if streams else None
+        shown = _SegmentPrinter(timestamps is True) if streams else None
         transcripts = asyncio.run(_transcribe(AsyncLLM(llm.loaded), vocabulary, recordings, asked, shown))
     if subrip or webvtt:
         print((srt if subrip else vtt)(transcripts[0].segments), end="")
@@ -82,13 +82,13 @@ def transcribe(
             print(clean(f"{name}: {transcript.text}" if timestamps is not True else _listed(name, transcript)))
 
 
-class _Shown:
+class _SegmentPrinter:
     """Prints what is heard of one file as it comes."""
 
     def __init__(self, timed: bool) -> None:
         self._timed, self._begun = timed, False
 
-    def window(self, window: Window) -> None:
+    def window(self, window: TranscribedWindow) -> None:
         """A window was heard."""
         for segment in window.segments:
             text = segment.text if self._begun or self._timed else segment.text.lstrip()
@@ -102,14 +102,18 @@ class _Shown:
 
 
 async def _transcribe(
-    llm: AsyncLLM, vocabulary: SpeechVocabulary, recordings: Sequence[Recording], asked: Options, shown: _Shown | None
+    llm: AsyncLLM,
+    vocabulary: SpeechVocabulary,
+    recordings: Sequence[AudioRecording],
+    asked: TranscriptionOptions,
+    shown: _SegmentPrinter | None,
 ) -> list[Transcript]:
     """All of them, side by side."""
     transcriber, places = Transcriber.of(llm, vocabulary), asyncio.Semaphore(_SIDE_BY_SIDE)
     async with llm:
         with _bar(recordings) as told:
 
-            async def one(number: int, recording: Recording) -> Transcript:
+            async def one(number: int, recording: AudioRecording) -> Transcript:
                 transcript = Transcript()
                 async with places:
                     async for window in transcriber.windows(recording, asked):
@@ -131,7 +135,7 @@ async def _transcribe(
 
 
 @contextmanager
-def _bar(recordings: Sequence[Recording]) -> Iterator[Any]:
+def _bar(recordings: Sequence[AudioRecording]) -> Iterator[Any]:
     """Yields what is told how many seconds of which file are heard; a bar for each where stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda number, seconds: None

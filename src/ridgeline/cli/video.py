@@ -9,7 +9,7 @@ from ridgeline.cli import diffusion_options as drawing
 from ridgeline.cli import options
 from ridgeline.cli.console import silence
 from ridgeline.cli.diffusion_run import draw
-from ridgeline.cli.diffusion_settings import OFF, DrawingSettings
+from ridgeline.cli.diffusion_settings import OFF, DiffusionSettings
 from ridgeline.cli.image_files import clips
 from ridgeline.cli.image_latents import decode_saved, refuse_drawn
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
@@ -55,7 +55,7 @@ def video(
     What a clip was drawn from is kept in its file. Latents are on the disk before they are decoded. Ctrl-C stops
     between two steps and says what there is; twice, it stops at once.
     """
-    settings = DrawingSettings(
+    settings = DiffusionSettings(
         output, force, OFF, keep_latents, 0, cfg_parallel, compiled, as_json=as_json, medium=clips(fps), device=device
     )
     wanted = None if size is None else Size.parse(size)

@@ -12,40 +12,40 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 from msgspec import structs
 
-from ridgeline.engine.encoder_features import EncoderInput, Features
+from ridgeline.engine.encoder_features import EncoderFeatures, EncoderInput
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.generation_request import DEFAULT_PARAMS, GenerationRequest
 from ridgeline.engine.output_processor import with_text
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.result import Completion
-from ridgeline.engine.setup import Loaded, load_engine
-from ridgeline.engine.text_processor import Prompt, Texts, checked
+from ridgeline.engine.setup import LoadedEngine, load_engine
+from ridgeline.engine.text_processor import Prompt, TextProcessor, checked
 from ridgeline.engine.worker.engine_messages import (
     Abort,
-    Add,
-    Added,
-    Begun,
+    AddRequest,
     Died,
     EngineInfo,
+    EngineReady,
+    EngineSnapshot,
     FromEngine,
+    GetSnapshot,
     Inspect,
     Inspected,
-    Look,
     PageChange,
     PeerChanged,
-    Ready,
     Refused,
-    Snapshot,
+    RequestAdded,
+    RequestsBegun,
     Stepped,
     StepReport,
     StopChoice,
     ToEngine,
     Transferred,
-    Watch,
+    WatchPages,
 )
 from ridgeline.engine.worker.engine_process import EngineProcess
-from ridgeline.engine.worker.inspector import Questions
+from ridgeline.engine.worker.inspector import PendingInspections
 from ridgeline.engine.worker.loop import EngineThread
 
 Take = Callable[[Event | Exception], None]
@@ -66,12 +66,12 @@ class EngineRestarting(EngineDied):
 
 
 @runtime_checkable
-class Host(Protocol):
+class EngineHost(Protocol):
     """Where an engine runs: EngineThread, EngineProcess, or a thread that it shares with other models. connect: `tell`
     takes what the engine says. send: have it do something before its next step. close: end it after its present step,
     which it says."""
 
-    texts: Texts
+    texts: TextProcessor
     info: EngineInfo
 
     def connect(self, tell: Callable[[FromEngine], None]) -> None: ...
@@ -98,16 +98,16 @@ class _Caller:
 class AsyncLLM:
     """A model for many callers. Use `async with`, or call `close`."""
 
-    def __init__(self, model: str | Loaded | Host) -> None:
+    def __init__(self, model: str | LoadedEngine | EngineHost) -> None:
         """`model`: a checkpoint folder, a built-in name, or what load_engine gave, for an engine in a thread of this
         process; or where an engine runs already. Raises ValueError for others."""
         if isinstance(model, str):
             model = load_engine(model)
-        elif not isinstance(model, Loaded | Host):
+        elif not isinstance(model, LoadedEngine | EngineHost):
             raise ValueError(
                 f"model is a {type(model).__name__}; give a folder, a built-in name, or what load_engine gave"
             )
-        self.host: Host = EngineThread(model) if isinstance(model, Loaded) else model
+        self.host: EngineHost = EngineThread(model) if isinstance(model, LoadedEngine) else model
         self.texts, self.info = self.host.texts, self.host.info
         self.stats = Stats()
         self.alive = True
@@ -129,8 +129,8 @@ class AsyncLLM:
         self._callers: dict[int, _Caller] = {}  # by ticket
         self._by_request: dict[int, _Caller] = {}
         self._next_ticket = itertools.count(1)
-        self._lookers: deque[Callable[[Snapshot | None], None]] = deque()
-        self._questions = Questions()
+        self._lookers: deque[Callable[[EngineSnapshot | None], None]] = deque()
+        self._questions = PendingInspections()
         self._watched = False
         self.heard = 0
         """Messages that came from the engine."""
@@ -183,7 +183,7 @@ class AsyncLLM:
         self, prompt: Prompt, params: SamplingParams | None, encoder: EncoderInput, adapter: str
     ) -> GenerationRequest:
         ids = self.texts.encode(prompt, self.info.context)
-        read = encoder if isinstance(encoder, Features) else tuple(encoder)
+        read = encoder if isinstance(encoder, EncoderFeatures) else tuple(encoder)
         return GenerationRequest(ids, checked(params or self.texts.defaults), encoder=read, adapter=adapter)
 
     def submit(
@@ -227,9 +227,9 @@ class AsyncLLM:
     def watch(self, on: bool) -> None:
         """Have page observers told of the pages that change, or no longer."""
         self._watched = on
-        self.host.send(Watch(on))
+        self.host.send(WatchPages(on))
 
-    def look(self, told: Callable[[Snapshot | None], None], *, pages: bool = True) -> None:
+    def look(self, told: Callable[[EngineSnapshot | None], None], *, pages: bool = True) -> None:
         """Have `told` told what the engine holds, where observers are told of steps, after the steps before it and
         before those after it; None if the engine is gone. pages: as of Look."""
         with self._lock:
@@ -237,7 +237,7 @@ class AsyncLLM:
             if alive:
                 self._lookers.append(told)
         if alive:
-            self.host.send(Look(pages))
+            self.host.send(GetSnapshot(pages))
         else:
             told(None)
 
@@ -268,7 +268,7 @@ class AsyncLLM:
         spec = self.texts.for_engine(caller.spec)
         if self.info.vectors is not None:
             spec = structs.replace(spec, params=DEFAULT_PARAMS)
-        self.host.send(Add(caller.ticket, spec))
+        self.host.send(AddRequest(caller.ticket, spec))
 
     def _refuse_if_gone(self) -> None:
         if not self.alive:
@@ -294,15 +294,15 @@ class AsyncLLM:
         self.heard += 1
         if isinstance(message, Stepped):
             self._stepped(message)
-        elif isinstance(message, Added):
+        elif isinstance(message, RequestAdded):
             self._added(message)
-        elif isinstance(message, Begun):
+        elif isinstance(message, RequestsBegun):
             self._begun(message)
         elif isinstance(message, Refused):
             self._refused(message)
         elif isinstance(message, Inspected):
             self._questions.settle(message.ticket, message.answer)
-        elif isinstance(message, Snapshot):
+        elif isinstance(message, EngineSnapshot):
             self._lookers.popleft()(message)
         elif isinstance(message, Died):
             self._died(message)
@@ -312,11 +312,11 @@ class AsyncLLM:
             for told in self.transfer_observers:
                 told(message)
         else:
-            assert isinstance(message, Ready)
+            assert isinstance(message, EngineReady)
             self.info, self.alive = message.info, True
             self.restarts += 1
             if self._watched:
-                self.host.send(Watch(True))
+                self.host.send(WatchPages(True))
 
     def _refused(self, refused: Refused) -> None:
         error = RuntimeError(refused.reason) if refused.fault else ValueError(refused.reason)
@@ -326,7 +326,7 @@ class AsyncLLM:
         else:
             self._tell([(caller, error)])
 
-    def _added(self, added: Added) -> None:
+    def _added(self, added: RequestAdded) -> None:
         caller = self._callers.get(added.ticket)
         if caller is None:
             return
@@ -341,7 +341,7 @@ class AsyncLLM:
         if caller.left:
             self._leave(caller)
 
-    def _begun(self, begun: Begun) -> None:
+    def _begun(self, begun: RequestsBegun) -> None:
         for request in begun.requests:
             caller = self._by_request.get(request)
             if caller is not None and caller.begun is not None:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ridgeline.backends.staging import staged
-from ridgeline.core.ops.forward_batch import Batch, Rows, Tables
+from ridgeline.core.ops.forward_batch import ForwardBatch, GroupPageTables, Rows
 from ridgeline.core.ops.kv_layout import KVGroup
-from ridgeline.engine.encoder_features import Features
+from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 
 PageTables = list[list[int]]
@@ -27,13 +27,13 @@ class BatchBuilder:
         self.groups, self.device = tuple(groups), device
         self._tables: dict[int, PageTables] = {}
 
-    def build(self, items: Sequence[PlanItem]) -> Batch:
+    def build(self, items: Sequence[PlanItem]) -> ForwardBatch:
         """Return the batch of a plan's items. `hear` has taken their page tables before."""
         tokens = self._rows(self._placed(items))
         starts = list(zip(items, tokens.starts, strict=False))
         wanted = [start + offset for item, start in starts for offset in item.logits]
         wanted += [start + offset for item, start in starts if item.scored for offset in item.scored.rows]
-        return Batch(
+        return ForwardBatch(
             tokens,
             self._encoder_rows(items),
             self._tensor(wanted),
@@ -74,7 +74,7 @@ class BatchBuilder:
         before = 0
         for item in items:
             tokens = item.tokens
-            if before and isinstance(item.encoder, Features):
+            if before and isinstance(item.encoder, EncoderFeatures):
                 tokens = [token if token >= 0 else token - before for token in tokens]
             yield item.start, tokens
             before += len(item.encoder)
@@ -82,11 +82,11 @@ class BatchBuilder:
     def _encoder_rows(self, items: Sequence[PlanItem]) -> Rows:
         """Rows of encoders that run: ids, or the numbers of features, whose inputs are apart."""
         inputs = [item.encoder for item in items]
-        features = [each.values for each in inputs if isinstance(each, Features)]
+        features = [each.values for each in inputs if isinstance(each, EncoderFeatures)]
         rows = self._rows(
             (0, part)
             for each in inputs
-            for part in ([range(each.each)] * each.inputs if isinstance(each, Features) else [each])
+            for part in ([range(each.each)] * each.inputs if isinstance(each, EncoderFeatures) else [each])
         )
         if not features:
             return rows
@@ -104,9 +104,9 @@ class BatchBuilder:
         fixed = [index for index, group in enumerate(self.groups) if group.spec.is_state]
         return [page for item in items for index in fixed for page in self._tables[item.request][index]]
 
-    def _group(self, items: Sequence[PlanItem], index: int) -> Tables:
+    def _group(self, items: Sequence[PlanItem], index: int) -> GroupPageTables:
         slots, seen, first = self.places(items, index)
-        return Tables(self._tensor(slots), seen, first)
+        return GroupPageTables(self._tensor(slots), seen, first)
 
     def places(self, items: Sequence[PlanItem], index: int) -> tuple[list[int], list[list[int]], list[int]]:
         """What a group's Tables say of these items, as plain numbers: slots, pages, first."""

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ridgeline.engine.encoder_features import Features
+from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.kv.kv_cache_manager import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.prompt_tokens import NamedPrompt, unknown_id
 from ridgeline.engine.scheduler import Scheduler
 
@@ -30,7 +30,7 @@ def numbered(what: str, place: int, count: int) -> Iterator[None]:
 class Bounds:
     """Of a model in an engine. The fields are as of Engine."""
 
-    ledger: KVLedger
+    ledger: KVCacheManager
     scheduler: Scheduler
     context: int
     vocabulary: int
@@ -84,7 +84,7 @@ class Bounds:
         room = min(self.context, capacity) - length
         return room if params.max_tokens is None else min(params.max_tokens, room)
 
-    def places(self, prompt: Sequence[int], images: Features) -> tuple[int, ...]:
+    def places(self, prompt: Sequence[int], images: EncoderFeatures) -> tuple[int, ...]:
         """The positions in a prompt at which rows of these images stand. Raises ValueError where they do not fit."""
         if self.images is None:
             raise ValueError("the model reads no images; leave them out, or give one that has a vision tower")
@@ -102,11 +102,11 @@ class Bounds:
             )
         return places
 
-    def _check_encoder(self, encoder: Sequence[int] | Features) -> None:
+    def _check_encoder(self, encoder: Sequence[int] | EncoderFeatures) -> None:
         """Raises ValueError for what the encoder does not read."""
         if not encoder:
             return
-        if not isinstance(encoder, Features):
+        if not isinstance(encoder, EncoderFeatures):
             if self.encoder_width:
                 raise ValueError(f"the encoder reads features, {self.encoder_width} a position; it takes no token ids")
             self._check_ids(encoder)

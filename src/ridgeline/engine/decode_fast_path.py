@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ridgeline.engine.events import TokenEvent
-from ridgeline.engine.kv.kv_cache_manager import KVLedger
-from ridgeline.engine.request import Finish, Request
+from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
+from ridgeline.engine.request import FinishReason, Request
 from ridgeline.engine.sampling.sample_row import Outcome, Sampled
 from ridgeline.engine.step_plan import PlanItem
 
@@ -15,7 +15,7 @@ PlanOne = Callable[[Request, int, Sequence[int]], PlanItem]
 """The general way to plan a request: from its positions in this step and guesses at the tokens after them."""
 TakeOne = Callable[[Request, PlanItem, Outcome | None, int, list[TokenEvent]], None]
 """The general way to take what a step gave to a request, at a moment, and to add the events of it."""
-End = Callable[[Request, Finish, Sampled, int, list[TokenEvent]], None]
+End = Callable[[Request, FinishReason, Sampled, int, list[TokenEvent]], None]
 """The way to end a request with its last token, at a moment, and to add the events of it."""
 
 
@@ -37,7 +37,7 @@ class DecodeFastPath:
     outcome that is no single token, such as a failure.
     """
 
-    def __init__(self, ledger: KVLedger) -> None:
+    def __init__(self, ledger: KVCacheManager) -> None:
         self._ledger = ledger
 
     def items(

@@ -1,6 +1,6 @@
 """Embeddings: texts in, vectors out; or, of a model that reads a query and a document together, scores.
 
-`Embeddings("folder").embed(["a cat", "a dog"])`. The engine runs as many texts a step as its positions hold.
+`EmbeddingLLM("folder").embed(["a cat", "a dog"])`. The engine runs as many texts a step as its positions hold.
 """
 
 import math
@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ridgeline.core.checkpoint.embedding_config import Embedding
+from ridgeline.core.checkpoint.embedding_config import EmbeddingConfig
 from ridgeline.core.checkpoint.weight_loader import Progress
 from ridgeline.core.models import ModelRefused
 from ridgeline.engine.bounds import numbered
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.request import Finish
+from ridgeline.engine.request import FinishReason
 from ridgeline.engine.setup import load_with_threads
-from ridgeline.engine.text_processor import Texts
+from ridgeline.engine.text_processor import TextProcessor
 from ridgeline.engine.worker.engine_messages import VectorInfo
 
 NO_VECTORS = (
@@ -38,7 +38,7 @@ class Vector:
     tokens: int
 
 
-def prompt_text(said: Embedding | None, name: str | None) -> str:
+def prompt_text(said: EmbeddingConfig | None, name: str | None) -> str:
     """What goes before a text: the prompt of this name, `query` or `document` also where the model has another name for
     it; by default the one that the model takes. Raises ValueError for a name that it does not have."""
     prompts = said.prompts if said is not None else {}
@@ -54,7 +54,7 @@ def prompt_text(said: Embedding | None, name: str | None) -> str:
     return found
 
 
-def text_ids(texts: Texts, text: str, context: int, prompt: str = "", *, add_special: bool = True) -> list[int]:
+def text_ids(texts: TextProcessor, text: str, context: int, prompt: str = "", *, add_special: bool = True) -> list[int]:
     """Return the ids of a prompt and a text. Raises ValueError for a text that is empty or far beyond the context.
 
     add_special: Whether the tokenizer's own tokens (BOS, [CLS]) are added.
@@ -68,7 +68,7 @@ def text_ids(texts: Texts, text: str, context: int, prompt: str = "", *, add_spe
     return texts.tokenizer.encode(whole, add_special=add_special, parse_special=False)
 
 
-def pair_ids(texts: Texts, info: VectorInfo, query: str, document: str, context: int) -> list[int]:
+def pair_ids(texts: TextProcessor, info: VectorInfo, query: str, document: str, context: int) -> list[int]:
     """Ids of a query and a document that are read together, those of the second moved on where the model tells the two
     apart. Raises ValueError."""
     if not query or not document:
@@ -105,7 +105,7 @@ def check_embeds(info: VectorInfo | None) -> None:
         raise ValueError("the model gives scores of labels, no vectors; give an embedding model")
 
 
-def cut(said: Embedding | None, values: NDArray[np.float32], dimensions: int | None) -> NDArray[np.float32]:
+def cut(said: EmbeddingConfig | None, values: NDArray[np.float32], dimensions: int | None) -> NDArray[np.float32]:
     """The first entries of a vector, made one of length 1 again (Kusupati et al., arXiv:2205.13147); the vector itself
     for None. Raises ValueError for a length that the model does not say it may have."""
     if dimensions is None or dimensions == len(values):
@@ -129,7 +129,7 @@ def similarity(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
     return float(one @ other) / max(lengths, 1e-12)
 
 
-class Embeddings:
+class EmbeddingLLM:
     """A model that embeds texts, or scores documents, in the caller's thread. One caller at a time."""
 
     def __init__(
@@ -192,7 +192,7 @@ class Embeddings:
             while self.engine.has_work:
                 for event in self.engine.step():
                     place = added[event.request]
-                    if event.finish is Finish.ERROR or event.hidden is None:
+                    if event.finish is FinishReason.ERROR or event.hidden is None:
                         raise ValueError(f"{what} {place + 1} of {len(prompts)} failed: {event.error}")
                     found[place] = Vector(event.hidden[0], len(prompts[place]))
         except BaseException:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
-class Features:
+class EncoderFeatures:
     """So many numbers for each position of an encoder. Plain data, which crosses processes as it is.
 
     data: fp32 in this machine's order, position after position. width: numbers a position. inputs: how many inputs of
@@ -39,10 +39,10 @@ class Features:
         """Positions of an input."""
         return len(self) // self.inputs
 
-    def part(self, start: int, stop: int) -> "Features":
+    def part(self, start: int, stop: int) -> "EncoderFeatures":
         """The inputs from `start` to `stop`."""
         nbytes = 4 * self.width * self.each
-        return Features(self.data[start * nbytes : stop * nbytes], self.width, stop - start)
+        return EncoderFeatures(self.data[start * nbytes : stop * nbytes], self.width, stop - start)
 
     def __len__(self) -> int:
         return len(self.data) // (4 * self.width)
@@ -67,10 +67,10 @@ class Features:
 class PlacedImages:
     """Images of a prompt: what a tower reads of them, and the positions at which its rows stand, in their order."""
 
-    features: Features
+    features: EncoderFeatures
     places: tuple[int, ...]
 
-    def of_step(self, start: int, tokens: Sequence[int]) -> tuple[Sequence[int], Features] | None:
+    def of_step(self, start: int, tokens: Sequence[int]) -> tuple[Sequence[int], EncoderFeatures] | None:
         """What a step that runs these tokens from a position on needs: the tokens, with the number of a row in each
         place of one (-1 the first), and the images that have those rows; None where it has no such place."""
         first, last = (bisect_left(self.places, position) for position in (start, start + len(tokens)))
@@ -84,5 +84,5 @@ class PlacedImages:
         return placed, self.features.part(begin, -(-last // each))
 
 
-EncoderInput = Sequence[int] | Features
+EncoderInput = Sequence[int] | EncoderFeatures
 """What an encoder reads: token ids, or features."""

@@ -10,30 +10,30 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import structs
 
-from ridgeline.core.ops.work import TOKENS, Reach
+from ridgeline.core.ops.work import TOKENS, AttentionPattern
 from ridgeline.engine.bounds import Bounds
 from ridgeline.engine.encoder_features import PlacedImages
 from ridgeline.engine.events import Stats, StepRecord, TokenEvent, fault
 from ridgeline.engine.failure_isolation import FailureIsolation
 from ridgeline.engine.generation_request import DEFAULT_PARAMS, GenerationRequest
-from ridgeline.engine.kv.kv_cache_manager import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.kv.prefix import namespace_of
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.prompt_tokens import Tokens
-from ridgeline.engine.request import NANOSECONDS, Finish, Request, Timing
-from ridgeline.engine.request_updater import OutcomeProcessor
+from ridgeline.engine.request import NANOSECONDS, FinishReason, Request, Timing
+from ridgeline.engine.request_updater import RequestUpdater
 from ridgeline.engine.sampling.plan_rows import SampleRows
 from ridgeline.engine.sampling.sample_row import History, Outcome, SampleRow
 from ridgeline.engine.scheduler import Limits, Scheduler
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.engine.structured_output_params import GuideStats
-from ridgeline.engine.token_rules import RuleGuide
+from ridgeline.engine.token_rules import TokenRuleProcessor
 from ridgeline.util.host import out_of_memory
 
 if TYPE_CHECKING:
     from ridgeline.core.models.common.model import PlacedRows
     from ridgeline.engine.speculation.speculator import Speculator
-    from ridgeline.engine.structured_output import Guide, Guides
+    from ridgeline.engine.structured_output import OutputConstraint, StructuredOutputManager
 
 Observer = Callable[[StepRecord], None]
 WALL_CLOCK: Callable[[], int] = time.perf_counter_ns
@@ -59,13 +59,13 @@ class Engine:
     def __init__(
         self,
         executor: Executor,
-        ledger: KVLedger,
+        ledger: KVCacheManager,
         limits: Limits,
         *,
         context: int,
         vocabulary: int,
         eos_ids: Collection[int] = (),
-        reaches: Collection[Reach] = (),
+        reaches: Collection[AttentionPattern] = (),
         has_head: bool = True,
         whole: bool | None = None,
         pooled: bool = False,
@@ -73,7 +73,7 @@ class Engine:
         encoder_context: int = 0,
         outputs: int | None = None,
         images: "PlacedRows | None" = None,
-        guides: "Guides | None" = None,
+        guides: "StructuredOutputManager | None" = None,
         adapters: Mapping[str, bytes] | None = None,
         speculator: "Speculator | None" = None,
         on_step: Observer | None = None,
@@ -115,7 +115,7 @@ class Engine:
         """Of requests that were added and wait to be begun the first choice, by their ids."""
         self._next_id = 1
         self._isolation = FailureIsolation(self.scheduler)
-        self._outcomes = OutcomeProcessor(self.requests, self.parked, self.scheduler, speculator)
+        self._outcomes = RequestUpdater(self.requests, self.parked, self.scheduler, speculator)
         self._guiding = 0  # nanoseconds
 
     @property
@@ -243,11 +243,11 @@ class Engine:
 
     def _guide(
         self, prompt: Sequence[int], params: SamplingParams, ends: Collection[int]
-    ) -> "Guide | RuleGuide | None":
+    ) -> "OutputConstraint | TokenRuleProcessor | None":
         """What holds the answers to the form, or the rules, that were asked for. Raises ValueError for one that cannot
         be followed."""
         if params.rules is not None:
-            return RuleGuide(params.rules, self.outputs)
+            return TokenRuleProcessor(params.rules, self.outputs)
         if params.structured_outputs is None:
             return None
         if self.guides is None:
@@ -262,7 +262,7 @@ class Engine:
         """End every choice of a request, wherever it stands. Unknown and finished ids are no error."""
         now = self.clock()
         choices = [r for r in self.requests.values() if r.group == group]
-        return [self._outcomes.finish(request, Finish.ABORT, now) for request in choices]
+        return [self._outcomes.finish(request, FinishReason.ABORT, now) for request in choices]
 
     def stop(self, group: int, choice: int, kept: int) -> list[TokenEvent]:
         """End one choice, whose text says that only its first `kept` tokens count. One that has ended is no error.
@@ -271,7 +271,7 @@ class Engine:
         """
         self._outcomes.drop(group, choice, kept)
         request = self.requests.get(group + choice)
-        return [] if request is None else [self._outcomes.finish(request, Finish.STOP, self.clock())]
+        return [] if request is None else [self._outcomes.finish(request, FinishReason.STOP, self.clock())]
 
     # -- one step -----------------------------------------------------------------------------------------------------
 

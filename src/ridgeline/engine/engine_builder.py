@@ -9,12 +9,12 @@ from ridgeline.core.ops.work import Work
 from ridgeline.engine.engine import WALL_CLOCK, Engine, Executor
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.kv.kv_cache_manager import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.structured_output import Guides
+from ridgeline.engine.structured_output import StructuredOutputManager
 
 if TYPE_CHECKING:
     from ridgeline.engine.speculation.speculator import Speculator
@@ -33,7 +33,7 @@ def engine_around(
     prefix_cache: bool = True,
     seed: int | None = None,
     eos_ids: Collection[int] = (),
-    guides: Guides | None = None,
+    guides: StructuredOutputManager | None = None,
     adapters: Mapping[str, bytes] | None = None,
     speculator: "Speculator | None" = None,
     on_step: Callable[[StepRecord], None] | None = None,
@@ -43,7 +43,7 @@ def engine_around(
     its plans; by default a Runner. guides, adapters, speculator, clock: as Engine."""
     return Engine(
         executor or Runner(model, layout),
-        KVLedger(layout, limits.most_of_one, prefix_cache=prefix_cache),
+        KVCacheManager(layout, limits.most_of_one, prefix_cache=prefix_cache),
         limits,
         context=model.context if context is None else context,
         vocabulary=model.vocabulary * model.segments,

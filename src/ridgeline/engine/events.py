@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.core.ops.work import Work
-from ridgeline.engine.request import NANOSECONDS, Finish, Timing
+from ridgeline.engine.request import NANOSECONDS, FinishReason, Timing
 from ridgeline.engine.sampling.sample_row import Outcome, PromptLogprob, Sampled, SampleRow, Scored
 from ridgeline.engine.step_plan import StepPlan
 
@@ -38,7 +38,7 @@ class TokenEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
     at: int
     cached: int
     timing: Timing
-    finish: Finish | None = None
+    finish: FinishReason | None = None
     error: str | None = None
     prompt_logprobs: PromptLogprobs | None = None
     hidden: NDArray[np.float32] | None = None
@@ -66,7 +66,7 @@ class Event(NamedTuple):
     token: Sampled | None = None
     text: str = ""
     reasoning: str = ""
-    finish: Finish | None = None
+    finish: FinishReason | None = None
     error: str | None = None
     reasoning_tokens: int = 0
     output_tokens: int | None = None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ridgeline.engine.encoder_features import Features
+from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.prompt_tokens import token_ids
 
@@ -27,9 +27,9 @@ class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """Token ids, not to be changed while the request runs. A simulation gives a NamedPrompt, which has none."""
     params: SamplingParams = DEFAULT_PARAMS
     """The rules of sampling and stopping. A model without a head takes the default alone."""
-    encoder: tuple[int, ...] | Features = ()
+    encoder: tuple[int, ...] | EncoderFeatures = ()
     """The input of an encoder-decoder's encoder; any sequence of ids becomes a tuple."""
-    images: Features | None = None
+    images: EncoderFeatures | None = None
     """The patches of the images that stand in the prompt, in their order."""
     adapter: str = ""
     """The name of the LoRA adapter to use; "" for the model as it is."""
@@ -45,7 +45,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "prompt", token_ids(self.prompt))
-        if not isinstance(self.encoder, Features):
+        if not isinstance(self.encoder, EncoderFeatures):
             msgspec.structs.force_setattr(self, "encoder", tuple(token_ids(self.encoder)))
 
     @property

@@ -7,7 +7,7 @@ from math import ceil
 
 import torch
 
-from ridgeline.core.checkpoint import Source
+from ridgeline.core.checkpoint import ModelSource
 from ridgeline.core.checkpoint.adapter import Adapter
 from ridgeline.core.checkpoint.weight_loader import memory_beside, weight_bytes
 from ridgeline.core.models.common.model import Model
@@ -23,7 +23,7 @@ from ridgeline.util.host import GIB, MIB
 
 
 def layout_with_room(
-    source: Source,
+    source: ModelSource,
     model: Model,
     price: Price,
     settings: EngineSettings,

@@ -6,24 +6,24 @@ from typing import Any, Self, overload
 
 import torch
 
-from ridgeline.core.checkpoint.source import Source
+from ridgeline.core.checkpoint.source import ModelSource
 from ridgeline.core.checkpoint.weight_loader import Progress
 from ridgeline.core.models import ModelRefused
 from ridgeline.engine.bounds import numbered
-from ridgeline.engine.encoder_features import Features
+from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.events import Event
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.result import Completion
-from ridgeline.engine.setup import Loaded, load_with_threads
+from ridgeline.engine.setup import LoadedEngine, load_with_threads
 from ridgeline.engine.text_processor import Messages, Prompt, checked
 
 
 class TextEngine:
     """A loaded engine and a transcript beside it, in one process: prompts of ids in, events with text out."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: LoadedEngine) -> None:
         self.engine, self.texts, self.transcript = loaded.engine, loaded.texts, loaded.texts.transcript()
 
     def add(self, spec: GenerationRequest) -> int:
@@ -56,7 +56,7 @@ class LLM:
 
     def __init__(
         self,
-        model: Source | str,
+        model: ModelSource | str,
         settings: EngineSettings | None = None,
         *,
         weights: str | None = None,
@@ -80,14 +80,14 @@ class LLM:
         torch.set_num_threads(self.threads)
 
     @classmethod
-    def around(cls, loaded: Loaded, name: str) -> Self:
+    def around(cls, loaded: LoadedEngine, name: str) -> Self:
         """The same around what is loaded already, on the threads that torch has. Raises ModelRefused."""
         llm = cls.__new__(cls)
         llm.name = name
         llm._take(loaded, torch.get_num_threads())
         return llm
 
-    def _take(self, loaded: Loaded, threads: int) -> None:
+    def _take(self, loaded: LoadedEngine, threads: int) -> None:
         if loaded.vectors is not None:
             raise ModelRefused(f"{self.name} turns texts into vectors or scores and writes none; use ridgeline embed")
         self.loaded, self.threads = loaded, threads
@@ -139,7 +139,7 @@ class LLM:
         params: SamplingParams | None = None,
         *,
         adapter: str = "",
-        images: Features | None = None,
+        images: EncoderFeatures | None = None,
     ) -> Generator[Event, None, None]:
         """Complete one prompt, event by event. adapter: as `generate`. images: the patches of those that stand in it,
         whose places are in its ids. Leaving the loop early aborts the request."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from ridgeline.core.text import Delta, OutputStream, Reasoning, Tokenizer
 from ridgeline.engine.events import Event, Stop, TokenEvent
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.request import Finish
+from ridgeline.engine.request import FinishReason
 
 
 @dataclass(slots=True)
-class _Line:
+class _DetokenizerState:
     """One choice: its way from tokens to text, and how many tokens went that way."""
 
     stream: OutputStream
@@ -26,7 +26,7 @@ class _Line:
         if event.token is None:
             return Delta()
         self.tokens += 1
-        if event.finish is Finish.STOP and not self.include_stop:
+        if event.finish is FinishReason.STOP and not self.include_stop:
             return Delta()
         return self.stream.push(event.token.token)
 
@@ -40,19 +40,19 @@ class _Line:
         return self.stream.reasoning.reasoning_tokens if self.stream.reasoning is not None else 0
 
 
-class Transcript:
+class OutputProcessor:
     """Detokenizes, splits reasoning from answers, and finds stop strings, for many requests."""
 
     def __init__(self, tokenizer: Tokenizer, tags: tuple[str, str] | None = None) -> None:
         """`tags`: what the model writes its reasoning between, None for a model that has no reasoning sections."""
         self._tokenizer, self._tags = tokenizer, tags
-        self._lines: dict[tuple[int, int], _Line] = {}
+        self._lines: dict[tuple[int, int], _DetokenizerState] = {}
 
     def open(self, request: int, prompt: Sequence[int], params: SamplingParams, *, sections: bool = True) -> None:
         """Follow a request that the engine gave this id. sections: whether its reasoning is told apart."""
         tags = self._tags if sections else None
         for choice in range(params.n):
-            self._lines[request, choice] = _Line(self._stream(prompt, params, tags), params.include_stop)
+            self._lines[request, choice] = _DetokenizerState(self._stream(prompt, params, tags), params.include_stop)
 
     def _stream(self, prompt: Sequence[int], params: SamplingParams, tags: tuple[str, str] | None) -> OutputStream:
         return OutputStream(
@@ -85,12 +85,12 @@ class Transcript:
         return taken, stops
 
     @staticmethod
-    def _end(line: _Line, event: TokenEvent, delta: Delta, stops: list[Stop]) -> Event:
+    def _end(line: _DetokenizerState, event: TokenEvent, delta: Delta, stops: list[Stop]) -> Event:
         if delta.stop is None:
             delta = line.end(delta)
         finish, kept, timing = event.finish, line.tokens, event.timing
-        if delta.stop is not None and finish not in (Finish.ABORT, Finish.ERROR):
-            finish, kept = Finish.STOP, line.stream.kept
+        if delta.stop is not None and finish not in (FinishReason.ABORT, FinishReason.ERROR):
+            finish, kept = FinishReason.STOP, line.stream.kept
             timing = replace(timing, finished=event.at)
             stops.append(Stop(event.request, event.choice, kept))
         return with_text(event, delta)._replace(

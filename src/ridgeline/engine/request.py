@@ -11,15 +11,15 @@ from ridgeline.engine.encoder_features import PlacedImages
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.prompt_tokens import Tokens
 from ridgeline.engine.sampling.sample_row import History, PromptLogprob
-from ridgeline.engine.token_rules import RuleGuide
+from ridgeline.engine.token_rules import TokenRuleProcessor
 
 if TYPE_CHECKING:
-    from ridgeline.engine.structured_output import Guide
+    from ridgeline.engine.structured_output import OutputConstraint
 
 NANOSECONDS = 1e-9
 
 
-class Finish(enum.StrEnum):
+class FinishReason(enum.StrEnum):
     """Why a request ended."""
 
     STOP = "stop"
@@ -97,10 +97,10 @@ class Request:
     cached: int = 0
     preemptions: int = 0
     reached: int = 0
-    finish: Finish | None = None
+    finish: FinishReason | None = None
     error: str | None = None
     history: History | None = None
-    guide: "Guide | RuleGuide | None" = None
+    guide: "OutputConstraint | TokenRuleProcessor | None" = None
     scores: list[PromptLogprob] | None = None
     told: int = 0
     hidden: list[NDArray[np.float32]] | None = None
@@ -145,7 +145,7 @@ class Request:
             self.scores = None
         return (*first, *scores)
 
-    def append(self, token: int) -> Finish | None:
+    def append(self, token: int) -> FinishReason | None:
         """Take a sampled token; why the request ends with it, if it does."""
         output = self.tokens.output
         output.append(token)
@@ -153,9 +153,9 @@ class Request:
         if self.history is not None:
             self.history.append(token)
         if token in self.stop_ids:
-            return Finish.STOP
+            return FinishReason.STOP
         if self.guide is not None:
             self.guide.take(token)
             if self.guide.complete:
-                return Finish.STOP
-        return Finish.LENGTH if len(output) >= self.limit else None
+                return FinishReason.STOP
+        return FinishReason.LENGTH if len(output) >= self.limit else None

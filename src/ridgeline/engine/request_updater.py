@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import structs
 
 from ridgeline.engine.events import TokenEvent
-from ridgeline.engine.request import Finish, Request
+from ridgeline.engine.request import FinishReason, Request
 from ridgeline.engine.sampling.sample_row import HiddenStates, Outcome, RowFailure, Sampled, Scored
 from ridgeline.engine.scheduler import Scheduler
 from ridgeline.engine.step_plan import PlanItem, StepPlan
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ridgeline.engine.speculation.speculator import Speculator
 
 
-class OutcomeProcessor:
+class RequestUpdater:
     """The part of an engine that takes the outcomes of steps into their requests, and ends requests.
 
     `output_tokens` and `dropped_tokens` are as in `Stats`.
@@ -73,7 +73,7 @@ class OutcomeProcessor:
             self.dropped_tokens += request.output_length - kept
 
     def finish(
-        self, request: Request, finish: Finish, now: int, error: str | None = None, token: Sampled | None = None
+        self, request: Request, finish: FinishReason, now: int, error: str | None = None, token: Sampled | None = None
     ) -> TokenEvent:
         """End a request, in the only way that there is, and release its memory; return the event of its end."""
         request.finish, request.error = finish, error
@@ -84,13 +84,13 @@ class OutcomeProcessor:
         if self.speculator is not None:
             self.speculator.forget(request)
         del self._requests[request.id]
-        scores = request.told_scores(last=True) if finish in (Finish.STOP, Finish.LENGTH) else None
+        scores = request.told_scores(last=True) if finish in (FinishReason.STOP, FinishReason.LENGTH) else None
         return TokenEvent(
             request.group, request.choice, token, now, request.cached, request.timing, finish, error, scores
         )
 
     def give_up(
-        self, request: Request, reason: str | None, now: int, finish: Finish = Finish.ERROR
+        self, request: Request, reason: str | None, now: int, finish: FinishReason = FinishReason.ERROR
     ) -> list[TokenEvent]:
         """End a request, and the choices that were to start from its prompt, which would end like it."""
         return [self.finish(choice, finish, now, reason) for choice in (request, *request.children)]
@@ -148,13 +148,13 @@ class OutcomeProcessor:
         assert not request.limit, "a request that has computed all it knows has a token sampled"
         request.timing = replace(request.timing, first_token=now)
         self._start_children(request, now)
-        events.append(self.finish(request, Finish.LENGTH, now))
+        events.append(self.finish(request, FinishReason.LENGTH, now))
 
-    def _end(self, request: Request, finish: Finish, last: Sampled, now: int, events: list[TokenEvent]) -> None:
+    def _end(self, request: Request, finish: FinishReason, last: Sampled, now: int, events: list[TokenEvent]) -> None:
         """End a request with its last token."""
         self._ended[request.group, request.choice] = request.output_length
         # A stop token is no text, but the token that completes a structured output is.
-        completes = finish is Finish.STOP and last.token not in request.stop_ids
+        completes = finish is FinishReason.STOP and last.token not in request.stop_ids
         if completes:
             events.append(self._told(request, last, now))
         events.append(self.finish(request, finish, now, token=None if completes else last))
@@ -179,7 +179,7 @@ class OutcomeProcessor:
             request.hidden.append(states.states_PD)
         self._scheduler.settle(request, item)
         if item.segment.kv_len == request.known:
-            event = self.finish(request, Finish.STOP, now)
+            event = self.finish(request, FinishReason.STOP, now)
             events.append(structs.replace(event, hidden=np.concatenate(request.hidden or [states.states_PD])))
 
     def _end_without_token(self, request: Request, failure: RowFailure, now: int) -> list[TokenEvent]:
@@ -191,7 +191,7 @@ class OutcomeProcessor:
         end = guide.dead_end(held)
         if end is None:
             return self.give_up(request, failure.reason, now)
-        return self.give_up(request, end.reason, now, Finish.STOP if end.whole else Finish.LENGTH)
+        return self.give_up(request, end.reason, now, FinishReason.STOP if end.whole else FinishReason.LENGTH)
 
 
 def _of_items(plan: StepPlan, outcomes: Sequence[Outcome]) -> Iterable[tuple[PlanItem, Outcome | None]]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ridgeline.engine.events import Event
-from ridgeline.engine.request import Finish, Timing
+from ridgeline.engine.request import FinishReason, Timing
 from ridgeline.engine.sampling import PromptLogprob, Sampled
 
 _SHOWN = 60  # characters of a text in a repr
@@ -23,7 +23,7 @@ class Choice:
     text: str = ""
     reasoning: str = ""
     tokens: list[Sampled] = field(default_factory=list)
-    finish: Finish | None = None
+    finish: FinishReason | None = None
     error: str | None = None
     reasoning_tokens: int = 0
     cached: int = field(default=0, compare=False)

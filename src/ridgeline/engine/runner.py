@@ -15,7 +15,7 @@ from torch import Tensor
 from ridgeline.backends import prepared
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.backend import REFERENCE, Backend
-from ridgeline.core.ops.forward_batch import Batch
+from ridgeline.core.ops.forward_batch import ForwardBatch
 from ridgeline.core.ops.kv_layout import KVLayout
 from ridgeline.core.ops.step_graphs import StepGraph, StepGraphs
 from ridgeline.engine.batch_builder import BatchBuilder
@@ -31,7 +31,7 @@ from ridgeline.engine.sampling import (
     Scored,
     sampler_of,
 )
-from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
+from ridgeline.engine.step_plan import PlanItem, PromptScoring, StepPlan
 
 HEAD_ROWS = 256
 """Rows of prompts that the head scores at a time: the logits of a whole prompt, 600 kB for each token with a vocabulary
@@ -70,7 +70,7 @@ class Runner:
         self.sampler = sampler_of(backend, self.device)
         self._saves = self._rewound = False
 
-    def prepare(self, plan: StepPlan) -> Batch:
+    def prepare(self, plan: StepPlan) -> ForwardBatch:
         """The plan as a batch, and KV memory ready for it. Plans must come in the order in which they were made."""
         with self.others.prepare(plan):
             self._hear(plan)
@@ -100,7 +100,7 @@ class Runner:
                 self._rewound = True
 
     @torch.inference_mode()
-    def hidden(self, batch: Batch) -> Tensor:
+    def hidden(self, batch: ForwardBatch) -> Tensor:
         """Last hidden states of the wanted rows [R, D], scored ones last. Writes the batch's keys and values."""
         with self.others.hidden():
             if self.model.adapters is not None:
@@ -116,7 +116,7 @@ class Runner:
             return self.model.head(x_RD)
 
     @torch.inference_mode()
-    def run(self, batch: Batch) -> Tensor:
+    def run(self, batch: ForwardBatch) -> Tensor:
         """Logits of the rows that are wanted: fp32 [R, V]."""
         return self.head(self.hidden(batch))
 
@@ -159,7 +159,7 @@ class Runner:
         return [HiddenStates(part.numpy()) for part in torch.split(x_RD, counts)]
 
     @torch.inference_mode()
-    def score(self, x_SD: Tensor, scorings: Sequence[Scoring], first: int) -> Iterator[Scores]:
+    def score(self, x_SD: Tensor, scorings: Sequence[PromptScoring], first: int) -> Iterator[Scores]:
         """How likely the known tokens of each scoring are, from the last hidden states of their rows, of which `first`
         is the first."""
         tokens = [token for scoring in scorings for token in scoring.tokens]

@@ -15,9 +15,9 @@ from types import MappingProxyType
 from msgspec import structs
 
 from ridgeline.engine.decode_fast_path import DecodeFastPath
-from ridgeline.engine.kv.kv_cache_manager import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.request import Request
-from ridgeline.engine.step_plan import PlanItem, Scoring, StepPlan
+from ridgeline.engine.step_plan import PlanItem, PromptScoring, StepPlan
 
 MAX_LIMIT = 1 << 20  # buffers are allocated for a full step
 SCORED_BESIDE = 64
@@ -57,7 +57,7 @@ class Limits:
 class Scheduler:
     """Requests waiting and running, and the pages they hold."""
 
-    def __init__(self, ledger: KVLedger, limits: Limits, *, whole: bool = False) -> None:
+    def __init__(self, ledger: KVCacheManager, limits: Limits, *, whole: bool = False) -> None:
         """whole: prompts run in one step, because their positions all see each other."""
         self.ledger, self.limits, self.whole = ledger, limits, whole
         self.fast_path = DecodeFastPath(ledger)
@@ -323,7 +323,7 @@ class Scheduler:
         return item
 
     @staticmethod
-    def _scoring(request: Request, start: int, end: int) -> Scoring | None:
+    def _scoring(request: Request, start: int, end: int) -> PromptScoring | None:
         """What positions from `start` to `end` score of a prompt: the tokens after them, each once, however often a
         preemption makes its position run."""
         assert request.scores is not None
@@ -331,4 +331,4 @@ class Scheduler:
         if first >= last:
             return None
         alternatives = request.spec.params.prompt_logprobs or 0
-        return Scoring(first - start, tuple(request.tokens[first + 1 : last + 1]), alternatives)
+        return PromptScoring(first - start, tuple(request.tokens[first + 1 : last + 1]), alternatives)

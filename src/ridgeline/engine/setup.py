@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from ridgeline.backends.model_loader import prepare_on_cpu, prepare_on_gpu
-from ridgeline.core.checkpoint import Source
+from ridgeline.core.checkpoint import ModelSource
 from ridgeline.core.checkpoint.adapter import Adapter, adapt, fill_adapters, read_adapter
 from ridgeline.core.checkpoint.checkpoint_matching import settle_from_source
-from ridgeline.core.checkpoint.embedding_config import Embedding, model_of, read_embedding
-from ridgeline.core.checkpoint.load_report import Loading
+from ridgeline.core.checkpoint.embedding_config import EmbeddingConfig, model_of, read_embedding
+from ridgeline.core.checkpoint.load_report import LoadReport
 from ridgeline.core.checkpoint.source import as_source
 from ridgeline.core.checkpoint.weight_loader import Progress, load_weights
 from ridgeline.core.models import family_of
@@ -31,22 +31,22 @@ from ridgeline.engine.events import StepRecord
 from ridgeline.engine.kv_budget import layout_with_room
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.placement import device_named
-from ridgeline.engine.ranks.leader import LedRanks
-from ridgeline.engine.ranks.rank_processes import Followers, check_ranks
+from ridgeline.engine.ranks.leader import FollowerRanks
+from ridgeline.engine.ranks.rank_processes import RankProcesses, check_ranks
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import MAX_LIMIT
 from ridgeline.engine.speculation.speculation_setup import Draft, check_speculation, draft_of, speculator_of
-from ridgeline.engine.structured_output import Guides
-from ridgeline.engine.text_processor import Texts, load_texts
+from ridgeline.engine.structured_output import StructuredOutputManager
+from ridgeline.engine.text_processor import TextProcessor, load_texts
 from ridgeline.engine.worker.engine_messages import EngineInfo, VectorInfo
 from ridgeline.price.device import Device
-from ridgeline.price.interconnect import Link
+from ridgeline.price.interconnect import Interconnect
 from ridgeline.price.price import Price
 from ridgeline.util.host import check_threads, threads_for
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedEngine:
     """A model and all that serves it.
 
     price: of the model, for whoever asks what a step must cost. draft: the model that guesses, where one does. loading:
@@ -59,11 +59,11 @@ class Loaded:
     model: Model
     price: Price
     layout: KVLayout
-    texts: Texts
-    loading: Loading | None = None
+    texts: TextProcessor
+    loading: LoadReport | None = None
     adapters: tuple[Adapter, ...] = ()
     draft: Draft | None = None
-    link: Link | None = None
+    link: Interconnect | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -146,7 +146,7 @@ class Loaded:
 
 
 def load_engine(
-    model: Source | str,
+    model: ModelSource | str,
     settings: EngineSettings | None = None,
     *,
     dummy_weights: bool = False,
@@ -154,7 +154,7 @@ def load_engine(
     on_step: Callable[[StepRecord], None] | None = None,
     draws: bool = False,
     threads: int | None = None,
-) -> Loaded:
+) -> LoadedEngine:
     """Load a model (a source, or a name as `open_source` takes it) and put an engine around it.
 
     dummy_weights: random ones, for speed, not sense; text is bytes where there is no tokenizer. progress(bytes done,
@@ -203,13 +203,13 @@ def load_engine(
     )
     if draft is not None:
         draft = draft.filled(texts.tokenizer, layout, place, dummy_weights=dummy_weights)
-    guides = Guides(texts.tokenizer, built.vocabulary, texts.reasoning_tags, settings.grammar_bytes)
+    guides = StructuredOutputManager(texts.tokenizer, built.vocabulary, texts.reasoning_tags, settings.grammar_bytes)
     others = link = None
     if settings.ranks > 1:
         own = threads_for(0, threads, settings.ranks)
         torch.set_num_threads(own)
-        followers = Followers.start(source.name, settings, layout.pages, own, dummy_weights=dummy_weights)
-        others = LedRanks(built, followers)
+        followers = RankProcesses.start(source.name, settings, layout.pages, own, dummy_weights=dummy_weights)
+        others = FollowerRanks(built, followers)
         link = others.link()
     engine = engine_around(
         built,
@@ -227,10 +227,10 @@ def load_engine(
     )
     config = source.config.values
     warnings = _warnings(built, texts.tokenizer, None if dummy_weights else settings.weights, loading)
-    return Loaded(engine, built, price, layout, texts, loading, tuple(adapters), draft, link, config, warnings)
+    return LoadedEngine(engine, built, price, layout, texts, loading, tuple(adapters), draft, link, config, warnings)
 
 
-def _warnings(model: Model, tokenizer: Tokenizer, weights: str | None, loading: Loading | None) -> tuple[str, ...]:
+def _warnings(model: Model, tokenizer: Tokenizer, weights: str | None, loading: LoadReport | None) -> tuple[str, ...]:
     """Return lines on how a model's files, and the format to which its weights are quantised, change its responses."""
     notes = (*(() if model.tables is None else model.tables.notes), *(() if loading is None else loading.casts.notes))
     costly = None if weights is None else costly_format(weights)
@@ -238,13 +238,13 @@ def _warnings(model: Model, tokenizer: Tokenizer, weights: str | None, loading: 
 
 
 def load_with_threads(
-    model: Source | str,
+    model: ModelSource | str,
     settings: EngineSettings | None = None,
     *,
     dummy_weights: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
-) -> tuple[Loaded, int]:
+) -> tuple[LoadedEngine, int]:
     """As `load_engine`; and how many threads torch is to compute with: by default all cores, and one for a small model.
     Raises ValueError for more threads than cores, before weights are read."""
     if threads is not None:
@@ -253,7 +253,7 @@ def load_with_threads(
     return loaded, threads_for(loaded.weight_bytes, threads, 1 if settings is None else settings.ranks)
 
 
-def _context(model: Model, settings: EngineSettings, said: Embedding | None) -> int:
+def _context(model: Model, settings: EngineSettings, said: EmbeddingConfig | None) -> int:
     """Positions a sequence may have. Raises ValueError for more than the model has."""
     if settings.context is None:
         most = None if said is None else said.most_tokens
@@ -265,7 +265,7 @@ def _context(model: Model, settings: EngineSettings, said: Embedding | None) -> 
     return settings.context
 
 
-def _eos_ids(source: Source, tokenizer: Tokenizer) -> frozenset[int]:
+def _eos_ids(source: ModelSource, tokenizer: Tokenizer) -> frozenset[int]:
     """The ids that end a text: of generation_config.json, else of config.json, and always the tokenizer's own."""
     stated = source.generation.get("eos_token_id", source.config.values.get("eos_token_id"))
     ids: Sequence[Any] = stated if isinstance(stated, list) else [stated]

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import msgspec
 from msgspec import structs
 
-from ridgeline.core.ops.work import CAUSAL, LOGITS, Reach, Segment, Space, Work, adapter_space
-from ridgeline.engine.encoder_features import Features
+from ridgeline.core.ops.work import CAUSAL, LOGITS, AttentionPattern, Space, StepSegment, Work, adapter_space
+from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.engine.kv.kv_cache_manager import PageCopy
 
 
-class Scoring(NamedTuple):
+class PromptScoring(NamedTuple):
     """Rows of an item whose logits say how likely the next token of the prompt was, with those tokens.
 
     first: the first of the rows, counted from the item's start; there is one for each of `tokens`. alternatives: how
@@ -50,17 +50,17 @@ class PlanItem(msgspec.Struct, array_like=True, frozen=True, gc=False):
     pages: tuple[tuple[int, ...], ...]
     first: bool
     logits: tuple[int, ...]
-    encoder: tuple[int, ...] | Features = ()
+    encoder: tuple[int, ...] | EncoderFeatures = ()
     encoded: int = 0
-    scored: Scoring | None = None
+    scored: PromptScoring | None = None
     adapter: int = 0
 
     @property
-    def segment(self) -> Segment:
+    def segment(self) -> StepSegment:
         """What attention sees of it."""
-        inputs = self.encoder.inputs if isinstance(self.encoder, Features) else 1
+        inputs = self.encoder.inputs if isinstance(self.encoder, EncoderFeatures) else 1
         end = self.start + len(self.tokens)
-        return Segment(len(self.tokens), end, self.encoded, encodes=bool(self.encoder), inputs=inputs)
+        return StepSegment(len(self.tokens), end, self.encoded, encodes=bool(self.encoder), inputs=inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class StepPlan:
         """Rows that tokens are sampled from; those that are scored are not among them."""
         return sum([len(item.logits) for item in self.items])
 
-    def work(self, reaches: Iterable[Reach] = (CAUSAL,)) -> Work:
+    def work(self, reaches: Iterable[AttentionPattern] = (CAUSAL,)) -> Work:
         """What this step asks of a model whose layers have these reaches."""
         ends = [item.start + 1 for item in self.items if len(item.tokens) == 1 and not item.encoded]
         work = Work.decode(ends, reaches)  # of all at once: a simulator prices thousands of steps
@@ -111,7 +111,7 @@ class StepPlan:
             {name: value for name, value in structs.asdict(item).items() if value != known[name]}
             | {"tokens": list(item.tokens)}
             | ({"scored": item.scored._asdict()} if item.scored else {})
-            | ({"encoder": item.encoder.told()} if isinstance(item.encoder, Features) else {})
+            | ({"encoder": item.encoder.told()} if isinstance(item.encoder, EncoderFeatures) else {})
             for item in self.items
         ]
         fields["copies"] = [dataclasses.asdict(copy) for copy in self.copies]

@@ -7,14 +7,14 @@ from typing import Any
 
 from msgspec import structs
 
-from ridgeline.core.checkpoint import Source
-from ridgeline.core.checkpoint.embedding_config import Embedding, read_embedding
+from ridgeline.core.checkpoint import ModelSource
+from ridgeline.core.checkpoint.embedding_config import EmbeddingConfig, read_embedding
 from ridgeline.core.checkpoint.source import as_source
 from ridgeline.core.checkpoint.source_tokenizer import templates_of, tokenizer_of
 from ridgeline.core.models import ModelRefused, family_of
 from ridgeline.core.text import ChatTemplates, Tokenizer, read_template, tags_of
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.output_processor import Transcript
+from ridgeline.engine.output_processor import OutputProcessor
 from ridgeline.engine.params import SamplingParams, unfollowed_keys
 from ridgeline.engine.prompt_tokens import token_ids
 
@@ -25,7 +25,7 @@ _EMPTY = "the prompt is empty; give at least one character or one token id"
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class TextProcessor:
     """A tokenizer and what goes with it.
 
     templates: None where the model has no chat template. defaults: sampling as the folder's generation_config.json has
@@ -42,7 +42,7 @@ class Texts:
     most_tokens: int | None = None
     reasoning: tuple[str, ...] | None = None
     start: tuple[int, ...] = ()
-    embedding: Embedding | None = None
+    embedding: EmbeddingConfig | None = None
     server_defaults: SamplingParams | None = None
     """The server's sampling for a request that states none; None for `defaults`. If the file has no `do_sample`, this
     is the file's temperature or 1, as in vLLM and OpenAI, while `defaults` is greedy, as in transformers."""
@@ -75,9 +75,9 @@ class Texts:
         if self.start and params.prompt_logprobs is not None:
             raise ValueError("prompt_logprobs is not for prompts that an encoder reads, which predicts none of them")
 
-    def transcript(self) -> Transcript:
+    def transcript(self) -> OutputProcessor:
         """A transcript for this model's tokens; reasoning is split off where its template writes the tags."""
-        return Transcript(self.tokenizer, self.reasoning_tags)
+        return OutputProcessor(self.tokenizer, self.reasoning_tags)
 
     @property
     def reasoning_tags(self) -> tuple[str, str] | None:
@@ -111,12 +111,12 @@ class Texts:
 
 
 def load_texts(
-    model: Source | str,
+    model: ModelSource | str,
     *,
     or_bytes: bool = False,
     chat_template: str | None = None,
     reasoning: tuple[str, ...] | None = None,
-) -> Texts:
+) -> TextProcessor:
     """The texts of a model (a source, or a name as `open_source` takes it), without its weights. or_bytes: bytes where
     there is no tokenizer. chat_template: a file with one, instead of the folder's. reasoning: as in Texts. Raises
     ModelRefused (a ValueError) in one line, ValueError for a file that holds no template."""
@@ -136,7 +136,7 @@ def load_texts(
     except ValueError as error:
         raise ModelRefused(f"{source.folder}/generation_config.json: {error}") from None
     most_tokens = None if source.generation.get("max_new_tokens") is None else defaults.max_tokens
-    return Texts(
+    return TextProcessor(
         tokenizer,
         templates,
         defaults,
@@ -149,7 +149,7 @@ def load_texts(
     )
 
 
-def _start(source: Source) -> tuple[int, ...]:
+def _start(source: ModelSource) -> tuple[int, ...]:
     """The token that an encoder-decoder's text begins with; () for other models. Raises ModelRefused where none is
     stated."""
     if not family_of(source.config).encodes:

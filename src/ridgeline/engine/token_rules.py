@@ -12,7 +12,7 @@ Mask = NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
-class Timestamps:
+class TimestampRules:
     """Rules of tokens that are moments (Whisper: Radford et al., arXiv:2212.04356, section 2.3).
 
     They come in pairs, an end and the beginning that follows it, or an end and the end of the text; they never go back.
@@ -40,7 +40,7 @@ class TokenRules:
     opening: tuple[tuple[int, ...], ...] = ()
     suppressed: tuple[int, ...] = ()
     suppressed_first: tuple[int, ...] = ()
-    timestamps: Timestamps | None = None
+    timestamps: TimestampRules | None = None
 
     def __post_init__(self) -> None:
         if not all(self.opening):
@@ -54,7 +54,7 @@ class TokenRules:
         return (*(token for place in self.opening for token in place), *self.suppressed, *self.suppressed_first, *own)
 
 
-class RuleGuide:
+class TokenRuleProcessor:
     """Follows one choice, token by token, as a Guide does; never taken back."""
 
     complete = False
@@ -64,9 +64,9 @@ class RuleGuide:
         self._said: list[int] = []
         self._mask: Mask | None = None
 
-    def copy(self) -> "RuleGuide":
+    def copy(self) -> "TokenRuleProcessor":
         """The same guide for another choice, at the beginning."""
-        return RuleGuide(self.rules, self.vocabulary)
+        return TokenRuleProcessor(self.rules, self.vocabulary)
 
     def take(self, token: int) -> None:
         """A token was chosen that is no end of the text."""
@@ -105,7 +105,7 @@ class RuleGuide:
         return allowed_V
 
 
-def _keep_time(allowed_V: NDArray[np.bool_], rules: Timestamps, said: list[int]) -> None:
+def _keep_time(allowed_V: NDArray[np.bool_], rules: TimestampRules, said: list[int]) -> None:
     """Forbid what the moments that were said leave no place for."""
     _forbid(allowed_V, (rules.banned,))
     if not said:

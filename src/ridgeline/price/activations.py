@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from torch import nn
 
 from ridgeline.core.ops.backend import ReplayedSteps
-from ridgeline.core.ops.work import LOGITS, Segment, Work
+from ridgeline.core.ops.work import LOGITS, StepSegment, Work
 from ridgeline.price.price import Price
 from ridgeline.price.priced_op import PricedOp
 
@@ -24,7 +24,7 @@ class ActivationPeak:
 
     def __init__(self, price: Price, tokens: int, encoded: int = 0) -> None:
         self._tokens = tokens
-        self._segment = Segment(tokens, tokens, encoded, encodes=encoded > 0)
+        self._segment = StepSegment(tokens, tokens, encoded, encodes=encoded > 0)
         self._reaches = price.reaches
         self._heads = [priced for priced in price.ops if priced.space == LOGITS]
         self._others = _widest((priced for priced in price.ops if priced.space != LOGITS), self._work(1))

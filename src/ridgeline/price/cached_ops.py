@@ -18,7 +18,7 @@ _Rows = tuple[int, tuple[tuple[str, int], ...]]
 """Rows of the space and, where adapters are asked for, of all others: all that such an op depends on."""
 
 
-class StandingOps:
+class CachedOps:
     """The ops of a space, in their order."""
 
     def __init__(self, ops: Sequence[PricedOp], devices: int) -> None:

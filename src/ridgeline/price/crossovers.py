@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 
 from ridgeline.core.ops.cost import Cost
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.price.device import Device
 from ridgeline.price.price import Price
 
@@ -43,7 +43,7 @@ def critical_batch(price: Price, device: Device, context: int, encoded: int = 0)
     the token takes to compute, no batch helps. `context`: positions of each sequence, the new one included; `encoded`:
     of its encoder.
     """
-    one = Work.of([Segment(1, context, encoded)], price.reaches)
+    one = Work.of([StepSegment(1, context, encoded)], price.reaches)
 
     def excess(batch: int) -> float:
         arithmetic, memory = _seconds(price.step(one * batch), device)
@@ -57,7 +57,7 @@ def critical_batch(price: Price, device: Device, context: int, encoded: int = 0)
 
 
 def compute_bound_prompt(
-    price: Price, device: Device, prompt: Callable[[int], Segment] = lambda length: Segment(length, length)
+    price: Price, device: Device, prompt: Callable[[int], StepSegment] = lambda length: StepSegment(length, length)
 ) -> int | None:
     """The prompt length from which one prompt's prefill is compute-bound; None if none is. prompt: what attention sees
     of one of so many tokens, which an encoder may read."""
@@ -73,7 +73,7 @@ def context_where_kv_outweighs_weights(price: Price, batch: int = 1, encoded: in
     more KV than weights; None where windows keep it below for good."""
 
     def holds(context: int) -> bool:
-        cost = price.step(Work.of([Segment(1, context, encoded)], price.reaches) * batch)
+        cost = price.step(Work.of([StepSegment(1, context, encoded)], price.reaches) * batch)
         return cost.kv_read_bytes > cost.weight_bytes
 
     return _first(holds)

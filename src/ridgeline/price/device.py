@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from ridgeline.price.interconnect import Link
-from ridgeline.price.slowdown import Pace
+from ridgeline.price.interconnect import Interconnect
+from ridgeline.price.slowdown import Slowdown
 
 # Units that multiply numbers of a format without loss: its own, else those of a wider one.
 _FLOATS = ("fp4", "fp8", "fp16", "bf16", "fp32")
@@ -39,7 +39,7 @@ class Efficiency:
     blend: float = 2.0
     recorded: float | None = None
 
-    def at(self, pace: Pace) -> "Efficiency":
+    def at(self, pace: Slowdown) -> "Efficiency":
         """The same while all takes so many times longer: what no roof explains keeps the pace of launches."""
         return replace(
             self,
@@ -65,7 +65,7 @@ class Efficiency:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostTime:
     """Seconds of a step that no op has: for the step itself, and for each op, sequence and position in it (scheduler,
     batch, what lies between two ops, sampler); and for each byte that ops move, as far as the caches reach: so much of
     the program they have pushed out, which has to come again. overlap: whether the host prepares the next step while
@@ -84,7 +84,7 @@ class Host:
     ahead: bool = False
     prompts: float = 0.0
 
-    def at(self, pace: Pace) -> "Host":
+    def at(self, pace: Slowdown) -> "HostTime":
         """The same while all takes so many times longer."""
         seconds = ("step", "op", "sequence", "token", "byte", "asked", "prompts")
         return replace(self, **{name: getattr(self, name) * pace.launch for name in seconds})
@@ -150,18 +150,18 @@ class Device:
     bandwidth: float
     memory: float
     caches: tuple[Cache, ...] = ()
-    link: Link | None = None
+    link: Interconnect | None = None
     host_link: float | None = None
     watts: float | None = None
     price: HourlyPrice | None = None
     efficiency: Mapping[str, Efficiency] = field(default_factory=dict)
-    host: Host | None = None
+    host: HostTime | None = None
     all_reduce: str = "custom"
     rereads: bool = False
     dequantise: Mapping[str, float] = field(default_factory=dict)
     copies: Copies | None = None
     calibrated: bool = False
-    disturbed: Pace | None = None
+    disturbed: Slowdown | None = None
     basis: Basis = "file"
     measured_on: str = ""
     native: bool = False

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from ridgeline.price.device import Device
-from ridgeline.util.document.roofline_chart import Point, Roof, Roofline
+from ridgeline.util.document.roofline_chart import Point, RoofCurve, Roofline
 
 
 def roofline(
@@ -19,8 +19,10 @@ def roofline(
     ceilings: dict[float, list[str]] = {}
     for number_format in numbers:
         ceilings.setdefault(device.peak(number_format), []).append(number_format)
-    peaks = [Roof(" = ".join(names), rate) for rate, names in sorted(ceilings.items(), reverse=True)]
-    slopes = [Roof(cache.name, cache.bandwidth) for cache in device.caches] + [Roof("memory", device.bandwidth)]
+    peaks = [RoofCurve(" = ".join(names), rate) for rate, names in sorted(ceilings.items(), reverse=True)]
+    slopes = [RoofCurve(cache.name, cache.bandwidth) for cache in device.caches] + [
+        RoofCurve("memory", device.bandwidth)
+    ]
     slopes.sort(key=lambda roof: -roof.rate)
     state = "calibrated" if device.calibrated else "uncalibrated"
     title = f"{model} on {device.title} ({state}{note and f'; {note}'})"

@@ -14,7 +14,7 @@ from ridgeline.price.device import Basis, Cache, Device, Efficiency, HourlyPrice
 from ridgeline.price.device_aliases import card_called
 from ridgeline.price.device_fields import OPTIONAL, REQUIRED, TableReader, memory_instead
 from ridgeline.price.interconnect import KINDS as KERNELS
-from ridgeline.price.interconnect import Curve, Link, straight
+from ridgeline.price.interconnect import Curve, Interconnect, straight
 from ridgeline.util.untrusted import read_json, read_toml
 
 FORMATS = ("fp4", "int4", "fp8", "int8", "fp16", "bf16", "fp32")
@@ -146,23 +146,23 @@ def _caches(card: TableReader) -> tuple[Cache, ...]:
     return tuple(caches)
 
 
-def _link(table: TableReader, card: str, catalogue: Mapping[str, Any]) -> tuple[Link, str]:
+def _link(table: TableReader, card: str, catalogue: Mapping[str, Any]) -> tuple[Interconnect, str]:
     """A link, and the source of what its own figures of all-reduces leave open."""
     table.only("name", "bandwidth", "all_reduce")
     name, bandwidth = table.text("name"), table.positive("bandwidth") * 1e9
     measured = _measured(table, name, catalogue)
     curves = {kind: _curves(measured.table(kind)) for kind in KERNELS if measured.has(kind)}
-    there = Link(name, measured.positive("bandwidth") * 1e9, curves)
+    there = Interconnect(name, measured.positive("bandwidth") * 1e9, curves)
     here = there.over(bandwidth / there.bandwidth).all_reduce
     own = _curves(table.table("all_reduce")) if isinstance(table.values.get("all_reduce"), dict) else {}
     # Over counts for which an engine has no kernels of its own it uses the library.
     both = {"custom": {**here["nccl"], **here.get("custom", {}), **own}, "nccl": {**here["nccl"], **own}}
     source = catalogue["sources"].get(measured.text("source"), measured.text("source"))
     source += _elsewhere(measured.values.get("card", card), card)
-    return Link(name, bandwidth, both), f"other counts of cards: {source}" if own else source
+    return Interconnect(name, bandwidth, both), f"other counts of cards: {source}" if own else source
 
 
-def _host_link(card: TableReader, link: Link | None) -> float | None:
+def _host_link(card: TableReader, link: Interconnect | None) -> float | None:
     """As stated; cards that talk over PCIe talk with their host over the same."""
     if card.has("host_link"):
         return card.positive("host_link") * 1e9

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
-from ridgeline.price.device import Copies, Device, Host
+from ridgeline.price.device import Copies, Device, HostTime
 
 DEFAULT_ENGINE, OWN_ENGINE = "vllm", "ridgeline"
 _GIB = 2.0**30
@@ -18,7 +18,7 @@ Policy = Literal["mixed", "prefill first"]
 
 
 @dataclass(frozen=True, slots=True)
-class LargeCards:
+class LargeDevices:
     """Cards of so many bytes and more, but those whose name begins with `but`: a step has `rows` of logits on them."""
 
     nbytes: float
@@ -46,7 +46,7 @@ class MemoryRule:
     fixed: float
     share: float
     linked: float
-    large: LargeCards | None = None
+    large: LargeDevices | None = None
 
     def logit_rows(self, device: Device) -> int:
         """Requests whose logits a step has room for by default."""
@@ -82,7 +82,7 @@ class EngineProfile:
     admission: Admission
     policy: Policy
     memory: MemoryRule
-    host: Host | None = None
+    host: HostTime | None = None
     rereads: bool = False
     own_attention: bool = False
     dequantise: Mapping[str, float] = field(default_factory=dict)
@@ -205,7 +205,9 @@ def _profile(name: str, values: Mapping[str, Any]) -> EngineProfile:
         values["admission"],
         values["policy"],
         _memory(values["memory"]),
-        None if host is None else Host(host["step"] * 1e-6, 0.0, host["sequence"] * 1e-6, 0.0, 0.0, host["overlap"]),
+        None
+        if host is None
+        else HostTime(host["step"] * 1e-6, 0.0, host["sequence"] * 1e-6, 0.0, 0.0, host["overlap"]),
         values.get("rereads", False),
         values.get("own_attention", False),
         values.get("dequantise", {}),
@@ -225,5 +227,5 @@ def _memory(rule: Mapping[str, Any]) -> MemoryRule:
         rule["fixed"] * _GIB,
         rule["share"],
         rule["linked"] * _GIB,
-        None if large is None else LargeCards(large["gib"] * _GIB, large["but"], large["rows"]),
+        None if large is None else LargeDevices(large["gib"] * _GIB, large["but"], large["rows"]),
     )

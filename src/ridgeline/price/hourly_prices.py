@@ -18,7 +18,7 @@ _FORM = "title, date, source and dollars = { h100-sxm = 2.5 }"
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class PriceSnapshot:
     """What one seller asked on one day. dollars: of one card and hour, by the card's name."""
 
     seller: str
@@ -34,13 +34,13 @@ class Snapshot:
 
 
 @cache
-def snapshots() -> tuple[Snapshot, ...]:
+def snapshots() -> tuple[PriceSnapshot, ...]:
     """Those of the package, in the order in which sellers are asked."""
     text = resources.files("ridgeline.price").joinpath("prices.toml").read_text(encoding="utf-8")
     return _snapshots(tomllib.loads(text), "prices.toml")
 
 
-def read_prices(path: Path) -> tuple[Snapshot, ...]:
+def read_prices(path: Path) -> tuple[PriceSnapshot, ...]:
     """Those of a user's file. Raises ValueError in one line that names the file and the field."""
     found = _snapshots(read_toml(path), str(path))
     if not found:
@@ -48,7 +48,7 @@ def read_prices(path: Path) -> tuple[Snapshot, ...]:
     return found
 
 
-def seller_named(sellers: Sequence[Snapshot], wanted: str) -> Snapshot:
+def seller_named(sellers: Sequence[PriceSnapshot], wanted: str) -> PriceSnapshot:
     """The seller called `wanted`. Raises ValueError with the names there are for an unknown one."""
     named = next((each for each in sellers if each.seller == wanted.lower()), None)
     if named is None:
@@ -56,7 +56,9 @@ def seller_named(sellers: Sequence[Snapshot], wanted: str) -> Snapshot:
     return named
 
 
-def seller_of(sellers: Sequence[Snapshot], cards: Iterable[str], wanted: str | None = None) -> Snapshot | None:
+def seller_of(
+    sellers: Sequence[PriceSnapshot], cards: Iterable[str], wanted: str | None = None
+) -> PriceSnapshot | None:
     """The seller called `wanted`; else the first of those that have most of the `cards`, None where none has one.
 
     Raises ValueError as `seller_named`.
@@ -68,33 +70,33 @@ def seller_of(sellers: Sequence[Snapshot], cards: Iterable[str], wanted: str | N
     return most if most is not None and names & most.dollars.keys() else None
 
 
-def priced(devices: Iterable[Device], seller: Snapshot | None, *, over: bool = False) -> tuple[Device, ...]:
+def priced(devices: Iterable[Device], seller: PriceSnapshot | None, *, over: bool = False) -> tuple[Device, ...]:
     """The cards at a seller's prices. One that has a price of its own, from a user's card file, keeps it, unless what
     the seller asks stands `over` that."""
     return tuple(devices) if seller is None else quotes(devices, (seller,), over=over)
 
 
-def quotes(devices: Iterable[Device], sellers: Sequence[Snapshot], *, over: bool = False) -> tuple[Device, ...]:
+def quotes(devices: Iterable[Device], sellers: Sequence[PriceSnapshot], *, over: bool = False) -> tuple[Device, ...]:
     """The cards, each as often as one of the sellers has it, at their prices; once where none does. over: as of
     `priced`."""
     return tuple(quote for device in devices for quote in _quotes(device, sellers, over))
 
 
-def _quotes(device: Device, sellers: Sequence[Snapshot], over: bool) -> list[Device]:
+def _quotes(device: Device, sellers: Sequence[PriceSnapshot], over: bool) -> list[Device]:
     asked = [price for each in sellers if (price := each.price_of(device.name)) is not None]
     if not asked or (device.price is not None and not over):
         return [device]
     return [replace(device, price=price) for price in asked]
 
 
-def _snapshots(tables: Mapping[str, Any], source: str) -> tuple[Snapshot, ...]:
+def _snapshots(tables: Mapping[str, Any], source: str) -> tuple[PriceSnapshot, ...]:
     return tuple(_snapshot(name, TableReader(table, source, f"{name}.")) for name, table in tables.items())
 
 
-def _snapshot(name: str, table: TableReader) -> Snapshot:
+def _snapshot(name: str, table: TableReader) -> PriceSnapshot:
     table.only("title", "date", "source", "dollars")
     date, prices = table.text("date"), table.table("dollars")
     if not _DATE.fullmatch(date):
         raise table.wrong("date", date, "a day, a month or a year, like 2026-11-20")
     dollars = {card: prices.positive(card) for card in prices.values}
-    return Snapshot(name.lower(), table.text("title"), date, table.text("source"), dollars)
+    return PriceSnapshot(name.lower(), table.text("title"), date, table.text("source"), dollars)

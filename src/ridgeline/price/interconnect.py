@@ -43,7 +43,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class Interconnect:
     """What joins cards. bandwidth: bytes a second and direction, of one card. all_reduce: by kind of kernel and number
     of cards."""
 
@@ -63,13 +63,13 @@ class Link:
         part = math.log2(cards / fewer) / math.log2(more / fewer)
         return seconds + part * (known[more].at(nbytes) - seconds)
 
-    def over(self, factor: float) -> "Link":
+    def over(self, factor: float) -> "Interconnect":
         """The same link with `factor` times the bandwidth."""
         curves = {
             kind: {cards: curve.over(factor) for cards, curve in known.items()}
             for kind, known in self.all_reduce.items()
         }
-        return Link(self.name, self.bandwidth * factor, curves)
+        return Interconnect(self.name, self.bandwidth * factor, curves)
 
 
 def straight(latency: float, bandwidth: float) -> Curve:

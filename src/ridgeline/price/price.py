@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ridgeline.backends import priced_backend, priced_backends
-from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.backend import Backend, ReplayShape
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.matrix.operands import DTYPES
 from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.work import LOGITS, TOKENS, Space, Work
 from ridgeline.price.bounded_cache import keep
-from ridgeline.price.cached_ops import StandingOps
+from ridgeline.price.cached_ops import CachedOps
 from ridgeline.price.device import Device
 from ridgeline.price.op_time import beside_card, floor_seconds, host_seconds, op_seconds
 from ridgeline.price.priced_op import PricedOp, PricedRow
@@ -82,7 +82,7 @@ class Price:
     """The priced calls of a model, filled or on meta. What a step reads is counted by call, so that an op that is
     called twice is read twice; what lies in memory is counted by op."""
 
-    def __init__(self, model: Network, devices: int = 1) -> None:
+    def __init__(self, model: PricedModule, devices: int = 1) -> None:
         """`devices`: over how many cards the model is divided; all figures are those of one card. `calls`: those of a
         forward in their order, each with its path and its place in `ops`. `weight_bytes`: as stored, adapters
         included; a tied head is the embedding's. `repacked_bytes`: what they take more where our engine holds them."""
@@ -117,7 +117,7 @@ class Price:
         self._standing: dict[StepShape, _Standing] = {}
         spaces = dict.fromkeys(priced.space for priced in self._standing_ops)
         self._by_space = {
-            space: StandingOps([priced for priced in self._standing_ops if priced.space == space], self.devices)
+            space: CachedOps([priced for priced in self._standing_ops if priced.space == space], self.devices)
             for space in spaces
         }
         self._times: dict[tuple[int, float, StepShape, StepShape, bool], _StandingTime] = {}
@@ -195,13 +195,13 @@ class Price:
             found = keep(self._times, key, _StandingTime(device, bound, expected, rows))
         return found
 
-    def _in_order(self, of: Callable[[StandingOps], Iterable[V]]) -> tuple[V, ...]:
+    def _in_order(self, of: Callable[[CachedOps], Iterable[V]]) -> tuple[V, ...]:
         """What there is of each op, from what there is of those of each space."""
         parts = {space: iter(of(ops)) for space, ops in self._by_space.items()}
         return tuple([next(parts[priced.space]) for priced in self._standing_ops])
 
 
-def traced_calls(model: Network) -> list[tuple[str, Op, Space]]:
+def traced_calls(model: PricedModule) -> list[tuple[str, Op, Space]]:
     """The calls of a forward in their order: the path, the op, and the space of its rows. The forward runs on meta."""
     calls: list[tuple[str, Op, Space]] = []
     assert len(model.spaces) <= len(_PRIMES), "more spaces than are told apart"

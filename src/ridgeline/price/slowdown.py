@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Slowdown:
     """What launches, arithmetic and memory take: seconds of a probe, or how many times those of another."""
 
     launch: float
@@ -19,9 +19,9 @@ class Pace:
             f"{self.memory - 1:.0%}"
         )
 
-    def over(self, other: "Pace") -> "Pace":
+    def over(self, other: "Slowdown") -> "Slowdown":
         """How many times longer than in another one."""
-        return Pace(self.launch / other.launch, self.compute / other.compute, self.memory / other.memory)
+        return Slowdown(self.launch / other.launch, self.compute / other.compute, self.memory / other.memory)
 
     def of(self, seconds: float, compute: float, memory: float) -> float:
         """How many times longer something takes that takes `seconds`, of which so many under either roof: what no roof

@@ -19,7 +19,7 @@ MAX_RETRY_SECONDS = 60
 """Of Retry-After. openai-python gives up at more than 120."""
 
 
-class Queue:
+class RequestQueue:
     """Counts requests in and out. A choice is a place: n = 8 takes eight.
 
     places: choices that may be in the server. tokens: prompt tokens that may wait for their first step.

@@ -17,7 +17,7 @@ from ridgeline.server.errors import ERROR_CODE, ApiError, error_response, intern
 from ridgeline.server.http.auth import HEALTH
 from ridgeline.server.http.body import read_object
 from ridgeline.server.http.disconnect import GONE, ClientGone, unless_gone
-from ridgeline.server.http.event_stream import EventStream, Outbox
+from ridgeline.server.http.event_stream import EventStreamResponse, StreamOutbox
 from ridgeline.server.http.exchanges import IGNORED
 from ridgeline.server.http.page_routes import page_routes
 from ridgeline.server.in_flight import Generation
@@ -25,7 +25,7 @@ from ridgeline.server.routes.chat_completions import ROUTE as CHAT
 from ridgeline.server.routes.chat_completions import chat_generation
 from ridgeline.server.routes.completions import ROUTE as COMPLETIONS
 from ridgeline.server.routes.completions import completion_generation
-from ridgeline.server.routes.generation import Gathered, gather
+from ridgeline.server.routes.generation import GenerationResult, gather
 from ridgeline.server.routes.grammar_check import GrammarCheck
 from ridgeline.server.routes.logprobs import PromptScores
 from ridgeline.server.routes.long_response import LongResponse
@@ -208,15 +208,17 @@ async def version(request: Request) -> Response:
     return answer({"version": __version__, "routes": [*routes, *sorted(HEALTH)]})
 
 
-class Reply(Protocol):
+class ResponseWriter(Protocol):
     """How a route writes its answer: whole, or piece by piece."""
 
     def scores(self, generation: Generation) -> list[PromptScores]: ...
-    async def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]: ...
-    def chunks(self, generation: Generation, outbox: Outbox) -> Chunks: ...
+    async def body(self, generation: Generation, gathered: GenerationResult) -> dict[str, object]: ...
+    def chunks(self, generation: Generation, outbox: StreamOutbox) -> Chunks: ...
 
 
-Prepare = Callable[[_Fields, ServedModel, ServerSettings, GrammarCheck, int], Awaitable[tuple[Generation, Reply]]]
+Prepare = Callable[
+    [_Fields, ServedModel, ServerSettings, GrammarCheck, int], Awaitable[tuple[Generation, ResponseWriter]]
+]
 """Makes a generation of a route's fields, and the reply to it. Raises ApiError."""
 
 
@@ -226,15 +228,15 @@ class Api:
     def __init__(self, service: Service, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck) -> None:
         self._service, self._model, self._settings, self._grammars = service, model, settings, grammars
 
-    async def chat(self, request: Request) -> Response | EventStream:
+    async def chat(self, request: Request) -> Response | EventStreamResponse:
         """/v1/chat/completions"""
         return await self._generate(request, ChatFields, chat_generation)
 
-    async def complete(self, request: Request) -> Response | EventStream:
+    async def complete(self, request: Request) -> Response | EventStreamResponse:
         """/v1/completions"""
         return await self._generate(request, CompletionFields, completion_generation)
 
-    async def respond(self, request: Request) -> Response | EventStream:
+    async def respond(self, request: Request) -> Response | EventStreamResponse:
         """/v1/responses"""
         return await self._generate(request, ResponseFields, response_generation)
 
@@ -273,7 +275,7 @@ class Api:
 
     async def _generate(
         self, request: Request, kind: type[_Fields], prepare: Prepare[_Fields]
-    ) -> Response | EventStream:
+    ) -> Response | EventStreamResponse:
         """Have the engine do what a request asks for, and answer at once or as a stream. Raises ApiError."""
         fields, headers = await self._read(request, kind)
         self._model.check_generates()
@@ -288,10 +290,10 @@ class Api:
 
             return answer(await unless_gone(request.receive, whole()), headers)
 
-        async def produce(outbox: Outbox) -> None:
+        async def produce(outbox: StreamOutbox) -> None:
             await reply.chunks(generation, outbox).produce(self._service)
 
-        return EventStream(produce, self._settings.send_buffer_bytes, headers)
+        return EventStreamResponse(produce, self._settings.send_buffer_bytes, headers)
 
 
 def answer(value: object, headers: dict[str, str] | None = None, status: int = 200) -> Response:

@@ -9,11 +9,11 @@ Progress = Callable[[int, int], None]
 _Loaded = TypeVar("_Loaded")
 
 
-class Abandoned(Exception):
+class LoadAbandoned(Exception):
     """Nobody waits for the model any more."""
 
 
-class Waiting:
+class LoadCancellation:
     """Whether somebody still waits."""
 
     def __init__(self) -> None:
@@ -24,16 +24,16 @@ class Waiting:
 
         def told(done: int, total: int) -> None:
             if self.over:
-                raise Abandoned
+                raise LoadAbandoned
             if shown is not None:
                 shown(done, total)
 
         return told
 
 
-async def beside_the_loop(load: Callable[[Waiting], _Loaded]) -> _Loaded:
+async def beside_the_loop(load: Callable[[LoadCancellation], _Loaded]) -> _Loaded:
     """What `load` gives, done in a thread; when this is cancelled it ends at the next tensor."""
-    waiting = Waiting()
+    waiting = LoadCancellation()
     try:
         return await asyncio.to_thread(load, waiting)
     finally:

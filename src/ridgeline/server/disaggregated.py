@@ -16,22 +16,22 @@ from typing import Any, Self
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.transfer.config import KVTransfer
-from ridgeline.engine.worker.engine_messages import Died, FromEngine, Ready
+from ridgeline.engine.worker.engine_messages import Died, EngineReady, FromEngine
 from ridgeline.engine.worker.engine_process import EngineProcess
-from ridgeline.server.lifecycle import Servable, Served, Serving
-from ridgeline.server.replicas.served_replicas import Started
+from ridgeline.server.lifecycle import Servable, ServedLLM, ServingContext
+from ridgeline.server.replicas.served_replicas import StartedReplicas
 from ridgeline.server.server_settings import ServerSettings
-from ridgeline.server.service import Engines
+from ridgeline.server.service import EngineClient
 
 logger = logging.getLogger("ridgeline.server")
 
 
 @dataclass(frozen=True, slots=True)
-class ServedSplit:
+class ServedDisaggregated:
     """What is served. one: the model as one engine of either sort has it. prompts: engines that compute those.
     answering: what is served of the engines that write answers, given whom they ask. timeout: as KVTransfer."""
 
-    one: Served
+    one: ServedLLM
     prompts: int
     answering: Callable[[KVTransfer, Sequence[AsyncLLM]], Servable[Any]]
     timeout: float
@@ -41,7 +41,7 @@ class ServedSplit:
         """The model's."""
         return self.one.name
 
-    async def start(self) -> "Apart":
+    async def start(self) -> "DisaggregatedEngines":
         """All engines, ready. Errors are those of EngineProcess.start; then none runs."""
         async with AsyncExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="ridgeline-")))  # of mode 0700
@@ -50,7 +50,7 @@ class ServedSplit:
             computing = [await stack.enter_async_context(await self._computing(each)) for each in addresses]
             answering = self.answering(KVTransfer(peers=tuple(addresses), timeout=self.timeout), computing)
             model = await stack.enter_async_context(await answering.start())
-            return Apart(answering, model, stack.pop_all())
+            return DisaggregatedEngines(answering, model, stack.pop_all())
 
     async def _computing(self, address: str) -> AsyncLLM:
         """An engine that computes prompts."""
@@ -64,17 +64,17 @@ class ServedSplit:
             restarts=math.inf,
             transfer=KVTransfer(listen=address),
         )
-        return _SaidToDie(process, address)
+        return _PrefillEngine(process, address)
 
     @asynccontextmanager
-    async def serving(self, apart: "Apart", settings: ServerSettings) -> AsyncIterator[Serving]:
+    async def serving(self, apart: "DisaggregatedEngines", settings: ServerSettings) -> AsyncIterator[ServingContext]:
         """The engines that write answers, behind their routes."""
         async with apart.answering.serving(apart.model, settings) as serving:
             yield serving
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class DisaggregatedEngines:
     """Engines that run: `model` is what answers. Use `async with`."""
 
     answering: Servable[Any]
@@ -82,9 +82,9 @@ class Apart:
     _stack: AsyncExitStack = field(repr=False)
 
     @property
-    def engines(self) -> Engines:
+    def engines(self) -> EngineClient:
         """Those that write answers, as a service has them."""
-        engines: Engines = self.model.fleet if isinstance(self.model, Started) else self.model
+        engines: EngineClient = self.model.fleet if isinstance(self.model, StartedReplicas) else self.model
         return engines
 
     async def __aenter__(self) -> Self:
@@ -94,7 +94,7 @@ class Apart:
         await self._stack.aclose()
 
 
-class _SaidToDie(AsyncLLM):
+class _PrefillEngine(AsyncLLM):
     """An engine that nobody talks to: its death and its return are logged."""
 
     def __init__(self, process: EngineProcess, address: str) -> None:
@@ -108,5 +108,5 @@ class _SaidToDie(AsyncLLM):
             logger.warning(
                 "the engine at %s, which computes prompts, died: %s; it is started again", self._address, why
             )
-        elif isinstance(message, Ready):
+        elif isinstance(message, EngineReady):
             logger.warning("the engine at %s, which computes prompts, is back", self._address)

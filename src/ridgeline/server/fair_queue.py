@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 Who = TypeVar("Who")
 
 
-class Turns(Generic[Who]):
+class FairQueue(Generic[Who]):
     """Who takes part, and what each has had."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.request import Finish
+from ridgeline.engine.request import FinishReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class InFlightRequest:
     begun: bool = False
     cached: int = 0
     tokens: int = 0
-    finishes: list[Finish] = field(default_factory=list)
+    finishes: list[FinishReason] = field(default_factory=list)
     progress: Callable[[int, int], None] | None = None
     fail: Callable[[Exception], None] | None = None
 

@@ -25,21 +25,21 @@ from ridgeline.engine.transfer.config import KVTransfer
 from ridgeline.learn.page.recorder import INSPECTOR
 from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary, speech_vocabulary
 from ridgeline.price.device import Device
-from ridgeline.server.admission import Queue, shutting_down
+from ridgeline.server.admission import RequestQueue, shutting_down
 from ridgeline.server.app import build_app
 from ridgeline.server.errors import ApiError
 from ridgeline.server.event_loop import responsive_event_loop
 from ridgeline.server.http.auth import Access
 from ridgeline.server.http.exchanges import ExchangeObserver, Exchanges, log_exchange
-from ridgeline.server.http.health import Front, Health, Watched
+from ridgeline.server.http.health import Health, HealthSource, ReadinessGate
 from ridgeline.server.http.http_server import http_server, listen, most_connections, url_of
 from ridgeline.server.http.page_data import PageData
 from ridgeline.server.routes.generation import engine_died
 from ridgeline.server.routes.grammar_check import GrammarCheck
 from ridgeline.server.routes.transcriptions import check_packages
 from ridgeline.server.server_settings import ServerSettings
-from ridgeline.server.service import Engines, Service
-from ridgeline.server.telemetry.engine_metrics import Metrics
+from ridgeline.server.service import EngineClient, Service
+from ridgeline.server.telemetry.engine_metrics import EngineMetrics
 from ridgeline.server.telemetry.observability import Observability, of_one
 
 FLUSH_SECONDS = 1.0
@@ -53,7 +53,7 @@ Model = TypeVar("Model", bound=AbstractAsyncContextManager[Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedLLM:
     """What is served: name, what answers call it if the settings do not say; device: what finds it, which takes a
     while, None where nothing is predicted; bar: shows how far weights are read; maker, devices: of an engine that is
     not loaded, as engine.worker.process.Start; computing: engines of this server that it asks for prompts; else as
@@ -90,9 +90,9 @@ class Served:
             )
 
     @asynccontextmanager
-    async def serving(self, llm: AsyncLLM, settings: ServerSettings) -> AsyncIterator["Serving"]:
+    async def serving(self, llm: AsyncLLM, settings: ServerSettings) -> AsyncIterator["ServingContext"]:
         """The engine behind its routes, with what watches it."""
-        queue = Queue(llm.info, settings)
+        queue = RequestQueue(llm.info, settings)
         service = service_of(llm, queue, settings)
         observability = of_one(service, llm, settings, settings.models[0])
         async with self.behind_routes(llm, service, queue, observability, settings) as serving:
@@ -101,12 +101,12 @@ class Served:
     @asynccontextmanager
     async def behind_routes(
         self,
-        llm: "Watchable",
+        llm: "MonitoredEngineClient",
         service: Service,
-        queue: Queue,
+        queue: RequestQueue,
         observability: Observability,
         settings: ServerSettings,
-    ) -> AsyncIterator["Serving"]:
+    ) -> AsyncIterator["ServingContext"]:
         """The routes of an engine, or of several as one."""
         self._count_computing(llm, observability, settings)
         async with observability.running(), aclosing(GrammarCheck(settings)) as grammars:
@@ -117,20 +117,20 @@ class Served:
                 speech=self.speech(llm),
                 routes=[*observability.routes(), *PageData(self.priced(llm, settings), settings).routes()],
             )
-            yield Serving(app, llm, observability.metrics.exchanged, [queue], service.live, service.end_all)
+            yield ServingContext(app, llm, observability.metrics.exchanged, [queue], service.live, service.end_all)
 
-    def _count_computing(self, llm: Engines, observability: Observability, settings: ServerSettings) -> None:
+    def _count_computing(self, llm: EngineClient, observability: Observability, settings: ServerSettings) -> None:
         """Metrics of the engines that compute prompts, under the numbers after those that write answers."""
         for number, engine in enumerate(self.computing, llm.info.replicas):
-            metrics = Metrics(engine, settings.models[0], alias=settings.metrics_alias, engine=number)
+            metrics = EngineMetrics(engine, settings.models[0], alias=settings.metrics_alias, engine=number)
             engine.observers.append(metrics.stepped)
             observability.metrics.beside.append(metrics)
 
-    def priced(self, llm: Engines, settings: ServerSettings) -> Mapping[str, str]:
+    def priced(self, llm: EngineClient, settings: ServerSettings) -> Mapping[str, str]:
         """What opens the model that the page has a price of, by its name; nothing for one that writes no text."""
         return {} if llm.info.vectors is not None else {settings.models[0]: self.model}
 
-    def speech(self, llm: Engines) -> SpeechVocabulary | None:
+    def speech(self, llm: EngineClient) -> SpeechVocabulary | None:
         """What the tokens of a speech model mean, None for a model of another sort. Raises ValueError where what reads
         uploads is not installed."""
         vocabulary = speech_vocabulary(self.model, llm.texts.tokenizer)
@@ -139,26 +139,26 @@ class Served:
         return vocabulary
 
 
-class Watchable(Engines, Watched, Protocol):
+class MonitoredEngineClient(EngineClient, HealthSource, Protocol):
     """What completes prompts, as health watches it."""
 
 
-class Door(Protocol):
+class AdmissionQueue(Protocol):
     """The queue before a model. draining: nobody is let in any more."""
 
     draining: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServingContext:
     """A model that takes requests, or several. app: the routes. watched: what runs. exchanged: told of each HTTP
     request that is over. doors: before each sort of them. live: the requests under way, by their ids. end: has them end
     with an error."""
 
     app: ASGIApp
-    watched: Watched
+    watched: HealthSource
     exchanged: ExchangeObserver
-    doors: Sequence[Door]
+    doors: Sequence[AdmissionQueue]
     live: Mapping[str, object]
     end: Callable[[ApiError], None]
 
@@ -169,7 +169,7 @@ class Serving:
 
 
 class Servable(Protocol[Model]):
-    """What can be served: `Served`, `ServedPictures`, or both as `ServedTogether`."""
+    """What can be served: `ServedLLM`, `ServedPictures`, or both as `ServedTogether`."""
 
     @property
     def name(self) -> str:
@@ -178,7 +178,7 @@ class Servable(Protocol[Model]):
     async def start(self) -> Model:
         """The model, ready. Raises ValueError, ModelRefused (one of those) where it cannot be served."""
 
-    def serving(self, model: Model, settings: ServerSettings) -> AbstractAsyncContextManager[Serving]:
+    def serving(self, model: Model, settings: ServerSettings) -> AbstractAsyncContextManager[ServingContext]:
         """The model behind its routes."""
 
 
@@ -214,7 +214,7 @@ class Server:
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.health = Health(settings.stalled_seconds)
-        self.front = Front(self.health)
+        self.front = ReadinessGate(self.health)
         self.observers: list[ExchangeObserver] = [log_exchange] if settings.access_log else []
         self.app = guarded(self.front, settings, self.observers)
         self._drain, self._abort = asyncio.Event(), asyncio.Event()
@@ -233,7 +233,7 @@ class Server:
             ready(url, model)
             return await self._until_the_end(serving)
 
-    async def _until_the_end(self, serving: Serving) -> int:
+    async def _until_the_end(self, serving: ServingContext) -> int:
         ended = asyncio.wrap_future(serving.watched.ended)
         if await _first(ended, self._drain.wait()):
             logger.error("the engine is gone: %s", ended.result())
@@ -248,11 +248,11 @@ class Server:
             await self._end(serving, shutting_down())
         return INTERRUPTED if self._abort.is_set() else OK
 
-    async def _idle(self, serving: Serving) -> None:
+    async def _idle(self, serving: ServingContext) -> None:
         while serving.live:
             await asyncio.sleep(0.02)
 
-    async def _end(self, serving: Serving, error: ApiError) -> None:
+    async def _end(self, serving: ServingContext, error: ApiError) -> None:
         """Tell all that are under way why they end, and let them say it."""
         serving.end(error)
         with suppress(TimeoutError):
@@ -282,7 +282,7 @@ def guarded(app: ASGIApp, settings: ServerSettings, observers: Sequence[Exchange
     return Exchanges(Access(app, settings), observers)
 
 
-def service_of(llm: Engines, queue: Queue, settings: ServerSettings) -> Service:
+def service_of(llm: EngineClient, queue: RequestQueue, settings: ServerSettings) -> Service:
     """A service that holds requests to the limits of time."""
     return Service(llm, queue, queue_seconds=settings.queue_seconds, total_seconds=settings.total_seconds)
 

@@ -12,10 +12,10 @@ from typing import Protocol
 
 import torch
 
-from ridgeline.server.fair_queue import Turns
+from ridgeline.server.fair_queue import FairQueue
 
 
-class Party(Protocol):
+class Participant(Protocol):
     """What takes turns: a model, or several models that share one party's turns. All of it is called in the thread."""
 
     @property
@@ -35,14 +35,14 @@ class ModelLoop:
     def __init__(self, threads: int) -> None:
         """threads: that torch has."""
         self.threads = threads
-        self._parties: list[Party] = []  # touched in the thread
-        self._turns: Turns[Party] = Turns()
-        self._had: dict[Party, float] = {}  # priced seconds of parties that are idle while others are not
+        self._parties: list[Participant] = []  # touched in the thread
+        self._turns: FairQueue[Participant] = FairQueue()
+        self._had: dict[Participant, float] = {}  # priced seconds of parties that are idle while others are not
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ridgeline models", daemon=True)
         self._thread.start()
 
-    def join(self, party: Party) -> None:
+    def join(self, party: Participant) -> None:
         """From now on a party takes turns whenever it is busy. From any thread."""
         self.ask(lambda: self._parties.append(party))
 

@@ -15,24 +15,24 @@ import msgspec
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.engine.setup import LoadedEngine, load_engine
 from ridgeline.engine.worker.engine_messages import Died, FromEngine, ToEngine
 from ridgeline.engine.worker.inspector import inspection
 from ridgeline.engine.worker.loop import EngineLoop
 from ridgeline.learn.page.recorder import INSPECTOR
 from ridgeline.price.device import Device
-from ridgeline.server.admission import Queue
+from ridgeline.server.admission import RequestQueue
 from ridgeline.server.app import DRAWS_NO_PICTURES, application, model_routes, text_cards, text_routes
-from ridgeline.server.background_loading import Waiting, beside_the_loop
+from ridgeline.server.background_loading import LoadCancellation, beside_the_loop
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.page_data import PageData
-from ridgeline.server.images.diffusion_engine import Drawer
-from ridgeline.server.images.image_app import PictureApi, picture_routes, writes_no_text
-from ridgeline.server.images.pipeline_names import Names
-from ridgeline.server.images.served_images import ServedPictures, picture_service, weight_bytes
-from ridgeline.server.images.video_job_store import Jobs
+from ridgeline.server.images.diffusion_engine import DiffusionEngine
+from ridgeline.server.images.image_app import ImageApi, picture_routes, writes_no_text
+from ridgeline.server.images.pipeline_names import PipelineNames
+from ridgeline.server.images.served_images import ServedImages, picture_service, weight_bytes
+from ridgeline.server.images.video_job_store import VideoJobStore
 from ridgeline.server.images.video_routes import VideoApi
-from ridgeline.server.lifecycle import Served, Serving, service_of
+from ridgeline.server.lifecycle import ServedLLM, ServingContext, service_of
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.routes.grammar_check import GrammarCheck
 from ridgeline.server.routes.served_model import served_model
@@ -44,11 +44,11 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class MultiModelEngine:
     """An engine and a drawer in one loop, as health watches them. Use `async with`."""
 
     llm: AsyncLLM
-    drawer: Drawer
+    drawer: DiffusionEngine
 
     @property
     def alive(self) -> bool:
@@ -79,23 +79,23 @@ class Together:
 
 
 @dataclass(frozen=True, slots=True)
-class ServedTogether:
+class ServedMultiModel:
     """What is served. language: without threads or a device of its own; pictures: with those of all models."""
 
-    language: Served
-    pictures: ServedPictures
+    language: ServedLLM
+    pictures: ServedImages
 
     @property
     def name(self) -> str:
         """Of the language model."""
         return self.language.name
 
-    async def start(self) -> Together:
+    async def start(self) -> MultiModelEngine:
         """All of them, loaded: the pipelines, and an engine with KV memory of what they leave. Raises as
-        ServedPictures.start and Served.start."""
+        ServedImages.start and Served.start."""
         return await beside_the_loop(self._load)
 
-    def _load(self, waiting: Waiting) -> Together:
+    def _load(self, waiting: LoadCancellation) -> MultiModelEngine:
         free = available_memory()
         pipelines = self.pictures.load(waiting)
         drawn = sum(map(weight_bytes, pipelines.values()))
@@ -105,9 +105,11 @@ class ServedTogether:
         threads = threads_for(drawn + loaded.weight_bytes, self.pictures.threads)
         device = self.pictures.device(threads)
         loop = ModelLoop(threads)
-        return Together(AsyncLLM(LoopedEngine(loaded, device, loop, INSPECTOR)), Drawer(pipelines, device, room, loop))
+        return MultiModelEngine(
+            AsyncLLM(LoopedEngine(loaded, device, loop, INSPECTOR)), DiffusionEngine(pipelines, device, room, loop)
+        )
 
-    def _engine(self, memory: float, waiting: Waiting) -> Loaded:
+    def _engine(self, memory: float, waiting: LoadCancellation) -> LoadedEngine:
         """The language model, with so many bytes for all of it and for the pictures' activations."""
         language = self.language
         logger.info("loading %s", language.name)
@@ -118,18 +120,18 @@ class ServedTogether:
             )
 
     @asynccontextmanager
-    async def serving(self, models: Together, settings: ServerSettings) -> AsyncIterator[Serving]:
+    async def serving(self, models: MultiModelEngine, settings: ServerSettings) -> AsyncIterator[ServingContext]:
         """All of them behind their routes, with what watches them."""
         llm, own = models.llm, replace(settings, models=(self.language.name,))
-        names = Names({name: name for name in self.pictures.models}, others=self._writers(llm))
+        names = PipelineNames({name: name for name in self.pictures.models}, others=self._writers(llm))
         drawn, picture_metrics = picture_service(models.drawer, names, settings)
-        queue = Queue(llm.info, own)
+        queue = RequestQueue(llm.info, own)
         service = service_of(llm, queue, own)
         observability = of_one(service, llm, own, self.language.name)
         observability.metrics.beside.append(picture_metrics)
         drawing = {name: writes_no_text([pipeline]) for name, pipeline in models.drawer.pipelines.items()}
         model = served_model(llm, own, drawing)
-        pictures, jobs = PictureApi(drawn, settings, names), Jobs(drawn, settings)
+        pictures, jobs = ImageApi(drawn, settings, names), VideoJobStore(drawn, settings)
         videos = VideoApi(drawn, jobs, settings, names)
         async with observability.running(), aclosing(GrammarCheck(own)) as grammars, aclosing(jobs):
             speech = self.language.speech(llm)
@@ -148,7 +150,7 @@ class ServedTogether:
                 drawn.end_all(error)
 
             live = ChainMap[str, object](service.live, drawn.held)  # type: ignore[arg-type]
-            yield Serving(app, models, observability.metrics.exchanged, [queue, drawn.queue], live, end)
+            yield ServingContext(app, models, observability.metrics.exchanged, [queue, drawn.queue], live, end)
 
     def _writers(self, llm: AsyncLLM) -> dict[str, str]:
         """What is said of the language model, by its name and those of its adapters, to who asks it for a picture."""
@@ -161,7 +163,7 @@ class LoopedEngine:
     To the loop it is one party, however many requests it has: they run in one step.
     """
 
-    def __init__(self, loaded: Loaded, device: Device, loop: ModelLoop, inspector: str = "") -> None:
+    def __init__(self, loaded: LoadedEngine, device: Device, loop: ModelLoop, inspector: str = "") -> None:
         """device: that steps are priced on. loop: closed with the engine. inspector: as engine.worker.process.Start."""
         self.texts = loaded.texts
         self.info = msgspec.structs.replace(loaded.info(device), threads=loop.threads)

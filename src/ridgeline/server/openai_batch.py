@@ -31,7 +31,7 @@ AHEAD = 16
 """Requests that wait for a place in the engine, so that none of its places is ever empty."""
 
 
-class Line(msgspec.Struct, frozen=True):
+class BatchLine(msgspec.Struct, frozen=True):
     """A request of a batch. body: as it stands in the line, for the application to read."""
 
     custom_id: str
@@ -76,7 +76,7 @@ class Tally:
         self.output_tokens += usage.completion_tokens
 
 
-class Usage(msgspec.Struct, frozen=True):
+class BatchUsage(msgspec.Struct, frozen=True):
     """The tokens of an answer."""
 
     prompt_tokens: int = 0
@@ -84,18 +84,18 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    usage: Usage = Usage()
+    usage: BatchUsage = BatchUsage()
 
 
-class _Error(msgspec.Struct, frozen=True):
+class _BatchErrorCode(msgspec.Struct, frozen=True):
     code: str | None = None
 
 
 class _Refusal(msgspec.Struct, frozen=True):
-    error: _Error
+    error: _BatchErrorCode
 
 
-class _Everyone:
+class _AdmitAll:
     """An admission that turns nobody away: a batch has a window of its own."""
 
     def admit(self, live: InFlightRequest) -> None:
@@ -105,7 +105,7 @@ class _Everyone:
         """There is more."""
 
 
-class Requests:
+class BatchReader:
     """Reads the lines of a batch, one after the other; of those that are no request it writes why. The rest as
     Batch."""
 
@@ -116,12 +116,12 @@ class Requests:
         self._number = 0
         self._seen: dict[str, int] = {}  # the line of each id
 
-    def read(self, text: bytes) -> Line | None:
+    def read(self, text: bytes) -> BatchLine | None:
         """The request of the next line; None where it is empty, answered already, or now that it is none."""
         self._number += 1
         return self._request(self._number, text) if text.strip() else None
 
-    def _request(self, number: int, text: bytes) -> Line | None:
+    def _request(self, number: int, text: bytes) -> BatchLine | None:
         try:
             line = read_line(text)
             first = self._seen.setdefault(line.custom_id, number)
@@ -140,7 +140,7 @@ class Requests:
         return line
 
 
-class Batch:
+class BatchRunner:
     """Answers the lines of a batch with one engine, as many at a time as it takes.
 
     write: takes each line of the output, whole. done, wrong: what an earlier run has answered already: the ids of
@@ -157,9 +157,9 @@ class Batch:
     ) -> None:
         self._llm = llm
         self._grammars = GrammarCheck(settings, most_waiting=math.inf)  # a batch has a window of its own
-        self._app = build_app(Service(llm, _Everyone()), settings, self._grammars)
+        self._app = build_app(Service(llm, _AdmitAll()), settings, self._grammars)
         self._write, self.tally = write, Tally()
-        self._requests = Requests(self.tally, write, done, wrong)
+        self._requests = BatchReader(self.tally, write, done, wrong)
 
     async def run(self, lines: AsyncIterable[bytes]) -> None:
         """Answer the lines; the outputs are written as they are done, in any order. Raises EngineDied."""
@@ -176,7 +176,7 @@ class Batch:
         finally:
             await self._grammars.aclose()
 
-    async def _answer(self, line: Line) -> None:
+    async def _answer(self, line: BatchLine) -> None:
         status, request_id, body = await call(self._app, line.url, bytes(line.body))
         if status == 503 and msgspec.json.decode(body, type=_Refusal).error.code in _LOST:
             raise EngineDied("the engine stopped")  # nothing is written for the line: the next run will answer it
@@ -185,10 +185,10 @@ class Batch:
         self.tally.take(status, body)
 
 
-def read_line(text: bytes) -> Line:
+def read_line(text: bytes) -> BatchLine:
     """The request of a line. Raises LineError."""
     try:
-        line = msgspec.json.decode(text, type=Line)
+        line = msgspec.json.decode(text, type=BatchLine)
         streamed = msgspec.json.decode(line.body, type=_Streamed).stream if bytes(line.body).startswith(b"{") else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise LineError(f"it is no request: {error}") from None

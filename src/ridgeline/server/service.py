@@ -10,20 +10,20 @@ from typing import Protocol
 from ridgeline.engine.async_llm import StepObserver, Take
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.text_processor import Texts
+from ridgeline.engine.text_processor import TextProcessor
 from ridgeline.engine.worker.engine_messages import EngineInfo, StepReport
 from ridgeline.server.deadlines import Deadlines
 from ridgeline.server.errors import ApiError
 from ridgeline.server.in_flight import InFlightRequest
 
 
-class Engines(Protocol):
+class EngineClient(Protocol):
     """What completes prompts: an AsyncLLM, which says what these are, or several as one (replicas/fleet.py)."""
 
     observers: list[StepObserver]
 
     @property
-    def texts(self) -> Texts: ...
+    def texts(self) -> TextProcessor: ...
 
     @property
     def info(self) -> EngineInfo: ...
@@ -89,7 +89,7 @@ class Service:
 
     def __init__(
         self,
-        llm: Engines,
+        llm: EngineClient,
         admission: Admission,
         observers: Iterable[Observer] = (),
         *,

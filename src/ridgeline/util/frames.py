@@ -29,7 +29,7 @@ def _array(kind: type, value: Any) -> Any:
     raise TypeError(f"{kind} does not cross a process")
 
 
-class Frames(Generic[M]):
+class MessageCodec(Generic[M]):
     """Frames of messages, out and in. What comes in may be cut anywhere."""
 
     def __init__(self, messages: Any) -> None:

@@ -25,7 +25,7 @@ _ALIGNED = 64
 _FRESH = {torch.ops.aten.new_empty.default, torch.ops.aten.empty.memory_format}
 
 
-class Memory:
+class RecordingArena:
     """Memory of recorded steps, one of which runs at a time: they share it. Nothing in it moves."""
 
     def __init__(self, device: str = "cpu") -> None:
@@ -60,7 +60,7 @@ class Memory:
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Gives fresh tensors from a Memory, and notes an operation that computes, which no recording has."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: RecordingArena) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.memory = memory
         self.computes: str | None = None
@@ -83,7 +83,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
 
-class Recording(StepGraph):
+class CallRecording(StepGraph):
     """A step that is replayed as its kernel calls, one by one."""
 
     def __init__(self, calls: Sequence[Call], result: Tensor) -> None:
@@ -106,7 +106,7 @@ class Recording(StepGraph):
         return moments
 
 
-def record(library: Library, memory: Memory, step: Callable[[], Tensor]) -> tuple[Tensor, Recording | None]:
+def record(library: Library, memory: RecordingArena, step: Callable[[], Tensor]) -> tuple[Tensor, CallRecording | None]:
     """Run a step: its result, and a recording of it if it computes with our kernels alone. What it reads must stay
     where it is; what it makes is in `memory`."""
     memory.begin()
@@ -117,4 +117,4 @@ def record(library: Library, memory: Memory, step: Callable[[], Tensor]) -> tupl
             result = step()
     finally:
         library.recording = None
-    return result, Recording(calls, result) if watch.computes is None else None
+    return result, CallRecording(calls, result) if watch.computes is None else None

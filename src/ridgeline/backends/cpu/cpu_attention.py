@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ridgeline.backends.cpu.library import Library, indices
-from ridgeline.backends.cpu.structures import CODES, RowsOf
-from ridgeline.backends.kernel_support import KeptCodes, Scoring
+from ridgeline.backends.cpu.structures import CODES, RowsStruct
+from ridgeline.backends.kernel_support import AttentionScoring, KVCodes
 from ridgeline.core.ops.matrix.operands import DTYPES
 
 _REACHES = {"causal": 0, "window": 1, "chunked": 2, "cross": 3}
@@ -26,7 +26,7 @@ class _Codes(Structure):
     )  # fmt: skip
 
 
-class _Layer(Structure):
+class _AttentionLayer(Structure):
     _fields_ = (
         ("type", c_int), ("reach", c_int), ("reach_size", c_int64),
         ("heads", c_int64), ("kv_heads", c_int64), ("k_dim", c_int64), ("v_dim", c_int64),
@@ -54,7 +54,7 @@ class _Heads(Structure):
     _fields_ = (("at", c_void_p), ("heads", c_int64), ("dim", c_int64), ("stride", c_int64), ("to", c_void_p))
 
 
-class Sequences:
+class CpuStepSequences:
     """The sequences of a step as the layers of one KV group see them: made once, used by each of them."""
 
     def __init__(
@@ -83,19 +83,19 @@ class Sequences:
         )
 
 
-class PagedAttention:
+class CpuPagedAttention:
     """The attention of one layer, over its pages."""
 
     def __init__(
         self,
         library: Library,
         heads: int,
-        scoring: Scoring,
+        scoring: AttentionScoring,
         k_PKSD: Tensor,
         v_PKSW: Tensor,
         value_dim: int,
         dtype: torch.dtype,
-        codes: KeptCodes | None = None,
+        codes: KVCodes | None = None,
     ) -> None:
         """k_PKSD, v_PKSW: views of all pages, of S positions each; W 0 where the value is the first `value_dim` entries
         of the key. Pages lie a fixed distance apart, each head's positions in one piece. dtype: of queries and results,
@@ -105,20 +105,20 @@ class PagedAttention:
         assert k_PKSD.stride()[1:] == (size * dim, dim, 1), "the keys of a head in a page are one piece"
         assert latent or v_PKSW.stride()[1:] == (size * value_dim, value_dim, 1)
         self._attend = library.function(
-            "attend", POINTER(_Layer), POINTER(_Sequences), POINTER(_NewRows), POINTER(RowsOf), c_void_p
+            "attend", POINTER(_AttentionLayer), POINTER(_Sequences), POINTER(_NewRows), POINTER(RowsStruct), c_void_p
         )
         assert k_PKSD.dtype == (dtype if codes is None else torch.uint8), "pages hold what they are said to"
         self._number, self._scoring = DTYPES[dtype], scoring
         self._q, self._k, self._v, self._out = (heads, dim), (kv_heads, dim), (kv_heads, value_dim), (heads, value_dim)
         sinks = None if scoring.sinks_H is None else scoring.sinks_H.data_ptr()
-        self._layer = _Layer(
+        self._layer = _AttentionLayer(
             self._number, _REACHES[scoring.reach], scoring.size, heads, kv_heads, dim, value_dim,
             scoring.scale, scoring.softcap or 0.0, sinks, k_PKSD.data_ptr(), None if latent else v_PKSW.data_ptr(),
             k_PKSD.stride(0), size, None if codes is None else pointer(_struct(codes)),
         )  # fmt: skip
 
     def attend(
-        self, sequences: Sequences, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None, slots_N: Tensor
+        self, sequences: CpuStepSequences, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None, slots_N: Tensor
     ) -> Tensor:
         """Put the new rows, if any, into slots int64 (page x S + offset), then attend -> [T, H, W]."""
         q_THD = self._checked(q_THD, (sequences.rows, *self._q), "queries")
@@ -131,7 +131,7 @@ class PagedAttention:
                 v_NKW = self._checked(v_NKW, (len(slots_N), *self._v), "new values")
                 new.v, new.v_stride = v_NKW.data_ptr(), v_NKW.stride(0)
         out_THW = q_THD.new_empty(len(q_THD), *self._out)
-        q = RowsOf(self._number, q_THD.data_ptr(), len(q_THD), q_THD.shape[1] * q_THD.shape[2], q_THD.stride(0))
+        q = RowsStruct(self._number, q_THD.data_ptr(), len(q_THD), q_THD.shape[1] * q_THD.shape[2], q_THD.stride(0))
         self._attend(byref(self._layer), byref(sequences.struct), byref(new), byref(q), out_THW.data_ptr())
         return out_THW
 
@@ -164,7 +164,7 @@ def rotate(library: Library, inputs: Sequence[Tensor], angles: tuple[Tensor, ...
     return results
 
 
-def _struct(codes: KeptCodes) -> _Codes:
+def _struct(codes: KVCodes) -> _Codes:
     """Return codes as kernels take them. Scales lie as pages do, a head's positions in one piece."""
     found = _Codes(CODES[codes.kind], k_scale=codes.k_scale, v_scale=codes.v_scale)
     if (k_scales := codes.k_scales_PKS1) is not None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ridgeline.backends.cpu.cpu_attention import rotate
 from ridgeline.backends.cpu.cpu_coverage import TAKES, covers, fuses, in_one_call
-from ridgeline.backends.cpu.cpu_experts import LayerExperts, Picking, route
+from ridgeline.backends.cpu.cpu_experts import CpuRoutingRule, LayerExperts, route
 from ridgeline.backends.cpu.cpu_graphs import CpuGraphs
 from ridgeline.backends.cpu.cpu_launches import launches
 from ridgeline.backends.cpu.cpu_pages import CpuPages
@@ -21,7 +21,7 @@ from ridgeline.backends.cpu.cpu_weight_layout import lay_out
 from ridgeline.backends.cpu.library import Call, Library, library
 from ridgeline.backends.cpu.recorded_steps import RecordedSteps, records
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.activation import ActivatedProjections
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.backend import Backend, ReplayedSteps, SamplingKernel
@@ -34,10 +34,10 @@ from ridgeline.core.ops.matrix.operands import DTYPES, Operands
 from ridgeline.core.ops.nonlinearity import ClampedGate
 from ridgeline.core.ops.norm import AddRMSNorm, RMSNorm
 from ridgeline.core.ops.op import Launch, Op
-from ridgeline.core.ops.paged_attention import Pages
+from ridgeline.core.ops.paged_attention import KVPages
 from ridgeline.core.ops.paged_state import StatePages
 from ridgeline.core.ops.rotary import Angles, RotaryTable
-from ridgeline.core.ops.router import Router, RoutingRule
+from ridgeline.core.ops.router import ExpertRouter, RoutingRule
 from ridgeline.core.ops.step_graphs import StepGraphs
 from ridgeline.core.ops.work import Space, Work
 
@@ -68,7 +68,7 @@ class CpuBackend(Backend):
 
     def prepare(self, model: nn.Module) -> None:
         """Bind a model, and lay out its codes as the kernels read them fastest."""
-        assert isinstance(model, Network)
+        assert isinstance(model, PricedModule)
         super().prepare(model)
         lay_out(model)
 
@@ -113,10 +113,10 @@ class CpuBackend(Backend):
 
     def pages(
         self, layers: Mapping[int, LayerPages], groups: Sequence[KVGroup], states: Mapping[int, StatePages]
-    ) -> Pages:
+    ) -> KVPages:
         return CpuPages(self.library, layers, groups, states)
 
-    def step_graphs(self, model: nn.Module, pages: Pages) -> StepGraphs:
+    def step_graphs(self, model: nn.Module, pages: KVPages) -> StepGraphs:
         assert isinstance(model, Model), "steps of language models are replayed"
         assert isinstance(pages, CpuPages), "steps are recorded over pages of this backend"
         return CpuGraphs(model, pages)
@@ -220,7 +220,7 @@ class CpuBackend(Backend):
 
     # -- mixtures of experts ------------------------------------------------------------------------------------------
 
-    def route(self, op: Router, x_TI: Tensor) -> tuple[Tensor, Tensor]:
+    def route(self, op: ExpertRouter, x_TI: Tensor) -> tuple[Tensor, Tensor]:
         """Pick experts in one call with the product, if the rule picks by scores."""
         operands = op.matrix.operands
         if op.rule.by_logits or not op.matrix.alone or operands is None or x_TI.stride(-1) != 1:
@@ -257,10 +257,10 @@ def layer_experts(library: Library, op: Experts) -> LayerExperts:
     return LayerExperts(library, operands, by, op.hidden, op.dtype)
 
 
-def picking(rule: RoutingRule) -> Picking:
+def picking(rule: RoutingRule) -> CpuRoutingRule:
     """Return a routing rule as the library takes it."""
     best = 1 if rule.group_score == "best" else 2
-    return Picking(
+    return CpuRoutingRule(
         rule.active, rule.scores == "sigmoid", rule.renormalise, rule.scale, rule.groups, rule.top_groups, best
     )
 

@@ -6,15 +6,15 @@ from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.embedding import Embedding
 from ridgeline.core.ops.experts import Experts
 from ridgeline.core.ops.latent_attention import LatentAttention
-from ridgeline.core.ops.linear import Head, Multiplies
+from ridgeline.core.ops.linear import LMHead, MatrixOp
 from ridgeline.core.ops.matrix import stored_alike
 from ridgeline.core.ops.matrix.operands import DTYPES
 from ridgeline.core.ops.norm import AddRMSNorm, RMSNorm
 from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.rotary import RotaryTable
-from ridgeline.core.ops.router import Router, SharedGate
+from ridgeline.core.ops.router import ExpertRouter, SharedGate
 
-TAKES = (Attention, Embedding, Experts, Multiplies, RMSNorm, RotaryTable)
+TAKES = (Attention, Embedding, Experts, MatrixOp, RMSNorm, RotaryTable)
 """The classes of ops that it has kernels for."""
 
 
@@ -25,7 +25,7 @@ def covers(op: Op) -> bool:
             return True
         case RMSNorm():
             return takes_norm(op)
-        case Multiplies():
+        case MatrixOp():
             return _covers_products(op)
         case Embedding():
             plain = op.stored is None or (op.table is not None and op.table.operands is not None)
@@ -65,14 +65,14 @@ def in_one_call(op: Experts) -> bool:
     return op.gated and op.has_operands and op.gathered == 1 and not op.weighs_inputs
 
 
-def _covers_products(op: Multiplies) -> bool:
+def _covers_products(op: MatrixOp) -> bool:
     match op:
         case ActivatedProjections():
             return fuses(op)
         case SharedGate():
             return False  # PyTorch weighs
-        case Router() if op.rule.by_logits:
+        case ExpertRouter() if op.rule.by_logits:
             return False
-        case Head() if op.flops_per_logit:
+        case LMHead() if op.flops_per_logit:
             return False
     return has_operands(op)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.backends.cpu.library import ACTIVATION_NUMBERS, Library, indices
-from ridgeline.backends.cpu.structures import MatrixOf, RowsOf, matrix_of, rows_of
+from ridgeline.backends.cpu.structures import MatrixStruct, RowsStruct, matrix_of, rows_of
 from ridgeline.core.ops.matrix.operands import DTYPES, Operands
 
 _CLAMPED = 7  # of Activation of native/activation.h
@@ -29,10 +29,10 @@ class _Gate(Structure):
 
 
 class _Expert(Structure):
-    _fields_ = (("gate", MatrixOf), ("up", MatrixOf), ("down", MatrixOf))
+    _fields_ = (("gate", MatrixStruct), ("up", MatrixStruct), ("down", MatrixStruct))
 
 
-class _Layer(Structure):
+class _ExpertLayer(Structure):
     _fields_ = (("experts", POINTER(_Expert)), ("count", c_int64), ("gate", _Gate))
 
 
@@ -41,7 +41,7 @@ class _Picks(Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class Picking:
+class CpuRoutingRule:
     """How logits become picks and weights, as RoutingRule has it. best: how many scores of a group tell how good it
     is."""
 
@@ -55,12 +55,17 @@ class Picking:
 
 
 def route(
-    library: Library, x_TI: Tensor, own: Operands, logits: torch.dtype, picking: Picking, correction_E: Tensor | None
+    library: Library,
+    x_TI: Tensor,
+    own: Operands,
+    logits: torch.dtype,
+    picking: CpuRoutingRule,
+    correction_E: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Weights fp32 and ids int64 of the experts that rows pick by x W^T + b, each [T, K]. logits: the dtype of those,
     of x or fp32. Of equals the first is picked."""
     function = library.function(
-        "route", POINTER(RowsOf), POINTER(MatrixOf), c_int, POINTER(_Routing), c_void_p, c_void_p
+        "route", POINTER(RowsStruct), POINTER(MatrixStruct), c_int, POINTER(_Routing), c_void_p, c_void_p
     )  # fmt: skip
     shape = x_TI.shape[0], picking.active
     weights_TK, picked_TK = x_TI.new_empty(shape, dtype=torch.float32), x_TI.new_empty(shape, dtype=torch.int64)
@@ -91,7 +96,7 @@ class LayerExperts:
         """experts: gate [F, D], up [F, D] and down [D, F] of each, all plain or all of one code. activation: by its
         name in config.json, or alpha and limit of a clamped gate. hidden, dtype: of the rows."""
         self._run = library.function(
-            "experts", POINTER(_Layer), POINTER(RowsOf), POINTER(_Picks), c_void_p, c_int64, c_void_p
+            "experts", POINTER(_ExpertLayer), POINTER(RowsStruct), POINTER(_Picks), c_void_p, c_int64, c_void_p
         )
         self._held = experts  # because the structures hold addresses only
         kinds = {own.codes and own.codes.kind for expert in experts for own in expert}
@@ -106,7 +111,7 @@ class LayerExperts:
                 matrix_of(gate, dtype, hidden), matrix_of(up, dtype, hidden), matrix_of(down, dtype, width),
             )  # fmt: skip
         by = _Gate(ACTIVATION_NUMBERS[activation]) if isinstance(activation, str) else _Gate(_CLAMPED, *activation)
-        self._layer = _Layer(table, len(table), by)
+        self._layer = _ExpertLayer(table, len(table), by)
         self._hidden, self._dtype = hidden, dtype
 
     def run(self, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None) -> Tensor:

@@ -11,13 +11,13 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from ridgeline.backends.cpu.call_recording import MAX_RECORDED_ROWS, Memory, Recording, record
-from ridgeline.backends.cpu.cpu_attention import Sequences
+from ridgeline.backends.cpu.call_recording import MAX_RECORDED_ROWS, CallRecording, RecordingArena, record
+from ridgeline.backends.cpu.cpu_attention import CpuStepSequences
 from ridgeline.backends.cpu.cpu_pages import CpuKV, CpuPages
 from ridgeline.backends.cpu.recorded_steps import records
 from ridgeline.backends.hooks import Hooks
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.ops.step_graphs import PageTables, Step, StepGraph, StepGraphs, verifies
+from ridgeline.core.ops.step_graphs import PageTables, PlannedStep, StepGraph, StepGraphs, verifies
 
 
 class _Inputs:
@@ -28,10 +28,10 @@ class _Inputs:
         self.rows_T, self.each = torch.arange(count), range(count + 1)
         self.slots = [torch.zeros(count, dtype=torch.int64) for _ in pages.groups]
         nothing = [0] * count
-        self.sequences = [Sequences(self.each, nothing, nothing, [[]] * count) for _ in pages.groups]
+        self.sequences = [CpuStepSequences(self.each, nothing, nothing, [[]] * count) for _ in pages.groups]
         self.kv = CpuKV(pages, self.slots, dict(enumerate(self.sequences)))
 
-    def fill(self, step: Step, tables: PageTables) -> None:
+    def fill(self, step: PlannedStep, tables: PageTables) -> None:
         """Put the numbers of a step in place."""
         items = step.items
         starts: Sequence[int] = self.each
@@ -61,26 +61,26 @@ class CpuGraphs(StepGraphs):
         self._model, self._pages = model, pages
         self._records = records(model)
         self._hooks = Hooks(model)
-        self._memory = Memory()
+        self._memory = RecordingArena()
         self._inputs: dict[Hashable, _Inputs] = {}
-        self._recordings: dict[Hashable, Recording] = {}
+        self._recordings: dict[Hashable, CallRecording] = {}
 
-    def bucket(self, step: Step) -> int | None:
+    def bucket(self, step: PlannedStep) -> int | None:
         rows = step.tokens
         few = self._records and rows <= MAX_RECORDED_ROWS
         return rows if few and all(map(verifies, step.items)) and not self._hooks.there else None
 
-    def logits(self, step: Step, bucket: Hashable, tables: PageTables) -> Tensor:
+    def logits(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> Tensor:
         inputs, known = self._filled(step, bucket, tables), self._recordings.get(bucket)
         return self._record(inputs, bucket) if known is None else known.again()
 
-    def graph(self, step: Step, bucket: Hashable, tables: PageTables) -> StepGraph | None:
+    def graph(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> StepGraph | None:
         inputs = self._filled(step, bucket, tables)
         if bucket not in self._recordings:
             self._record(inputs, bucket)
         return self._recordings.get(bucket)
 
-    def _filled(self, step: Step, bucket: Hashable, tables: PageTables) -> _Inputs:
+    def _filled(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> _Inputs:
         self._pages.library.share_threads()
         inputs = self._inputs.get(bucket)
         if inputs is None:

@@ -10,7 +10,7 @@ from ridgeline.backends.kernel_support import has_operands, own_product, product
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.experts import Experts
-from ridgeline.core.ops.linear import Multiplies
+from ridgeline.core.ops.linear import MatrixOp
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.core.ops.op import Launch, Op, by_head, stored_name
 from ridgeline.core.ops.work import Space, Work
@@ -37,7 +37,7 @@ def launches(op: Op, work: Work, space: Space) -> tuple[Launch, ...]:
     match op:
         case Attention():
             return _attention(op, work, space)
-        case Multiplies():
+        case MatrixOp():
             return _products(op, work, space)
         case Experts() if in_one_call(op):
             rows = work.rows.get(space, 0)
@@ -66,7 +66,7 @@ def _paged_class(head_dim: int, code: str) -> str:
     return f"{name}.{code}" if code else name
 
 
-def _products(op: Multiplies, work: Work, space: Space) -> tuple[Launch, ...]:
+def _products(op: MatrixOp, work: Work, space: Space) -> tuple[Launch, ...]:
     """Return the calls of products, of what is fused with them, and of adapters.
 
     The kernel that does all of a gated MLP's first half knows no adapters: rows that have one go through those that do
@@ -84,7 +84,7 @@ def _products(op: Multiplies, work: Work, space: Space) -> tuple[Launch, ...]:
     return (*(_own(op, launch) for launch in (*at_once, *parts)), *adapters)
 
 
-def _own(op: Multiplies, launch: Launch) -> Launch:
+def _own(op: MatrixOp, launch: Launch) -> Launch:
     """Return the library's call in the place of PyTorch's.
 
     Where codes are interleaved it computes in integers. Otherwise it adds up lanes, which for many rows of few inputs

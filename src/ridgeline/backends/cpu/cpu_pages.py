@@ -8,20 +8,20 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from ridgeline.backends.cpu.cpu_attention import PagedAttention, Sequences
+from ridgeline.backends.cpu.cpu_attention import CpuPagedAttention, CpuStepSequences
 from ridgeline.backends.cpu.cpu_coverage import attends, reads_latents
 from ridgeline.backends.cpu.library import Library
-from ridgeline.backends.kernel_support import KeptCodes, Scoring
+from ridgeline.backends.kernel_support import AttentionScoring, KVCodes
 from ridgeline.core.ops.attention import Attention
-from ridgeline.core.ops.forward_batch import Batch
+from ridgeline.core.ops.forward_batch import ForwardBatch
 from ridgeline.core.ops.kv_layout import KVGroup, KVSpec
 from ridgeline.core.ops.latent_attention import LatentAttention
 from ridgeline.core.ops.layer_pages import LayerPages
-from ridgeline.core.ops.paged_attention import Pages, PartialKV
+from ridgeline.core.ops.paged_attention import KVPages, PartialKV
 from ridgeline.core.ops.paged_state import StatePages
 
 
-class CpuPages(Pages):
+class CpuPages(KVPages):
     """The pages of a model's layers, in this machine's memory, as our kernels take them."""
 
     def __init__(
@@ -33,19 +33,19 @@ class CpuPages(Pages):
     ) -> None:
         super().__init__(layers, groups, states)
         self.library = library
-        self._kernels: dict[Attention, PagedAttention] = {}
+        self._kernels: dict[Attention, CpuPagedAttention] = {}
 
-    def kernel(self, op: Attention) -> PagedAttention:
+    def kernel(self, op: Attention) -> CpuPagedAttention:
         """Return the kernel of an op that our kernels take."""
         if op not in self._kernels:
-            pages, scoring = self.layers[op.layer], Scoring.of(op)
-            codes = KeptCodes.of(op, pages)
-            self._kernels[op] = PagedAttention(
+            pages, scoring = self.layers[op.layer], AttentionScoring.of(op)
+            codes = KVCodes.of(op, pages)
+            self._kernels[op] = CpuPagedAttention(
                 self.library, op.heads, scoring, pages.k, pages.v, op.value_dim, op.spec.dtype, codes
             )
         return self._kernels[op]
 
-    def context(self, batch: Batch) -> "CpuKV":
+    def context(self, batch: ForwardBatch) -> "CpuKV":
         """Return the KVContext of a step. From now on our kernels use as many threads as torch does."""
         self.library.share_threads()
         return CpuKV(self, [tables.slots_N for tables in batch.tables], {}, batch)
@@ -60,7 +60,11 @@ class CpuKV(PartialKV):
     _pages: CpuPages
 
     def __init__(
-        self, pages: CpuPages, slots: Sequence[Tensor], sequences: dict[int, Sequences], batch: Batch | None = None
+        self,
+        pages: CpuPages,
+        slots: Sequence[Tensor],
+        sequences: dict[int, CpuStepSequences],
+        batch: ForwardBatch | None = None,
     ) -> None:
         """slots: where the new keys and values of each group go, int64 [N]. sequences: of each group; of a batch they
         are made when they are first asked for."""
@@ -82,10 +86,10 @@ class CpuKV(PartialKV):
             return super().attend_latent(op, q_THD, kept_T1E)
         return op.release(self._attend(op, op.absorb(q_THD), kept_T1E, None))
 
-    def _seen(self, group: int) -> Sequences:
+    def _seen(self, group: int) -> CpuStepSequences:
         if group not in self._sequences:
             spec, batch = self._pages.groups[group].spec, self._batch()
             assert isinstance(spec, KVSpec), "a state is not attended to"
             lengths, tables = batch.lengths if spec.grows else batch.encoded, batch.tables[group]
-            self._sequences[group] = Sequences(batch.tokens.starts, lengths, tables.first, tables.pages)
+            self._sequences[group] = CpuStepSequences(batch.tokens.starts, lengths, tables.first, tables.pages)
         return self._sequences[group]

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.backends.cpu.library import library
-from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.embedding import Embedding
-from ridgeline.core.ops.linear import Multiplies
+from ridgeline.core.ops.linear import MatrixOp
 from ridgeline.core.ops.matrix import AdaptedMatrix, Matrix, PrequantisedMatrix, QuantisedMatrix
 from ridgeline.core.ops.matrix.interleaved import LANES
 from ridgeline.core.ops.matrix.operands import DTYPES, UNIT
@@ -20,13 +20,13 @@ _GIVEN_BACK = 64 << 20  # bytes that are moved before the old ones are given bac
 _LINE = 64  # bytes: parameters begin with a line of the cache
 
 
-def lay_out(model: Network) -> None:
+def lay_out(model: PricedModule) -> None:
     """Move the codes of a model that is filled as the library reads them fastest, for good.
 
     Raises:
         OSError: the memory for a second copy is refused.
     """
-    calls = [op.matrices for _, op in model.ops() if isinstance(op, Multiplies)]
+    calls = [op.matrices for _, op in model.ops() if isinstance(op, MatrixOp)]
     calls += [(op.table,) for _, op in model.ops() if isinstance(op, Embedding) and op.table is not None]
     settle((module for module in model.modules() if isinstance(module, Matrix)), calls)
 

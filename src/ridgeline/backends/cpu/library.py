@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.backends.cpu.kernel_sources import unusable
-from ridgeline.backends.cpu.structures import MatrixOf, RowsOf, matrix_of, rows_of
+from ridgeline.backends.cpu.structures import MatrixStruct, RowsStruct, matrix_of, rows_of
 from ridgeline.core.ops.matrix.operands import DTYPES, Operands
 
 PATH = Path(__file__).with_name("libridgeline.so")
@@ -38,7 +38,7 @@ Call = tuple[Callable[..., int], tuple[Any, ...]]
 it memory (`refused`)."""
 
 
-class _Kept(threading.local):
+class _KeptCalls(threading.local):
     """Calls that a thread keeps as it makes them; other threads' are not among them."""
 
     calls: list[Call] | None = None
@@ -57,18 +57,18 @@ class Library:
         if chosen is None:
             raise ValueError(f"{VARIABLE} is {name}, which is not one of this processor's; leave it out, or give off")
         self.name: str = chosen.decode()
-        self._kept = _Kept()
+        self._kept = _KeptCalls()
         self._functions: dict[str, Callable[..., None]] = {}
         self._c.ridgeline_threads.restype, self._c.ridgeline_threads.argtypes = None, (c_int,)
-        self._products = self.function("products", POINTER(RowsOf), c_int, POINTER(MatrixOf), c_int)
+        self._products = self.function("products", POINTER(RowsStruct), c_int, POINTER(MatrixStruct), c_int)
         self._gated_products = self.function(
-            "gated_products", POINTER(RowsOf), POINTER(MatrixOf), POINTER(MatrixOf), c_int
+            "gated_products", POINTER(RowsStruct), POINTER(MatrixStruct), POINTER(MatrixStruct), c_int
         )
-        self._norms = self.function("norms", POINTER(RowsOf), c_void_p, c_int64, c_void_p, c_void_p, c_float, c_int)
+        self._norms = self.function("norms", POINTER(RowsStruct), c_void_p, c_int64, c_void_p, c_void_p, c_float, c_int)
         self._angles = self.function("angles", c_void_p, c_int64, c_void_p, c_int64, c_float, c_void_p, c_void_p)
         self._gather = self.function("gather", c_void_p, c_int64, c_int64, c_void_p, c_int64, c_void_p)
         self._gather_codes = self.function(
-            "gather_codes", POINTER(MatrixOf), c_int, c_int64, c_void_p, c_int64, c_void_p
+            "gather_codes", POINTER(MatrixStruct), c_int, c_int64, c_void_p, c_int64, c_void_p
         )
         self._sample = self.function("sample", c_void_p, c_int, c_int64)
 
@@ -119,7 +119,7 @@ class Library:
         dtype = out or x_TI.dtype
         assert len({_coded(own) for own in matrices}) == 1, "matrices of one call are coded alike"
         results = tuple(x_TI.new_empty(x_TI.shape[0], own.weight.shape[0], dtype=dtype) for own in matrices)
-        own = (MatrixOf * len(results))(*(_product(x_TI, *each) for each in zip(matrices, results, strict=True)))
+        own = (MatrixStruct * len(results))(*(_product(x_TI, *each) for each in zip(matrices, results, strict=True)))
         self._products(rows_of(x_TI), len(own), own, DTYPES[dtype])
         return results
 
@@ -199,7 +199,7 @@ def _coded(own: Operands) -> tuple[str, bool] | None:
     return None if own.codes is None else (own.codes.kind, own.codes.interleaved)
 
 
-def _product(x_TI: Tensor, own: Operands, y_TO: Tensor) -> MatrixOf:
+def _product(x_TI: Tensor, own: Operands, y_TO: Tensor) -> MatrixStruct:
     return matrix_of(own, x_TI.dtype, x_TI.shape[1], y_TO)
 
 

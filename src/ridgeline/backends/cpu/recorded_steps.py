@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from ridgeline.backends.cpu.call_recording import MAX_RECORDED_ROWS, Memory
+from ridgeline.backends.cpu.call_recording import MAX_RECORDED_ROWS, RecordingArena
 from ridgeline.backends.cpu.cpu_coverage import covers
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.attention import Attention
@@ -30,7 +30,7 @@ def recorded_bytes(model: Model) -> int:
     shapes; 0 for a model whose steps are not recorded."""
     if not records(model):
         return 0
-    memory = Memory("meta")
+    memory = RecordingArena("meta")
 
     def told(_: str, op: Op, inputs: tuple[Any, ...], output: Any) -> None:
         results = output if isinstance(output, tuple) else (output,)

@@ -16,7 +16,7 @@ CODES = {"int8": 0, "int4": 1, "fp8": 2, "w8a8": 3}
 _SCALE_DTYPES = {**DTYPES, torch.float16: 2}
 
 
-class CodesOf(Structure):
+class CodesStruct(Structure):
     """The codes of a matrix, as kernels take them."""
 
     _fields_ = (
@@ -26,28 +26,28 @@ class CodesOf(Structure):
     )  # fmt: skip
 
 
-class MatrixOf(Structure):
+class MatrixStruct(Structure):
     """A matrix in memory, as kernels take it, and where its results go."""
 
     _fields_ = (
         ("weight", c_void_p), ("bias", c_void_p), ("outputs", c_int64), ("y", c_void_p), ("y_stride", c_int64),
-        ("weight_stride", c_int64), ("codes", POINTER(CodesOf)),
+        ("weight_stride", c_int64), ("codes", POINTER(CodesStruct)),
     )  # fmt: skip
 
 
-class RowsOf(Structure):
+class RowsStruct(Structure):
     """Rows of numbers in memory, as kernels take them."""
 
     _fields_ = (("type", c_int), ("at", c_void_p), ("count", c_int64), ("width", c_int64), ("stride", c_int64))
 
 
-def rows_of(x_TI: Tensor) -> RowsOf:
+def rows_of(x_TI: Tensor) -> RowsStruct:
     """Rows [T, I], each in one piece."""
     assert x_TI.stride()[1:] == (1,), "rows, each in one piece"
-    return RowsOf(DTYPES[x_TI.dtype], x_TI.data_ptr(), x_TI.shape[0], x_TI.shape[1], x_TI.stride(0))
+    return RowsStruct(DTYPES[x_TI.dtype], x_TI.data_ptr(), x_TI.shape[0], x_TI.shape[1], x_TI.stride(0))
 
 
-def matrix_of(own: Operands, dtype: torch.dtype, inputs: int, y_TO: Tensor | None = None) -> MatrixOf:
+def matrix_of(own: Operands, dtype: torch.dtype, inputs: int, y_TO: Tensor | None = None) -> MatrixStruct:
     """What rows of so many numbers of this dtype are multiplied with. y_TO: where results go, if that is not for the
     kernel to say."""
     weight, bias, codes = own
@@ -57,7 +57,7 @@ def matrix_of(own: Operands, dtype: torch.dtype, inputs: int, y_TO: Tensor | Non
     assert weight.stride(1) == 1, "a matrix has each row in one piece"
     assert bias is None or bias.dtype == dtype, "a bias is in the dtype of the rows"
     assert bias is None or bias.shape == weight.shape[:1], "a bias has a number for each output"
-    found = MatrixOf(
+    found = MatrixStruct(
         weight=weight.data_ptr(), bias=None if bias is None else bias.data_ptr(), outputs=weight.shape[0],
         weight_stride=weight.stride(0),
     )  # fmt: skip
@@ -68,7 +68,7 @@ def matrix_of(own: Operands, dtype: torch.dtype, inputs: int, y_TO: Tensor | Non
     return found
 
 
-def _codes_of(codes: Codes, weight: Tensor, inputs: int) -> CodesOf:
+def _codes_of(codes: Codes, weight: Tensor, inputs: int) -> CodesStruct:
     """codes: those of a matrix with so many inputs, whose bytes are `weight`."""
     scales, zeros = codes.scales_OG, codes.zeros_OG
     row = -(-inputs // UNIT) * UNIT
@@ -79,7 +79,7 @@ def _codes_of(codes: Codes, weight: Tensor, inputs: int) -> CodesOf:
     assert codes.kind != "w8a8" or inputs <= most, "integers have one group, whose sum fits 32 bits"
     assert scales.is_contiguous(), "kernels read scales without gaps"
     assert scales.shape == (-(-len(weight) // codes.outputs), -(-inputs // codes.group)), "a scale a group"
-    found = CodesOf(
+    found = CodesStruct(
         code=CODES[codes.kind], scale_type=_SCALE_DTYPES[scales.dtype], outputs=codes.outputs, groups=scales.shape[1],
         group=max(codes.group, row) if codes.group >= inputs else codes.group, scales=scales.data_ptr(),
         interleaved=codes.interleaved,

@@ -19,7 +19,7 @@ from ridgeline.backends.cuda.cuda_launches import launches
 from ridgeline.backends.cuda.cuda_pages import CudaPages
 from ridgeline.backends.kernel_support import takes_norm
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.backend import Backend, ReplayedSteps
 from ridgeline.core.ops.kv_layout import KVGroup
@@ -29,7 +29,7 @@ from ridgeline.core.ops.matrix import Matrix, PlainMatrix
 from ridgeline.core.ops.matrix.operands import DTYPES, Operands
 from ridgeline.core.ops.norm import AddRMSNorm, RMSNorm
 from ridgeline.core.ops.op import Launch, Op
-from ridgeline.core.ops.paged_attention import Pages
+from ridgeline.core.ops.paged_attention import KVPages
 from ridgeline.core.ops.paged_state import StatePages
 from ridgeline.core.ops.step_graphs import StepGraphs
 from ridgeline.core.ops.work import Space, Work
@@ -67,7 +67,7 @@ class CudaBackend(Backend):
 
     def prepare(self, model: nn.Module) -> None:
         """Bind a model, and lay the plain matrices of an op behind each other."""
-        assert isinstance(model, Network)
+        assert isinstance(model, PricedModule)
         super().prepare(model)
         for _, op in model.ops():
             if isinstance(op, Projections) and (joined := _join(op)) is not None:
@@ -99,10 +99,10 @@ class CudaBackend(Backend):
 
     def pages(
         self, layers: Mapping[int, LayerPages], groups: Sequence[KVGroup], states: Mapping[int, StatePages]
-    ) -> Pages:
+    ) -> KVPages:
         return CudaPages(layers, groups, states)
 
-    def step_graphs(self, model: nn.Module, pages: Pages) -> StepGraphs:
+    def step_graphs(self, model: nn.Module, pages: KVPages) -> StepGraphs:
         assert isinstance(model, Model), "steps of language models are replayed"
         assert isinstance(pages, CudaPages), "steps are captured over pages of this backend"
         return CudaGraphs(model, pages)

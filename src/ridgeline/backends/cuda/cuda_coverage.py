@@ -2,7 +2,7 @@
 
 from ridgeline.backends.kernel_support import has_operands, takes_norm
 from ridgeline.core.ops.attention import Attention
-from ridgeline.core.ops.linear import Multiplies
+from ridgeline.core.ops.linear import MatrixOp
 from ridgeline.core.ops.matrix.operands import DTYPES
 from ridgeline.core.ops.norm import RMSNorm
 from ridgeline.core.ops.op import Op
@@ -14,7 +14,7 @@ COPY_BYTES = 256 << 20
 """The most bytes of keys and values that attention copies out of their pages: 65,536 positions of 8 heads of 128
 numbers in bf16. If there are more, it reads them where they lie."""
 
-TAKES = (Attention, Multiplies, RMSNorm)
+TAKES = (Attention, MatrixOp, RMSNorm)
 """The classes of ops that there are kernels for."""
 
 
@@ -23,7 +23,7 @@ def covers(op: Op) -> bool:
     match op:
         case RMSNorm():
             return takes_norm(op)
-        case Multiplies():
+        case MatrixOp():
             return has_operands(op)
         case Attention():
             return attends(op)

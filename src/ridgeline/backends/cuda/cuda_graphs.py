@@ -17,14 +17,14 @@ from torch import Tensor
 
 from ridgeline.backends.cuda.buckets import captured_shape, captures, most_captured_rows
 from ridgeline.backends.cuda.cuda_pages import CudaPages, rooms_of
-from ridgeline.backends.cuda.gpu_page_tables import SeatedTables
-from ridgeline.backends.cuda.graph_inputs import Bucket, StepInputs
+from ridgeline.backends.cuda.gpu_page_tables import GpuPageTables
+from ridgeline.backends.cuda.graph_inputs import Bucket, GraphInputs
 from ridgeline.backends.hooks import Hooks
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.ops.step_graphs import PageTables, RowItem, Step, StepGraph, StepGraphs, verifies
+from ridgeline.core.ops.step_graphs import PageTables, PlannedStep, RowItem, StepGraph, StepGraphs, verifies
 
 
-class Capture(StepGraph):
+class CapturedGraph(StepGraph):
     """A step that a GPU replays as one, over what is now where its numbers were."""
 
     def __init__(self, graph: torch.cuda.CUDAGraph, result: Tensor) -> None:
@@ -43,15 +43,15 @@ class CudaGraphs(StepGraphs):
     def __init__(self, model: Model, pages: CudaPages) -> None:
         self._model, self._pages, self._hooks = model, pages, Hooks(model)
         captured = captures(model)
-        self._tables = SeatedTables(pages.groups, pages.widths(model.context), pages.device) if captured else None
+        self._tables = GpuPageTables(pages.groups, pages.widths(model.context), pages.device) if captured else None
         self._most_rows = most_captured_rows(model) if captured else 0
-        self._inputs: dict[Bucket, StepInputs] = {}
-        self._known: dict[Bucket, Capture] = {}
+        self._inputs: dict[Bucket, GraphInputs] = {}
+        self._known: dict[Bucket, CapturedGraph] = {}
         self._met: set[Bucket] = set()
         self._pool: Any = None  # the memory that all graphs share
         self._stream: torch.cuda.Stream | None = None  # one for all: cuBLAS keeps memory for each that it meets
 
-    def bucket(self, step: Step) -> Bucket | None:
+    def bucket(self, step: PlannedStep) -> Bucket | None:
         plain = not any(item.encoder or item.encoded or item.adapter or item.scored for item in step.items)
         if self._tables is None or not plain or self._hooks.there:
             return None
@@ -65,14 +65,14 @@ class CudaGraphs(StepGraphs):
         ones = shape.logits if len(step.items) > 1 else 0
         return Bucket(shape.rows, ones, shape.logits, shape.logits, _copied(step, shape.rows))
 
-    def logits(self, step: Step, bucket: Hashable, tables: PageTables) -> Tensor | None:
+    def logits(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> Tensor | None:
         assert isinstance(bucket, Bucket)
         if bucket.several and bucket not in self._met:
             self._met.add(bucket)
             return None
         return self.graph(step, bucket, tables).again()[: step.logit_rows]
 
-    def graph(self, step: Step, bucket: Hashable, tables: PageTables) -> Capture:
+    def graph(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> CapturedGraph:
         assert isinstance(bucket, Bucket)
         assert self._tables is not None, "steps that have a bucket have tables on the GPU"
         self._met.add(bucket)
@@ -84,10 +84,10 @@ class CudaGraphs(StepGraphs):
             )
         return self._known[bucket]
 
-    def _filled(self, bucket: Bucket, items: Sequence[RowItem], tables: PageTables) -> StepInputs:
+    def _filled(self, bucket: Bucket, items: Sequence[RowItem], tables: PageTables) -> GraphInputs:
         assert self._tables is not None
         if bucket not in self._inputs:
-            self._inputs[bucket] = StepInputs(bucket, self._pages, self._tables)
+            self._inputs[bucket] = GraphInputs(bucket, self._pages, self._tables)
         inputs, pages = self._inputs[bucket], self._tables.pages
         inputs.fill(items, tables)
         if self._tables.pages is not pages:  # there are more seats now, elsewhere: graphs know the old ones
@@ -97,7 +97,7 @@ class CudaGraphs(StepGraphs):
             return self._filled(bucket, items, tables)
         return inputs
 
-    def captured(self, step: Callable[[], Tensor]) -> Capture:
+    def captured(self, step: Callable[[], Tensor]) -> CapturedGraph:
         """Capture a step. It runs once before, because what is compiled or reserved at first is not captured."""
         if self._stream is None:
             self._stream = torch.cuda.Stream(self._pages.device)  # type: ignore[no-untyped-call]
@@ -111,10 +111,10 @@ class CudaGraphs(StepGraphs):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             result = step()
-        return Capture(graph, torch.as_tensor(_Place(result), device=self._pages.device))
+        return CapturedGraph(graph, torch.as_tensor(_CudaArray(result), device=self._pages.device))
 
 
-class _Place:
+class _CudaArray:
     """The address of a tensor, as CUDA's array interface. A tensor made of it does not hold the memory, so that graphs
     captured later use it too: the logits of 256 rows of a vocabulary of 152k are 156 MB, of each of dozens of
     graphs."""
@@ -123,7 +123,7 @@ class _Place:
         self.__cuda_array_interface__ = tensor.__cuda_array_interface__
 
 
-def _copied(step: Step, rows: int) -> int:
+def _copied(step: PlannedStep, rows: int) -> int:
     """Return the rows of the copy that a step's prompts read from, if they are long enough for one; 0 if they read
     pages. Twice the rows of the step have room for what came before them."""
     from ridgeline.backends.cuda.triton import FEWEST_QUERIES
@@ -135,7 +135,7 @@ def _copied(step: Step, rows: int) -> int:
     return 2 * rows if rooms_of(np.array(ends)).sum() <= 2 * rows else 0
 
 
-class _Row(NamedTuple):
+class _GraphRow(NamedTuple):
     """A row of a step as an item of its own."""
 
     request: int
@@ -144,12 +144,12 @@ class _Row(NamedTuple):
     logits: Sequence[int] = (0,)
 
 
-def row_by_row(step: Step) -> Sequence[RowItem]:
+def row_by_row(step: PlannedStep) -> Sequence[RowItem]:
     """Return the items of a step with one for each row, where there are guesses among them."""
     if step.tokens == len(step.items):
         return step.items
     return [
-        _Row(item.request, start, (token,))
+        _GraphRow(item.request, start, (token,))
         for item in step.items
         for start, token in enumerate(item.tokens, item.start)
     ]

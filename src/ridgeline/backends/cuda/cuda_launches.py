@@ -8,7 +8,7 @@ from ridgeline.backends.cuda.cuda_coverage import keeps
 from ridgeline.backends.kernel_support import has_operands, own_product, suffixed, takes_norm
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.cost import Cost
-from ridgeline.core.ops.linear import Multiplies
+from ridgeline.core.ops.linear import MatrixOp
 from ridgeline.core.ops.norm import AddRMSNorm
 from ridgeline.core.ops.op import Launch, Op, by_head
 from ridgeline.core.ops.work import Space, Work
@@ -19,7 +19,7 @@ def launches(op: Op, work: Work, space: Space) -> tuple[Launch, ...]:
     match op:
         case Attention() if keeps(op):
             return _attention(op, work, space)
-        case Multiplies() if has_operands(op):
+        case MatrixOp() if has_operands(op):
             return tuple(
                 suffixed(op, own_product(op, launch)) if launch.matrices else launch
                 for launch in op.launches(work, space)

@@ -14,23 +14,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ridgeline.backends.cuda.cuda_coverage import attends
-from ridgeline.backends.kernel_support import KeptCodes, Scoring
+from ridgeline.backends.kernel_support import AttentionScoring, KVCodes
 from ridgeline.backends.staging import staged
-from ridgeline.core.ops.attention import Attention, Keeping
-from ridgeline.core.ops.forward_batch import Batch
+from ridgeline.core.ops.attention import Attention, FusedRotaryKV
+from ridgeline.core.ops.forward_batch import ForwardBatch
 from ridgeline.core.ops.kv_layout import KVGroup, KVSpec
 from ridgeline.core.ops.layer_pages import LayerPages
-from ridgeline.core.ops.paged_attention import Pages, PartialKV
+from ridgeline.core.ops.paged_attention import KVPages, PartialKV
 from ridgeline.core.ops.paged_state import StatePages
 from ridgeline.core.ops.rotary import Angles
 
 if TYPE_CHECKING:
-    from ridgeline.backends.cuda.triton import PagedAttention, Seen
+    from ridgeline.backends.cuda.triton import GpuStepSequences, TritonPagedAttention
 
 _Int = TypeVar("_Int", bound=np.integer)
 
 
-class CudaPages(Pages):
+class CudaPages(KVPages):
     """The pages of a model's layers as our kernels for GPUs take them."""
 
     def __init__(
@@ -40,17 +40,17 @@ class CudaPages(Pages):
         states: Mapping[int, StatePages] = MappingProxyType({}),
     ) -> None:
         super().__init__(layers, groups, states)
-        self._kernels: dict[Attention, PagedAttention] = {}
-        self._last: tuple[Batch, CudaKV] | None = None
+        self._kernels: dict[Attention, TritonPagedAttention] = {}
+        self._last: tuple[ForwardBatch, CudaKV] | None = None
 
-    def kernel(self, op: Attention) -> "PagedAttention":
+    def kernel(self, op: Attention) -> "TritonPagedAttention":
         """Return the kernel of an op that our kernels take."""
         if op not in self._kernels:
-            from ridgeline.backends.cuda.triton import PagedAttention
+            from ridgeline.backends.cuda.triton import TritonPagedAttention
 
             pages = self.layers[op.layer]
-            self._kernels[op] = PagedAttention(
-                op.heads, Scoring.of(op), pages.k, pages.v, op.spec.dtype, KeptCodes.of(op, pages)
+            self._kernels[op] = TritonPagedAttention(
+                op.heads, AttentionScoring.of(op), pages.k, pages.v, op.spec.dtype, KVCodes.of(op, pages)
             )
         return self._kernels[op]
 
@@ -65,7 +65,7 @@ class CudaPages(Pages):
         count = len(next(iter(self.layers.values())).k) - 1  # without the page of zeros
         return [g.entries(context) if g.spec.passes else min(g.entries(context), count) for g in self.groups]
 
-    def context(self, batch: Batch) -> "CudaKV":
+    def context(self, batch: ForwardBatch) -> "CudaKV":
         """Return the KVContext of a step. It sends the GPU all that the step says of sequences, once for each batch: a
         batch may run again, in a graph too, which reads what was sent."""
         if self._last is None or self._last[0] is not batch:
@@ -78,7 +78,7 @@ class CudaPages(Pages):
         return self._last[1]
 
 
-class CudaKV(PartialKV, Keeping):
+class CudaKV(PartialKV, FusedRotaryKV):
     """A KVContext over pages on a GPU.
 
     Its sequences are those of a batch, or numbers that stay at their addresses and change from step to step.
@@ -87,7 +87,11 @@ class CudaKV(PartialKV, Keeping):
     _pages: CudaPages
 
     def __init__(
-        self, pages: CudaPages, slots: Sequence[Tensor], seen: Mapping[int, "Seen"], batch: Batch | None = None
+        self,
+        pages: CudaPages,
+        slots: Sequence[Tensor],
+        seen: Mapping[int, "GpuStepSequences"],
+        batch: ForwardBatch | None = None,
     ) -> None:
         """slots: where the new keys and values of each group go, int [N]. seen: the step's sequences as the layers of
         each group see them."""
@@ -114,10 +118,10 @@ class CudaKV(PartialKV, Keeping):
         return self._pages.layers[op.layer].group
 
 
-def _seen(batch: Batch, group: int, spec: KVSpec, page_size: int) -> "Seen":
+def _seen(batch: ForwardBatch, group: int, spec: KVSpec, page_size: int) -> "GpuStepSequences":
     """A step as the layers of a group see it: sequences with one query apart from those with several; all in one
     transfer."""
-    from ridgeline.backends.cuda.triton import One, Seen, Several
+    from ridgeline.backends.cuda.triton import DecodeSequences, GpuStepSequences, PrefillSequences
 
     tables, counts = batch.tables[group], batch.tokens.counts
     lengths = batch.lengths if spec.grows else batch.encoded
@@ -137,10 +141,10 @@ def _seen(batch: Batch, group: int, spec: KVSpec, page_size: int) -> "Seen":
     table_6B, flat = numbers[: rows.size + len(before)].view(6, -1), numbers[rows.size + len(before) :]
     offset_C, length_C, row_C, count_C, begin_C, before_C = table_6B[:, ones:].unbind()
     queries = sum(counts) - ones
-    return Seen(
+    return GpuStepSequences(
         flat,
-        One(*table_6B[:3, :ones].unbind()) if ones else None,
-        Several(offset_C, length_C, row_C, count_C, before_C, begin_C, queries, max(counts), in_all)
+        DecodeSequences(*table_6B[:3, :ones].unbind()) if ones else None,
+        PrefillSequences(offset_C, length_C, row_C, count_C, before_C, begin_C, queries, max(counts), in_all)
         if queries
         else None,
     )

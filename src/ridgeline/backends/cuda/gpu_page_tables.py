@@ -24,7 +24,7 @@ class _Seat:
     known: list[int]
 
 
-class SeatedTables:
+class GpuPageTables:
     """The page tables on a GPU: int32 `pages`, in which each group has a row a seat."""
 
     def __init__(self, groups: Sequence[KVGroup], widths: Sequence[int], device: torch.device) -> None:

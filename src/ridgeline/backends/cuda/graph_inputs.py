@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ridgeline.backends.cuda.cuda_pages import CudaKV, CudaPages, rooms_of
-from ridgeline.backends.cuda.gpu_page_tables import SeatedTables
-from ridgeline.backends.staging import Told
+from ridgeline.backends.cuda.gpu_page_tables import GpuPageTables
+from ridgeline.backends.staging import PinnedBuffer
 from ridgeline.core.ops.step_graphs import PageTables, RowItem
 
 Ints = NDArray[np.int32]
@@ -42,11 +42,11 @@ class Bucket:
     copied: int = 0
 
 
-class StepInputs:
+class GraphInputs:
     """The inputs of a bucket's steps. kv: the KVContext of these."""
 
-    def __init__(self, bucket: Bucket, pages: CudaPages, tables: SeatedTables) -> None:
-        from ridgeline.backends.cuda.triton import One, Seen, Several
+    def __init__(self, bucket: Bucket, pages: CudaPages, tables: GpuPageTables) -> None:
+        from ridgeline.backends.cuda.triton import DecodeSequences, GpuStepSequences, PrefillSequences
 
         self.bucket, self._seats, groups = bucket, tables, len(tables.groups)
         # One more sequence with several rows: those of nothing.
@@ -56,17 +56,19 @@ class StepInputs:
             (1, bucket.logits),
         )  # fmt: skip
         numbers = torch.zeros(sum(a * b for a, b in self._shapes), dtype=torch.int32, device=tables.device)
-        self._told = Told(numbers)
+        self._told = PinnedBuffer(numbers)
         of_rows, of_ones, of_several, logits = self._parts(numbers)
         self.ids_T, self.positions_T, *slots = of_rows.unbind()
         self.rows_R = logits[0]
         lengths_O, rows_O, *offsets_O = of_ones.unbind()
         length_C, row_C, count_C, before_C, begin_C, *offsets_C = of_several.unbind()
         seen = [
-            Seen(
+            GpuStepSequences(
                 tables.pages,
-                One(offset_O, lengths_O, rows_O) if bucket.ones else None,
-                Several(offset_C, length_C, row_C, count_C, before_C, begin_C, bucket.rows, bucket.rows, bucket.copied)
+                DecodeSequences(offset_O, lengths_O, rows_O) if bucket.ones else None,
+                PrefillSequences(
+                    offset_C, length_C, row_C, count_C, before_C, begin_C, bucket.rows, bucket.rows, bucket.copied
+                )
                 if several
                 else None,
             )

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from ridgeline.core.ops.backend import Backend
 from ridgeline.core.ops.kv_layout import KVGroup
 from ridgeline.core.ops.layer_pages import LayerPages
-from ridgeline.core.ops.paged_attention import Pages
+from ridgeline.core.ops.paged_attention import KVPages
 from ridgeline.core.ops.paged_state import StatePages
 
 
@@ -14,5 +14,5 @@ class ReferenceBackend(Backend):
 
     def pages(
         self, layers: Mapping[int, LayerPages], groups: Sequence[KVGroup], states: Mapping[int, StatePages]
-    ) -> Pages:
-        return Pages(layers, groups, states)
+    ) -> KVPages:
+        return KVPages(layers, groups, states)

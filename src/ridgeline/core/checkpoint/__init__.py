@@ -6,10 +6,10 @@ exactly once; `source_tokenizer.py` finds what reads its prompts. `backends/mode
 prepares the model for its device.
 """
 
-from ridgeline.core.checkpoint.source import Source, open_source, read_config
+from ridgeline.core.checkpoint.source import ModelSource, open_source, read_config
 
 __all__ = [
-    "Source",
+    "ModelSource",
     "open_source",
     "read_config",
 ]

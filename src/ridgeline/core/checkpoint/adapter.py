@@ -23,7 +23,7 @@ from ridgeline.core.checkpoint.source import ADAPTER, open_source
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields, ModelRefused
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.ops.matrix import AdapterRows, LowRank, Matrix
+from ridgeline.core.ops.matrix import AdapterRows, LoraWeights, Matrix
 from ridgeline.core.ops.op import Op
 from ridgeline.util.document.humanize import three
 from ridgeline.util.untrusted import refuse_pointer
@@ -37,11 +37,11 @@ class AdapterTarget:
     name: str
     matrix: Matrix
 
-    def put(self, number: int, added: LowRank, rows: AdapterRows) -> None:
+    def put(self, number: int, added: LoraWeights, rows: AdapterRows) -> None:
         """Put the addition of an adapter of this number beside it."""
         self.op.adapt(number, self.name, added, rows)
 
-    def added(self, number: int) -> LowRank:
+    def added(self, number: int) -> LoraWeights:
         """What was put there."""
         found = self.matrix.low_rank(number)
         assert found is not None
@@ -87,7 +87,7 @@ _QUANTIFIED = re.compile(r"[*+{?]")
 
 
 @dataclass(frozen=True, slots=True)
-class Half:
+class LoraMatrix:
     """A and B of one matrix in the adapter's file, its rank and what the product is multiplied with."""
 
     first: TensorEntry
@@ -108,7 +108,7 @@ class Adapter:
     folder: Path
     base: str
     targets: tuple[str, ...]
-    halves: Mapping[str, Half]
+    halves: Mapping[str, LoraMatrix]
     digest: bytes
 
     @property
@@ -187,7 +187,7 @@ def _listed(config: Fields) -> tuple[str, ...]:
     return tuple(targets)
 
 
-def _halves(config: Fields, path: Path, entries: Mapping[str, TensorEntry]) -> dict[str, Half]:
+def _halves(config: Fields, path: Path, entries: Mapping[str, TensorEntry]) -> dict[str, LoraMatrix]:
     """A and B of each matrix, with the rank and the scale that the config says. Raises ModelRefused."""
     pairs: dict[str, dict[str, TensorEntry]] = {}
     for name, entry in entries.items():
@@ -210,7 +210,7 @@ def _why_not(name: str, entry: TensorEntry) -> str:
     return f"{name} is no A or B of a LoRA, and whole modules in an adapter are not supported"
 
 
-def _half(config: Fields, path: Path, module: str, pair: Mapping[str, TensorEntry]) -> Half:
+def _half(config: Fields, path: Path, module: str, pair: Mapping[str, TensorEntry]) -> LoraMatrix:
     """A and B of one matrix. Raises ModelRefused."""
     if len(pair) < 2:
         raise ModelRefused(f"{path} lacks lora_{'A' if 'B' in pair else 'B'} of {module}; fetch it again")
@@ -224,7 +224,7 @@ def _half(config: Fields, path: Path, module: str, pair: Mapping[str, TensorEntr
         )
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) <= sys.float_info.max:
         raise config.refuse(f"lora_alpha is {repr(alpha)[:40]}; it must be a finite number")
-    return Half(first, second, rank, alpha / (math.sqrt(rank) if config.values.get("use_rslora") else rank))
+    return LoraMatrix(first, second, rank, alpha / (math.sqrt(rank) if config.values.get("use_rslora") else rank))
 
 
 def _patterned(config: Fields, key: str, module: str, default: Any) -> Any:
@@ -285,7 +285,7 @@ def adapt(model: Model, family: Family, adapters: Sequence[Adapter]) -> int:
                     f"{_made_for(adapter)}"
                 )
             with torch.device("meta"):
-                added = LowRank(
+                added = LoraWeights(
                     target.matrix.inputs, target.matrix.outputs, half.rank, half.scale, target.matrix.spec.dtype
                 )
             target.put(number, added, model.adapters)

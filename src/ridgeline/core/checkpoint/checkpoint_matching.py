@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from functools import partial
 
 from ridgeline.core.checkpoint.folder import Checkpoint, open_checkpoint
-from ridgeline.core.checkpoint.source import Source
+from ridgeline.core.checkpoint.source import ModelSource
 from ridgeline.core.models.common.family import Family
-from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.common.priced_module import PricedModule
 
 # The scales of a layer's keys and values: k_scale and v_scale in compressed-tensors, with the name of a projection in
 # ModelOpt, and kv_scale or the output scales of the projections in AutoFP8.
@@ -21,7 +21,7 @@ def own_name(family: Family, name: str) -> str:
     return family.own_name(name)
 
 
-def settle(model: Network, family: Family, checkpoint: Checkpoint) -> None:
+def settle(model: PricedModule, family: Family, checkpoint: Checkpoint) -> None:
     """Give a model on meta the token tables of its checkpoint (shared, or one for each use), and tell each module in
     what form the checkpoint has its tensors.
 
@@ -37,14 +37,14 @@ def settle(model: Network, family: Family, checkpoint: Checkpoint) -> None:
 
 
 def _dtype_of(
-    model: Network, checkpoint: Checkpoint, stored_names: Mapping[str, str], path: str, name: str
+    model: PricedModule, checkpoint: Checkpoint, stored_names: Mapping[str, str], path: str, name: str
 ) -> str | None:
     """Return the dtype that a checkpoint has for the tensor `name` of the module at a path, None if it has none."""
     stored = stored_names.get(model.checkpoint_name(f"{path}.{name}"))
     return None if stored is None else checkpoint.entries[stored].dtype
 
 
-def settle_from_source(model: Network, family: Family, source: Source) -> None:
+def settle_from_source(model: PricedModule, family: Family, source: ModelSource) -> None:
     """Settle a model as the checkpoint of a source holds it, before the model is priced.
 
     A GGUF file says itself whether its head is the embedding. A folder without weights is left to the loader.
@@ -53,7 +53,7 @@ def settle_from_source(model: Network, family: Family, source: Source) -> None:
         settle(model, family, open_checkpoint(source.folder))
 
 
-def _settle_tables(model: Network, checkpoint: Checkpoint, stored_names: Mapping[str, str]) -> None:
+def _settle_tables(model: PricedModule, checkpoint: Checkpoint, stored_names: Mapping[str, str]) -> None:
     """Arrange the token tables as the checkpoint holds them."""
     tables = model.tables
     if tables is None or tables.settled:

@@ -13,8 +13,8 @@ from torch import Tensor
 from ridgeline.core.checkpoint.casting import Casts
 from ridgeline.core.checkpoint.compressed_tensors_writer import compressed, compressed_bytes, quantization_config
 from ridgeline.core.checkpoint.folder import Checkpoint, open_checkpoint
-from ridgeline.core.checkpoint.parameter_map import Naming
-from ridgeline.core.checkpoint.source import Source
+from ridgeline.core.checkpoint.parameter_map import ParameterMap
+from ridgeline.core.checkpoint.source import ModelSource
 from ridgeline.core.checkpoint.weight_loader import Progress
 from ridgeline.core.models.building import build
 from ridgeline.core.models.common.family import Family
@@ -35,7 +35,7 @@ _COPIED = ("*.json", "*.jinja", "*.model", "*.txt", "*.md", "LICENSE*", "NOTICE*
 
 
 @dataclass(frozen=True, slots=True)
-class Quantised:
+class QuantiseResult:
     """What became of a checkpoint. matrices: how many are quantised; kept: names of matrices that are not. before,
     after: bytes of all tensors."""
 
@@ -47,8 +47,8 @@ class Quantised:
 
 
 def quantise_folder(
-    source: Source, folder: Path, weights: str, *, force: bool = False, progress: Progress | None = None
-) -> Quantised:
+    source: ModelSource, folder: Path, weights: str, *, force: bool = False, progress: Progress | None = None
+) -> QuantiseResult:
     """Write the checkpoint of a source to a new folder, its matrices in a weight format, and what lies beside it.
 
     force: put it in the place of a model's folder. Whole or not at all. Raises ModelRefused for what cannot be
@@ -89,7 +89,7 @@ def quantise_folder(
         raise ValueError(f"{folder} cannot be written: {error.strerror}; name a folder on another disk") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return Quantised(folder, len(matrices), kept, checkpoint.nbytes, after)
+    return QuantiseResult(folder, len(matrices), kept, checkpoint.nbytes, after)
 
 
 def _check_place(folder: Path, source: Path, *, force: bool) -> None:
@@ -115,7 +115,7 @@ def _matrices(
 ) -> Mapping[str, QuantisedMatrix]:
     """The matrices that are quantised, by the checkpoint's names of their weights. Raises ModelRefused for a layout
     that compressed-tensors does not have."""
-    naming, found = Naming(model, family, checkpoint), dict[str, QuantisedMatrix]()
+    naming, found = ParameterMap(model, family, checkpoint), dict[str, QuantisedMatrix]()
     for name in checkpoint.entries:
         module, own = naming.places.get(naming.place(name), (None, ""))
         if module is not None and module.takes_all:
@@ -213,7 +213,7 @@ def _quantised(name: str, matrix: QuantisedMatrix, full: Tensor) -> dict[str, Te
         raise ModelRefused(f"tensor {name} {error}") from None
 
 
-def _write_beside(folder: Path, source: Source, weights: str, stored: WeightFormat, kept: tuple[str, ...]) -> None:
+def _write_beside(folder: Path, source: ModelSource, weights: str, stored: WeightFormat, kept: tuple[str, ...]) -> None:
     """The config with its section, the card, and tokenizer, templates and licences as they are."""
     assert source.folder is not None
     config = read_object(source.folder / "config.json")

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from ridgeline.core.checkpoint.catalogue import CATALOGUE
-from ridgeline.core.checkpoint.source import Source
+from ridgeline.core.checkpoint.source import ModelSource
 from ridgeline.core.models.building import build_to_run
 from ridgeline.core.models.common.embedder import Dense, Embedder
 from ridgeline.core.models.common.encoder import Encoder
@@ -37,7 +37,7 @@ _ACTIVATIONS = {"Identity": None, "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PostPoolingLayer:
     """What follows the pooling. folder: where its weights are. outputs: 0 for a norm, which has none."""
 
     folder: Path
@@ -47,7 +47,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Embedding:
+class EmbeddingConfig:
     """How a text becomes a vector.
 
     stages: what follows the pooling, in order. prompts: by name, what goes before a text; default_prompt: the name of
@@ -58,7 +58,7 @@ class Embedding:
     """
 
     mode: PoolingMode
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[PostPoolingLayer, ...] = ()
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     most_tokens: int | None = None
@@ -67,7 +67,7 @@ class Embedding:
     lower: bool = False
 
 
-def read_embedding(source: Source) -> Embedding | None:
+def read_embedding(source: ModelSource) -> EmbeddingConfig | None:
     """What a folder says; None where it has no modules.json. Of a config of the catalogue what its release says. Raises
     ModelRefused for what is not built."""
     if source.folder is None:
@@ -81,14 +81,14 @@ def read_embedding(source: Source) -> Embedding | None:
         raise error if isinstance(error, ModelRefused) else ModelRefused(f"{error}; fetch the file again") from None
 
 
-def _listed(name: str) -> Embedding | None:
+def _listed(name: str) -> EmbeddingConfig | None:
     entry = tomllib.loads((CATALOGUE / "embedding.toml").read_text(encoding="utf-8")).get(name)
     if entry is None:
         return None
-    return Embedding(entry["pooling"], (Stage(Path("2_Normalize")),) if entry["normalise"] else ())
+    return EmbeddingConfig(entry["pooling"], (PostPoolingLayer(Path("2_Normalize")),) if entry["normalise"] else ())
 
 
-def _read(source: Source, modules: Path) -> Embedding:
+def _read(source: ModelSource, modules: Path) -> EmbeddingConfig:
     listed, folder = untrusted.read_json(modules), modules.parent
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
         raise ModelRefused(f"{modules} holds no list of modules; fetch the file again")
@@ -102,7 +102,7 @@ def _read(source: Source, modules: Path) -> Embedding:
     prompts, default = _prompts(folder / _PROMPTS)
     tokens = _object(folder / _TOKENS)
     most = tokens.get("max_seq_length")
-    return Embedding(
+    return EmbeddingConfig(
         _mode(paths[0], any(prompts.values())), stages, prompts, default,
         most if isinstance(most, int) and most > 0 else None, cuts_of(source.config),
         lower=tokens.get("do_lower_case") is True,
@@ -155,22 +155,22 @@ def _mode(folder: Path, prompted: bool) -> PoolingMode:
     return mode
 
 
-def _stage(kind: str, folder: Path, modules: Path) -> Stage:
+def _stage(kind: str, folder: Path, modules: Path) -> PostPoolingLayer:
     """What one of the modules after the pooling is. Raises ModelRefused."""
     if kind == "Normalize":
-        return Stage(folder)
+        return PostPoolingLayer(folder)
     if kind != "Dense":
         raise ModelRefused(f"{modules}: a module {kind!r} is not supported after the pooling; Dense and Normalize are")
     config = Fields.read(folder / "config.json")
     name = config.text("activation_function", "torch.nn.modules.activation.Tanh").rpartition(".")[2]
     if name not in _ACTIVATIONS:
         raise config.refuse(f"activation_function {name!r} is not supported; {', '.join(_ACTIVATIONS)} are")
-    return Stage(folder, config.count("out_features"), config.flag("bias", True), _ACTIVATIONS[name])
+    return PostPoolingLayer(folder, config.count("out_features"), config.flag("bias", True), _ACTIVATIONS[name])
 
 
 def model_of(
-    source: Source,
-    said: Embedding | None,
+    source: ModelSource,
+    said: EmbeddingConfig | None,
     weights: str | None = None,
     kv: str | None = None,
     shard: Shard = WHOLE,
@@ -181,17 +181,17 @@ def model_of(
     return pooled(trunk, said)
 
 
-def pooled(model: Model, said: Embedding | None) -> Model:
+def pooled(model: Model, said: EmbeddingConfig | None) -> Model:
     """A model with the pooling that its folder says, where it says one; an encoder whose folder says none is pooled as
     its architecture says, or by the mean, as sentence-transformers does it. Others as they are. said: what
     `read_embedding` gave."""
     if isinstance(model, Embedder) or (said is None and model.has_head):
         return model
     mode = model.mode if isinstance(model, Encoder) else None
-    return _embedder(model, said or Embedding(mode or "mean", stated=mode is not None))
+    return _embedder(model, said or EmbeddingConfig(mode or "mean", stated=mode is not None))
 
 
-def _embedder(trunk: Model, said: Embedding) -> Embedder:
+def _embedder(trunk: Model, said: EmbeddingConfig) -> Embedder:
     width, dtype = sizes_of(trunk).hidden, trunk.storage.dtype
     hidden, stages, elsewhere = width, dict[str, nn.Module](), dict[str, Path]()
     for stage in said.stages:

@@ -12,7 +12,7 @@ from ridgeline.core.checkpoint.folder import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
+class LoadReport:
     """The time and the reads that it took to fill a model from its checkpoint.
 
     checkpoint: its files and tensors. header: seconds in which headers were read and checked.
@@ -47,7 +47,7 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TimedRead:
     """Bytes that were read, and the seconds that it took."""
 
     nbytes: int
@@ -59,7 +59,7 @@ class Reading:
         return self.nbytes / self.seconds
 
 
-def read_anew(checkpoint: Checkpoint, most: float) -> Reading:
+def read_anew(checkpoint: Checkpoint, most: float) -> TimedRead:
     """Read tensors in their order into fresh memory, as a loader that maps nothing does, until they have `most` bytes.
 
     All of that memory is held until the end: what is given back comes again without the page faults that are a part of
@@ -79,7 +79,7 @@ def read_anew(checkpoint: Checkpoint, most: float) -> Reading:
                 file.seek(first + entry.begin)
                 _read_into(file, kept[-1].numpy().data)
                 nbytes += size
-    return Reading(nbytes, perf_counter() - start)
+    return TimedRead(nbytes, perf_counter() - start)
 
 
 def _read_into(file: RawIOBase, place: memoryview) -> None:

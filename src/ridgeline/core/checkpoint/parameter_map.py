@@ -7,22 +7,22 @@ import torch
 from ridgeline.core.checkpoint.checkpoint_matching import KV_SCALE, own_name, settle
 from ridgeline.core.checkpoint.folder import Checkpoint
 from ridgeline.core.models.common.family import Family
-from ridgeline.core.models.common.priced_module import Network
-from ridgeline.core.ops.stored_module import Stored
+from ridgeline.core.models.common.priced_module import PricedModule
+from ridgeline.core.ops.stored_module import StoredModule
 
 
-class Naming:
+class ParameterMap:
     """The places in a model on meta that the tensors of a checkpoint go to.
 
     places: the module that takes each tensor, and the tensor's name there.
     """
 
-    def __init__(self, model: Network, family: Family, checkpoint: Checkpoint) -> None:
+    def __init__(self, model: PricedModule, family: Family, checkpoint: Checkpoint) -> None:
         with torch.device("meta"):
             model.expand()
         settle(model, family, checkpoint)
         self._family, self._passed_over, self._tables = family, model.passed_over, model.tables
-        self.places: dict[str, tuple[Stored, str]] = model.tensors()
+        self.places: dict[str, tuple[StoredModule, str]] = model.tensors()
 
     def place(self, name: str) -> str:
         """Return the model's name of a tensor, with the trunk's name added if the checkpoint leaves it out; "" for a

@@ -56,7 +56,7 @@ class Component:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModelSource:
     """A model as it was named, and what was found there.
 
     folder: where weights and tokenizer are; None for a config of the catalogue, which has neither. pipeline: the class
@@ -138,7 +138,7 @@ class UnknownModel(ModelRefused):
         self.what = what
 
 
-def open_source(name: str) -> Source:
+def open_source(name: str) -> ModelSource:
     """Find a model: a folder, a config.json, a GGUF file, a built-in name, one of the catalogue, or an id in the cache
     of Hugging Face's tools; read what describes it. A path comes before a name.
 
@@ -157,15 +157,15 @@ def open_source(name: str) -> Source:
     return _named(name)
 
 
-def _named(name: str) -> Source:
+def _named(name: str) -> ModelSource:
     """A model of a name that is no path."""
     if is_pipeline(name):
         pipeline, configs, usual = pipeline_entry(name)
         parts = {part: Component(part, CATALOGUE, config.architecture, config) for part, config in configs.items()}
-        return Source(name, None, parts, usual, pipeline)
+        return ModelSource(name, None, parts, usual, pipeline)
     if is_listed(name):
         config = config_of(name)
-        return Source(name, None, {MODEL: Component(MODEL, CATALOGUE, config.architecture, config)}, {})
+        return ModelSource(name, None, {MODEL: Component(MODEL, CATALOGUE, config.architecture, config)}, {})
     if name in builtin_names():
         return _of_folder(name, BUILTIN / name, BUILTIN / name / "config.json")
     folder = cached_folder(name, hub_cache())
@@ -201,7 +201,7 @@ def _known(name: str) -> str:
     return f"the model {name} in the Hugging Face cache" if name in cached_ids(hub_cache()) else ""
 
 
-def as_source(source: Source | str) -> Source:
+def as_source(source: ModelSource | str) -> ModelSource:
     """A source, opened if it is still a name."""
     return open_source(source) if isinstance(source, str) else source
 
@@ -220,26 +220,28 @@ def catalogue_name(name: str) -> str | None:
     return spelt_as(name)
 
 
-def _of_folder(name: str, folder: Path, config: Path) -> Source:
+def _of_folder(name: str, folder: Path, config: Path) -> ModelSource:
     generation, index, adapter = (folder / file for file in ("generation_config.json", _PIPELINE, _ADAPTER))
     defaults = read_object(generation) if generation.is_file() else {}
     if index.is_file() and not config.is_file():
         entries = read_object(index)
-        return Source(name, folder, _listed_in(entries, folder), defaults, str(entries.get("_class_name", "pipeline")))
+        return ModelSource(
+            name, folder, _listed_in(entries, folder), defaults, str(entries.get("_class_name", "pipeline"))
+        )
     components = {MODEL: _with_dtype(_component(MODEL, config))} if config.is_file() else {}
     if adapter.is_file():
         components[ADAPTER] = _component(ADAPTER, adapter, str(read_object(adapter).get("peft_type", "of no type")))
-    return Source(name, folder, components, defaults)
+    return ModelSource(name, folder, components, defaults)
 
 
-def _of_gguf(name: str, path: Path) -> Source:
+def _of_gguf(name: str, path: Path) -> ModelSource:
     """A file that is a model, with its tokenizer."""
     header = read_gguf_header(path)
     config = read_gguf_config(header)
     ends = [header.metadata.get(f"tokenizer.ggml.{role}_token_id") for role in ("eos", "eot", "eom")]
     generation = {"eos_token_id": sorted({end for end in ends if type(end) is int})}
     component = Component(MODEL, path, config.architecture, config)
-    return Source(name, path, {MODEL: component}, generation, gguf=header)
+    return ModelSource(name, path, {MODEL: component}, generation, gguf=header)
 
 
 def _listed_in(entries: Mapping[str, Any], folder: Path) -> dict[str, Component]:

@@ -2,14 +2,14 @@
 text."""
 
 from ridgeline.core.checkpoint.catalogue import CATALOGUE
-from ridgeline.core.checkpoint.source import MODEL, Source, as_source
+from ridgeline.core.checkpoint.source import MODEL, ModelSource, as_source
 from ridgeline.core.models.common.fields import ModelRefused
 from ridgeline.core.text import ChatTemplates, Tokenizer, load_templates, load_tokenizer
 from ridgeline.core.text.byte_tokenizer import BYTE_SYMBOLS
 from ridgeline.core.text.gguf_tokenizer import read_gguf_templates, read_gguf_tokenizer
 
 
-def tokenizer_of(model: Source | str, *, or_bytes: bool = False) -> Tokenizer:
+def tokenizer_of(model: ModelSource | str, *, or_bytes: bool = False) -> Tokenizer:
     """The tokenizer of a source, or of a name as `open_source` takes it; `or_bytes` as in `load_tokenizer`.
 
     A folder without a tokenizer whose config has as many symbols as there are bytes, and an end, is read as bytes
@@ -26,13 +26,13 @@ def tokenizer_of(model: Source | str, *, or_bytes: bool = False) -> Tokenizer:
         raise ModelRefused(str(error)) from None
 
 
-def _symbols(source: Source) -> object:
+def _symbols(source: ModelSource) -> object:
     """What the model's config states as the size of its vocabulary; None where it states nothing."""
     model = source.components.get(MODEL)
     return None if model is None or model.config is None else model.config.values.get("vocab_size")
 
 
-def templates_of(source: Source, tokenizer: Tokenizer) -> ChatTemplates | None:
+def templates_of(source: ModelSource, tokenizer: Tokenizer) -> ChatTemplates | None:
     """As `load_templates`. Raises ModelRefused for a broken template: the folder is at fault, not who asks."""
     try:
         if source.gguf is not None:

@@ -9,17 +9,17 @@ from torch import Tensor, nn
 from ridgeline.core.checkpoint.casting import Casts
 from ridgeline.core.checkpoint.folder import Checkpoint, NoWeights, open_checkpoint
 from ridgeline.core.checkpoint.gguf_tensors import open_gguf_checkpoint
-from ridgeline.core.checkpoint.load_report import Loading
-from ridgeline.core.checkpoint.parameter_map import Naming
-from ridgeline.core.checkpoint.source import Source
+from ridgeline.core.checkpoint.load_report import LoadReport
+from ridgeline.core.checkpoint.parameter_map import ParameterMap
+from ridgeline.core.checkpoint.source import ModelSource
 from ridgeline.core.models.common.embedder import Embedder
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import ModelRefused
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.parameter_breakdown import bill
-from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.models.registry import family_of
-from ridgeline.core.ops.stored_module import Stored, dtype_mismatch
+from ridgeline.core.ops.stored_module import StoredModule, dtype_mismatch
 from ridgeline.util.document.humanize import three
 from ridgeline.util.host import (
     GIB,
@@ -42,7 +42,7 @@ def weight_bytes(model: Model) -> float:
     return bill(model).nbytes + model.repacked_bytes + pending * _MATRIX_OBJECT
 
 
-def memory_beside(source: Source, needs: Mapping[str, float], available: float | None = None) -> float:
+def memory_beside(source: ModelSource, needs: Mapping[str, float], available: float | None = None) -> float:
     """Bytes of memory that are left beside what a source needs, by name. available: what there is, where others are to
     have the rest. Raises ModelRefused where it is too much: the kernel would kill the process in the middle of its
     loading, or read mapped weights anew for every token."""
@@ -63,13 +63,13 @@ def memory_beside(source: Source, needs: Mapping[str, float], available: float |
 
 def load_weights(
     model: Model,
-    source: Source,
+    source: ModelSource,
     *,
     dummy_weights: bool = False,
     progress: Progress | None = None,
     family: Family | None = None,
     device: torch.device | None = None,
-) -> Loading | None:
+) -> LoadReport | None:
     """Fill a model on meta with the mapped weights of its source, or with random ones; what that took, None of random
     ones. family: what it was built as, by default what its config says. device: where random ones are made; mapped ones
     are the processor's (`prepare_on_gpu`). Raises ModelRefused, also where memory for them is refused."""
@@ -93,7 +93,7 @@ def load_weights(
         raise ModelRefused(f"{source.name}: {refused}") from None
 
 
-def _fill_measured(model: Model, source: Source, family: Family, progress: Progress | None) -> Loading:
+def _fill_measured(model: Model, source: ModelSource, family: Family, progress: Progress | None) -> LoadReport:
     """As `fill`, from the folder or the file of a source."""
     read, start = disk_bytes(), perf_counter()
     try:
@@ -105,11 +105,11 @@ def _fill_measured(model: Model, source: Source, family: Family, progress: Progr
     casts = fill(model, checkpoint, family, progress)
     filled, now = perf_counter(), disk_bytes()
     from_disk = None if read is None or now is None else now - read
-    return Loading(checkpoint, opened - start, filled - opened, from_disk, casts, quantised=quantises(model))
+    return LoadReport(checkpoint, opened - start, filled - opened, from_disk, casts, quantised=quantises(model))
 
 
 def fill(
-    model: Network,
+    model: PricedModule,
     checkpoint: Checkpoint,
     family: Family,
     progress: Progress | None = None,
@@ -121,7 +121,7 @@ def fill(
     memory never holds both forms of all. Raises ModelRefused for a tensor that is missing, extra, mis-shaped,
     not of floats where floats are wanted, or NaN.
     """
-    naming, casts = Naming(model, family, checkpoint), Casts()
+    naming, casts = ParameterMap(model, family, checkpoint), Casts()
     places = naming.places
     sources: dict[str, str] = {}  # of each place, the tensor that fills it
     extra: list[str] = []
@@ -145,12 +145,12 @@ def fill(
     return casts
 
 
-def quantises(model: Network) -> bool:
+def quantises(model: PricedModule) -> bool:
     """Whether a plain weight becomes codes as it is taken."""
     return any(module.quantises for _, module in model.stored_modules())
 
 
-def _fill_stage(places: Mapping[str, tuple[Stored, str]], checkpoint: Checkpoint, casts: Casts) -> None:
+def _fill_stage(places: Mapping[str, tuple[StoredModule, str]], checkpoint: Checkpoint, casts: Casts) -> None:
     """Fill a part whose tensors have a folder of their own, by their names there. Raises ModelRefused."""
     given = dict(checkpoint.tensors())
     _refuse_names(checkpoint, "has tensors that the model does not", [name for name in given if name not in places])
@@ -159,7 +159,7 @@ def _fill_stage(places: Mapping[str, tuple[Stored, str]], checkpoint: Checkpoint
         _put(name, *places[name], tensor, casts)
 
 
-def _put(name: str, module: Stored, own_name: str, full: Tensor, casts: Casts) -> None:
+def _put(name: str, module: StoredModule, own_name: str, full: Tensor, casts: Casts) -> None:
     """Cast a tensor to the dtype that its module wants, and make it the module's parameters. Raises ModelRefused."""
     try:
         parameters = module.take(own_name, casts.cast(name, full, module.dtype_of(own_name)))
@@ -198,7 +198,7 @@ def _refuse_names(checkpoint: Checkpoint, problem: str, names: list[str]) -> Non
     raise ModelRefused(f"{checkpoint.folder} {problem}: {shown}{more}")
 
 
-def fill_dummy(model: Network, seed: int = 0, device: torch.device | None = None) -> None:
+def fill_dummy(model: PricedModule, seed: int = 0, device: torch.device | None = None) -> None:
     """Random weights of std 0.02, for speed, not sense; norms and biases are ones. device: where they are made."""
     generator = torch.Generator().manual_seed(seed)
     # One block repeated: drawing 600 M normal numbers would take longer than running them.

@@ -11,11 +11,11 @@ from ridgeline.core.models.common.fields import DivisionRefused, Fields, ModelRe
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.recipes import PLAIN, SECTIONS, Recipe, quantised_recipe, read_recipe
 from ridgeline.core.models.common.recipes.module_names import beginnings
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.registry import denoiser_of, family_of
 from ridgeline.core.ops.number_formats import KV_FORMATS, KVFormat, WeightFormat, format_of, kv_format_named
 from ridgeline.core.ops.shard import WHOLE, Indivisible, Shard
-from ridgeline.core.ops.weight_slot import Place
+from ridgeline.core.ops.weight_slot import WeightSlot
 
 
 def build(
@@ -39,7 +39,7 @@ def build(
     fields.passed_over(*SECTIONS)
     try:
         with torch.device("meta"):
-            storage = Storage(dtype or stored_dtype(fields), shard, recipe.kv, experts)
+            storage = StorageConfig(dtype or stored_dtype(fields), shard, recipe.kv, experts)
             model = family.build(fields, storage).eval()
             assert isinstance(model, Model)
             if recipe.name:
@@ -98,7 +98,7 @@ def build_denoiser(fields: Fields, dtype: torch.dtype | None = None) -> Denoiser
     has one. Raises ModelRefused."""
     family = denoiser_of(fields)
     with torch.device("meta"):
-        denoiser = family.build(fields, Storage(dtype or fields.dtype)).eval()
+        denoiser = family.build(fields, StorageConfig(dtype or fields.dtype)).eval()
     assert isinstance(denoiser, Denoiser)
     fields.refuse_unread()
     return denoiser
@@ -120,7 +120,7 @@ def _store(fields: Fields, model: Model, recipe: Recipe, family: Family) -> None
     """
     choose, known, narrowed = recipe.choice(model), set[str](), False
 
-    def chosen(place: Place) -> WeightFormat | None:
+    def chosen(place: WeightSlot) -> WeightFormat | None:
         nonlocal narrowed
         name, *others = (each for spelt in family.spellings(place.name) for each in (spelt, *_of_all_experts(spelt)))
         named = replace(place, name=name, spellings=tuple(others))

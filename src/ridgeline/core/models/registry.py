@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from importlib import resources
 from typing import Any
 
-from ridgeline.core.models.common.architecture_alias import KIN, Kin, kin_of
+from ridgeline.core.models.common.architecture_alias import KIN, ArchitectureAlias, kin_of
 from ridgeline.core.models.common.family import Family, FamilyKind
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.families import (
@@ -145,7 +145,7 @@ def family_of(fields: Fields) -> Family:
     missing = not_built(called) or (not_built(kind) if kind else None)
     if missing is not None:
         raise fields.refuse(f"architecture {missing}")
-    families: tuple[Family | Kin, ...] = (*FAMILIES, *VISION, *ENCODERS, *ENCODER_DECODERS, *SPEECH, *KIN)
+    families: tuple[Family | ArchitectureAlias, ...] = (*FAMILIES, *VISION, *ENCODERS, *ENCODER_DECODERS, *SPEECH, *KIN)
     names = {known.architecture.partition("For")[0]: known.architecture for known in families}  # all end alike
     near = [names[name] for name in get_close_matches(called.partition("For")[0], names, 3)]
     nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
@@ -166,7 +166,7 @@ def _text_inside(fields: Fields) -> str:
     return ""
 
 
-def _of_kin(kin: Kin, fields: Fields) -> Family:
+def _of_kin(kin: ArchitectureAlias, fields: Fields) -> Family:
     """The family that builds the language model of a kin, with what is the kin's own."""
     model_type = kin.of or kin.text_of(fields).text("model_type")
     family = next((family for family in FAMILIES if family.model_type == model_type), None)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.core.ops.cost import Cost
-from ridgeline.core.ops.modulation import AddModulatedLayerNorm, AddsGated, Factor, ModulatedLayerNorm
+from ridgeline.core.ops.modulation import AddModulatedLayerNorm, Factor, GatedAddNorm, ModulatedLayerNorm
 from ridgeline.core.ops.norm import AddLayerNorm
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.core.ops.op import Op
@@ -84,7 +84,7 @@ class AddShiftedLayerNorm(AddModulatedLayerNorm):
         return sum_NW, self.modulate(sum_NW, scale_RW, lengths, shift_RW)
 
 
-class GatedAddLayerNorm(AddsGated, AddLayerNorm):
+class GatedAddLayerNorm(GatedAddNorm, AddLayerNorm):
     """norm(x + gate * y), the gate of each run's own and the norm's weights learned."""
 
     def forward(  # type: ignore[override]

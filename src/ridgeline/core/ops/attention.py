@@ -21,8 +21,8 @@ from ridgeline.core.ops.number_formats import format_of
 from ridgeline.core.ops.op import Launch, Op, OpBackend, by_head
 from ridgeline.core.ops.rotary import Angles, Rope, rotate
 from ridgeline.core.ops.shard import WHOLE, Shard
-from ridgeline.core.ops.stored_module import Share, weight
-from ridgeline.core.ops.work import TOKENS, AttentionSum, Reach, Space, Work
+from ridgeline.core.ops.stored_module import StorageShare, weight
+from ridgeline.core.ops.work import TOKENS, AttentionPattern, AttentionSum, Space, Work
 
 PositionBias = Callable[[Tensor], Tensor]
 """Distances (key position - query position) int64 [...] -> what is added to the scores of each head [H, ...]."""
@@ -41,7 +41,7 @@ class AttentionContext(Protocol):
         ...
 
 
-class Keeping(ABC):
+class FusedRotaryKV(ABC):
     """A KVContext that turns queries and keys on the way, as one kernel does for all rows that it keeps."""
 
     @abstractmethod
@@ -109,7 +109,7 @@ class Attention(Op):
         self._position, self._given = spec.slot_bytes, spec.given_bytes
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> AttentionPattern:
         """As Op.reach: which keys a query sees."""
         return self.spec.reach
 
@@ -171,7 +171,7 @@ class Attention(Op):
         where it is part of k. angles: of the rows, where the op has a rope.
         """
         assert (angles is not None) == (self.rope is not None)
-        if "keep" in self.parts and k_TKD is not None and v_TKW is not None and isinstance(kv, Keeping):
+        if "keep" in self.parts and k_TKD is not None and v_TKW is not None and isinstance(kv, FusedRotaryKV):
             return self.attend(self.keep(q_THD, k_TKD, v_TKW, kv, angles), None, None, kv)
         if angles is not None and k_TKD is not None:
             q_THD, k_TKD = self.rotate(q_THD, k_TKD, angles)
@@ -196,7 +196,7 @@ class Attention(Op):
         """Whether neighbouring entries of a head are rotated together, rather than its two halves."""
         return self.rope is not None and self.rope.interleaved
 
-    def keep(self, q_THD: Tensor, k_TKD: Tensor, v_TKW: Tensor, kv: Keeping, angles: Angles | None) -> Tensor:
+    def keep(self, q_THD: Tensor, k_TKD: Tensor, v_TKW: Tensor, kv: FusedRotaryKV, angles: Angles | None) -> Tensor:
         """Rotate and store at once -> the queries, rotated."""
         return kv.keep(self, q_THD, k_TKD, v_TKW, angles)
 
@@ -291,11 +291,11 @@ class Attention(Op):
         pairs = work.attention[self.reach].total.pairs
         return 4 * self.heads * pairs * format_of(self.spec.dtype).bytes
 
-    def shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[StorageShare, ...]:
         """As Stored.shares, its bias included; scales are no parameters of the model."""
         scales = sum(scale is not None for scale in (self.k_scale, self.v_scale))
         own = list(self.parameters())
-        return (Share(None, sum(p.numel() for p in own) - scales, float(sum(p.nbytes for p in own))),)
+        return (StorageShare(None, sum(p.numel() for p in own) - scales, float(sum(p.nbytes for p in own))),)
 
     def signature(self) -> Hashable:
         return self.heads, self.spec, self.value_dim, self.rope is None, self.softcap is None, self._weight_bytes

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ridgeline.core.ops.activation import ActivationBackend
 from ridgeline.core.ops.attention import AttentionBackend
-from ridgeline.core.ops.bound import Bound
+from ridgeline.core.ops.bound import BackendModule
 from ridgeline.core.ops.embedding import EmbeddingBackend
 from ridgeline.core.ops.experts import ExpertsBackend
 from ridgeline.core.ops.kv_layout import KVGroup
@@ -26,7 +26,7 @@ from ridgeline.core.ops.linear import HeadBackend
 from ridgeline.core.ops.matrix.quantised import QuantisedMatrixBackend
 from ridgeline.core.ops.norm import NormBackend
 from ridgeline.core.ops.op import Launch, Op
-from ridgeline.core.ops.paged_attention import Pages
+from ridgeline.core.ops.paged_attention import KVPages
 from ridgeline.core.ops.paged_state import StatePages
 from ridgeline.core.ops.rotary import RotaryBackend
 from ridgeline.core.ops.router import RouterBackend
@@ -113,10 +113,10 @@ class Backend(
     def bind(self, part: nn.Module) -> None:
         """Have this backend execute the modules of a part of a model from now on. The ops of a whole model in a dtype
         that the backend does not have stay with the reference."""
-        dtype = part.model_dtype if isinstance(part, Bound) else None
+        dtype = part.model_dtype if isinstance(part, BackendModule) else None
         backend = self if dtype is None or self.has_dtype(dtype) else REFERENCE
         for module in part.modules():
-            if isinstance(module, Bound):
+            if isinstance(module, BackendModule):
                 module.backend = self if module is part else backend
             if isinstance(module, Op):
                 module.use_parts(backend.parts_of(module))
@@ -165,11 +165,11 @@ class Backend(
 
     def pages(
         self, layers: Mapping[int, LayerPages], groups: Sequence[KVGroup], states: Mapping[int, StatePages]
-    ) -> Pages:
+    ) -> KVPages:
         """Return the pages of a KV store as this backend attends over them. layers, states: what each layer keeps."""
         raise AssertionError("a model is prepared before it keeps anything in pages")
 
-    def step_graphs(self, model: nn.Module, pages: Pages) -> StepGraphs:
+    def step_graphs(self, model: nn.Module, pages: KVPages) -> StepGraphs:
         """Return the steps of a prepared model that are replayed over pages of this backend."""
         return StepGraphs()
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 
-class Bound(nn.Module):
+class BackendModule(nn.Module):
     """A module that a backend executes from when it is bound to one (`Backend.bind`), and PyTorch until then."""
 
     backend: object

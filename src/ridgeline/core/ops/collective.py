@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from ridgeline.core.ops.cost import Cost
-from ridgeline.core.ops.cost_features import Feature, Gathered
+from ridgeline.core.ops.cost_features import Feature, GatheredRows
 from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.shard import Shard
 
@@ -36,7 +36,7 @@ class AllReduce(Op):
     @property
     def features(self) -> tuple[Feature, ...]:
         """As Op.features."""
-        return (Gathered(),) if self.gathered > 1 else ()
+        return (GatheredRows(),) if self.gathered > 1 else ()
 
     def signature(self) -> Hashable:
         return self.width, self.size, self.dtype, self.gathered

@@ -15,7 +15,7 @@ from torch.nn import functional
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.core.ops.op import Op
-from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.stored_module import weight
 
 
@@ -32,7 +32,7 @@ class Convolution2d(Op):
         self.weight = weight(outputs, inputs, kernel, kernel, dtype=dtype)
         self.bias = weight(outputs, dtype=dtype)
 
-    def forward(self, x_PI: Tensor, grid: Grid) -> Tensor:
+    def forward(self, x_PI: Tensor, grid: PixelGrid) -> Tensor:
         """x_PI [pixels of the grid, inputs] -> [pixels, outputs]."""
         if x_PI.is_meta:
             return self.weight.new_empty(grid.rows, self.outputs)
@@ -40,7 +40,7 @@ class Convolution2d(Op):
             functional.conv2d(self._images(x_PI, grid), self.weight, self.bias, padding=self.kernel_size // 2)
         )
 
-    def _images(self, x_PI: Tensor, grid: Grid) -> Tensor:
+    def _images(self, x_PI: Tensor, grid: PixelGrid) -> Tensor:
         """Channels side by side, whatever the layout was that an op before gave."""
         return grid.to_images(x_PI.to(self.weight.dtype).contiguous())
 
@@ -80,7 +80,7 @@ class Downsample(Convolution2d):
     def __init__(self, channels: int, dtype: torch.dtype) -> None:
         super().__init__(channels, channels, dtype)
 
-    def forward(self, x_PI: Tensor, grid: Grid, halved: Grid) -> Tensor:  # type: ignore[override]
+    def forward(self, x_PI: Tensor, grid: PixelGrid, halved: PixelGrid) -> Tensor:  # type: ignore[override]
         """x_PI [pixels of the grid, channels] -> [pixels of the halved one, channels]."""
         if x_PI.is_meta:
             return self.weight.new_empty(halved.rows, self.outputs)
@@ -97,7 +97,7 @@ class Upsample(Op):
         super().__init__()
         self.channels, self.dtype = channels, dtype
 
-    def forward(self, x_PC: Tensor, grid: Grid, doubled: Grid) -> Tensor:
+    def forward(self, x_PC: Tensor, grid: PixelGrid, doubled: PixelGrid) -> Tensor:
         """x_PC [pixels of the grid, channels] -> [pixels of the doubled one, channels]."""
         if x_PC.is_meta:
             return x_PC.new_empty(doubled.rows, self.channels)

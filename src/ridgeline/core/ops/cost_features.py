@@ -7,7 +7,7 @@ from ridgeline.core.ops.work import AttentionSum
 
 
 @dataclass(frozen=True, slots=True)
-class Touched:
+class ExpectedExperts:
     """Distinct ones of `count` experts that rows are expected to hit, each of which passes `active`, under a balanced
     router: count (1 - (1 - active / count)^rows)."""
 
@@ -21,13 +21,13 @@ class Touched:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class GatheredRows:
     """Its rows are those of all ranks that have some, as many on each as on this one, where there are several
     (`Price.gathering`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class KernelThreshold:
     """Sequences of one class of query length are done in another way where this sum over them is at most `most`:
     `queries`, `pairs` and `keys` are what each of those counts in it."""
 
@@ -41,4 +41,4 @@ class Switch:
         return self.queries * sums.queries + self.pairs * sums.pairs + self.keys * sums.keys <= self.most
 
 
-Feature = Touched | Gathered | Switch
+Feature = ExpectedExperts | GatheredRows | KernelThreshold

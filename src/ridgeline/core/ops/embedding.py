@@ -15,8 +15,8 @@ from ridgeline.core.ops.matrix import MatrixSpec, QuantisedMatrix, matrix_of
 from ridgeline.core.ops.number_formats import WeightFormat, format_of
 from ridgeline.core.ops.op import Op, OpBackend
 from ridgeline.core.ops.shard import WHOLE, Shard
-from ridgeline.core.ops.stored_module import Share, weight
-from ridgeline.core.ops.weight_slot import Place
+from ridgeline.core.ops.stored_module import StorageShare, weight
+from ridgeline.core.ops.weight_slot import WeightSlot
 
 
 class EmbeddingBackend(OpBackend):
@@ -47,9 +47,9 @@ class Embedding(Op):
         self.own_entries = shard.part(entries, "embeddings")
         self.store({"weight": None})
 
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> Mapping[str, WeightSlot]:
         """As Op.places."""
-        return {"weight": Place("", "embedding", self.width, self.entries)}
+        return {"weight": WeightSlot("", "embedding", self.width, self.entries)}
 
     def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
         """As Op.store."""
@@ -80,7 +80,7 @@ class Embedding(Op):
         """As Stored.tied_parameters: those of its rows, by the names that a matrix has for them."""
         return dict((self if self.table is None else self.table).named_parameters(recurse=False))
 
-    def shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[StorageShare, ...]:
         """As Stored.shares."""
         if self.table is not None:
             return self.table.shares()
@@ -88,7 +88,7 @@ class Embedding(Op):
         nbytes = (
             count * self.dtype.itemsize if self.stored is None else self.stored.nbytes(self.own_entries, self.width)
         )
-        return (Share(self.stored, count, float(nbytes)),)
+        return (StorageShare(self.stored, count, float(nbytes)),)
 
     def take(self, name: str, full: Tensor) -> dict[str, Tensor]:
         """As Stored.take."""

@@ -14,7 +14,7 @@ from ridgeline.core.ops.stored_module import dtype_mismatch
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ExpertPart:
     """What a tensor says of one matrix of each expert. parameter: weight or bias. of: that of one expert."""
 
     matrix: Literal["gate", "up", "down"]
@@ -31,7 +31,7 @@ class ExpertLayout(Protocol):
 
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
-    ) -> Iterable[Part] | None:
+    ) -> Iterable[ExpertPart] | None:
         """What the tensor `name`, which has just arrived, says together with those that came before; None where another
         is still missing. sizes: E, D, F. Raises ValueError for one of another shape or dtype."""
         ...
@@ -49,7 +49,7 @@ class Stacked:
 
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
-    ) -> Iterable[Part]:
+    ) -> Iterable[ExpertPart]:
         """As ExpertLayout.parts."""
         count, hidden, width = sizes
         rows, inputs = (hidden, width) if name == "down_proj" else (2 * width, hidden)
@@ -60,13 +60,13 @@ class Stacked:
         return _gate_first(name, full, width)
 
 
-class Turned(Stacked):
+class TransposedExperts(Stacked):
     """gate_up_proj [E, D, 2F], the gate's columns first, and down_proj [E, F, D], whatever the sizes: Llama 4. Turned
     on the way in, as products read rows of outputs."""
 
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
-    ) -> Iterable[Part]:
+    ) -> Iterable[ExpertPart]:
         """As ExpertLayout.parts."""
         count, hidden, width = sizes
         full = arrived[name]
@@ -84,15 +84,15 @@ class Ungated:
 
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
-    ) -> Iterable[Part]:
+    ) -> Iterable[ExpertPart]:
         """As ExpertLayout.parts."""
         count, hidden, width = sizes
         full = arrived[name]
         if name == "down_proj":
             _check(full, (count, hidden, width), dtype)
-            return (Part("down", "weight", full.__getitem__),)
+            return (ExpertPart("down", "weight", full.__getitem__),)
         _check(full, (count, width, hidden), dtype)
-        return (Part("up", "weight", full.__getitem__),)
+        return (ExpertPart("up", "weight", full.__getitem__),)
 
 
 class Interleaved:
@@ -106,25 +106,25 @@ class Interleaved:
 
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
-    ) -> Iterable[Part] | None:
+    ) -> Iterable[ExpertPart] | None:
         """As ExpertLayout.parts."""
         count, hidden, width = sizes
         full = arrived[name]
         if name == "down_proj":
             _check(full, (count, width, hidden), dtype)
-            return (Part("down", "weight", lambda e: full[e].t().contiguous()),)
+            return (ExpertPart("down", "weight", lambda e: full[e].t().contiguous()),)
         if name == "gate_up_proj":
             _check(full, (count, hidden, 2 * width), dtype)
             full = full.transpose(1, 2)
             return _every_second(full, "weight")
         return self.biases(name, full, sizes, dtype)
 
-    def biases(self, name: str, full: Tensor, sizes: tuple[int, int, int], dtype: torch.dtype) -> Iterable[Part]:
+    def biases(self, name: str, full: Tensor, sizes: tuple[int, int, int], dtype: torch.dtype) -> Iterable[ExpertPart]:
         """Those of gate and up, or of down."""
         count, hidden, width = sizes
         if name == "down_proj_bias":
             _check(full, (count, hidden), dtype)
-            return (Part("down", "bias", full.__getitem__),)
+            return (ExpertPart("down", "bias", full.__getitem__),)
         _check(full, (count, 2 * width), dtype)
         return _every_second(full, "bias")
 
@@ -142,7 +142,7 @@ class Mxfp4(Interleaved):
 
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
-    ) -> Iterable[Part] | None:
+    ) -> Iterable[ExpertPart] | None:
         """As ExpertLayout.parts."""
         if name.endswith("_bias"):
             return self.biases(name, arrived[name], sizes, dtype)
@@ -155,14 +155,14 @@ class Mxfp4(Interleaved):
         _check(blocks, (count, rows, inputs // 32, 16), torch.uint8)
         _check(scales, (count, rows, inputs // 32), torch.uint8)
         if matrix == "down_proj":
-            return (Part("down", "weight", lambda e: widened(blocks[e], scales[e], dtype)),)
+            return (ExpertPart("down", "weight", lambda e: widened(blocks[e], scales[e], dtype)),)
         return (
-            Part("gate", "weight", lambda e: widened(blocks[e, ::2], scales[e, ::2], dtype)),
-            Part("up", "weight", lambda e: widened(blocks[e, 1::2], scales[e, 1::2], dtype)),
+            ExpertPart("gate", "weight", lambda e: widened(blocks[e, ::2], scales[e, ::2], dtype)),
+            ExpertPart("up", "weight", lambda e: widened(blocks[e, 1::2], scales[e, 1::2], dtype)),
         )
 
 
-STACKED, TURNED, UNGATED, INTERLEAVED, MXFP4_BLOCKS = Stacked(), Turned(), Ungated(), Interleaved(), Mxfp4()
+STACKED, TURNED, UNGATED, INTERLEAVED, MXFP4_BLOCKS = Stacked(), TransposedExperts(), Ungated(), Interleaved(), Mxfp4()
 
 # The numbers that four bits name: a sign, two bits of exponent, one of mantissa.
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -177,21 +177,21 @@ def widened(blocks_RBH: Tensor, scales_RB: Tensor, dtype: torch.dtype) -> Tensor
     return torch.ldexp(numbers_RBN, (scales_RB.int() - _EXPONENT_BIAS)[:, :, None]).to(dtype).flatten(1)
 
 
-def _gate_first(name: str, full: Tensor, width: int) -> tuple[Part, ...]:
+def _gate_first(name: str, full: Tensor, width: int) -> tuple[ExpertPart, ...]:
     """Gate and up of a tensor [E, 2F, D] that has all of the gate first, or down of one [E, D, F]."""
     if name == "down_proj":
-        return (Part("down", "weight", lambda e: full[e].contiguous()),)
+        return (ExpertPart("down", "weight", lambda e: full[e].contiguous()),)
     return (
-        Part("gate", "weight", lambda e: full[e, :width].contiguous()),
-        Part("up", "weight", lambda e: full[e, width:].contiguous()),
+        ExpertPart("gate", "weight", lambda e: full[e, :width].contiguous()),
+        ExpertPart("up", "weight", lambda e: full[e, width:].contiguous()),
     )
 
 
-def _every_second(full: Tensor, parameter: str) -> tuple[Part, Part]:
+def _every_second(full: Tensor, parameter: str) -> tuple[ExpertPart, ExpertPart]:
     """Gate and up of a tensor [E, 2F, ...] that has them by turns."""
     return (
-        Part("gate", parameter, lambda e: full[e, ::2].contiguous()),
-        Part("up", parameter, lambda e: full[e, 1::2].contiguous()),
+        ExpertPart("gate", parameter, lambda e: full[e, ::2].contiguous()),
+        ExpertPart("up", parameter, lambda e: full[e, 1::2].contiguous()),
     )
 
 

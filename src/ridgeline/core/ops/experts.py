@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from ridgeline.core.ops.activation import GateBackend
 from ridgeline.core.ops.cost import Cost
-from ridgeline.core.ops.cost_features import Feature, Gathered, Touched
+from ridgeline.core.ops.cost_features import ExpectedExperts, Feature, GatheredRows
 from ridgeline.core.ops.expert_layout import INTERLEAVED, MXFP4_BLOCKS, STACKED, TURNED, UNGATED, ExpertLayout
 from ridgeline.core.ops.matrix import Matrix, MatrixSpec, PrequantisedMatrix, matrix_of, stored_alike
 from ridgeline.core.ops.nonlinearity import ACTIVATIONS, ClampedGate
 from ridgeline.core.ops.number_formats import WeightFormat, arithmetic, format_of
 from ridgeline.core.ops.op import Launch, Op, stored_name
 from ridgeline.core.ops.shard import WHOLE, Shard
-from ridgeline.core.ops.stored_module import Share
-from ridgeline.core.ops.weight_slot import Place
+from ridgeline.core.ops.stored_module import StorageShare
+from ridgeline.core.ops.weight_slot import WeightSlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Experts(nn.ModuleList, Op):
 
     # -- how they are stored ------------------------------------------------------------------------------------------
 
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> Mapping[str, WeightSlot]:
         """As Op.places, of the matrices of one expert, as which all are stored."""
         return {name: spec.place("expert", f"0.{name}") for name, spec in self.specs.items()}
 
@@ -218,14 +218,16 @@ class Experts(nn.ModuleList, Op):
     def _count(self, spec: MatrixSpec) -> int:
         return spec.own_outputs * (spec.own_inputs + spec.bias)
 
-    def shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[StorageShare, ...]:
         """As Stored.shares, of all experts."""
         matrices = (
-            Share(self.stored[name], self.count * self.hidden * self.width, self.count * self._weight_bytes(name))
+            StorageShare(
+                self.stored[name], self.count * self.hidden * self.width, self.count * self._weight_bytes(name)
+            )
             for name in self.specs
         )
         biases = self.count * sum(spec.own_outputs for spec in self.specs.values() if spec.bias)
-        bias = (Share(None, biases, biases * format_of(self.dtype).bytes),) if biases else ()
+        bias = (StorageShare(None, biases, biases * format_of(self.dtype).bytes),) if biases else ()
         return (*matrices, *bias)
 
     def _weight_bytes(self, name: str) -> float:
@@ -306,9 +308,9 @@ class Experts(nn.ModuleList, Op):
         return self.experts.of(tokens)
 
     @property
-    def experts(self) -> Touched:
+    def experts(self) -> ExpectedExperts:
         """As Op.experts."""
-        return Touched(self.count, self.active)
+        return ExpectedExperts(self.count, self.active)
 
     def experts_hit(self, inputs: tuple[Any, ...]) -> int:
         """As Op.experts_hit."""
@@ -317,7 +319,7 @@ class Experts(nn.ModuleList, Op):
     @property
     def features(self) -> tuple[Feature, ...]:
         """As Op.features."""
-        return (self.experts, Gathered()) if self.gathered > 1 else (self.experts,)
+        return (self.experts, GatheredRows()) if self.gathered > 1 else (self.experts,)
 
     def cost_of(self, rows: int) -> Cost:
         """FLOPs of k experts a token, bytes of the experts hit."""

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from ridgeline.core.ops.work import AttentionWork, Reach, Segment
+from ridgeline.core.ops.work import AttentionPattern, AttentionWork, StepSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class GroupPageTables:
     """The page tables of one KV group.
 
     slots_N: int64, where the K and V of each row go: page x S + offset; rows of the encoder where the group keeps the
@@ -50,7 +50,7 @@ class Tables:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ForwardBatch:
     """A step.
 
     tokens, encoder: the rows of either space; a sequence whose encoder does not run in this step has none of the
@@ -65,13 +65,13 @@ class Batch:
     wanted_R: Tensor
     lengths: Sequence[int]
     encoded: Sequence[int]
-    tables: Sequence[Tables]
+    tables: Sequence[GroupPageTables]
     adapters: Sequence[int] = ()
-    _attention: dict[Reach, AttentionWork] = field(default_factory=dict, compare=False, repr=False)
+    _attention: dict[AttentionPattern, AttentionWork] = field(default_factory=dict, compare=False, repr=False)
 
-    def attention(self, reach: Reach) -> AttentionWork:
+    def attention(self, reach: AttentionPattern) -> AttentionWork:
         """What attention of this reach has to do in one layer, as the step is priced by: counted once a step."""
         if reach not in self._attention:
             segments = zip(self.tokens.counts, self.lengths, strict=True)
-            self._attention[reach] = AttentionWork.of(Segment(*each).attention(reach) for each in segments)
+            self._attention[reach] = AttentionWork.of(StepSegment(*each).attention(reach) for each in segments)
         return self._attention[reach]

@@ -13,7 +13,7 @@ from ridgeline.core.ops.activation import ActivatedProjections
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.core.ops.op import Launch, Op
-from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.stored_module import weight
 
 
@@ -36,12 +36,12 @@ class GroupNorm(Op):
         self.weight = weight(channels, dtype=dtype)
         self.bias = weight(channels, dtype=dtype)
 
-    def forward(self, x_PC: Tensor, grid: Grid) -> Tensor:
+    def forward(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
         """x_PC [pixels of the grid, channels] -> the same shape."""
         normed_PC = self.normalise(x_PC, grid)
         return self.activate(normed_PC) if self.silu else normed_PC
 
-    def normalise(self, x_PC: Tensor, grid: Grid) -> Tensor:
+    def normalise(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
         """The norm."""
         if x_PC.is_meta:
             return x_PC.new_empty(x_PC.shape)

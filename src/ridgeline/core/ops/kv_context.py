@@ -14,7 +14,7 @@ from ridgeline.core.ops.attention import Attention, AttentionContext
 from ridgeline.core.ops.latent_attention import LatentAttention, LatentContext
 from ridgeline.core.ops.recurrence import Recurrence, RecurrenceContext
 from ridgeline.core.ops.torch_attention import attend_each
-from ridgeline.core.ops.work import ENCODER, FEW, TOKENS, AttentionWork, Segment, Space
+from ridgeline.core.ops.work import ENCODER, FEW, TOKENS, AttentionWork, Space, StepSegment
 
 
 class KVContext(AttentionContext, LatentContext, RecurrenceContext, Protocol):
@@ -28,7 +28,7 @@ class Uncached:
     """
 
     def __init__(
-        self, segments: Sequence[Segment], lengths: Mapping[Space, Sequence[int]] = MappingProxyType({})
+        self, segments: Sequence[StepSegment], lengths: Mapping[Space, Sequence[int]] = MappingProxyType({})
     ) -> None:
         """lengths: of sequences in spaces that segments do not tell of (a denoiser's)."""
         if any(s.q_len != s.kv_len for s in segments):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ridgeline.core.ops.number_formats import KVFormat, format_of
-from ridgeline.core.ops.work import RECURRENT, Reach
+from ridgeline.core.ops.work import RECURRENT, AttentionPattern
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +41,7 @@ class KVSpec:
     heads: int
     k_dim: int
     v_dim: int
-    reach: Reach
+    reach: AttentionPattern
     dtype: "torch.dtype"
     stored: KVFormat | None = None
     at_once: bool = False
@@ -126,7 +126,7 @@ class StateSpec:
     dtype: "torch.dtype"
     is_state: ClassVar[bool] = True
     is_latent: ClassVar[bool] = False
-    reach: ClassVar[Reach] = RECURRENT
+    reach: ClassVar[AttentionPattern] = RECURRENT
     kept: ClassVar[bool] = True
     grows: ClassVar[bool] = False
     passes: ClassVar[bool] = False
@@ -240,7 +240,7 @@ class KVLayout:
         return "" if any(group.spec.grows for group in self.groups) else "layers keep nothing"
 
     @property
-    def reaches(self) -> frozenset[Reach]:
+    def reaches(self) -> frozenset[AttentionPattern]:
         """What the attention reaches that keeps something."""
         return frozenset(group.spec.reach for group in self.groups if isinstance(group.spec, KVSpec))
 

@@ -20,16 +20,16 @@ from torch import Tensor
 
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.cost import NO_COST, Cost
-from ridgeline.core.ops.cost_features import Feature, Switch
+from ridgeline.core.ops.cost_features import Feature, KernelThreshold
 from ridgeline.core.ops.kv_layout import KVSpec
 from ridgeline.core.ops.linear import product_kernel
 from ridgeline.core.ops.matrix import Matrix, MatrixSpec, matrix_of
 from ridgeline.core.ops.number_formats import WeightFormat, format_of
 from ridgeline.core.ops.op import Launch, by_head, stored_name
 from ridgeline.core.ops.rotary import Angles, Rope, rotate
-from ridgeline.core.ops.stored_module import Share
+from ridgeline.core.ops.stored_module import StorageShare
 from ridgeline.core.ops.torch_attention import attend_padded, attend_segment
-from ridgeline.core.ops.weight_slot import Place
+from ridgeline.core.ops.weight_slot import WeightSlot
 from ridgeline.core.ops.work import TOKENS, AttentionSum, AttentionWork, Space, Work
 
 
@@ -81,9 +81,9 @@ class LatentAttention(Attention):
         self._weight_bytes = self.kv_b_proj.stored_bytes()
         self._names["expanded"] = by_head("attention.prefill", sizes.key)
         product, wider = sizes.latent * (sizes.plain + sizes.value), sizes.kept + sizes.latent - sizes.key - sizes.value
-        self._expands = Switch(queries=-product, keys=product, pairs=-wider)
+        self._expands = KernelThreshold(queries=-product, keys=product, pairs=-wider)
 
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> Mapping[str, WeightSlot]:
         """As Op.places."""
         return {"kv_b_proj": self.kv_b_proj.spec.place("matrix", "kv_b_proj")}
 
@@ -102,7 +102,7 @@ class LatentAttention(Attention):
     @property
     def features(self) -> tuple[Feature, ...]:
         """As Op.features: the form that it takes, and where its products are of a single row."""
-        return self._expands, Switch(queries=1, most=1), Switch(keys=1, most=1)
+        return self._expands, KernelThreshold(queries=1, most=1), KernelThreshold(keys=1, most=1)
 
     def expanded(self, attention: AttentionWork) -> tuple[bool, bool, bool]:
         """The rule for each class of a step: one query, a few, many."""
@@ -254,7 +254,7 @@ class LatentAttention(Attention):
                    self.attend_cost(sums), "attend_latent", sharers=1 if expands else self.heads),
         )  # fmt: skip
 
-    def shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[StorageShare, ...]:
         """As Stored.shares."""
         matrix = self._modules.get("kv_b_proj")  # which is not there yet when Attention asks as it is made
         return matrix.shares() if isinstance(matrix, Matrix) else ()

@@ -12,14 +12,14 @@ from torch import Tensor
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.core.ops.op import Op
-from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.stored_module import weight
 
 SIDE = 2
 """Pixels on a side of what becomes one."""
 
 
-class _Moves(Op):
+class _PixelCopy(Op):
     """Numbers read and written once, in fp32."""
 
     kind = "elementwise"
@@ -46,11 +46,11 @@ class _Moves(Op):
         return self.width
 
 
-class Pack(_Moves):
+class Pack(_PixelCopy):
     """Squares of SIDE x SIDE pixels as one each, whose channels are those of the first channel's square, line by line,
     then of the next one's."""
 
-    def forward(self, x_PC: Tensor, packed: Grid) -> Tensor:
+    def forward(self, x_PC: Tensor, packed: PixelGrid) -> Tensor:
         """x_PC fp32 [pixels, channels] of a grid SIDE times as fine as `packed` -> [its pixels, F]."""
         if x_PC.is_meta:
             return x_PC.new_empty(packed.rows, SIDE**2 * self.width)
@@ -58,10 +58,10 @@ class Pack(_Moves):
         return cut.permute(0, 1, 3, 5, 2, 4).reshape(packed.rows, -1)
 
 
-class Unpack(_Moves):
+class Unpack(_PixelCopy):
     """The other way round."""
 
-    def forward(self, x_QF: Tensor, packed: Grid, grid: Grid) -> Tensor:
+    def forward(self, x_QF: Tensor, packed: PixelGrid, grid: PixelGrid) -> Tensor:
         """x_QF fp32 [pixels of `packed`, F] -> [pixels of a grid that is SIDE times as fine, channels]."""
         if x_QF.is_meta:
             return x_QF.new_empty(grid.rows, self.width // SIDE**2)

@@ -16,19 +16,19 @@ from ridgeline.core.ops.cost import SOFTCAP_FLOPS, Cost
 from ridgeline.core.ops.matrix import (
     AdaptedMatrix,
     AdapterRows,
-    LowRank,
+    LoraWeights,
     Matrix,
     MatrixSpec,
     matrix_of,
 )
 from ridgeline.core.ops.number_formats import WeightFormat, format_of
 from ridgeline.core.ops.op import Launch, Op, OpBackend, stored_name
-from ridgeline.core.ops.stored_module import Share
-from ridgeline.core.ops.weight_slot import Place
+from ridgeline.core.ops.stored_module import StorageShare
+from ridgeline.core.ops.weight_slot import WeightSlot
 from ridgeline.core.ops.work import TOKENS, Space, Work, adapter_space
 
 
-class Multiplies(Op):
+class MatrixOp(Op):
     """An op of one or several stored matrices, any of which may have adapters beside it (`core/ops/matrix/lora.py`)."""
 
     kind = "linear"
@@ -44,7 +44,7 @@ class Multiplies(Op):
         """As Op.adaptable."""
         return dict(zip(self.names, self.matrices, strict=True))
 
-    def adapt(self, number: int, name: str, added: LowRank, rows: AdapterRows) -> None:
+    def adapt(self, number: int, name: str, added: LoraWeights, rows: AdapterRows) -> None:
         """As Op.adapt."""
         matrix = getattr(self, name)
         if not isinstance(matrix, AdaptedMatrix):
@@ -78,7 +78,7 @@ class Multiplies(Op):
         numbers = {n for m in self.matrices if isinstance(m, AdaptedMatrix) for n, _ in m.shape()}
         return sum(work.rows.get(adapter_space(number), 0) for number in numbers)
 
-    def adapters_of(self, work: Work) -> list[tuple[LowRank, int]]:
+    def adapters_of(self, work: Work) -> list[tuple[LoraWeights, int]]:
         """What adapters add in a step, and to how many rows."""
         adapted = [matrix for matrix in self.matrices if isinstance(matrix, AdaptedMatrix)]
         return [each for matrix in adapted for each in matrix.of_step(work.rows)]
@@ -88,7 +88,7 @@ class Multiplies(Op):
         return tuple(matrix.shape() if isinstance(matrix, AdaptedMatrix) else () for matrix in self.matrices)
 
 
-class Linear(Multiplies):
+class Linear(MatrixOp):
     """A matrix product with a stored weight, whole or a rank's columns or rows of it.
 
     kernel_suffix: what the classes of its kernels end in, if they do more than the product. exempt: whether its numbers
@@ -102,7 +102,7 @@ class Linear(Multiplies):
         self.matrix, self.exempt = matrix_of(spec), exempt
         self.matrix.unnamed = True
 
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> Mapping[str, WeightSlot]:
         """As Op.places."""
         return {"matrix": self.matrix.spec.place("router" if self.exempt else "matrix")}
 
@@ -142,7 +142,7 @@ class Linear(Multiplies):
         """As Op.number_format."""
         return self.matrix.number_format
 
-    def shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[StorageShare, ...]:
         """As Stored.shares."""
         return self.matrix.shares()
 
@@ -161,7 +161,7 @@ class HeadBackend(OpBackend):
         return matrix.product(x_RI)
 
 
-class Head(Linear):
+class LMHead(Linear):
     """The last projection: hidden state -> logits in fp32.
 
     multiplier: of the logits (Granite, Cohere). softcap: they are squashed to (-softcap, softcap) by
@@ -184,7 +184,7 @@ class Head(Linear):
         super().__init__(spec, exempt=True)
         self.softcap, self.scale, self.multiplier = softcap, scale, multiplier
 
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> Mapping[str, WeightSlot]:
         """As Op.places."""
         return {"matrix": self.matrix.spec.place("head")}
 
@@ -227,7 +227,7 @@ class ProjectionsBackend(OpBackend):
         return [matrix.product(x_TI) for matrix in op.matrices]
 
 
-class Projections(Multiplies):
+class Projections(MatrixOp):
     """Several products of the same rows: queries, keys and values. One boundary, which a kernel may do at once.
 
     Its matrices have the names that the checkpoint gives them; its own name is left out of theirs.
@@ -253,7 +253,7 @@ class Projections(Multiplies):
         """In the order of the results."""
         return tuple(map(self.matrix, self.names))
 
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> Mapping[str, WeightSlot]:
         """As Op.places."""
         return {name: self.matrix(name).spec.place("matrix", name) for name in self.names}
 
@@ -304,7 +304,7 @@ class Projections(Multiplies):
         """As Op.number_format."""
         return self.matrices[0].number_format
 
-    def shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[StorageShare, ...]:
         """As Stored.shares."""
         return tuple(share for matrix in self.matrices for share in matrix.shares())
 

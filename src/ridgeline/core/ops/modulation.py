@@ -76,7 +76,7 @@ def _finished(factor: Factor, part_PW: Tensor) -> Tensor:
     return 1 + part_PW if factor == "scale" else part_PW.tanh() if factor == "bounded gate" else part_PW
 
 
-class Modulates(Norm):
+class ModulatedNorm(Norm):
     """A norm whose results are modulated, in passes of their own over the rows of each picture."""
 
     def modulate(
@@ -86,7 +86,7 @@ class Modulates(Norm):
         return modulated(self.normalise(x_NW), factor_PW, lengths, shift_PW)
 
 
-class AddsGated(AddNorm):
+class GatedAddNorm(AddNorm):
     """A sum of which the second summand is gated, by each picture's own."""
 
     def add(  # type: ignore[override]
@@ -101,7 +101,7 @@ class AddsGated(AddNorm):
         return 2
 
 
-class ModulatedRMSNorm(Modulates, RMSNorm):
+class ModulatedRMSNorm(ModulatedNorm, RMSNorm):
     """norm(x) * factor, of each picture's own. The factors, a row a picture, are not counted beside its rows."""
 
     FLOPS_PER_ELEMENT = 5  # of the norm 4, and the product
@@ -113,7 +113,7 @@ class ModulatedRMSNorm(Modulates, RMSNorm):
         return self.modulate(x_NW, factor_PW, lengths)
 
 
-class AddModulatedRMSNorm(Modulates, AddRMSNorm):
+class AddModulatedRMSNorm(ModulatedNorm, AddRMSNorm):
     """As ModulatedRMSNorm, of a sum."""
 
     FLOPS_PER_ELEMENT = ModulatedRMSNorm.FLOPS_PER_ELEMENT
@@ -147,7 +147,7 @@ class UnlearnedLayerNorm(LayerNorm):
         return functional.layer_norm(x_xD.float(), (self.width,), eps=self.eps).to(x_xD.dtype)
 
 
-class ModulatedLayerNorm(Modulates, UnlearnedLayerNorm):
+class ModulatedLayerNorm(ModulatedNorm, UnlearnedLayerNorm):
     """norm(x) * scale + shift, of each picture's own."""
 
     FLOPS_PER_ELEMENT = UnlearnedLayerNorm.FLOPS_PER_ELEMENT + 2
@@ -160,7 +160,7 @@ class ModulatedLayerNorm(Modulates, UnlearnedLayerNorm):
         return self.modulate(x_NW, scale_PW, lengths, shift_PW)
 
 
-class AddModulatedLayerNorm(Modulates, AddNorm, UnlearnedLayerNorm):
+class AddModulatedLayerNorm(ModulatedNorm, AddNorm, UnlearnedLayerNorm):
     """norm(x + y) * factor, of each picture's own."""
 
     FLOPS_PER_ELEMENT = UnlearnedLayerNorm.FLOPS_PER_ELEMENT + 1
@@ -180,7 +180,7 @@ class AddModulatedLayerNorm(Modulates, AddNorm, UnlearnedLayerNorm):
         return sum_NW, self.modulate(sum_NW, factor_PW, lengths)
 
 
-class AddGatedLayerNorm(AddsGated, AddModulatedLayerNorm):
+class AddGatedLayerNorm(GatedAddNorm, AddModulatedLayerNorm):
     """norm(x + gate * y) * scale + shift, of each picture's own: how a block goes on from the part before it."""
 
     FLOPS_PER_ELEMENT = ModulatedLayerNorm.FLOPS_PER_ELEMENT

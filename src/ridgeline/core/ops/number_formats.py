@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # bookkeeping and plans of memory do without torch, which tak
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class NumberFormat:
     """A way to store numbers that ops compute in. `name` is the key of FLOPs in a Cost and of peaks on a Device; `long`
     is the name in torch and in configs, and `short` a second name there (`half`), "" for none."""
 
@@ -95,9 +95,9 @@ class KVFormat:
 
 F = TypeVar("F", WeightFormat, KVFormat)
 
-FP32 = Format("fp32", 32, "float32", "float")
-FP16 = Format("fp16", 16, "float16", "half")
-BF16 = Format("bf16", 16, "bfloat16")
+FP32 = NumberFormat("fp32", 32, "float32", "float")
+FP16 = NumberFormat("fp16", 16, "float16", "half")
+BF16 = NumberFormat("bf16", 16, "bfloat16")
 FORMATS = (FP32, FP16, BF16)
 _FP64 = ("float64", "double")
 
@@ -122,7 +122,7 @@ KV_FORMATS = (KVFormat("fp8", 8, code="fp8"), KVFormat("int8", 8, 16, code="int8
 
 
 @cache  # a price asks this for every op
-def format_of(dtype: "torch.dtype") -> Format:
+def format_of(dtype: "torch.dtype") -> NumberFormat:
     """The format of a torch dtype. Raises ValueError for one that no op computes in."""
     for known in FORMATS:
         if known.long == str(dtype).removeprefix("torch."):
@@ -130,7 +130,7 @@ def format_of(dtype: "torch.dtype") -> Format:
     raise ValueError(f"no op computes in {dtype}; use one of {', '.join(f.name for f in FORMATS)}")
 
 
-def format_named(name: str) -> Format:
+def format_named(name: str) -> NumberFormat:
     """Return the format with this name (`bf16`, `bfloat16`, `torch.bfloat16`, `half`). Raises ValueError that lists
     the names."""
     for known in FORMATS:
@@ -139,7 +139,7 @@ def format_named(name: str) -> Format:
     raise ValueError(f"unknown number format {name!r}; use one of {', '.join(f.name for f in FORMATS)}")
 
 
-def stated_format(name: str) -> Format:
+def stated_format(name: str) -> NumberFormat:
     """Return the format in which a model with this dtype in its config runs: that of `format_named`, and fp32 for fp64,
     in which no op computes. Raises ValueError."""
     return FP32 if name.removeprefix("torch.") in _FP64 else format_named(name)

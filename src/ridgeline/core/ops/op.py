@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import msgspec
 
 from ridgeline.core.ops.cost import NO_COST, Cost
-from ridgeline.core.ops.cost_features import Feature, Touched
+from ridgeline.core.ops.cost_features import ExpectedExperts, Feature
 from ridgeline.core.ops.kv_layout import Kept
-from ridgeline.core.ops.matrix import AdapterRows, LowRank, Matrix
+from ridgeline.core.ops.matrix import AdapterRows, LoraWeights, Matrix
 from ridgeline.core.ops.number_formats import WeightFormat
-from ridgeline.core.ops.stored_module import Stored
-from ridgeline.core.ops.weight_slot import Place
-from ridgeline.core.ops.work import TOKENS, Reach, Space, Work
+from ridgeline.core.ops.stored_module import StoredModule
+from ridgeline.core.ops.weight_slot import WeightSlot
+from ridgeline.core.ops.work import TOKENS, AttentionPattern, Space, Work
 
 
 class Launch(msgspec.Struct, frozen=True, gc=False):
@@ -62,7 +62,7 @@ class OpBackend:
         return True
 
 
-class Op(Stored, ABC):
+class Op(StoredModule, ABC):
     """A step of computation that states its own price.
 
     A model calls ops and nothing else computes, so the ops that a forward runs and the ops that a price sums are the
@@ -140,9 +140,9 @@ class Op(Stored, ABC):
 
     # -- how it is stored ---------------------------------------------------------------------------------------------
 
-    def places(self) -> Mapping[str, Place]:
-        """Return the places whose number format a recipe chooses, by the names that `store` takes. `Place.name` is the
-        path within the op that a checkpoint has for it."""
+    def places(self) -> Mapping[str, WeightSlot]:
+        """Return the places whose number format a recipe chooses, by the names that `store` takes. `WeightSlot.name` is
+        the path within the op that a checkpoint has for it."""
         return {}
 
     def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
@@ -158,14 +158,14 @@ class Op(Stored, ABC):
         """Return the matrices that an adapter may add to, by their paths within the op."""
         return {}
 
-    def adapt(self, number: int, name: str, added: LowRank, rows: AdapterRows) -> None:
+    def adapt(self, number: int, name: str, added: LoraWeights, rows: AdapterRows) -> None:
         """Put the addition of the adapter `number` next to the matrix of this name."""
         raise AssertionError(f"no adapter adds to {self.kind}")
 
     # -- which experts it runs ----------------------------------------------------------------------------------------
 
     @property
-    def experts(self) -> Touched | None:
+    def experts(self) -> ExpectedExperts | None:
         """The experts of which its rows pass some, by which it is said how many distinct ones they hit; None if it has
         none."""
         return None
@@ -177,7 +177,7 @@ class Op(Stored, ABC):
     # -- what it sees and keeps of a sequence -------------------------------------------------------------------------
 
     @property
-    def reach(self) -> Reach | None:
+    def reach(self) -> AttentionPattern | None:
         """The positions that its queries see; None for an op whose rows know nothing of each other."""
         return None
 

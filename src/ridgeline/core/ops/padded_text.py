@@ -8,17 +8,27 @@ from torch import Tensor
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.torch_attention import attend_segment
-from ridgeline.core.ops.work import CAUSAL, FULL, LOGITS, TOKENS, AttentionSum, AttentionWork, Reach, Segment, Work
+from ridgeline.core.ops.work import (
+    CAUSAL,
+    FULL,
+    LOGITS,
+    TOKENS,
+    AttentionPattern,
+    AttentionSum,
+    AttentionWork,
+    StepSegment,
+    Work,
+)
 
 
-class Padded(Uncached):
+class PaddedText(Uncached):
     """A KVContext of one text that is padded and keeps nothing: its tokens see what the op lets them see, padding sees
     all of the text and no padding, itself neither. So do references that mask padding, and have its states read."""
 
     def __init__(self, text: int, rows: int) -> None:
         """text: rows that are no padding; they are the first of all `rows`."""
         assert 0 < text <= rows
-        super().__init__([Segment(rows, rows)])
+        super().__init__([StepSegment(rows, rows)])
         self.text = text
 
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
@@ -34,12 +44,12 @@ class Padded(Uncached):
         return torch.cat([own_THW, padding_THW])
 
 
-def padded_work(reaches: Iterable[Reach], text: int, rows: int) -> Work:
+def padded_work(reaches: Iterable[AttentionPattern], text: int, rows: int) -> Work:
     """A step over one text of so many tokens, padded to `rows`, all of whose states are wanted, in a model whose layers
     have these reaches: what Padded runs, and Uncached where there is no padding."""
     if text == rows:
-        return Work.of([Segment(rows, rows)], reaches, rows)
+        return Work.of([StepSegment(rows, rows)], reaches, rows)
     assert set(reaches) == {CAUSAL}, "padding of a text that looks both ways is another thing"
     padding = rows - text
-    parts = (Segment(text, text).attention(CAUSAL), AttentionSum(1, padding, padding * text, text, padding))
+    parts = (StepSegment(text, text).attention(CAUSAL), AttentionSum(1, padding, padding * text, text, padding))
     return Work({TOKENS: rows, LOGITS: rows}, 1, {CAUSAL: AttentionWork.of(parts)})

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.core.ops.attention import Attention
-from ridgeline.core.ops.forward_batch import Batch, Tables
+from ridgeline.core.ops.forward_batch import ForwardBatch, GroupPageTables
 from ridgeline.core.ops.kv_context import KVContext
 from ridgeline.core.ops.kv_layout import NULL_PAGE, KVGroup, KVSpec
 from ridgeline.core.ops.latent_attention import LatentAttention
@@ -56,7 +56,7 @@ class PagedSegment:
 class PagedGroup:
     """A step as the layers of one KV group see it: made once, used by each of them."""
 
-    def __init__(self, spec: KVSpec, page_size: int, batch: Batch, tables: Tables) -> None:
+    def __init__(self, spec: KVSpec, page_size: int, batch: ForwardBatch, tables: GroupPageTables) -> None:
         self.slots_N, self.device = tables.slots_N, tables.slots_N.device
         self.spec, self.page_size, self.tables = spec, page_size, tables
         self.lengths = batch.lengths if spec.grows else batch.encoded
@@ -97,7 +97,7 @@ class PagedGroup:
         )
 
 
-class Pages:
+class KVPages:
     """The pages of a model's layers, made once for a KV store. PyTorch attends over them, unless a backend's own class
     does."""
 
@@ -110,11 +110,11 @@ class Pages:
         """layers, states: what the layers of the model keep, by their places."""
         self.layers, self.groups, self.states = layers, groups, states
 
-    def context(self, batch: Batch) -> KVContext:
+    def context(self, batch: ForwardBatch) -> KVContext:
         """Return the KVContext of a step, which it may have made for the same batch before."""
         return self.paged(batch)
 
-    def paged(self, batch: Batch) -> "PagedKV":
+    def paged(self, batch: ForwardBatch) -> "PagedKV":
         """Return the KVContext of a step in which PyTorch attends."""
         return PagedKV(self.layers, self.groups, batch, self.states)
 
@@ -122,7 +122,7 @@ class Pages:
 class PartialKV:
     """The base of a KVContext over pages by the kernels of a backend: PyTorch's `PagedKV` does what they do not."""
 
-    def __init__(self, pages: Pages, batch: Batch | None) -> None:
+    def __init__(self, pages: KVPages, batch: ForwardBatch | None) -> None:
         """batch: the step's; None for a step that is replayed, in which PyTorch does nothing."""
         self._pages, self._own_batch = pages, batch
         self._others: PagedKV | None = None
@@ -140,7 +140,7 @@ class PartialKV:
             self._others = self._pages.paged(self._batch())
         return self._others
 
-    def _batch(self) -> Batch:
+    def _batch(self) -> ForwardBatch:
         assert self._own_batch is not None, "a step in which torch attends is not replayed"
         return self._own_batch
 
@@ -152,7 +152,7 @@ class PagedKV:
         self,
         layers: Mapping[int, LayerPages],
         groups: Sequence[KVGroup],
-        batch: Batch,
+        batch: ForwardBatch,
         states: Mapping[int, StatePages] = MappingProxyType({}),
     ) -> None:
         """layers, states: what the layers of the model keep, by their places."""

@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ridgeline.core.ops.forward_batch import Batch, Tables
+from ridgeline.core.ops.forward_batch import ForwardBatch, GroupPageTables
 from ridgeline.core.ops.kv_layout import KVLayout, StateSpec
 from ridgeline.core.ops.recurrence import Recurrence
 
@@ -39,7 +39,7 @@ class StateGroup:
     Sequences with one row are moved on at once, the others one after the other.
     """
 
-    def __init__(self, batch: Batch, tables: Tables) -> None:
+    def __init__(self, batch: ForwardBatch, tables: GroupPageTables) -> None:
         spans = list(enumerate(pairwise(batch.tokens.starts)))
         ones = [(sequence, start) for sequence, (start, stop) in spans if stop - start == 1]
         self.ones = torch.tensor(ones, dtype=torch.int64, device=tables.slots_N.device).view(-1, 2) if ones else None

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class PixelGrid:
     """So many images of one size, one after the other in the rows."""
 
     images: int
@@ -29,9 +29,9 @@ class Grid:
         """Pixels of all images."""
         return self.images * self.each
 
-    def finer(self, times: int) -> "Grid":
+    def finer(self, times: int) -> "PixelGrid":
         """The same images with so many times the lines and columns."""
-        return Grid(self.images, self.height * times, self.width * times)
+        return PixelGrid(self.images, self.height * times, self.width * times)
 
     def to_images(self, x_PC: Tensor) -> Tensor:
         """x_PC [rows, channels] -> the same numbers as [images, channels, height, width]."""

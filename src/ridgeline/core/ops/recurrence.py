@@ -21,7 +21,7 @@ from ridgeline.core.ops.number_formats import format_of
 from ridgeline.core.ops.op import Launch, Op
 from ridgeline.core.ops.shard import WHOLE, Shard
 from ridgeline.core.ops.stored_module import weight
-from ridgeline.core.ops.work import RECURRENT, TOKENS, AttentionSum, Reach, Space, Work
+from ridgeline.core.ops.work import RECURRENT, TOKENS, AttentionPattern, AttentionSum, Space, Work
 
 
 class RecurrenceContext(Protocol):
@@ -48,7 +48,7 @@ class Recurrence(Op):
         self.layer, self.spec, self.width, self.dtype = layer, spec, width, dtype
 
     @property
-    def reach(self) -> Reach:
+    def reach(self) -> AttentionPattern:
         """As Op.reach."""
         return self.spec.reach
 

@@ -5,7 +5,7 @@ from torch import Tensor
 from ridgeline.core.ops.elementwise import Elementwise
 
 
-class Add(Elementwise):
+class ResidualAdd(Elementwise):
     """x + y, in the place of x."""
 
     kernel_name = "elementwise.add"

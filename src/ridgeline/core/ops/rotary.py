@@ -22,7 +22,7 @@ class LinearScaling:
 
 
 @dataclass(frozen=True, slots=True)
-class Llama3:
+class Llama3Scaling:
     """Low frequencies divided by `factor`, high ones kept, a ramp between (Llama 3.1's reference code)."""
 
     factor: float
@@ -54,7 +54,7 @@ class LongRope:
     magnitude: float
 
 
-Scaling = LinearScaling | Llama3 | Yarn | LongRope
+Scaling = LinearScaling | Llama3Scaling | Yarn | LongRope
 Angles = tuple[Tensor, ...]
 """cos and sin of each row's position, each fp32 [rows, 1, dim / 2]; and where queries are scaled by their position, by
 how much, fp32 [rows, 1, 1] (`core/ops/query_scale.py`)."""
@@ -81,7 +81,7 @@ class Rope:
                 return inverse
             case LinearScaling(factor):
                 return inverse / factor
-            case Llama3() as scaling:
+            case Llama3Scaling() as scaling:
                 return _llama3(inverse, scaling)
             case Yarn() as scaling:
                 return _yarn(inverse, scaling, self)
@@ -100,7 +100,7 @@ class Rope:
         return 0.1 * math.log(self.scaling.factor) + 1.0 if self.scaling.factor > 1 else 1.0
 
 
-def _llama3(inverse: Tensor, s: Llama3) -> Tensor:
+def _llama3(inverse: Tensor, s: Llama3Scaling) -> Tensor:
     wavelength = 2 * math.pi / inverse
     ramp = (s.original_context / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)
     keep = ramp.clamp(0, 1)

@@ -16,7 +16,7 @@ from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.linear import Linear, product_kernel
 from ridgeline.core.ops.matrix import AdaptedMatrix, MatrixSpec, PlainMatrix
 from ridgeline.core.ops.op import OpBackend
-from ridgeline.core.ops.stored_module import Share, weight
+from ridgeline.core.ops.stored_module import StorageShare, weight
 
 _NEVER_ZERO = 1e-20  # what DeepSeek-V3 adds to the sum that weights are divided by
 
@@ -75,12 +75,12 @@ class RoutingRule:
 class RouterBackend(OpBackend):
     """The part of a backend that routers call, in PyTorch."""
 
-    def route(self, op: "Router", x_TI: Tensor) -> tuple[Tensor, Tensor]:
+    def route(self, op: "ExpertRouter", x_TI: Tensor) -> tuple[Tensor, Tensor]:
         """Return weights fp32 and ids int64 of the experts that each row picks: [T, K] each."""
         return op.rule.route(op.logits(x_TI), op.e_score_correction_bias)
 
 
-class Router(Linear):
+class ExpertRouter(Linear):
     """The logits of a layer's experts, and who is picked. Its matrix stays in the model's dtype, as quantisers leave
     it.
 
@@ -123,10 +123,12 @@ class Router(Linear):
             self.matrix = PlainMatrix(replace(self.matrix.spec, dtype=torch.float32))
         self.matrix.unnamed = True
 
-    def shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[StorageShare, ...]:
         """As Stored.shares."""
         own = self.e_score_correction_bias
-        return super().shares() if own is None else (*super().shares(), Share(None, own.numel(), float(own.nbytes)))
+        return (
+            super().shares() if own is None else (*super().shares(), StorageShare(None, own.numel(), float(own.nbytes)))
+        )
 
     def cost_of(self, rows: int) -> Cost:
         """As Linear.cost_of, with the correction read; what leaves is a weight and an id a pick."""

@@ -9,7 +9,7 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 
-from ridgeline.core.ops.bound import Bound
+from ridgeline.core.ops.bound import BackendModule
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.core.ops.op import Op
@@ -103,7 +103,7 @@ class RowPickerBackend:
         return x_TD[rows_R]
 
 
-class RowPicker(Bound):
+class RowPicker(BackendModule):
     """The choice of the rows of a step that are wanted. It has no price: whatever reads the rows counts them."""
 
     backend: RowPickerBackend = RowPickerBackend()

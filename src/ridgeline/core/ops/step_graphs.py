@@ -38,7 +38,7 @@ class StepItem(RowItem, Protocol):
     def adapter(self) -> int: ...
 
 
-class Step(Protocol):
+class PlannedStep(Protocol):
     """The plan of a step. tokens: positions that run. logit_rows: rows that tokens are sampled from. forget: requests
     whose page tables are needed no more."""
 
@@ -91,16 +91,16 @@ class StepGraphs:
 
     by_call = False
 
-    def bucket(self, step: Step) -> Hashable | None:
+    def bucket(self, step: PlannedStep) -> Hashable | None:
         """Return what the steps of one graph have in common with this one; None for a step that is not replayed."""
         return None
 
-    def logits(self, step: Step, bucket: Hashable, tables: PageTables) -> Tensor | None:
+    def logits(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> Tensor | None:
         """Run a step of a bucket, replayed if it can be -> logits fp32 [logit rows, vocabulary], until the next step.
         Return None, and run nothing, if a step of this bucket is not worth a graph yet."""
         raise AssertionError("a step without a bucket is not replayed")
 
-    def graph(self, step: Step, bucket: Hashable, tables: PageTables) -> StepGraph | None:
+    def graph(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> StepGraph | None:
         """Return the graph of a bucket, ready to replay this step; None if a call in the step cannot be replayed."""
         raise AssertionError("a step without a bucket is not replayed")
 

@@ -7,12 +7,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ridgeline.core.ops.bound import Bound
+from ridgeline.core.ops.bound import BackendModule
 from ridgeline.core.ops.number_formats import WeightFormat
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class StorageShare:
     """What of a module is stored in one format (None for the model's dtype): numbers, and bytes with their scales."""
 
     stored: WeightFormat | None
@@ -20,7 +20,7 @@ class Share:
     nbytes: float
 
 
-class Stored(Bound):
+class StoredModule(BackendModule):
     """A module with parameters of its own.
 
     A checkpoint's name of a tensor is the path of the module and the tensor's own name, without the modules on the way
@@ -56,10 +56,10 @@ class Stored(Bound):
         Raises ValueError for a tensor that cannot be kept so."""
         return {name: full}
 
-    def shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[StorageShare, ...]:
         """All that it holds, part by part."""
         own = list(self.parameters(recurse=False))
-        return (Share(None, sum(p.numel() for p in own), float(sum(p.nbytes for p in own))),)
+        return (StorageShare(None, sum(p.numel() for p in own), float(sum(p.nbytes for p in own))),)
 
     def parameter_count(self) -> int:
         """How many numbers it holds; scales are none."""
@@ -73,7 +73,7 @@ class Stored(Bound):
     def repacked_bytes(self) -> float:
         """Bytes that it takes in memory beyond those that are billed, where it keeps a checkpoint's numbers in another
         form; below 0 where it takes fewer."""
-        return sum(child.repacked_bytes for child in self.children() if isinstance(child, Stored))
+        return sum(child.repacked_bytes for child in self.children() if isinstance(child, StoredModule))
 
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
         """Take the one of several forms in which a checkpoint has this module's tensors, before it is filled.
@@ -108,7 +108,7 @@ class Stored(Bound):
         """Return the parameters that this machine's kernels read in another order than that of rows."""
         return ()
 
-    def another(self) -> "Stored":
+    def another(self) -> "StoredModule":
         """Return an unfilled module of the same sizes and format, if a checkpoint may have one of its own for it."""
         raise AssertionError(f"{self} is not stored twice")
 

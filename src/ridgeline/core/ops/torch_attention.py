@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.core.ops.attention import Attention
-from ridgeline.core.ops.work import Reach
+from ridgeline.core.ops.work import AttentionPattern
 
 
 def attend_segment(
-    op: Attention, q_QHD: Tensor, k_KLD: Tensor, v_KLW: Tensor, first: int = 0, *, reach: Reach | None = None
+    op: Attention, q_QHD: Tensor, k_KLD: Tensor, v_KLW: Tensor, first: int = 0, *, reach: AttentionPattern | None = None
 ) -> Tensor:
     """One sequence: its queries over L of its keys. Queries are its last Q positions, or in cross-attention and for
     full reach any; `first`: the position of the first key. reach: where it is not the op's.
@@ -88,19 +88,19 @@ def attention_weights(op: Attention, scores_HxL: Tensor, distance_xL: Tensor, vi
     return torch.cat([scores_HxL, sink_Hx1], dim=-1).softmax(dim=-1)[..., :-1]
 
 
-def _binds(reach: Reach, keys: int) -> bool:
+def _binds(reach: AttentionPattern, keys: int) -> bool:
     """Whether a window or chunk hides anything of a sequence of so many positions."""
     return reach.size != 0 and keys > reach.size
 
 
-def reach_mask(reach: Reach, queries: int, end: int, first: int, device: torch.device) -> Tensor:
+def reach_mask(reach: AttentionPattern, queries: int, end: int, first: int, device: torch.device) -> Tensor:
     """True where the last `queries` of `end` positions may look, over keys from position `first`: bool [Q, L]."""
     key_L = torch.arange(first, end, device=device)
     query_Q1 = torch.arange(end - queries, end, device=device)[:, None]
     return visible(reach, query_Q1, key_L)
 
 
-def visible(reach: Reach, query: Tensor, key: Tensor) -> Tensor:
+def visible(reach: AttentionPattern, query: Tensor, key: Tensor) -> Tensor:
     """Whether the query at a position sees the key at another, of its own sequence; shapes broadcast."""
     match reach.kind:
         case "window":

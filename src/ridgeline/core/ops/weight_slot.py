@@ -8,7 +8,7 @@ PlaceKind = Literal["matrix", "expert", "router", "embedding", "head"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WeightSlot:
     """The place of a matrix or of the token table in a model, by which its number format is chosen.
 
     name: what the checkpoint calls the module whose `weight` it is; of experts, the first one's. inputs and outputs: of

@@ -31,7 +31,7 @@ that a speculative step verifies."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class AttentionPattern:
     """Which keys a query sees.
 
     causal: itself and all before it. window: of these the last `size`. chunked: of these the ones in its own chunk of
@@ -58,21 +58,21 @@ class Reach:
         return f"{self.kind} {self.size}" if self.size else self.kind
 
 
-CAUSAL = Reach("causal")
-FULL = Reach("full")
-ENCODER_FULL = Reach("full", space=ENCODER)
-CROSS = Reach("cross")
-RECURRENT = Reach("recurrent", 64)
+CAUSAL = AttentionPattern("causal")
+FULL = AttentionPattern("full")
+ENCODER_FULL = AttentionPattern("full", space=ENCODER)
+CROSS = AttentionPattern("cross")
+RECURRENT = AttentionPattern("recurrent", 64)
 """Of all recurrent layers, in chunks as long as kernels at hand have them (flash-linear-attention, Mamba's halved)."""
 
 
-def windowed(size: int | None) -> Reach:
+def windowed(size: int | None) -> AttentionPattern:
     """The reach of a sliding window; None for no window."""
-    return CAUSAL if size is None else Reach("window", size)
+    return CAUSAL if size is None else AttentionPattern("window", size)
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class StepSegment:
     """The part of one sequence that a step runs: its last `q_len` positions of `kv_len`.
 
     encoded: positions of the encoder that the sequence looks at. encodes: whether this step runs them. inputs: as how
@@ -88,7 +88,7 @@ class Segment:
     def __post_init__(self) -> None:
         assert 0 < self.q_len <= self.kv_len, f"{self} runs positions that the sequence does not have"
 
-    def attention(self, reach: Reach) -> "AttentionSum":
+    def attention(self, reach: AttentionPattern) -> "AttentionSum":
         """What attention of this reach has to do for it in one layer."""
         if reach.space == ENCODER:
             rows = self.encoded if self.encodes else 0
@@ -99,7 +99,7 @@ class Segment:
         written = 1 if reach.kind == "recurrent" else self.q_len
         return AttentionSum(1, self.q_len, self.pairs(reach), self.keys(reach), written)
 
-    def pairs(self, reach: Reach = CAUSAL) -> int:
+    def pairs(self, reach: AttentionPattern = CAUSAL) -> int:
         """Query-key pairs among its own positions that the reach leaves, per head."""
         start, end, size = self.kv_len - self.q_len, self.kv_len, reach.size
         match reach.kind:
@@ -120,7 +120,7 @@ class Segment:
             case _:
                 return _triangle(end) - _triangle(start)
 
-    def keys(self, reach: Reach = CAUSAL) -> int:
+    def keys(self, reach: AttentionPattern = CAUSAL) -> int:
         """Positions of its own that some query of the segment sees, itself included; a state, which is all zeros before
         the first position, stands for all before."""
         start = self.kv_len - self.q_len
@@ -231,7 +231,7 @@ class Work:
 
     rows: Mapping[Space, int]
     sequences: int
-    attention: Mapping[Reach, AttentionWork] = field(default_factory=dict)
+    attention: Mapping[AttentionPattern, AttentionWork] = field(default_factory=dict)
 
     @property
     def tokens(self) -> int:
@@ -266,7 +266,10 @@ class Work:
 
     @classmethod
     def of(
-        cls, segments: Iterable[Segment], reaches: Iterable[Reach] = (CAUSAL,), logit_rows: int | None = None
+        cls,
+        segments: Iterable[StepSegment],
+        reaches: Iterable[AttentionPattern] = (CAUSAL,),
+        logit_rows: int | None = None,
     ) -> "Work":
         """The work of `segments` in a model whose layers have these `reaches`; by default one logit row a segment."""
         segments = list(segments)
@@ -280,14 +283,14 @@ class Work:
         """Sequences that run whole, whose positions all see each other, such as a denoiser's: by space, the rows of
         each."""
         attention = {
-            Reach("full", space=space): AttentionWork.of(AttentionSum(1, n, n * n, n, n) for n in each)
+            AttentionPattern("full", space=space): AttentionWork.of(AttentionSum(1, n, n * n, n, n) for n in each)
             for space, each in lengths.items()
         }
         return cls({space: sum(each) for space, each in lengths.items()}, max(map(len, lengths.values())), attention)
 
     @classmethod
     def decode(
-        cls, contexts: Sequence[int], reaches: Iterable[Reach] = (CAUSAL,), encoded: Sequence[int] = ()
+        cls, contexts: Sequence[int], reaches: Iterable[AttentionPattern] = (CAUSAL,), encoded: Sequence[int] = ()
     ) -> "Work":
         """One new position in each of several sequences; `contexts`: the positions each has, the new one included.
         encoded: the encoder's positions that each looks at.
@@ -324,7 +327,7 @@ class Work:
         )
 
 
-def _decode_keys(contexts: Sequence[int], reach: Reach) -> int:
+def _decode_keys(contexts: Sequence[int], reach: AttentionPattern) -> int:
     """Keys that the last position of each of these contexts sees."""
     if reach.kind == "window":
         return sum(map(min, contexts, repeat(reach.size)))

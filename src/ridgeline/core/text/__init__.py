@@ -16,7 +16,7 @@ from ridgeline.core.text.detokenizer import Detokenizer, TokenOffsets
 from ridgeline.core.text.output_stream import Delta, OutputStream
 from ridgeline.core.text.reasoning import Reasoning, SplitText, tags_of
 from ridgeline.core.text.stop_strings import StopMatcher, StopResult
-from ridgeline.core.text.tokenizer import Density, Part, Piece, Tokenizer, density, pieces
+from ridgeline.core.text.tokenizer import Density, Part, Tokenizer, TokenPiece, density, pieces
 from ridgeline.core.text.tokenizer_loader import load_tokenizer
 
 __all__ = [
@@ -27,13 +27,13 @@ __all__ = [
     "Detokenizer",
     "OutputStream",
     "Part",
-    "Piece",
     "Reasoning",
     "RenderedPrompt",
     "SplitText",
     "StopMatcher",
     "StopResult",
     "TokenOffsets",
+    "TokenPiece",
     "Tokenizer",
     "density",
     "load_templates",

@@ -13,7 +13,7 @@ import tokenizers
 from tokenizers import Regex, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE
 
-from ridgeline.core.text.tokenizer_config import Declared
+from ridgeline.core.text.tokenizer_config import TokenizerConfig
 from ridgeline.util.untrusted import refuse_pointer
 
 # Unlike GPT-2: contractions in any case, one digit a piece, line ends kept with the punctuation before them.
@@ -37,10 +37,10 @@ _ROBERTA = {
     "mask_token": "<mask>",
 }
 
-Scheme = Callable[[tokenizers.Tokenizer, Declared], None]
+Scheme = Callable[[tokenizers.Tokenizer, TokenizerConfig], None]
 
 
-def read_bpe(vocab: Path, merges: Path, declared: Declared) -> tuple[tokenizers.Tokenizer, Declared]:
+def read_bpe(vocab: Path, merges: Path, declared: TokenizerConfig) -> tuple[tokenizers.Tokenizer, TokenizerConfig]:
     """A pipeline of the folder's class, and the declaration completed by that class's default special tokens. Raises
     ValueError."""
     for path in (vocab, merges):
@@ -63,7 +63,7 @@ def read_bpe(vocab: Path, merges: Path, declared: Declared) -> tuple[tokenizers.
     return pipeline, declared
 
 
-def _scheme(declared: Declared, source: Path) -> Scheme:
+def _scheme(declared: TokenizerConfig, source: Path) -> Scheme:
     """By tokenizer_class, else by config.json's model_type, else GPT-2."""
     name = (declared.tokenizer_class or declared.model_type).lower()
     for start, scheme in _SCHEMES.items():
@@ -75,11 +75,11 @@ def _scheme(declared: Declared, source: Path) -> Scheme:
     raise ValueError(f"{source}: no rule to cut text for {name!r} (known: {known}); add its tokenizer.json")
 
 
-def _gpt2(pipeline: tokenizers.Tokenizer, declared: Declared) -> None:
+def _gpt2(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
     pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
 
-def _qwen2(pipeline: tokenizers.Tokenizer, declared: Declared) -> None:
+def _qwen2(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
     pipeline.normalizer = normalizers.NFC()
     pipeline.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -89,7 +89,7 @@ def _qwen2(pipeline: tokenizers.Tokenizer, declared: Declared) -> None:
     )
 
 
-def _clip(pipeline: tokenizers.Tokenizer, declared: Declared) -> None:
+def _clip(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
     pipeline.normalizer = normalizers.Sequence(
         [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
     )
@@ -107,7 +107,7 @@ def _clip(pipeline: tokenizers.Tokenizer, declared: Declared) -> None:
         )
 
 
-def _roberta(pipeline: tokenizers.Tokenizer, declared: Declared) -> None:
+def _roberta(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
     spaced = declared.settings.get("add_prefix_space") is True
     pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=spaced)
     around = []
@@ -127,7 +127,7 @@ _SCHEMES: Mapping[str, Scheme] = {
 }  # fmt: skip
 
 
-def _with_defaults(pipeline: tokenizers.Tokenizer, declared: Declared, scheme: Scheme) -> Declared:
+def _with_defaults(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig, scheme: Scheme) -> TokenizerConfig:
     """Folders may say nothing: the end of text of GPT-2 and Qwen2 is `<|endoftext|>`, RoBERTa has names for all."""
     if scheme is _roberta:
         return replace(declared, names={**_ROBERTA, **declared.names})

@@ -23,7 +23,7 @@ from ridgeline.core.text.preamble import (
     reasoning_of,
     with_marks,
 )
-from ridgeline.core.text.provenance import Written, concat
+from ridgeline.core.text.provenance import TrustedStr, concat
 from ridgeline.core.text.sandbox import MAX_SOURCE, ChatEnvironment, RefusedByTemplate, failed_at
 from ridgeline.core.text.template_budget import Exhausted
 from ridgeline.core.text.template_probe import TemplateProbe
@@ -62,7 +62,7 @@ class ChatTemplate:
             raise ValueError(f"{where}: longer than {MAX_SOURCE} characters; give a smaller template")
         self.source = source
         self._tokenizer = tokenizer
-        self._named = {name: Written.by_template(literal) for name, literal in tokenizer.names.items()}
+        self._named = {name: TrustedStr.by_template(literal) for name, literal in tokenizer.names.items()}
         self._environment = environment = ChatEnvironment()
         try:
             self._compiled, names = environment.compile_chat(source)
@@ -112,7 +112,7 @@ class ChatTemplate:
             self._tokenizer.check_length(text, most_tokens)
         return RenderedPrompt(text, self._tokenizer.encode_parts(self._parts(written), add_special=add_special))
 
-    def _render_best(self, messages: Sequence[Mapping[str, Any]], context: Mapping[str, Any]) -> Written:
+    def _render_best(self, messages: Sequence[Mapping[str, Any]], context: Mapping[str, Any]) -> TrustedStr:
         """Render a conversation in the first form in which the template keeps the text next to calls.
 
         A form in which it keeps the reasoning next to calls too wins over the others. If the template keeps the text in
@@ -154,7 +154,7 @@ class ChatTemplate:
             )
         return prompt
 
-    def _whole(self, turns: Sequence[TemplateMessage], context: Mapping[str, Any]) -> Written:
+    def _whole(self, turns: Sequence[TemplateMessage], context: Mapping[str, Any]) -> TrustedStr:
         """Return what the template writes. Raises ValueError that names a message that it leaves out."""
         written = self._rendered_turns(turns, context)
         missing = left_out(turns, _text(written))
@@ -174,7 +174,7 @@ class ChatTemplate:
             f"{missing.where}: the model's chat template leaves out this {role} message; put its text into another one"
         )
 
-    def _rendered_turns(self, turns: Sequence[TemplateMessage], context: Mapping[str, Any]) -> Written:
+    def _rendered_turns(self, turns: Sequence[TemplateMessage], context: Mapping[str, Any]) -> TrustedStr:
         told = [_message(turn.message) for turn in turns]
         return self._rendered({**context, "messages": told}, [turn.index for turn in turns])
 
@@ -197,7 +197,7 @@ class ChatTemplate:
         context = {"messages": told, "tools": tools, "documents": None, "add_generation_prompt": opens}
         return _text(self._rendered(context, range(len(told))))
 
-    def _rendered(self, context: Mapping[str, Any], indices: Sequence[int]) -> Written:
+    def _rendered(self, context: Mapping[str, Any], indices: Sequence[int]) -> TrustedStr:
         """Return what the template writes. indices: its messages' places in the conversation. Raises as `encode`."""
         try:
             with self._environment.budgeted():
@@ -206,7 +206,7 @@ class ChatTemplate:
             raise ValueError(self._failure(error, context["messages"], indices)) from error
         except Exception as error:  # a template is foreign code: what it cannot do is its model's fault
             raise ModelRefused(self._failure(error, context["messages"], indices)) from error
-        return rendered if isinstance(rendered, Written) else concat([rendered])
+        return rendered if isinstance(rendered, TrustedStr) else concat([rendered])
 
     def _failure(self, error: Exception, messages: Sequence[object], indices: Sequence[int]) -> str:
         """Return one line that says where in the template and on which message it failed, and why."""
@@ -215,7 +215,7 @@ class ChatTemplate:
         message = f" on messages[{indices[place.message]}]" if place.message is not None else ""
         return f"chat template:{line}{message}{':' if line or message else ''} {_one_line(error)}"
 
-    def _parts(self, written: Written) -> list[Part]:
+    def _parts(self, written: TrustedStr) -> list[Part]:
         """Cut at the control literals that the template wrote in full."""
         parts: list[Part] = []
         for text, by_template in written.runs():
@@ -266,7 +266,7 @@ def read_template(path: Path, tokenizer: Tokenizer) -> ChatTemplates:
     return ChatTemplates({"default": ChatTemplate(source, tokenizer, where=str(path))})
 
 
-def _text(written: Written) -> str:
+def _text(written: TrustedStr) -> str:
     """Return a plain string of the same characters."""
     return "".join([text for text, _ in written.runs()])
 
@@ -280,7 +280,7 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = _plain({k: v for k, v in message.items() if v is not None or k == "content"})
     role = plain.get("role")
     if role in ROLES:
-        plain["role"] = Written.by_template(role)
+        plain["role"] = TrustedStr.by_template(role)
     reasoning = reasoning_of(plain)
     return plain if reasoning is None else {**dict.fromkeys(REASONING, reasoning), **plain, REASONING[0]: reasoning}
 

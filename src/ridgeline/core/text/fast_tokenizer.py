@@ -14,7 +14,7 @@ from tokenizers.models import BPE
 
 from ridgeline.core.text.spelling import kind_of, mend, spelling_of
 from ridgeline.core.text.tokenizer import Part, Tokenizer, valid
-from ridgeline.core.text.tokenizer_config import Added, Declared
+from ridgeline.core.text.tokenizer_config import DeclaredToken, TokenizerConfig
 from ridgeline.core.text.tokenizers_library import boundary, encode, growth, stages
 from ridgeline.core.text.vocabulary import Vocabulary, build_vocabulary
 
@@ -22,7 +22,7 @@ _IN_NO_VOCABULARY = "\U0010fffd"  # the last character for private use
 
 
 @dataclass(frozen=True)
-class Sealed:
+class ProtectedTokenizer:
     """A sealed copy of a tokenizer, whose control tokens no text can spell, and the secret name of each control id.
 
     Each control token keeps its id but gets a secret name, drawn at random per process: the literals in a user's text
@@ -35,7 +35,7 @@ class Sealed:
     secret: Mapping[int, str]
 
 
-def seal(tokenizer: tokenizers.Tokenizer, control: Mapping[str, int]) -> Sealed:
+def seal(tokenizer: tokenizers.Tokenizer, control: Mapping[str, int]) -> ProtectedTokenizer:
     """Rename the control tokens. Costs one serialisation of the tokenizer (about a second for 150,000 tokens)."""
     nonce = secrets.token_hex(16)
     renamed = {literal: f"<{nonce}:{index}>" for literal, index in control.items()}
@@ -46,7 +46,7 @@ def seal(tokenizer: tokenizers.Tokenizer, control: Mapping[str, int]) -> Sealed:
     copy = tokenizers.Tokenizer.from_str(json.dumps(state))
     for literal, index in control.items():
         assert copy.token_to_id(renamed[literal]) == index, f"seal moved {literal!r}"
-    return Sealed(copy, {control[literal]: secret for literal, secret in renamed.items()})
+    return ProtectedTokenizer(copy, {control[literal]: secret for literal, secret in renamed.items()})
 
 
 def _rename_model(model: dict[str, Any], renamed: Mapping[str, str]) -> None:
@@ -70,7 +70,7 @@ def _touches(merge: str | list[str], renamed: Mapping[str, str]) -> bool:
 class FastTokenizer(Tokenizer):
     """A `tokenizers` pipeline with the folder's declared tokens on top."""
 
-    def __init__(self, pipeline: tokenizers.Tokenizer, declared: Declared, source: Path) -> None:
+    def __init__(self, pipeline: tokenizers.Tokenizer, declared: TokenizerConfig, source: Path) -> None:
         with boundary(f"{source}: not a tokenizer this engine can run", "take another release of it"):
             _make_plain(pipeline)
             kind = kind_of(pipeline)
@@ -141,12 +141,12 @@ class FastTokenizer(Tokenizer):
         return [i for i in ids if i in watched] == [i for i in written if i in watched]
 
     @cached_property
-    def _sealed(self) -> Sealed:
+    def _sealed(self) -> ProtectedTokenizer:
         with boundary("the tokenizer cannot keep typed text from being control tokens", "take another release of it"):
             return seal(self._pipeline, self.control)
 
 
-class _Frame(NamedTuple):
+class _PairFrame(NamedTuple):
     """What a post-processor puts before a text of a pair, or after the second: ids and the types that they have; and
     the type of the text's own tokens."""
 
@@ -155,7 +155,7 @@ class _Frame(NamedTuple):
     own: int = 0
 
 
-def _pair_frame(pipeline: tokenizers.Tokenizer) -> "tuple[_Frame, _Frame, _Frame] | None":
+def _pair_frame(pipeline: tokenizers.Tokenizer) -> "tuple[_PairFrame, _PairFrame, _PairFrame] | None":
     """What is around two texts that are given together; None where nothing says so."""
     both = pipeline.encode("a", "a", add_special_tokens=True)
     sequences = both.sequence_ids
@@ -165,9 +165,9 @@ def _pair_frame(pipeline: tokenizers.Tokenizer) -> "tuple[_Frame, _Frame, _Frame
     ids, types = list(both.ids), list(both.type_ids)
     (start, end), (second, last) = ((own[0], own[-1] + 1) for own in (places[0], places[1]))
     return (
-        _Frame(ids[:start], types[:start], types[start]),
-        _Frame(ids[end:second], types[end:second], types[second]),
-        _Frame(ids[last:], types[last:]),
+        _PairFrame(ids[:start], types[:start], types[start]),
+        _PairFrame(ids[end:second], types[end:second], types[second]),
+        _PairFrame(ids[last:], types[last:]),
     )
 
 
@@ -180,7 +180,7 @@ def _make_plain(pipeline: tokenizers.Tokenizer) -> None:
             setattr(pipeline.model, option, None)
 
 
-def _unknown(pipeline: tokenizers.Tokenizer, declared: Declared) -> frozenset[int]:
+def _unknown(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> frozenset[int]:
     """Ids that stand for text outside the vocabulary: what the side files say, and what the model itself does."""
     stated = pipeline.token_to_id(declared.names.get("unk_token", ""))
     try:
@@ -217,7 +217,7 @@ def _keeps(stage: Mapping[str, Any]) -> bool:
     return False
 
 
-def _declare(pipeline: tokenizers.Tokenizer, declared: Declared) -> None:
+def _declare(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
     """Add the tokens of added_tokens_decoder that the pipeline lacks, at their stated ids, and mark special ones."""
     present_by_id = pipeline.get_added_tokens_decoder()
     for row in declared.added:
@@ -234,10 +234,10 @@ def _declare(pipeline: tokenizers.Tokenizer, declared: Declared) -> None:
         # A literal that is no token stays text: adding it would need an embedding row that the model lacks.
         if literal not in known and (index := pipeline.token_to_id(literal)) is not None:
             left, right = declared.strips.get(literal, (False, False))
-            _add(pipeline, Added(index, literal, special=True, lstrip=left, rstrip=right))
+            _add(pipeline, DeclaredToken(index, literal, special=True, lstrip=left, rstrip=right))
 
 
-def _add(pipeline: tokenizers.Tokenizer, row: Added) -> None:
+def _add(pipeline: tokenizers.Tokenizer, row: DeclaredToken) -> None:
     token = tokenizers.AddedToken(
         row.literal,
         single_word=row.single_word,
@@ -249,13 +249,17 @@ def _add(pipeline: tokenizers.Tokenizer, row: Added) -> None:
     (pipeline.add_special_tokens if row.special else pipeline.add_tokens)([token])
 
 
-def _read_vocabulary(pipeline: tokenizers.Tokenizer, declared: Declared, spell: Callable[[str], bytes]) -> Vocabulary:
+def _read_vocabulary(
+    pipeline: tokenizers.Tokenizer, declared: TokenizerConfig, spell: Callable[[str], bytes]
+) -> Vocabulary:
     """Return the vocabulary's tables by id. spell: returns the bytes of a piece."""
     added = {index: (token.content, token.special) for index, token in pipeline.get_added_tokens_decoder().items()}
     return build_vocabulary(pipeline.get_vocab(with_added_tokens=False), added, spell, declared.is_control)
 
 
-def _frame(pipeline: tokenizers.Tokenizer, declared: Declared, vocabulary: Vocabulary) -> tuple[list[int], list[int]]:
+def _frame(
+    pipeline: tokenizers.Tokenizer, declared: TokenizerConfig, vocabulary: Vocabulary
+) -> tuple[list[int], list[int]]:
     """What the post-processor puts before and after a text, corrected by add_bos_token and add_eos_token."""
     bare = list(pipeline.encode("a", add_special_tokens=False).ids)
     full = list(pipeline.encode("a", add_special_tokens=True).ids)

@@ -17,7 +17,7 @@ from ridgeline.core.text.chat_template import ChatTemplate, ChatTemplates
 from ridgeline.core.text.fast_tokenizer import FastTokenizer
 from ridgeline.core.text.sentencepiece import SentencePieceTokenizer, encoded_field
 from ridgeline.core.text.tokenizer import Tokenizer
-from ridgeline.core.text.tokenizer_config import Added, Declared
+from ridgeline.core.text.tokenizer_config import DeclaredToken, TokenizerConfig
 from ridgeline.core.text.tokenizers_library import boundary
 
 # Mistral's: a word ends where capitals begin, a digit is a piece, a slash stays with the punctuation before it.
@@ -83,7 +83,9 @@ def _templates(metadata: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, text in {**named, **whole}.items() if isinstance(text, str)}
 
 
-def _declared(metadata: Mapping[str, Any], source: Path, tokens: Sequence[str], types: Sequence[int]) -> Declared:
+def _declared(
+    metadata: Mapping[str, Any], source: Path, tokens: Sequence[str], types: Sequence[int]
+) -> TokenizerConfig:
     """What tokenizer_config.json says of other models."""
     if len(set(tokens)) != len(tokens) or not tokens:
         raise ValueError(f"{source}: tokenizer.ggml.tokens has none, or one twice; fetch the file again")
@@ -96,11 +98,11 @@ def _declared(metadata: Mapping[str, Any], source: Path, tokens: Sequence[str], 
             raise ValueError(f"{source}: tokenizer.ggml.{role}_token_id {index!r} is no token; fetch the file again")
         names[name] = tokens[index]
     added = [
-        Added(index, token, special=kind == _CONTROL)
+        DeclaredToken(index, token, special=kind == _CONTROL)
         for index, (token, kind) in enumerate(zip(tokens, types, strict=True))
         if kind in (_CONTROL, _USER_DEFINED)
     ]
-    return Declared(
+    return TokenizerConfig(
         names=names,
         added=tuple(added),
         add_bos=_begins(metadata, "bos", source),

@@ -1,7 +1,7 @@
 """Strings that know which of their characters the chat template wrote.
 
 A control token in a rendered prompt is real only if the template wrote every character of it. So the template's own
-literals are `Written` strings, what a user typed is an ordinary `str`, and whatever joins the two remembers both.
+literals are `TrustedStr` strings, what a user typed is an ordinary `str`, and whatever joins the two remembers both.
 The text itself is never altered: templates may compare, split, trim and index contents as they like. An operation that
 this class does not know yields an ordinary `str`, hence ordinary text: a gap costs a control token, never grants one.
 """
@@ -16,12 +16,12 @@ import markupsafe
 _TYPED, _WRITTEN = b"\x00", b"\x01"
 
 
-class Written(str):
+class TrustedStr(str):
     """A string with one byte a character: 1 where the template wrote it, 0 where it was typed."""
 
     marks: bytes
 
-    def __new__(cls, text: str = "", marks: bytes | None = None) -> Written:
+    def __new__(cls, text: str = "", marks: bytes | None = None) -> TrustedStr:
         # Without marks nothing is trusted: jinja's sandbox rebuilds strings as type(s)(text) in str.format.
         self = super().__new__(cls, text)
         self.marks = _TYPED * len(self) if marks is None else marks
@@ -29,7 +29,7 @@ class Written(str):
         return self
 
     @classmethod
-    def by_template(cls, text: str) -> Written:
+    def by_template(cls, text: str) -> TrustedStr:
         """A literal of the template."""
         return cls(text, _WRITTEN * len(text))
 
@@ -47,36 +47,36 @@ class Written(str):
     def __str__(self) -> str:
         return self  # str(x), which jinja applies to all it prints, must not forget the marks
 
-    def __add__(self, other: str) -> Written:
+    def __add__(self, other: str) -> TrustedStr:
         if not isinstance(other, str):
-            return cast(Written, NotImplemented)
+            return cast(TrustedStr, NotImplemented)
         return SafeText.of(other).__radd__(self) if hasattr(other, "__html__") else concat((self, other))
 
-    def __radd__(self, other: str) -> Written:
-        return concat((other, self)) if isinstance(other, str) else cast(Written, NotImplemented)
+    def __radd__(self, other: str) -> TrustedStr:
+        return concat((other, self)) if isinstance(other, str) else cast(TrustedStr, NotImplemented)
 
-    def __mul__(self, count: SupportsIndex) -> Written:
-        return Written(str.__mul__(self, count), self.marks * int(count))
+    def __mul__(self, count: SupportsIndex) -> TrustedStr:
+        return TrustedStr(str.__mul__(self, count), self.marks * int(count))
 
     __rmul__ = __mul__
 
-    def __getitem__(self, key: SupportsIndex | slice) -> Written:
+    def __getitem__(self, key: SupportsIndex | slice) -> TrustedStr:
         at = key if isinstance(key, slice) else slice(int(key), int(key) + 1 or None)
-        return Written(str.__getitem__(self, key), self.marks[at])
+        return TrustedStr(str.__getitem__(self, key), self.marks[at])
 
-    def strip(self, chars: str | None = None, /) -> Written:
+    def strip(self, chars: str | None = None, /) -> TrustedStr:
         return self.lstrip(chars).rstrip(chars)
 
-    def lstrip(self, chars: str | None = None, /) -> Written:
+    def lstrip(self, chars: str | None = None, /) -> TrustedStr:
         return self[len(self) - len(str.lstrip(self, chars)) :]
 
-    def rstrip(self, chars: str | None = None, /) -> Written:
+    def rstrip(self, chars: str | None = None, /) -> TrustedStr:
         return self[: len(str.rstrip(self, chars))]
 
-    def removeprefix(self, prefix: str, /) -> Written:
+    def removeprefix(self, prefix: str, /) -> TrustedStr:
         return self[len(self) - len(str.removeprefix(self, prefix)) :]
 
-    def removesuffix(self, suffix: str, /) -> Written:
+    def removesuffix(self, suffix: str, /) -> TrustedStr:
         return self[: len(str.removesuffix(self, suffix))]
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
@@ -88,9 +88,9 @@ class Written(str):
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
         if not old:
             return str.replace(self, old, new, count)
-        return Written.join(Written(new, marks_of(new)), self.split(old, count))
+        return TrustedStr.join(TrustedStr(new, marks_of(new)), self.split(old, count))
 
-    def join(self, items: Iterable[str], /) -> Written:
+    def join(self, items: Iterable[str], /) -> TrustedStr:
         texts: list[str] = []
         for item in items:
             texts += [self, item] if texts else [item]
@@ -109,7 +109,7 @@ class Written(str):
         return self._same_length(str.capitalize(self))
 
     def _same_length(self, text: str) -> str:
-        return Written(text, self.marks) if len(text) == len(self) else text
+        return TrustedStr(text, self.marks) if len(text) == len(self) else text
 
     def _cut(self, pieces: list[str], sep: str | None) -> list[str]:
         """Marks of the pieces of a split by an explicit separator; a split at white space is left unmarked."""
@@ -123,7 +123,7 @@ class Written(str):
         return cut
 
 
-class SafeText(Written):
+class SafeText(TrustedStr):
     """A string that Jinja's `safe` or `escape` returned: other text that is joined to it is escaped for HTML.
 
     Templates write JSON with `tojson | safe`. Markup, the class that Jinja has for such text, would forget the marks.
@@ -137,15 +137,17 @@ class SafeText(Written):
     def __html__(self) -> str:
         return self
 
-    def __add__(self, other: str) -> Written:
+    def __add__(self, other: str) -> TrustedStr:
         if not isinstance(other, str):
-            return cast(Written, NotImplemented)
+            return cast(TrustedStr, NotImplemented)
         return SafeText.of(concat((self, escaped(other))))
 
-    def __radd__(self, other: str) -> Written:
-        return SafeText.of(concat((escaped(other), self))) if isinstance(other, str) else cast(Written, NotImplemented)
+    def __radd__(self, other: str) -> TrustedStr:
+        return (
+            SafeText.of(concat((escaped(other), self))) if isinstance(other, str) else cast(TrustedStr, NotImplemented)
+        )
 
-    def __getitem__(self, key: SupportsIndex | slice) -> Written:
+    def __getitem__(self, key: SupportsIndex | slice) -> TrustedStr:
         return SafeText.of(super().__getitem__(key))
 
 
@@ -155,20 +157,20 @@ def escaped(text: str) -> str:
         return text
     pieces = [str(markupsafe.escape(each)) for each in str.__str__(text)]
     marks = marks_of(text)
-    return Written("".join(pieces), b"".join(marks[at : at + 1] * len(piece) for at, piece in enumerate(pieces)))
+    return TrustedStr("".join(pieces), b"".join(marks[at : at + 1] * len(piece) for at, piece in enumerate(pieces)))
 
 
 def marks_of(text: str) -> bytes:
     """The marks of any string; an ordinary one is typed throughout."""
-    return text.marks if isinstance(text, Written) else _TYPED * len(text)
+    return text.marks if isinstance(text, TrustedStr) else _TYPED * len(text)
 
 
-def concat(texts: Iterable[str]) -> Written:
+def concat(texts: Iterable[str]) -> TrustedStr:
     """Join strings, keeping who wrote what."""
     texts = list(texts)
-    return Written("".join(texts), b"".join(map(marks_of, texts)))
+    return TrustedStr("".join(texts), b"".join(map(marks_of, texts)))
 
 
-def written_join(*values: Any) -> Written:
+def written_join(*values: Any) -> TrustedStr:
     """Jinja's `~`: the values as strings, joined."""
     return concat(str(value) for value in values)

@@ -2,7 +2,8 @@
 
 Conventions (transformers/utils/chat_template_utils.py): trim and lstrip blocks, loop controls, `raise_exception`,
 `strftime_now`, a `tojson` that does not escape HTML, and `{% generation %}` blocks, which mark what a model is trained
-on and render as their content. What a template can reach is bounded by Jinja's sandbox, what it takes by a `Budget`.
+on and render as their content. What a template can reach is bounded by Jinja's sandbox, what it takes by a
+`TemplateBudget`.
 """
 
 import functools
@@ -26,8 +27,8 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
 
-from ridgeline.core.text.provenance import SafeText, Written, concat, escaped, written_join
-from ridgeline.core.text.template_budget import Budget, Exhausted, allow_filter, allow_method, repeated_size
+from ridgeline.core.text.provenance import SafeText, TrustedStr, concat, escaped, written_join
+from ridgeline.core.text.template_budget import Exhausted, TemplateBudget, allow_filter, allow_method, repeated_size
 
 MAX_SOURCE = 1 << 18
 """Longest template source, in characters; released ones stay under 32 Ki."""
@@ -68,7 +69,7 @@ def failed_at(error: BaseException, template: jinja2.Template, messages: Sequenc
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
-    """Compiles one template whose own literals are `Written`."""
+    """Compiles one template whose own literals are `TrustedStr`."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -89,15 +90,15 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     @contextmanager
     def budgeted(self) -> Iterator[None]:
         """Everything that this thread compiles or renders inside has one budget."""
-        self._spending.budget = Budget()
+        self._spending.budget = TemplateBudget()
         try:
             yield
         finally:
             del self._spending.budget
 
     @property
-    def _budget(self) -> Budget:
-        budget: Budget = self._spending.budget
+    def _budget(self) -> TemplateBudget:
+        budget: TemplateBudget = self._spending.budget
         return budget
 
     def concat(self, texts: Iterable[str]) -> str:
@@ -170,7 +171,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def keep(self, text: str) -> nodes.Expr:
         """A node that evaluates to `text` as written by the template."""
         name = f"written_{len(vars(self))}"
-        setattr(self, name, Written.by_template(text))
+        setattr(self, name, TrustedStr.by_template(text))
         return nodes.EnvironmentAttribute(name)
 
 
@@ -186,7 +187,7 @@ def _inputs(tree: nodes.Template) -> frozenset[str]:
 
 
 class _MarkLiterals(NodeTransformer):
-    """Replace the literals of a template by `Written` strings, and `~` by a join that keeps them; count the turns of
+    """Replace the literals of a template by `TrustedStr` strings, and `~` by a join that keeps them; count the turns of
     loops, and the values that no call makes: lists, objects and slices."""
 
     def __init__(self, environment: ChatEnvironment) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import sentencepiece
 
 from ridgeline.core.text.tokenizer import Part, Tokenizer
-from ridgeline.core.text.tokenizer_config import Declared
+from ridgeline.core.text.tokenizer_config import TokenizerConfig
 from ridgeline.core.text.vocabulary import SPACE_MARK, build_vocabulary, metaspace
 from ridgeline.util.untrusted import PointerFile, refuse_pointer
 
@@ -21,7 +21,7 @@ class SentencePieceTokenizer(Tokenizer):
     """A `.model` file. Control tokens are placed by id only; text after one gets the model's dummy prefix again, as
     in the reference code of Llama and Mistral, which encode each text by itself."""
 
-    def __init__(self, path: Path, declared: Declared, model: bytes | None = None) -> None:
+    def __init__(self, path: Path, declared: TokenizerConfig, model: bytes | None = None) -> None:
         """model: its bytes, where the file at `path` holds other things too."""
         model, raw = _load(path, frozenset(), model)
         size = raw.vocab_size()
@@ -49,7 +49,10 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def _added(
-    raw: sentencepiece.SentencePieceProcessor, pieces: Mapping[str, int], declared: Declared, special: AbstractSet[str]
+    raw: sentencepiece.SentencePieceProcessor,
+    pieces: Mapping[str, int],
+    declared: TokenizerConfig,
+    special: AbstractSet[str],
 ) -> dict[int, tuple[str, bool]]:
     """id -> (literal, special) of everything that is not an ordinary piece."""
     added: dict[int, tuple[str, bool]] = {}
@@ -111,7 +114,7 @@ def _read(path: Path) -> bytes:
     return data
 
 
-def _is_t5(declared: Declared) -> bool:
+def _is_t5(declared: TokenizerConfig) -> bool:
     name = (declared.tokenizer_class or declared.model_type).lower()
     return name.removesuffix("fast").removesuffix("tokenizer") in _ENCODER_DECODERS
 

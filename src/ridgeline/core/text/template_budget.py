@@ -29,7 +29,7 @@ class Exhausted(jinja2.TemplateError):
     """A template takes more than it may."""
 
 
-class Budget:
+class TemplateBudget:
     """What one rendering has spent."""
 
     def __init__(self) -> None:
@@ -46,9 +46,9 @@ class Budget:
         if time.thread_time() > self._end:
             raise Exhausted(f"it takes longer than {MAX_SECONDS:.0f} s")
 
-    def steps(self, items: Iterable[Any]) -> "Steps":
+    def steps(self, items: Iterable[Any]) -> "CountedIterable":
         """The items of a loop, each of which is a step."""
-        return Steps(items, self)
+        return CountedIterable(items, self)
 
     def allow(self, size: int) -> None:
         """Refuse a value of this size before it is made."""
@@ -84,10 +84,10 @@ class Budget:
             raise Exhausted(f"it makes a number of more than {MAX_BITS} bits")
 
 
-class Steps:
+class CountedIterable:
     """An iterable whose turns are counted; as long as what it iterates, if that has a length."""
 
-    def __init__(self, items: Iterable[Any], budget: Budget) -> None:
+    def __init__(self, items: Iterable[Any], budget: TemplateBudget) -> None:
         self._items, self._budget = items, budget
 
     def __iter__(self) -> Iterator[Any]:
@@ -99,7 +99,7 @@ class Steps:
         return len(self._items)  # type: ignore[arg-type] # a TypeError is what who asks expects
 
 
-def repeated_size(operator: str, left: Any, right: Any, budget: Budget) -> None:
+def repeated_size(operator: str, left: Any, right: Any, budget: TemplateBudget) -> None:
     """Refuse an operation of two values whose result would be too large."""
     if operator == "%" and isinstance(left, str):
         _allow_format(left, "%", (right,), budget)
@@ -114,7 +114,7 @@ def repeated_size(operator: str, left: Any, right: Any, budget: Budget) -> None:
             budget.integer(left.bit_length() * abs(right))
 
 
-def allow_method(name: str, text: str, arguments: tuple[Any, ...], budget: Budget) -> None:
+def allow_method(name: str, text: str, arguments: tuple[Any, ...], budget: TemplateBudget) -> None:
     """Refuse a call of a string's method, or of the filter of that name, whose result would be too large."""
     match name, arguments:
         case (("center" | "ljust" | "rjust" | "zfill"), (int(width), *_)):
@@ -131,7 +131,7 @@ def allow_method(name: str, text: str, arguments: tuple[Any, ...], budget: Budge
             _allow_format(text, "{", arguments, budget)
 
 
-def allow_filter(name: str, value: Any, arguments: tuple[Any, ...], budget: Budget) -> None:
+def allow_filter(name: str, value: Any, arguments: tuple[Any, ...], budget: TemplateBudget) -> None:
     """As `allow_method`, of a filter."""
     match name, arguments:
         case "format", _:
@@ -152,7 +152,7 @@ def allow_filter(name: str, value: Any, arguments: tuple[Any, ...], budget: Budg
             allow_method(name, value, arguments, budget)
 
 
-def _allow_format(text: str, mark: str, arguments: tuple[Any, ...], budget: Budget) -> None:
+def _allow_format(text: str, mark: str, arguments: tuple[Any, ...], budget: TemplateBudget) -> None:
     """A format may write every argument at every mark, and each as wide as its digits say."""
     widths = "".join(c if c.isdigit() else " " for c in text).split()
     if any(len(width) > 6 for width in widths) or (mark == "%" and "*" in text):

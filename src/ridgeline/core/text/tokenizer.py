@@ -147,7 +147,7 @@ def valid(text: str) -> str:
     return text
 
 
-class Piece(NamedTuple):
+class TokenPiece(NamedTuple):
     """One token: its id, one printable line, its exact bytes (b"" for special tokens)."""
 
     id: int
@@ -173,10 +173,12 @@ class Density:
         return self.tokens / self.words if self.words else 0.0
 
 
-def pieces(tokenizer: Tokenizer, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[Piece]:
+def pieces(
+    tokenizer: Tokenizer, text: str, *, add_special: bool = False, parse_special: bool = True
+) -> list[TokenPiece]:
     """The tokens of a text in order."""
     ids = tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
-    return [Piece(i, tokenizer.piece(i), tokenizer.token_bytes(i)) for i in ids]
+    return [TokenPiece(i, tokenizer.piece(i), tokenizer.token_bytes(i)) for i in ids]
 
 
 def density(tokenizer: Tokenizer, text: str, *, parse_special: bool = True) -> Density:

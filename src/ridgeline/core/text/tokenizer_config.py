@@ -19,7 +19,7 @@ _BRACKETED = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class DeclaredToken:
     """One row of `added_tokens_decoder`: a literal that is matched before the text is split into pieces."""
 
     id: int
@@ -32,7 +32,7 @@ class Added:
 
 
 @dataclass(frozen=True)
-class Declared:
+class TokenizerConfig:
     """The side files, read once. `add_bos` and `add_eos` are None where the folder does not say. strips: whether white
     space on the left and on the right of a special token is part of it, where the folder says it by its literal.
     settings: how text is cut, for a vocabulary that does not say it itself: tokenizer_config.json as it stands."""
@@ -40,7 +40,7 @@ class Declared:
     names: Mapping[str, str] = field(default_factory=dict)
     extra_special: tuple[str, ...] = ()
     strips: Mapping[str, tuple[bool, bool]] = field(default_factory=dict)
-    added: tuple[Added, ...] = ()
+    added: tuple[DeclaredToken, ...] = ()
     add_bos: bool | None = None
     add_eos: bool | None = None
     tokenizer_class: str = ""
@@ -66,13 +66,13 @@ class Declared:
         return bool(_BRACKETED.fullmatch(literal)) and literal in self.template_text
 
 
-def read_declared(folder: Path) -> Declared:
+def read_declared(folder: Path) -> TokenizerConfig:
     """Read a folder's side files; each may be absent. Raises ValueError naming the file that is malformed."""
     config_path = folder / "tokenizer_config.json"
     config = _object(config_path)
     tokens_map = _object(folder / "special_tokens_map.json")
     special = {**tokens_map, **config}
-    return Declared(
+    return TokenizerConfig(
         names={name: literal for name in NAMES if (literal := _literal(special.get(name)))},
         extra_special=tuple(literal for item in _extra(special) if (literal := _literal(item))),
         strips={**_strips(config), **_strips(tokens_map)},
@@ -117,12 +117,12 @@ def _named(item: object, path: Path) -> tuple[str, str]:
     raise ValueError(f'{path}: each entry of chat_template needs "name" and "template" strings')
 
 
-def _added(config: Mapping[str, Any], path: Path) -> tuple[Added, ...]:
+def _added(config: Mapping[str, Any], path: Path) -> tuple[DeclaredToken, ...]:
     table = config.get("added_tokens_decoder") or {}
     flags = ("lstrip", "rstrip", "normalized", "single_word")
     try:
         rows = [
-            Added(int(key), row["content"], bool(row.get("special")), **{f: bool(row.get(f)) for f in flags})
+            DeclaredToken(int(key), row["content"], bool(row.get("special")), **{f: bool(row.get(f)) for f in flags})
             for key, row in table.items()
         ]
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
-from ridgeline.core.text.tokenizer_config import Declared
+from ridgeline.core.text.tokenizer_config import TokenizerConfig
 from ridgeline.util.untrusted import refuse_pointer
 
 CONTINUES = "##"
@@ -25,7 +25,7 @@ _NAMES = {
 }
 
 
-def read_wordpiece(path: Path, declared: Declared) -> tuple[tokenizers.Tokenizer, Declared]:
+def read_wordpiece(path: Path, declared: TokenizerConfig) -> tuple[tokenizers.Tokenizer, TokenizerConfig]:
     """A pipeline of the folder's vocabulary, and the declaration completed by BERT's special tokens. Raises
     ValueError."""
     names = {**_NAMES, **declared.names}

@@ -19,7 +19,7 @@ Entries = tuple[tuple[int, ...], ...]
 
 
 @dataclass(slots=True)
-class Table:
+class PageTable:
     """One request's pages, group by group, in the order of its positions; NULL_PAGE where a window has passed.
 
     passed: how many entries of each group those are. known: positions that it was promised room for. encoded: positions
@@ -63,7 +63,7 @@ class PageCopy:
     target: int
 
 
-class KVLedger:
+class KVCacheManager:
     """Page tables of all requests over one pool."""
 
     def __init__(self, layout: KVLayout, chunk: int, *, prefix_cache: bool = True) -> None:
@@ -81,7 +81,7 @@ class KVLedger:
         self.chunk, self.prefix_cache = chunk, prefix_cache and not layout.unshared
         self.pool = PagePool(layout.pages)
         self._capacity = layout.capacity(chunk)
-        self.tables: dict[int, Table] = {}
+        self.tables: dict[int, PageTable] = {}
         self.copies: list[PageCopy] = []
         self.blank: list[int] = []
         self.claimed = 0
@@ -132,7 +132,7 @@ class KVLedger:
         nothing is changed, if the pages for all its tokens and `reserve` more are not to be had.
         """
         assert request not in self.tables
-        table = Table([[] for _ in self.groups], [0] * len(self.groups), len(tokens), encoded, root=root)
+        table = PageTable([[] for _ in self.groups], [0] * len(self.groups), len(tokens), encoded, root=root)
         table.block, table.named = block, named
         table.keys = self._refused.pop(request, [])
         if self.prefix_cache and find:
@@ -146,7 +146,7 @@ class KVLedger:
         self._claim(table)
         return table.computed
 
-    def _wanted(self, table: Table) -> int:
+    def _wanted(self, table: PageTable) -> int:
         """Most pages that a new table takes at a time beside those that others hold too."""
         chunk, wanted = min(self.chunk, table.known - table.computed), 0
         for group, pages in zip(self.groups, table.pages, strict=True):
@@ -155,7 +155,7 @@ class KVLedger:
             wanted += min(group.kept(table.known, chunk, table.encoded), missing + idle)
         return wanted
 
-    def _find(self, table: Table, tokens: Sequence[int]) -> None:
+    def _find(self, table: PageTable, tokens: Sequence[int]) -> None:
         """Put the longest cached prefix into a new table."""
         self._name(table, tokens, len(tokens) // self.page_size)
         hit = self.longest(table.keys, self.findable(len(tokens)))
@@ -167,7 +167,7 @@ class KVLedger:
         table.computed, table.room = hit, self._room(table)
         table.published = hit // self.page_size
 
-    def _name(self, table: Table, tokens: Sequence[int], full: int) -> None:
+    def _name(self, table: PageTable, tokens: Sequence[int], full: int) -> None:
         """Name a table's first `full` small pages, as far as they have no names."""
         extend_keys(table.keys, tokens, self.page_size, full, table.root, table.block, table.named)
 
@@ -204,7 +204,7 @@ class KVLedger:
         """What a group's page is found by: names are of the smallest pages, and the last in it stands for all."""
         return index, keys[(page + 1) * (group.page_size // self.page_size) - 1]
 
-    def _claim(self, table: Table) -> None:
+    def _claim(self, table: PageTable) -> None:
         """Count anew what a table may still take."""
         chunk = max(1, min(self.chunk, table.known - table.computed))
         claim = 0
@@ -230,14 +230,14 @@ class KVLedger:
             table, positions
         )
 
-    def _missing(self, table: Table, positions: int) -> list[int]:
+    def _missing(self, table: PageTable, positions: int) -> list[int]:
         """Entries that a table of so many positions has more, group by group."""
         return [
             group.entries(positions, table.encoded) - len(pages)
             for group, pages in zip(self.groups, table.pages, strict=True)
         ]
 
-    def _grant(self, table: Table, positions: int) -> bool:
+    def _grant(self, table: PageTable, positions: int) -> bool:
         missing = self._missing(table, positions)
         if self._windows:
             passing = sum(self.pool.references(page) == 1 for page in self._passing(table, table.computed))
@@ -257,7 +257,7 @@ class KVLedger:
             self._claim(table)
         return True
 
-    def _room(self, table: Table) -> int:
+    def _room(self, table: PageTable) -> int:
         """Positions that a table's pages hold; none before it has the pages for its encoder's, and for states."""
         for index, group in self._fixed:
             if len(table.pages[index]) < group.entries(0, table.encoded):
@@ -271,7 +271,7 @@ class KVLedger:
         if computed >= table.due:
             self._settle(table, tokens)
 
-    def _settle(self, table: Table, tokens: Sequence[int]) -> None:
+    def _settle(self, table: PageTable, tokens: Sequence[int]) -> None:
         if self.prefix_cache:
             self._publish(table, tokens, table.computed // self.page_size)
         if self._windows:
@@ -281,7 +281,7 @@ class KVLedger:
         if table.computed < table.known:  # with the last of its prompt a request runs smaller chunks, and claims less
             table.due = min(table.due, table.known)
 
-    def _publish(self, table: Table, tokens: Sequence[int], full: int) -> None:
+    def _publish(self, table: PageTable, tokens: Sequence[int], full: int) -> None:
         """Make a table's pages up to the first `full` small ones findable."""
         if full <= table.published:
             return
@@ -293,12 +293,12 @@ class KVLedger:
                     self.pool.publish(pages[page], self.name(index, group, table.keys, page))
         table.published = full
 
-    def _passing(self, table: Table, position: int) -> Iterator[int]:
+    def _passing(self, table: PageTable, position: int) -> Iterator[int]:
         """Pages that a table still holds and no query from `position` on sees."""
         for group, pages, passed in zip(self.groups, table.pages, table.passed, strict=True):
             yield from pages[passed : group.first_page(position)]
 
-    def _let_go(self, table: Table, position: int) -> None:
+    def _let_go(self, table: PageTable, position: int) -> None:
         """Release the pages that no query from `position` on sees, the later ones first."""
         for index, (group, pages) in enumerate(zip(self.groups, table.pages, strict=True)):
             first = group.first_page(position)
@@ -319,7 +319,7 @@ class KVLedger:
         if len(partial) > self.pool.available:
             return False
         shared = [pages[:count] for pages, count in zip(source.pages, final, strict=True)]
-        table = Table(shared, list(source.passed), computed + 1, source.encoded, computed, root=source.root)
+        table = PageTable(shared, list(source.passed), computed + 1, source.encoded, computed, root=source.root)
         table.block, table.named = source.block, source.named
         table.keys = source.keys[: computed // self.page_size]
         table.published = min(source.published, len(table.keys))

@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ridgeline.engine.kv.kv_cache_manager import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.kv.prefix import PageKey, extend_keys
 from ridgeline.engine.kv.store import KVStore
 from ridgeline.engine.request import Request
 
 
-class Place(NamedTuple):
+class PageLocation(NamedTuple):
     """Where a page is in a request: a group of layers, and which of its entries."""
 
     group: int
@@ -22,7 +22,7 @@ class PageExchange:
     """Gives and takes pages of an engine. What it takes is a cached prefix, as if the engine had computed it: a request
     shares it when it begins, others do too, and it is evicted as any other."""
 
-    def __init__(self, ledger: KVLedger, store: KVStore) -> None:
+    def __init__(self, ledger: KVCacheManager, store: KVStore) -> None:
         self.ledger, self.store = ledger, store
 
     def keys(self, request: Request) -> list[PageKey]:
@@ -36,27 +36,27 @@ class PageExchange:
         """Positions of a prompt of so many that are there."""
         return self.ledger.longest(keys, self.ledger.findable(length))
 
-    def places(self, have: int, positions: int) -> list[Place]:
+    def places(self, have: int, positions: int) -> list[PageLocation]:
         """The pages that are missing where the first `have` positions are there and the first `positions` are wanted:
         of a window those alone that the next position sees."""
         size = [group.page_size for group in self.ledger.groups]
         return [
-            Place(index, entry)
+            PageLocation(index, entry)
             for index, group in self.ledger.growing
             for entry in range(max(group.first_page(positions), have // size[index]), positions // size[index])
         ]
 
-    def digest(self, keys: list[PageKey], place: Place) -> bytes:
+    def digest(self, keys: list[PageKey], place: PageLocation) -> bytes:
         """What a page's name says of its contents."""
         return self._name(keys, place)[1].digest
 
-    def give(self, keys: list[PageKey], places: Sequence[Place]) -> Tensor:
+    def give(self, keys: list[PageKey], places: Sequence[PageLocation]) -> Tensor:
         """The pages at these places, which are all there: bytes [places, bytes a page] on the host."""
         pages = [self.ledger.pool.find(self._name(keys, place)) for place in places]
         assert None not in pages, "a page that was found is gone"
         return self.store.export_pages([page for page in pages if page is not None])
 
-    def take(self, keys: list[PageKey], have: int, places: Sequence[Place], rows: Tensor) -> bool:
+    def take(self, keys: list[PageKey], have: int, places: Sequence[PageLocation], rows: Tensor) -> bool:
         """Keep pages as `give` gave them. have: positions before them that are there. False, and nothing is kept, if
         there is no room for them."""
         pool = self.ledger.pool
@@ -76,5 +76,5 @@ class PageExchange:
             pool.release(page)
         return room
 
-    def _name(self, keys: list[PageKey], place: Place) -> tuple[int, PageKey]:
+    def _name(self, keys: list[PageKey], place: PageLocation) -> tuple[int, PageKey]:
         return self.ledger.name(place.group, self.ledger.groups[place.group], keys, place.entry)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ridgeline.engine.encoder_features import EncoderInput, Features
+from ridgeline.engine.encoder_features import EncoderFeatures, EncoderInput
 
 _PAGE, _ROOT = b"ridgeline kv page 1", b"ridgeline kv root 1"
 _ADAPTER = b"ridgeline kv adapter 1"  # then 32 bytes of digest
@@ -64,7 +64,7 @@ def namespace_of(salt: bytes, read: EncoderInput, adapter: bytes = b"") -> bytes
     namespace = _digest(_ADAPTER + adapter + salt) if adapter else salt
     if not read:
         return namespace
-    data = b"features" + read.digest if isinstance(read, Features) else array("q", read).tobytes()
+    data = b"features" + read.digest if isinstance(read, EncoderFeatures) else array("q", read).tobytes()
     return _digest(b"%d %b" % (len(namespace), namespace) + data)
 
 

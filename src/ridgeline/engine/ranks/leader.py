@@ -13,10 +13,19 @@ from torch import distributed
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.collective import AllGather
 from ridgeline.engine.ranks.other_ranks import OtherRanks
-from ridgeline.engine.ranks.rank_commands import Head, Hidden, Order, Prepare, Rewind, SaveStates, TimeLink, crossing
-from ridgeline.engine.ranks.rank_processes import Followers
+from ridgeline.engine.ranks.rank_commands import (
+    ComputeHiddenStates,
+    ComputeLogits,
+    Order,
+    PrepareBatch,
+    Rewind,
+    SaveStates,
+    TimeLink,
+    crossing,
+)
+from ridgeline.engine.ranks.rank_processes import RankProcesses
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.price.interconnect import Curve, Link
+from ridgeline.price.interconnect import Curve, Interconnect
 
 SIZES = tuple(1 << power for power in range(10, 23, 2))
 """Bytes of a message: a row of a small model to a prompt of a large one."""
@@ -36,32 +45,32 @@ def time_all_reduces(sizes: tuple[int, ...], rounds: int) -> list[float]:
     return found
 
 
-def link_of(ranks: int, sizes: tuple[int, ...], seconds: list[float]) -> Link:
+def link_of(ranks: int, sizes: tuple[int, ...], seconds: list[float]) -> Interconnect:
     """The link that was measured so. Its bandwidth is the best of any size."""
     rising = [max(seconds[: place + 1]) for place in range(len(seconds))]
     moved = [2 * (ranks - 1) / ranks * size for size in sizes]
     bandwidth = max(nbytes / each for nbytes, each in zip(moved, rising, strict=True))
-    return Link("gloo", bandwidth, {"gloo": {ranks: Curve(tuple(map(float, sizes)), tuple(rising))}})
+    return Interconnect("gloo", bandwidth, {"gloo": {ranks: Curve(tuple(map(float, sizes)), tuple(rising))}})
 
 
-class LedRanks(OtherRanks):
+class FollowerRanks(OtherRanks):
     """The other ranks of a model, led by the runner of its first part. A failure of any rank ends the engine: a rank
     that stops in the middle of a step does not meet the others again."""
 
     several = True
 
-    def __init__(self, model: Model, followers: Followers) -> None:
+    def __init__(self, model: Model, followers: RankProcesses) -> None:
         self.followers = followers
         self._joins = any(isinstance(op, AllGather) for _, op in model.ops())
 
     def prepare(self, plan: StepPlan) -> AbstractContextManager[None]:
-        return self._together(Prepare(crossing(plan)))
+        return self._together(PrepareBatch(crossing(plan)))
 
     def hidden(self) -> AbstractContextManager[None]:
-        return self._together(Hidden())
+        return self._together(ComputeHiddenStates())
 
     def head(self, first: int, count: int) -> AbstractContextManager[None]:
-        return self._together(Head(first, count) if self._joins else None)
+        return self._together(ComputeLogits(first, count) if self._joins else None)
 
     def save_states(self) -> AbstractContextManager[None]:
         return self._together(SaveStates())
@@ -73,7 +82,7 @@ class LedRanks(OtherRanks):
         """End the other ranks."""
         self.followers.close()
 
-    def link(self) -> Link:
+    def link(self) -> Interconnect:
         """Measure the link that joins the ranks, and return it."""
         with self._together(TimeLink(SIZES, ROUNDS)):
             return link_of(self.followers.size, SIZES, time_all_reduces(SIZES, ROUNDS))

@@ -14,37 +14,45 @@ from ridgeline.backends.model_loader import prepare_on_cpu
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.core.checkpoint.weight_loader import load_weights
 from ridgeline.core.models.building import build_to_run
-from ridgeline.core.ops.forward_batch import Batch
+from ridgeline.core.ops.forward_batch import ForwardBatch
 from ridgeline.core.ops.kv_layout import deal_layers
 from ridgeline.core.ops.shard import Shard
 from ridgeline.engine.ranks.leader import time_all_reduces
-from ridgeline.engine.ranks.rank_commands import Head, Hidden, Order, Prepare, Rewind, SaveStates, TimeLink
-from ridgeline.engine.ranks.rank_processes import READY, Start, join
+from ridgeline.engine.ranks.rank_commands import (
+    ComputeHiddenStates,
+    ComputeLogits,
+    Order,
+    PrepareBatch,
+    Rewind,
+    SaveStates,
+    TimeLink,
+)
+from ridgeline.engine.ranks.rank_processes import READY, RankStart, join
 from ridgeline.engine.runner import Runner
-from ridgeline.util.frames import Frames
+from ridgeline.util.frames import MessageCodec
 from ridgeline.util.host import keep_freed_memory
 
 _RECEIVED = 1 << 16
 
 
-class Following:
+class FollowerRunner:
     """A runner of a later part of a model, which does what the first rank orders."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._batch: Batch | None = None
+        self._batch: ForwardBatch | None = None
         self._x_RD = torch.empty(0)
 
     def follow(self, order: object) -> None:
         """Do it."""
         runner = self._runner
         match order:
-            case Prepare(plan):
+            case PrepareBatch(plan):
                 self._batch = runner.prepare(plan)
-            case Hidden():
+            case ComputeHiddenStates():
                 assert self._batch is not None, "a batch comes before it runs"
                 self._x_RD = runner.hidden(self._batch)
-            case Head(first, count):
+            case ComputeLogits(first, count):
                 with torch.inference_mode():
                     runner.head(self._x_RD[first : first + count], first)
             case SaveStates():
@@ -61,14 +69,14 @@ def main() -> None:
     """Load the part of the Start on stdin, say so, and follow orders until there are no more."""
     keep_freed_memory()
     start = pickle.load(sys.stdin.buffer)
-    assert isinstance(start, Start)
+    assert isinstance(start, RankStart)
     threading.Thread(target=_end_with_first, daemon=True).start()
     torch.set_num_threads(start.threads)
     try:
-        following = Following(_runner(start))
+        following = FollowerRunner(_runner(start))
         print(READY, flush=True)
         join(start.rendezvous, start.rank, start.settings.ranks)
-        frames: Frames[Order] = Frames(Order)
+        frames: MessageCodec[Order] = MessageCodec(Order)
         while data := os.read(sys.stdin.fileno(), _RECEIVED):
             for order in frames.feed(data):
                 following.follow(order)
@@ -85,7 +93,7 @@ def _end_with_first() -> None:
     os._exit(1)
 
 
-def _runner(start: Start) -> Runner:
+def _runner(start: RankStart) -> Runner:
     settings, source = start.settings, open_source(start.model)
     shard = Shard(start.rank, settings.ranks)
     model = build_to_run(source.config, shard=shard, weights=settings.weights, kv=settings.kv)

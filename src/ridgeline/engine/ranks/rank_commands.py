@@ -8,17 +8,17 @@ from msgspec import structs
 from ridgeline.engine.step_plan import StepPlan
 
 
-class Prepare(msgspec.Struct, tag="prepare", array_like=True, frozen=True):
+class PrepareBatch(msgspec.Struct, tag="prepare", array_like=True, frozen=True):
     """Make a batch of a plan, and KV memory ready for it."""
 
     plan: StepPlan
 
 
-class Hidden(msgspec.Struct, tag="hidden", array_like=True, frozen=True):
+class ComputeHiddenStates(msgspec.Struct, tag="hidden", array_like=True, frozen=True):
     """Run the batch up to the hidden states of the rows that are wanted."""
 
 
-class Head(msgspec.Struct, tag="head", array_like=True, frozen=True):
+class ComputeLogits(msgspec.Struct, tag="head", array_like=True, frozen=True):
     """Give logits of so many of these rows, from one on."""
 
     first: int
@@ -40,7 +40,7 @@ class TimeLink(msgspec.Struct, tag="time", array_like=True, frozen=True):
     rounds: int
 
 
-Order = Prepare | Hidden | Head | SaveStates | Rewind | TimeLink
+Order = PrepareBatch | ComputeHiddenStates | ComputeLogits | SaveStates | Rewind | TimeLink
 
 
 def crossing(plan: StepPlan) -> StepPlan:

@@ -18,7 +18,7 @@ from ridgeline.core.models.common.model import Model
 from ridgeline.engine.engine import EngineLost
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.ranks.rank_commands import Order
-from ridgeline.util.frames import Frames
+from ridgeline.util.frames import MessageCodec
 
 READY = "ready"
 """The first line of a process that has loaded; another is why it has not."""
@@ -31,7 +31,7 @@ class RankGone(EngineLost):
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class RankStart:
     """What another rank loads, and where all meet. model, settings, dummy_weights: as of load_engine. pages: of KV
     memory, as many as the first has. rendezvous: a file."""
 
@@ -44,19 +44,19 @@ class Start:
     rendezvous: str
 
 
-class Followers:
+class RankProcesses:
     """The other ranks, as the first one sees them. size: of all."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._children: list[subprocess.Popen[bytes]] = []
-        self._frames: Frames[Order] = Frames(Order)
+        self._frames: MessageCodec[Order] = MessageCodec(Order)
         self._folder: TemporaryDirectory[str] | None = None
 
     @classmethod
     def start(
         cls, model: str, settings: EngineSettings, pages: int, threads: int, *, dummy_weights: bool
-    ) -> "Followers":
+    ) -> "RankProcesses":
         """Start them, wait until each has its part of the model, and meet them. Raises RankGone in one line, ValueError
         where this process shares a model already."""
         if distributed.is_initialized():
@@ -67,7 +67,7 @@ class Followers:
         meeting = str(Path(folder.name) / "rendezvous")
         try:
             for rank in range(1, settings.ranks):
-                followers._begin(Start(model, settings, dummy_weights, rank, pages, threads, meeting))
+                followers._begin(RankStart(model, settings, dummy_weights, rank, pages, threads, meeting))
             for rank, child in enumerate(followers._children, 1):
                 assert child.stdout is not None
                 said = child.stdout.readline().decode().strip()
@@ -79,7 +79,7 @@ class Followers:
             raise
         return followers
 
-    def _begin(self, start: Start) -> None:
+    def _begin(self, start: RankStart) -> None:
         child = subprocess.Popen(
             [sys.executable, "-m", "ridgeline.engine.ranks.rank_child"],
             stdin=subprocess.PIPE,

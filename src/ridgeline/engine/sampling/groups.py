@@ -23,7 +23,7 @@ MAX_LOGITS = 1 << 23
 """Logits that a group may hold. It bounds what the steps keep beside them: with a sort, some 60 bytes for each."""
 
 
-class _Steps(NamedTuple):
+class _SamplingSteps(NamedTuple):
     """Which steps a row takes; a top-k or top-p that removes nothing is none."""
 
     greedy: bool
@@ -33,7 +33,7 @@ class _Steps(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Changes:
+class LogitChanges:
     """What changes a group's logits before any temperature, on their device. A place is an offset into the flat logits.
 
     biases_N: added at biased_N. forbidden_N: places. words_MW: int32, the bitmasks of masked_M, which are rows of the
@@ -49,7 +49,7 @@ class Changes:
     penalties_4N: Tensor
 
     @classmethod
-    def of(cls, rows: Sequence[SampleRow], vocabulary: int, device: torch.device) -> "Changes | None":
+    def of(cls, rows: Sequence[SampleRow], vocabulary: int, device: torch.device) -> "LogitChanges | None":
         """The changes of a group's rows; None if there are none."""
         if not any(map(needs_adjusting, rows)):
             return None
@@ -119,7 +119,7 @@ def _penalties(row: SampleRow) -> NDArray[np.float32]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Group:
+class SampleGroup:
     """Rows that take the same steps, and what each step needs to know.
 
     members: which rows of the batch they are, and members_G the same on the device. changes: before any temperature;
@@ -130,7 +130,7 @@ class Group:
 
     members: Sequence[int]
     members_G: Tensor
-    changes: Changes | None
+    changes: LogitChanges | None
     greedy: bool
     top_k: int
     top_p: bool
@@ -140,7 +140,7 @@ class Group:
     settings_4G1: Tensor
 
 
-def groups_of(rows: Sequence[SampleRow], vocabulary: int, device: torch.device) -> list[Group]:
+def groups_of(rows: Sequence[SampleRow], vocabulary: int, device: torch.device) -> list[SampleGroup]:
     """The rows in groups, with what their steps need on the logits' device."""
     together = list(_members(rows, vocabulary))
     order = [member for _, members in together for member in members]
@@ -155,19 +155,19 @@ def groups_of(rows: Sequence[SampleRow], vocabulary: int, device: torch.device) 
 
 
 def _group(
-    steps: _Steps,
+    steps: _SamplingSteps,
     members: Sequence[int],
     rows: Sequence[SampleRow],
     vocabulary: int,
     settings_4G1: Tensor,
     members_G: Tensor,
     top_k_G: Tensor,
-) -> Group:
+) -> SampleGroup:
     params = [row.params for row in rows]
-    return Group(
+    return SampleGroup(
         members=members,
         members_G=members_G,
-        changes=Changes.of(rows, vocabulary, members_G.device),
+        changes=LogitChanges.of(rows, vocabulary, members_G.device),
         greedy=steps.greedy,
         top_k=max(own.top_k for own in params) if steps.top_k else 0,
         top_p=steps.top_p,
@@ -178,13 +178,13 @@ def _group(
     )
 
 
-def _members(rows: Sequence[SampleRow], vocabulary: int) -> Iterator[tuple[_Steps, Sequence[int]]]:
+def _members(rows: Sequence[SampleRow], vocabulary: int) -> Iterator[tuple[_SamplingSteps, Sequence[int]]]:
     """Which rows take the same steps, no more of them together than MAX_LOGITS allows."""
-    alike: dict[_Steps, list[int]] = {}
+    alike: dict[_SamplingSteps, list[int]] = {}
     for index, row in enumerate(rows):
         params = row.params
         drawn = not params.greedy
-        steps = _Steps(
+        steps = _SamplingSteps(
             params.greedy,
             drawn and 0 < params.top_k < vocabulary,
             drawn and params.top_p < 1,

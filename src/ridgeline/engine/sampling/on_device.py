@@ -24,7 +24,7 @@ from torch.nn.functional import pad
 from ridgeline.backends.staging import staged
 from ridgeline.core.ops.backend import Backend
 from ridgeline.engine.sampling.candidates import BLOCK
-from ridgeline.engine.sampling.groups import Group, groups_of
+from ridgeline.engine.sampling.groups import SampleGroup, groups_of
 from ridgeline.engine.sampling.sample_row import PROCESSED, RAW, PromptLogprob, RowFailure, Sampled, SampleRow
 from ridgeline.engine.sampling.sampler import Sampler
 
@@ -62,7 +62,7 @@ class DeviceSampler(Sampler):
         return scores
 
 
-def _result(answers: Iterator[float], group: Group, wanted: int | None) -> Sampled | RowFailure:
+def _result(answers: Iterator[float], group: SampleGroup, wanted: int | None) -> Sampled | RowFailure:
     """What `_answer` says of the next row. `wanted`: alternatives that this row asks for."""
     token, raw_top, top = int(next(answers)), next(answers), next(answers)
     reports = [] if group.logprobs is None else [_read_report(answers, group.logprobs, wanted or 0) for _ in range(2)]
@@ -85,12 +85,12 @@ def _read_report(answers: Iterator[float], count: int, wanted: int) -> tuple[flo
 # -- on the device: tensors in, tensors out ---------------------------------------------------------------------------
 
 
-def choose(backend: Backend, logits_RV: Tensor, groups: Sequence[Group]) -> Tensor:
+def choose(backend: Backend, logits_RV: Tensor, groups: Sequence[SampleGroup]) -> Tensor:
     """What is to be known of every row, group after group: float64, flat; `_result` reads it."""
     return torch.cat([_answer(backend, logits_RV, group).flatten() for group in groups])
 
 
-def _answer(backend: Backend, logits_RV: Tensor, group: Group) -> Tensor:
+def _answer(backend: Backend, logits_RV: Tensor, group: SampleGroup) -> Tensor:
     """float64 [G, 3 or more]: token, largest logit as the model gave it and after changes, then both reports."""
     all_rows = len(group.members) == len(logits_RV)  # in order, as they are in any group
     raw_GV = logits_RV if all_rows else logits_RV.index_select(0, group.members_G)
@@ -124,7 +124,7 @@ def shares_of(logits_RV: Tensor, tokens_R1: Tensor, count: int) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Candidates:
+class _DeviceCandidates:
     """The tokens of each row that may be drawn, in order of id.
 
     ids_GC: None while they are the whole vocabulary. weights_GC: exp((logit - largest logit) / temperature), and 0 for
@@ -144,7 +144,7 @@ class _Candidates:
         """The token ids of the candidates at these indices."""
         return index_GK if self.ids_GC is None else self.ids_GC.gather(1, index_GK)
 
-    def keep(self, kept_GC: Tensor) -> "_Candidates":
+    def keep(self, kept_GC: Tensor) -> "_DeviceCandidates":
         """Only those may be drawn; the others stay, with a weight of 0."""
         weights_GC = self.weights_GC * kept_GC
         return replace(self, weights_GC=weights_GC, ends_GB=_block_ends(weights_GC))
@@ -181,18 +181,18 @@ class _Candidates:
         return shares_GK if self.lists_all else shares_GK.where(self.weights_GC.gather(1, index_GK) > 0, -math.inf)
 
 
-def _softmax(logits_GV: Tensor, top_G1: Tensor) -> _Candidates:
+def _softmax(logits_GV: Tensor, top_G1: Tensor) -> _DeviceCandidates:
     """All tokens, at temperature 1."""
     return replace(_weighed(None, logits_GV, top_G1, torch.ones_like(top_G1)), lists_all=True)
 
 
-def _weighed(ids_GC: Tensor | None, logits_GC: Tensor, top_G1: Tensor, temperature_G1: Tensor) -> _Candidates:
+def _weighed(ids_GC: Tensor | None, logits_GC: Tensor, top_G1: Tensor, temperature_G1: Tensor) -> _DeviceCandidates:
     """Step 6: candidates with the weights that a temperature gives them."""
     weights_GC = ((logits_GC - top_G1) / temperature_G1.float()).exp()
-    return _Candidates(ids_GC, logits_GC, weights_GC, _block_ends(weights_GC), top_G1, temperature_G1)
+    return _DeviceCandidates(ids_GC, logits_GC, weights_GC, _block_ends(weights_GC), top_G1, temperature_G1)
 
 
-def _truncated(logits_GV: Tensor, top_G1: Tensor, group: Group) -> _Candidates:
+def _truncated(logits_GV: Tensor, top_G1: Tensor, group: SampleGroup) -> _DeviceCandidates:
     """Steps 6 to 9; top-k goes first, because a temperature does not change the order."""
     temperature_G1, top_p_G1, min_p_G1, _ = group.settings_4G1.unbind()
     ids_GC, logits_GC = _top_k(logits_GV, group) if group.top_k else (None, logits_GV)
@@ -204,7 +204,7 @@ def _truncated(logits_GV: Tensor, top_G1: Tensor, group: Group) -> _Candidates:
     return candidates
 
 
-def _top_k(logits_GV: Tensor, group: Group) -> tuple[Tensor, Tensor]:
+def _top_k(logits_GV: Tensor, group: SampleGroup) -> tuple[Tensor, Tensor]:
     """The largest of each row and their logits, in order of id; -inf for those past a row's own k."""
     ids_GC = _index(_rank(logits_GV).topk(group.top_k).values)
     past_GC = torch.arange(group.top_k, device=ids_GC.device) >= group.top_k_G1
@@ -213,7 +213,7 @@ def _top_k(logits_GV: Tensor, group: Group) -> tuple[Tensor, Tensor]:
     return ids_GC, logits_GC.gather(1, order_GC)
 
 
-def _in_top_p(candidates: _Candidates, top_p_G1: Tensor) -> Tensor:
+def _in_top_p(candidates: _DeviceCandidates, top_p_G1: Tensor) -> Tensor:
     """Which candidates are in the smallest set of the likeliest whose mass is at least p of the whole; never none."""
     rank_GC = _rank(candidates.weights_GC)
     falling_GC = rank_GC.sort(dim=1, descending=True).values

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Union, overload
 from ridgeline.engine.request import Request
 from ridgeline.engine.sampling.sample_row import History, SampleRow
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.engine.token_rules import RuleGuide
+from ridgeline.engine.token_rules import TokenRuleProcessor
 
 if TYPE_CHECKING:
-    from ridgeline.engine.structured_output import Guide
+    from ridgeline.engine.structured_output import OutputConstraint
 
-AnyGuide = Union["Guide", RuleGuide, None]
+AnyGuide = Union["OutputConstraint", TokenRuleProcessor, None]
 
 
 class SampleRows(Sequence[SampleRow]):
@@ -48,7 +48,7 @@ def _after(token: int, history: History | None, guide: AnyGuide) -> tuple[Histor
         history = history.copy()
         history.append(token)
     if guide is not None:
-        assert not isinstance(guide, RuleGuide), "nothing is guessed of what rules are followed in"
+        assert not isinstance(guide, TokenRuleProcessor), "nothing is guessed of what rules are followed in"
         guide = guide.ahead()
         guide.take(token)
     return history, guide

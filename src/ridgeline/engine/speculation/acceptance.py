@@ -3,7 +3,7 @@ step should verify."""
 
 from collections.abc import Mapping, Sequence
 
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.engine.request import Request
 from ridgeline.engine.scheduler import Scheduler
 from ridgeline.price.device import Device
@@ -23,12 +23,12 @@ class Acceptance:
     """Of each request, and of all, from which new ones are judged. A guess counts where those before it were right."""
 
     def __init__(self) -> None:
-        self._all = _Seen(0.5 * _PRIOR, _PRIOR)
-        self._each: dict[int, _Seen] = {}
+        self._all = _DecayedRate(0.5 * _PRIOR, _PRIOR)
+        self._each: dict[int, _DecayedRate] = {}
 
     def count(self, request: int, right: int, *, wrong: bool) -> None:
         """So many guesses in a row were right; wrong: and the next one was not."""
-        for seen in (self._all, self._each.setdefault(request, _Seen(0.0, 0.0))):
+        for seen in (self._all, self._each.setdefault(request, _DecayedRate(0.0, 0.0))):
             for _ in range(right):
                 seen.add(1.0)
             if wrong:
@@ -36,7 +36,7 @@ class Acceptance:
 
     def of(self, request: int) -> float:
         """The share of a request's guesses that are expected to be right, each given that those before it are."""
-        own = self._each.get(request, _Seen(0.0, 0.0))
+        own = self._each.get(request, _DecayedRate(0.0, 0.0))
         prior = self._all.right / self._all.count
         return (own.right + _PRIOR * prior) / (own.count + _PRIOR)
 
@@ -45,7 +45,7 @@ class Acceptance:
         self._each.pop(request, None)
 
 
-class _Seen:
+class _DecayedRate:
     """right, count: of guesses, old ones counting less."""
 
     __slots__ = ("count", "right")
@@ -62,7 +62,7 @@ def expected_tokens(acceptance: float, guesses: int) -> float:
     return sum(acceptance**place for place in range(guesses + 1))
 
 
-class Gate:
+class SpeculationGate:
     """Of a model on a device."""
 
     def __init__(self, price: Price, device: Device) -> None:
@@ -80,7 +80,7 @@ class Gate:
             segments, tokens = list(prompts), 0.0
             for request in decodes:
                 ran = min(count, len(guesses.get(request, ())))
-                segments.append(Segment(1 + ran, request.known + ran, len(request.spec.encoder)))
+                segments.append(StepSegment(1 + ran, request.known + ran, len(request.spec.encoder)))
                 tokens += expected_tokens(rates[request], ran) if ran else 1.0
             rows = sum(segment.q_len for segment in segments[len(prompts) :]) + len(prompts)
             rate = tokens / self._price.on(self._device, Work.of(segments, self._price.reaches, rows)).expected
@@ -89,15 +89,15 @@ class Gate:
         return most
 
 
-def _prompts(scheduler: Scheduler, decodes: int) -> list[Segment]:
+def _prompts(scheduler: Scheduler, decodes: int) -> list[StepSegment]:
     """What the next step runs of prompts, about: as much as its budget leaves, of those that are not through."""
     missing = [request for request in scheduler.running if request.known - request.computed > 1]
     room = scheduler.limits.tokens - decodes
-    segments: list[Segment] = []
+    segments: list[StepSegment] = []
     for request in [*missing, *scheduler.waiting]:
         if room <= 0 or len(segments) + decodes >= scheduler.limits.requests:
             break
         count = min(room, request.known - request.computed, scheduler.limits.most_of_one)
-        segments.append(Segment(count, request.computed + count, len(request.spec.encoder)))
+        segments.append(StepSegment(count, request.computed + count, len(request.spec.encoder)))
         room -= count
     return segments

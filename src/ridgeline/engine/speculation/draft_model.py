@@ -11,17 +11,17 @@ from dataclasses import dataclass, field, replace
 
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.kv_layout import KVLayout
-from ridgeline.engine.kv.kv_cache_manager import KVLedger
+from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import Request
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling.sample_row import History, Sampled, SampleRow
-from ridgeline.engine.speculation.drafter import Ask
+from ridgeline.engine.speculation.drafter import DraftRequest
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 
 
 @dataclass(slots=True)
-class _Followed:
+class _DraftState:
     """A request that the draft model follows.
 
     params: how it draws, without what only says something of the tokens. tokens: what its KV memory holds, of which the
@@ -76,14 +76,14 @@ class ModelDrafter:
         """layout: of its KV memory. step_tokens: most positions of prompts that it runs before a step of the model.
         context: positions of a sequence that it takes at most."""
         self._runner = Runner(model, layout)
-        self._ledger = KVLedger(layout, step_tokens)
+        self._ledger = KVCacheManager(layout, step_tokens)
         self._step_tokens, self._context, self._vocabulary = step_tokens, context, model.vocabulary
-        self._followed: dict[int, _Followed] = {}
+        self._followed: dict[int, _DraftState] = {}
         self._forget: list[int] = []
         self._known_to_runner: set[int] = set()
         self._steps = 0
 
-    def draft(self, asks: Sequence[Ask]) -> list[Sequence[int]]:
+    def draft(self, asks: Sequence[DraftRequest]) -> list[Sequence[int]]:
         """As Drafter.draft. A request whose prompt it has not read yet, or for which it has no memory, has none."""
         begun = [self._begun(ask) for ask in asks]
         drafting = self._caught_up([one for one in begun if one is not None])
@@ -104,7 +104,7 @@ class ModelDrafter:
             self._known_to_runner.discard(request)
             self._forget.append(request)
 
-    def _begun(self, ask: Ask) -> _Followed | None:
+    def _begun(self, ask: DraftRequest) -> _DraftState | None:
         """The request as it is followed, ready to be guessed at; None where it cannot be now."""
         request, most = ask.request, min(ask.most, self._context - ask.request.known)
         if request.placed_images is not None or most <= 0:
@@ -115,15 +115,15 @@ class ModelDrafter:
             if found is None:
                 return None
             params = replace(request.spec.params, logprobs=None, prompt_logprobs=None)
-            one = _Followed(request, params, list(request.tokens[:found]), found)
+            one = _DraftState(request, params, list(request.tokens[:found]), found)
             self._followed[request.id] = one
         one.most, one.guesses = most, []
         one.history = None if request.history is None else request.history.copy()
         return one
 
-    def _caught_up(self, followed: Iterable[_Followed]) -> list[_Followed]:
+    def _caught_up(self, followed: Iterable[_DraftState]) -> list[_DraftState]:
         """Run what is known and not in KV memory, as far as a step has room; those that have a first guess by it."""
-        parts: list[tuple[_Followed, Sequence[int]]] = []
+        parts: list[tuple[_DraftState, Sequence[int]]] = []
         room = self._step_tokens
         for one in followed:
             start, known = one.agreed(), one.request.known
@@ -141,7 +141,7 @@ class ModelDrafter:
             self._ledger.settle(one.request.id, one.request.tokens, one.sure)
         return ready
 
-    def _run(self, parts: Sequence[tuple[_Followed, Sequence[int]]], drawn: Sequence[_Followed]) -> None:
+    def _run(self, parts: Sequence[tuple[_DraftState, Sequence[int]]], drawn: Sequence[_DraftState]) -> None:
         """Run positions, and take a guess after the last one of those that are drawn."""
         wanted = {one.request.id for one in drawn}
         items = tuple([self._item(one, tokens, drawn=one.request.id in wanted) for one, tokens in parts])
@@ -158,7 +158,7 @@ class ModelDrafter:
             else:  # its logits leave nothing to choose: no guess is lost by that but its own
                 one.most = 0
 
-    def _item(self, one: _Followed, tokens: Sequence[int], *, drawn: bool) -> PlanItem:
+    def _item(self, one: _DraftState, tokens: Sequence[int], *, drawn: bool) -> PlanItem:
         first, pages = self._ledger.unsent(one.request.id)
         if first:
             self._known_to_runner.add(one.request.id)

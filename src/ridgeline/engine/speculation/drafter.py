@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 from ridgeline.engine.request import Request
 
 
-class Ask(NamedTuple):
+class DraftRequest(NamedTuple):
     """A request whose next tokens are to be guessed, and how many at most."""
 
     request: Request
@@ -16,7 +16,7 @@ class Ask(NamedTuple):
 class Drafter(Protocol):
     """Guesses tokens. A guess that is wrong costs time, never a token."""
 
-    def draft(self, asks: Sequence[Ask]) -> Sequence[Sequence[int]]:
+    def draft(self, asks: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
         """Guesses at the tokens that follow those that each request knows: at most as many as it asks for, also
         none."""
         ...

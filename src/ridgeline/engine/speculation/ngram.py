@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.engine.request import Request
-from ridgeline.engine.speculation.drafter import Ask
+from ridgeline.engine.speculation.drafter import DraftRequest
 
 Ids = NDArray[np.int64]
 
@@ -23,7 +23,7 @@ class NgramDrafter:
         self.longest, self.shortest = longest, shortest
         self._texts: dict[int, _Text] = {}
 
-    def draft(self, asks: Sequence[Ask]) -> list[list[int]]:
+    def draft(self, asks: Sequence[DraftRequest]) -> list[list[int]]:
         """As Drafter.draft."""
         return [self._guesses(request, most) for request, most in asks]
 

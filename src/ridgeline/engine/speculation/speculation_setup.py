@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from ridgeline.backends.model_loader import prepare_on_cpu, prepare_on_gpu
-from ridgeline.core.checkpoint.source import Source, open_source
+from ridgeline.core.checkpoint.source import ModelSource, open_source
 from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
 from ridgeline.core.checkpoint.weight_loader import load_weights, weight_bytes
 from ridgeline.core.models import ModelRefused, family_of
@@ -45,7 +45,7 @@ def check_speculation(speculation: Speculation, model: Model, name: str) -> None
 class Draft:
     """A draft model. layout: of its keys and values, None before there is memory for them."""
 
-    source: Source
+    source: ModelSource
     model: Model
     layout: KVLayout | None = None
 

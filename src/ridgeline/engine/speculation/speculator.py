@@ -8,9 +8,9 @@ from ridgeline.engine.events import fault
 from ridgeline.engine.prompt_tokens import NamedPrompt
 from ridgeline.engine.request import Request
 from ridgeline.engine.scheduler import Scheduler
-from ridgeline.engine.speculation.acceptance import Acceptance, Gate
-from ridgeline.engine.speculation.drafter import Ask, Drafter
-from ridgeline.engine.structured_output import Guide
+from ridgeline.engine.speculation.acceptance import Acceptance, SpeculationGate
+from ridgeline.engine.speculation.drafter import Drafter, DraftRequest
+from ridgeline.engine.structured_output import OutputConstraint
 from ridgeline.price.device import Device
 from ridgeline.price.price import Price
 
@@ -27,7 +27,7 @@ class Speculator:
         """tokens: most guesses of a request. outputs: how many ids are sampled from, the first of the vocabulary.
         priced: guess only where a gate says that it pays (`price_on`)."""
         self.drafter, self.tokens, self.outputs, self.priced = drafter, tokens, outputs, priced
-        self._gate: Gate | None = None
+        self._gate: SpeculationGate | None = None
         self._failed = self._said = False
         self._acceptance = Acceptance()
         self._guesses: dict[Request, Sequence[int]] = {}
@@ -42,7 +42,7 @@ class Speculator:
     def price_on(self, price: Price, device: Device) -> None:
         """Predict steps of a model on a device from now on, where that decides."""
         if self.priced:
-            self._gate = Gate(price, device)
+            self._gate = SpeculationGate(price, device)
 
     def guesses(self, scheduler: Scheduler) -> dict[Request, Sequence[int]]:
         """Guesses for the next step, by request; none where they are not predicted to pay."""
@@ -57,7 +57,7 @@ class Speculator:
         most = self._gate.most(scheduler, self._guesses, self._acceptance)
         return {request: own[:most] for request, own in self._guesses.items()} if most else {}
 
-    def _drafted(self, asks: Sequence[Ask]) -> Sequence[Sequence[int]]:
+    def _drafted(self, asks: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
         """A drafter's guesses. Requests do not need them: where it fails they go on without, and so do all after."""
         try:
             return self.drafter.draft(asks) if asks else ()
@@ -76,7 +76,7 @@ class Speculator:
                 "engine.speculator.price_on(price, device), or give the method ngram"
             )
 
-    def _asks(self, running: Iterable[Request]) -> Iterable[Ask]:
+    def _asks(self, running: Iterable[Request]) -> Iterable[DraftRequest]:
         """Requests that have a token, from whose prompt no further choice is to start, and whose next one alone is
         missing. A step gives a token more than the guesses that are right."""
         for request in running:
@@ -84,7 +84,7 @@ class Speculator:
             plain = request.spec.params.rules is None and request.scores is None
             ids = not isinstance(request.tokens.prompt, NamedPrompt)
             if most > 0 and request.output and request.known - request.computed == 1 and plain and ids:
-                yield Ask(request, most)
+                yield DraftRequest(request, most)
 
     def _fit(self, request: Request, guesses: Sequence[int]) -> Sequence[int]:
         """As many as may be followed by a token: the text ends with what ends it, and a form admits only its own."""
@@ -92,7 +92,7 @@ class Speculator:
             place for place, token in enumerate(guesses) if token in request.stop_ids or not 0 <= token < self.outputs
         )
         guesses = guesses[: next(ends, len(guesses))]
-        if guesses and isinstance(request.guide, Guide):
+        if guesses and isinstance(request.guide, OutputConstraint):
             guesses = guesses[: request.guide.admits(guesses)]
         return guesses
 

@@ -5,6 +5,6 @@
 sampler with the row.
 """
 
-from ridgeline.engine.structured_output.output_constraint import Guide, Guides
+from ridgeline.engine.structured_output.output_constraint import OutputConstraint, StructuredOutputManager
 
-__all__ = ["Guide", "Guides"]
+__all__ = ["OutputConstraint", "StructuredOutputManager"]

@@ -12,7 +12,7 @@ import llguidance
 from llguidance.gbnf_to_lark import any_to_lark
 
 from ridgeline.core.text.json_form import JSON_FORM
-from ridgeline.engine.structured_output.grammar_vocabulary import Tables
+from ridgeline.engine.structured_output.grammar_vocabulary import GrammarVocabulary
 from ridgeline.engine.structured_output_params import StructuredOutputs
 
 CACHE_BYTES = 64 << 20
@@ -83,7 +83,7 @@ class GrammarCache:
     repetitions take the most).
     """
 
-    def __init__(self, tables: Tables, limit: int = CACHE_BYTES) -> None:
+    def __init__(self, tables: GrammarVocabulary, limit: int = CACHE_BYTES) -> None:
         self._tables, self._limit = tables, limit
         self._kept: OrderedDict[StructuredOutputs, tuple[llguidance.LLMatcher, int]] = OrderedDict()
         self.compiled = self.nbytes = 0

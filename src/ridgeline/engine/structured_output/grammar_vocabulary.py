@@ -18,7 +18,7 @@ from ridgeline.core.text import Tokenizer
 Mask = NDArray[np.uint32]
 
 
-class Spelling:
+class LLGuidanceTokenizer:
     """What llguidance asks of a tokenizer: the bytes of every token, and how a text that is forced is best spelled."""
 
     def __init__(self, tokenizer: Tokenizer, rows: int) -> None:
@@ -53,12 +53,12 @@ class Spelling:
         return ids
 
 
-class Tables:
+class GrammarVocabulary:
     """A model's vocabulary, made ready once: half a second and some 60 MB for 152k tokens."""
 
     def __init__(self, tokenizer: Tokenizer, rows: int) -> None:
         """rows: token ids that the model has."""
-        spelling = Spelling(tokenizer, rows)
+        spelling = LLGuidanceTokenizer(tokenizer, rows)
         self.rows, self.words = rows, (rows + 31) // 32
         self.tokens = spelling.tokens[:rows]
         self.library = llguidance.LLTokenizer(llguidance.TokenizerWrapper(spelling), n_vocab=rows + 1)

@@ -7,12 +7,12 @@ import llguidance
 
 from ridgeline.core.text import Tokenizer
 from ridgeline.engine.structured_output.grammar import CACHE_BYTES, GrammarCache, reason_of
-from ridgeline.engine.structured_output.grammar_vocabulary import Mask, Tables
-from ridgeline.engine.structured_output.thinking import Tags, Thinking
+from ridgeline.engine.structured_output.grammar_vocabulary import GrammarVocabulary, Mask
+from ridgeline.engine.structured_output.thinking import ThinkingState, ThinkingTags
 from ridgeline.engine.structured_output_params import DeadEnd, GuideStats, StructuredOutputs
 
 
-class Guide:
+class OutputConstraint:
     """Follows one choice, token by token. It is never taken back: a choice that is preempted keeps what it has said,
     and a step that failed has said nothing."""
 
@@ -20,7 +20,11 @@ class Guide:
     """As SampleRow.timestamps: a grammar knows none."""
 
     def __init__(
-        self, tables: Tables, matcher: llguidance.LLMatcher, ends: Collection[int], thinking: Thinking | None = None
+        self,
+        tables: GrammarVocabulary,
+        matcher: llguidance.LLMatcher,
+        ends: Collection[int],
+        thinking: ThinkingState | None = None,
     ) -> None:
         """ends: tokens that end the text; they are allowed where the grammar is complete. Reasoning is not ended by
         those of them that are control tokens."""
@@ -98,7 +102,7 @@ class Guide:
         self.complete = self._matcher.is_stopped() and self._matcher.is_accepting() and not self._matcher.is_error()
 
 
-class Guides:
+class StructuredOutputManager:
     """Makes the guides of a model's requests. The tables of its vocabulary are made when the first one is asked for."""
 
     def __init__(
@@ -111,18 +115,18 @@ class Guides:
         """vocabulary: token ids that the model has. tags: what it writes its reasoning between. most_bytes: of compiled
         grammars that are kept."""
         self._tokenizer, self._vocabulary, self._literals, self._most = tokenizer, vocabulary, tags, most_bytes
-        self._tables: Tables | None = None
-        self._tags: Tags | None = None
+        self._tables: GrammarVocabulary | None = None
+        self._tags: ThinkingTags | None = None
         self._cache: GrammarCache | None = None
 
-    def guide(self, outputs: StructuredOutputs, prompt: Sequence[int], ends: Collection[int]) -> Guide:
+    def guide(self, outputs: StructuredOutputs, prompt: Sequence[int], ends: Collection[int]) -> OutputConstraint:
         """A guide for the answer to a prompt. Raises ValueError for a form that cannot be followed."""
         if self._tables is None or self._cache is None:
-            self._tables = Tables(self._tokenizer, self._vocabulary)
+            self._tables = GrammarVocabulary(self._tokenizer, self._vocabulary)
             self._cache = GrammarCache(self._tables, self._most)
-            self._tags = None if self._literals is None else Tags(self._tokenizer, self._literals, self._tables)
+            self._tags = None if self._literals is None else ThinkingTags(self._tokenizer, self._literals, self._tables)
         thinking = self._tags.begin(prompt) if self._tags is not None and outputs.after_reasoning else None
-        return Guide(self._tables, self._cache.matcher(outputs), ends, thinking)
+        return OutputConstraint(self._tables, self._cache.matcher(outputs), ends, thinking)
 
     @property
     def stats(self) -> GuideStats:

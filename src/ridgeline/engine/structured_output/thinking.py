@@ -7,26 +7,28 @@ several, and then only a section that the prompt has opened counts.
 from collections.abc import Sequence
 
 from ridgeline.core.text import Reasoning, Tokenizer
-from ridgeline.engine.structured_output.grammar_vocabulary import Mask, Tables
+from ridgeline.engine.structured_output.grammar_vocabulary import GrammarVocabulary, Mask
 
 BREAKS = 2
 """Tokens of line breaks that may stand between a section and the answer, where every template puts two."""
 
 
-class Tags:
+class ThinkingTags:
     """The tags of a model's reasoning sections, and the masks that they need."""
 
-    def __init__(self, tokenizer: Tokenizer, literals: tuple[str, str], tables: Tables) -> None:
+    def __init__(self, tokenizer: Tokenizer, literals: tuple[str, str], tables: GrammarVocabulary) -> None:
         self._tokenizer, self._literals, self._tables = tokenizer, literals, tables
         self.tokens = Reasoning(tokenizer, (), literals).tag_ids
         self.closing = literals[1].encode()
         self.opening_mask = tables.mask(() if self.tokens is None else self.tokens[:1])
         self._unfit = None if self.tokens is not None else [self._spills(at) for at in range(len(self.closing))]
 
-    def begin(self, prompt: Sequence[int]) -> "Thinking":
+    def begin(self, prompt: Sequence[int]) -> "ThinkingState":
         """The reasoning of an answer to this prompt."""
         inside = Reasoning(self._tokenizer, prompt, self._literals).inside
-        return Thinking(self, self._tables, inside, self.tokens is not None and not inside and not self._closed(prompt))
+        return ThinkingState(
+            self, self._tables, inside, self.tokens is not None and not inside and not self._closed(prompt)
+        )
 
     def _closed(self, prompt: Sequence[int]) -> bool:
         """Whether the prompt ends with a section that is over, as templates do that switch reasoning off."""
@@ -48,20 +50,20 @@ class Tags:
         return self._tables.mask(ids)
 
 
-class Thinking:
+class ThinkingState:
     """The reasoning of one choice. `inside`: it is being written now. `may_open`: the answer may begin with it.
     `after`: it has just ended, and so many tokens of line breaks may follow, which are not the answer's."""
 
-    def __init__(self, tags: Tags, tables: Tables, inside: bool, may_open: bool) -> None:
+    def __init__(self, tags: ThinkingTags, tables: GrammarVocabulary, inside: bool, may_open: bool) -> None:
         self._tags, self._tables = tags, tables
         self.inside, self.may_open, self.after = inside, may_open, 0
         self._matched = 0  # bytes of the closing tag that the text ends with
 
-    def copy(self) -> "Thinking":
+    def copy(self) -> "ThinkingState":
         """The same, for another choice."""
-        return Thinking(self._tags, self._tables, self.inside, self.may_open)
+        return ThinkingState(self._tags, self._tables, self.inside, self.may_open)
 
-    def ahead(self) -> "Thinking":
+    def ahead(self) -> "ThinkingState":
         """The same as far as it has come, for tokens that are guessed."""
         other = self.copy()
         other.after, other._matched = self.after, self._matched

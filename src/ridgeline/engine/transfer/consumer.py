@@ -17,14 +17,14 @@ from torch import Tensor
 
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import DEFAULT_PARAMS
-from ridgeline.engine.kv.page_exchange import PageExchange, Place
+from ridgeline.engine.kv.page_exchange import PageExchange, PageLocation
 from ridgeline.engine.kv.prefix import PageKey
 from ridgeline.engine.request import Request
 from ridgeline.engine.transfer.config import KVTransfer
 from ridgeline.engine.transfer.identity import Identity
-from ridgeline.engine.transfer.peer import Arrived, Down, Heard, Peer, Up
-from ridgeline.engine.transfer.threads import Threads
-from ridgeline.engine.transfer.wire import Cancel, Declined, Pages, Prefill
+from ridgeline.engine.transfer.peer import Heard, PagesArrived, Peer, PeerOffline, PeerOnline
+from ridgeline.engine.transfer.threads import ConnectionThreads
+from ridgeline.engine.transfer.wire import Cancel, Declined, PagesFrame, Prefill
 from ridgeline.engine.worker.engine_messages import FromEngine, PeerChanged, Transferred
 
 _STAGED_SHARE = 0.25
@@ -43,7 +43,7 @@ class _Parked:
     nbytes: int
     peer: Peer | None = None
     asked: float = 0.0
-    arrived: Arrived | None = None
+    arrived: PagesArrived | None = None
 
 
 class Consumer:
@@ -70,7 +70,7 @@ class Consumer:
         self._most_staged = _STAGED_SHARE * exchange.ledger.layout.nbytes
         self._staged = 0
         most = exchange.ledger.pool.size
-        self._threads = Threads()
+        self._threads = ConnectionThreads()
         self.peers = [Peer(each, identity, transfer, most, self._hear, self._threads) for each in transfer.peers]
         end = time.monotonic() + _FIRST_TRY
         for peer in self.peers:
@@ -138,24 +138,24 @@ class Consumer:
     # -- what peers say ------------------------------------------------------------------------------------------------
 
     def _take(self, peer: Peer, heard: Heard) -> None:
-        if isinstance(heard, Up):
+        if isinstance(heard, PeerOnline):
             peer.curve = heard.curve
             self._down.pop(peer, None)
             nbytes, seconds = heard.curve.nbytes[-1], heard.curve.seconds[-1]
             self._tell(PeerChanged(peer.address, True, f"{nbytes / seconds / 1e9:.3g} GB/s"))
-        elif isinstance(heard, Down):
+        elif isinstance(heard, PeerOffline):
             if self._down.get(peer) != heard.reason:
                 self._tell(PeerChanged(peer.address, False, heard.reason))
             peer.curve, self._down[peer] = None, heard.reason
             for ticket in [ticket for ticket, parked in self._asked.items() if parked.peer is peer]:
                 self._fail(ticket, heard.reason)
-        elif isinstance(heard, Arrived):
+        elif isinstance(heard, PagesArrived):
             peer.delivered = time.monotonic()
             self._take_pages(heard)
         elif isinstance(heard, Declined) and heard.ticket in self._asked:
             self._fail(heard.ticket, heard.reason)
 
-    def _take_pages(self, heard: Arrived) -> None:
+    def _take_pages(self, heard: PagesArrived) -> None:
         parked = self._asked.get(heard.pages.ticket)
         if parked is None:
             return  # it came too late
@@ -167,16 +167,16 @@ class Consumer:
         parked.arrived = heard
         self._arrived.append(parked)
 
-    def _wrong(self, parked: _Parked, pages: Pages, rows: Tensor) -> str:
+    def _wrong(self, parked: _Parked, pages: PagesFrame, rows: Tensor) -> str:
         """Why pages are not those that were asked for, "" where they are."""
         ledger = self._exchange.ledger
         most = ledger.findable(parked.request.prompt_length)
         if not parked.have < pages.positions <= most or ledger.findable(pages.positions + 2) != pages.positions:
             return f"pages of {pages.positions} positions came, which nobody asked for"
         places = self._exchange.places(parked.have, pages.positions)
-        if [Place(group, entry) for group, entry, _ in pages.names] != places or len(rows) != len(places):
+        if [PageLocation(group, entry) for group, entry, _ in pages.names] != places or len(rows) != len(places):
             return "other pages came than were asked for"
-        if any(digest != self._exchange.digest(parked.keys, Place(*at)) for *at, digest in pages.names):
+        if any(digest != self._exchange.digest(parked.keys, PageLocation(*at)) for *at, digest in pages.names):
             return "its pages have other names: it has another adapter of that name, or another prompt"
         return ""
 

@@ -12,20 +12,20 @@ from torch import Tensor
 from ridgeline.engine.events import fault
 from ridgeline.engine.transfer.config import KVTransfer
 from ridgeline.engine.transfer.identity import Identity
-from ridgeline.engine.transfer.threads import Threads
+from ridgeline.engine.transfer.threads import ConnectionThreads
 from ridgeline.engine.transfer.wire import (
     PATIENCE,
+    AuthError,
+    BandwidthProbe,
     Cancel,
     Declined,
-    Filling,
     FromProducer,
     Hello,
-    Outbox,
-    Pages,
+    PaddingFrame,
+    PagesFrame,
+    PeerTimeout,
     Prefill,
-    Probe,
-    Silence,
-    Stranger,
+    SendQueue,
     Welcome,
     Wire,
     connect,
@@ -45,29 +45,29 @@ _STRANGE = 30.0  # the same of one that refused
 
 
 @dataclass(frozen=True, slots=True)
-class Up:
+class PeerOnline:
     """It may be asked. curve: seconds of so many bytes from it."""
 
     curve: Curve
 
 
 @dataclass(frozen=True, slots=True)
-class Down:
+class PeerOffline:
     """It may not be asked; why, in one line."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class PagesArrived:
     """Pages have come: their bytes [pages, bytes a page], and the seconds they were on their way."""
 
-    pages: Pages
+    pages: PagesFrame
     rows: Tensor
     seconds: float
 
 
-Heard = Up | Down | Arrived | Declined | None
+Heard = PeerOnline | PeerOffline | PagesArrived | Declined | None
 """None: nothing, for a while."""
 
 
@@ -81,7 +81,7 @@ class Peer:
         transfer: KVTransfer,
         most: int,
         heard: Callable[["Peer", Heard], None],
-        threads: Threads,
+        threads: ConnectionThreads,
     ) -> None:
         """most: pages that may come together."""
         self.address = address
@@ -96,7 +96,7 @@ class Peer:
         self._identity, self._transfer, self._most, self._heard = identity, transfer, most, heard
         self._closing = threading.Event()
         self._connection: socket.socket | None = None
-        self._outbox: Outbox | None = None
+        self._outbox: SendQueue | None = None
         self._threads = threads
         threads.start(self._run, f"from {address}")
 
@@ -128,7 +128,7 @@ class Peer:
                 wire = self._connected()
                 failures = 0
                 self._read(wire)
-            except Stranger as error:
+            except AuthError as error:
                 reason, pause = str(error), _STRANGE
             except TimeoutError:
                 reason = f"nothing answers within {PATIENCE:g} s"
@@ -141,7 +141,7 @@ class Peer:
             self.hang_up()
             self._outbox = None
             failures += 1
-            self._heard(self, Down(reason))
+            self._heard(self, PeerOffline(reason))
             self.tried.set()
             self._closing.wait(pause)
 
@@ -154,15 +154,15 @@ class Peer:
             wire.send(Hello(*self._identity))
             answer = _soon(wire)
             if isinstance(answer, Declined):
-                raise Stranger(answer.reason)
+                raise AuthError(answer.reason)
             if not isinstance(answer, Welcome):
                 raise OSError("it does not answer what it is asked")
             curve = _measured(wire)
-            self._outbox = Outbox(wire, self._threads, f"to {self.address}")
+            self._outbox = SendQueue(wire, self._threads, f"to {self.address}")
         except BaseException:
             connection.close()
             raise
-        self._heard(self, Up(curve))
+        self._heard(self, PeerOnline(curve))
         self.tried.set()
         return wire
 
@@ -177,10 +177,10 @@ class Peer:
         while not self._closing.is_set():
             try:
                 message = wire.receive()
-            except Silence:
+            except PeerTimeout:
                 self._wait()
                 continue
-            if isinstance(message, Pages):
+            if isinstance(message, PagesFrame):
                 self._heard(self, self._arrived(wire, message))
             elif isinstance(message, Declined):
                 self._heard(self, message)
@@ -193,7 +193,7 @@ class Peer:
         if self.under_way:
             self._heard(self, None)
 
-    def _arrived(self, wire: Wire[FromProducer], message: Pages) -> Arrived:
+    def _arrived(self, wire: Wire[FromProducer], message: PagesFrame) -> PagesArrived:
         """The pages behind a message."""
         pages, page_bytes = len(message.names), self._identity.page_bytes
         if pages > self._most:
@@ -201,7 +201,7 @@ class Peer:
         started = time.perf_counter()
         rows, view = memory(pages * page_bytes)
         wire.read(view)
-        return Arrived(message, rows.view(pages, page_bytes), time.perf_counter() - started)
+        return PagesArrived(message, rows.view(pages, page_bytes), time.perf_counter() - started)
 
 
 def _soon(wire: Wire[FromProducer]) -> FromProducer:
@@ -210,7 +210,7 @@ def _soon(wire: Wire[FromProducer]) -> FromProducer:
     while time.monotonic() < end:
         try:
             return wire.receive()
-        except Silence:
+        except PeerTimeout:
             continue
     raise TimeoutError
 
@@ -222,9 +222,9 @@ def _measured(wire: Wire[FromProducer]) -> Curve:
         took = []
         for _ in range(ROUNDS):
             started = time.perf_counter()
-            wire.send(Probe(size))
+            wire.send(BandwidthProbe(size))
             answer = _soon(wire)
-            if not isinstance(answer, Filling) or answer.nbytes != size:
+            if not isinstance(answer, PaddingFrame) or answer.nbytes != size:
                 raise OSError("it does not answer what it is asked")
             _, view = memory(size)
             wire.read(view)

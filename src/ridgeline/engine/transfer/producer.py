@@ -20,21 +20,21 @@ from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import TokenEvent, fault
 from ridgeline.engine.kv.page_exchange import PageExchange
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.request import Finish, Request
+from ridgeline.engine.request import FinishReason, Request
 from ridgeline.engine.transfer.config import family_of
 from ridgeline.engine.transfer.identity import Identity
-from ridgeline.engine.transfer.threads import Threads
+from ridgeline.engine.transfer.threads import ConnectionThreads
 from ridgeline.engine.transfer.wire import (
+    AuthError,
+    BandwidthProbe,
     Cancel,
     Declined,
-    Filling,
     Hello,
-    Outbox,
-    Pages,
+    PaddingFrame,
+    PagesFrame,
+    PeerTimeout,
     Prefill,
-    Probe,
-    Silence,
-    Stranger,
+    SendQueue,
     ToProducer,
     Welcome,
     Wire,
@@ -50,7 +50,7 @@ _PARAMS = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, seed=0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PrefillJob:
     """A prompt that is computed for a client, under its ticket. have: positions that it has itself."""
 
     client: "_Client"
@@ -76,11 +76,11 @@ class Producer:
         self._engine, self._exchange, self.identity, self.key = engine, exchange, identity, key
         self._wake = wake
         self._orders: queue.SimpleQueue[tuple[_Client, Prefill | Cancel | None]] = queue.SimpleQueue()
-        self._asked: dict[int, _Asked] = {}  # by the engine's number
+        self._asked: dict[int, _PrefillJob] = {}  # by the engine's number
         self.clients: set[_Client] = set()
         self._closed = threading.Event()
         self._listener = _listen(address)
-        self._accepting, self.threads = Threads(), Threads()
+        self._accepting, self.threads = ConnectionThreads(), ConnectionThreads()
         self._accepting.start(self._accept, "listener")
 
     def settle(self) -> None:
@@ -105,7 +105,7 @@ class Producer:
         except Exception as error:  # a fault of ours: who asked hears of it, others go on
             client.outbox.put(Declined(prefill.ticket, fault(error)))
         else:
-            self._asked[number] = _Asked(client, prefill.ticket, prefill.have, self._engine.requests[number])
+            self._asked[number] = _PrefillJob(client, prefill.ticket, prefill.have, self._engine.requests[number])
 
     def ended(self, events: list[TokenEvent]) -> list[TokenEvent]:
         """Send the pages of the prompts that are computed; returns the events of other requests."""
@@ -114,13 +114,13 @@ class Producer:
         own = {event.request: event for event in events if event.request in self._asked}
         for event in own.values():
             asked = self._asked.pop(event.request)
-            if event.finish is Finish.ERROR:
+            if event.finish is FinishReason.ERROR:
                 asked.client.outbox.put(Declined(asked.ticket, event.error or "it could not be computed"))
             else:
                 self._send(asked)
         return [event for event in events if event.request not in own]
 
-    def _send(self, asked: _Asked) -> None:
+    def _send(self, asked: _PrefillJob) -> None:
         exchange, outbox = self._exchange, asked.client.outbox
         keys = exchange.keys(asked.request)
         positions = exchange.found(keys, asked.request.prompt_length)
@@ -130,7 +130,7 @@ class Producer:
             return
         names = [(*place, exchange.digest(keys, place)) for place in places]
         rows = exchange.give(keys, places)
-        outbox.put(Pages(asked.ticket, positions, names), bytes_of(rows))
+        outbox.put(PagesFrame(asked.ticket, positions, names), bytes_of(rows))
 
     def close(self) -> None:
         """End all connections."""
@@ -173,7 +173,7 @@ class _Client:
 
     def __init__(self, producer: Producer, connection: socket.socket) -> None:
         self._producer, self._connection = producer, connection
-        self.outbox: Outbox
+        self.outbox: SendQueue
         self._filling = b""  # of the largest probe so far: pages are memory that has been written before, too
 
     def run(self) -> None:
@@ -181,9 +181,9 @@ class _Client:
         try:
             admit(self._connection, self._producer.key)
             wire: Wire[ToProducer] = Wire(self._connection, ToProducer)
-            self.outbox = Outbox(wire, self._producer.threads, "writer")
+            self.outbox = SendQueue(wire, self._producer.threads, "writer")
             self._read(wire)
-        except (OSError, EOFError, Stranger):
+        except (OSError, EOFError, AuthError):
             pass  # it has gone, or is nobody: the consumer says which
         finally:
             self.close()
@@ -195,7 +195,7 @@ class _Client:
         while True:
             try:
                 message = wire.receive()
-            except Silence:
+            except PeerTimeout:
                 continue
             if isinstance(message, Hello):
                 reason = _differs(self._producer.identity, message)
@@ -203,11 +203,11 @@ class _Client:
                 self.outbox.put(Declined(0, reason) if reason else Welcome())
             elif not known:
                 raise OSError("it did not say what it reads")
-            elif isinstance(message, Probe):
+            elif isinstance(message, BandwidthProbe):
                 nbytes = max(0, min(message.nbytes, _MOST_PROBED))
                 if nbytes > len(self._filling):
                     self._filling = b"\1" * nbytes
-                self.outbox.put(Filling(nbytes), memoryview(self._filling)[:nbytes])
+                self.outbox.put(PaddingFrame(nbytes), memoryview(self._filling)[:nbytes])
             else:
                 self._producer.order(self, message)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 _BOUND = 2.0  # seconds to wait for all of them
 
 
-class Threads:
+class ConnectionThreads:
     """Started as they are needed, and waited for when all connections are closed.
 
     Each holds the engine that it works for. One that were the last to hold it would free its tensors while the

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.transfer.config import family_of
-from ridgeline.engine.transfer.threads import Threads
-from ridgeline.util.frames import Frames
+from ridgeline.engine.transfer.threads import ConnectionThreads
+from ridgeline.util.frames import MessageCodec
 
 MAGIC = b"ridgeline kv 2\n\0"
 """The first bytes either way, with the version of all that follows."""
@@ -50,7 +50,7 @@ class Welcome(msgspec.Struct, tag="welcome", array_like=True, frozen=True):
     """The producer reads the same."""
 
 
-class Probe(msgspec.Struct, tag="probe", array_like=True, frozen=True):
+class BandwidthProbe(msgspec.Struct, tag="probe", array_like=True, frozen=True):
     """Send so many bytes back, to see how long they take."""
 
     nbytes: int
@@ -71,13 +71,13 @@ class Cancel(msgspec.Struct, tag="cancel", array_like=True, frozen=True):
     ticket: int
 
 
-class Filling(msgspec.Struct, tag="filling", array_like=True, frozen=True):
+class PaddingFrame(msgspec.Struct, tag="filling", array_like=True, frozen=True):
     """So many bytes follow, for a Probe."""
 
     nbytes: int
 
 
-class Pages(msgspec.Struct, tag="pages", array_like=True, frozen=True):
+class PagesFrame(msgspec.Struct, tag="pages", array_like=True, frozen=True):
     """Pages of the first `positions` of a prompt follow, as many bytes each as Hello said. names: of each its group of
     layers, its entry in a table, and the digest that stands for its contents."""
 
@@ -93,15 +93,15 @@ class Declined(msgspec.Struct, tag="declined", array_like=True, frozen=True):
     reason: str
 
 
-ToProducer = Hello | Probe | Prefill | Cancel
-FromProducer = Welcome | Filling | Pages | Declined
+ToProducer = Hello | BandwidthProbe | Prefill | Cancel
+FromProducer = Welcome | PaddingFrame | PagesFrame | Declined
 
 
-class Silence(Exception):
+class PeerTimeout(Exception):
     """A read has brought nothing for a while."""
 
 
-class Stranger(ValueError):
+class AuthError(ValueError):
     """The other end speaks something else, or does not know the key; why, in one line."""
 
 
@@ -112,7 +112,7 @@ class Wire(Generic[M]):
         """messages: the type, or union of types, that comes in. waiting: called each TICK while a message that has
         begun is not whole."""
         self._socket, self._waiting = connection, waiting
-        self._frames: Frames[M] = Frames(messages)
+        self._frames: MessageCodec[M] = MessageCodec(messages)
         connection.setblocking(True)
         # As the system counts it: a timeout of Python's would read a page in pieces of what has come.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(TICK * 1e6)))
@@ -161,7 +161,7 @@ class Wire(Generic[M]):
                 count = self._socket.recv_into(view[done:], 0, socket.MSG_WAITALL)
             except BlockingIOError:
                 if not begun and not done:
-                    raise Silence from None
+                    raise PeerTimeout from None
                 if time.monotonic() - last > PATIENCE:
                     raise TimeoutError from None
             else:
@@ -176,11 +176,11 @@ class Wire(Generic[M]):
         shut(self._socket)
 
 
-class Outbox:
+class SendQueue:
     """What is to be written on a wire, by a thread of its own: whoever puts something in never waits for the other
     end."""
 
-    def __init__(self, wire: "Wire[Any]", threads: Threads, name: str) -> None:
+    def __init__(self, wire: "Wire[Any]", threads: ConnectionThreads, name: str) -> None:
         self._wire, self._closed = wire, False
         self._waiting: deque[tuple[object, memoryview | None]] = deque()
         self._changed = threading.Condition()
@@ -199,7 +199,7 @@ class Outbox:
             self._waiting = deque(
                 (message, body)
                 for message, body in self._waiting
-                if not isinstance(message, Pages) or message.ticket != ticket
+                if not isinstance(message, PagesFrame) or message.ticket != ticket
             )
 
     def close(self) -> None:
@@ -266,7 +266,7 @@ def admit(connection: socket.socket, key: bytes) -> None:
     _check_magic(_exactly(connection, len(MAGIC), end))
     theirs = _exactly(connection, _NONCE, end)
     if not hmac.compare_digest(_exactly(connection, _PROOF, end), _proof(key, b"consumer", mine, theirs)):
-        raise Stranger("it does not know the key")
+        raise AuthError("it does not know the key")
     connection.sendall(_proof(key, b"producer", theirs, mine))
 
 
@@ -279,9 +279,9 @@ def introduce(connection: socket.socket, key: bytes) -> None:
     try:
         proof = _exactly(connection, _PROOF, end)
     except EOFError:
-        raise Stranger("it refuses this key; give both the same --kv-key-file") from None
+        raise AuthError("it refuses this key; give both the same --kv-key-file") from None
     if not hmac.compare_digest(proof, _proof(key, b"producer", mine, theirs)):
-        raise Stranger("it does not know the key; give both the same --kv-key-file")
+        raise AuthError("it does not know the key; give both the same --kv-key-file")
 
 
 def _proof(key: bytes, role: bytes, first: bytes, second: bytes) -> bytes:
@@ -291,7 +291,7 @@ def _proof(key: bytes, role: bytes, first: bytes, second: bytes) -> bytes:
 def _check_magic(said: bytes) -> None:
     if said != MAGIC:
         known = said.startswith(MAGIC[:13])
-        raise Stranger(
+        raise AuthError(
             "it speaks another version of the format; run the same version of ridgeline on both"
             if known
             else "it is no engine that computes prompts for others; give its --kv-listen"

@@ -14,36 +14,36 @@ import torch
 from ridgeline.core.checkpoint.weight_loader import Progress
 from ridgeline.core.models.common.fields import ModelRefused
 from ridgeline.engine.engine import WALL_CLOCK, EngineLost
-from ridgeline.engine.setup import Loaded, load_with_threads
-from ridgeline.engine.worker.engine_messages import FromEngine, Ready, ToEngine, first_of
-from ridgeline.engine.worker.engine_process import Loading, Maker, NotLoaded, Start
+from ridgeline.engine.setup import LoadedEngine, load_with_threads
+from ridgeline.engine.worker.engine_messages import EngineReady, FromEngine, ToEngine, first_of
+from ridgeline.engine.worker.engine_process import EngineStart, LoadingProgress, Maker, NotLoaded
 from ridgeline.engine.worker.inspector import function_named, inspection
 from ridgeline.engine.worker.loop import EngineLoop
-from ridgeline.util.frames import Frames
+from ridgeline.util.frames import MessageCodec
 from ridgeline.util.host import keep_freed_memory, out_of_memory
 
 _RECEIVED = 1 << 16
 
 
-class Child:
+class ChildConnection:
     """The engine's end of the connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._orders: Frames[ToEngine] = Frames(ToEngine)
+        self._orders: MessageCodec[ToEngine] = MessageCodec(ToEngine)
         self._woken, self._waking = socket.socketpair()
         self._woken.setblocking(False)
         self._said = select.poll()
         for end in (connection, self._woken):
             self._said.register(end, select.POLLIN)
 
-    def tell(self, message: FromEngine | Loading | NotLoaded) -> None:
+    def tell(self, message: FromEngine | LoadingProgress | NotLoaded) -> None:
         """Say something. Raises BrokenPipeError where nobody listens any more."""
         self._connection.sendall(self._orders.encode(message))
 
-    def first(self) -> Start:
+    def first(self) -> EngineStart:
         """What to load. Raises EOFError where nobody says it."""
-        frames: Frames[Start] = Frames(Start)
+        frames: MessageCodec[EngineStart] = MessageCodec(EngineStart)
         while data := self._connection.recv(_RECEIVED):
             for start in frames.feed(data):
                 return start
@@ -87,7 +87,7 @@ def run(connection: socket.socket) -> None:
     keep_freed_memory()
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which ends this process by hanging up
         signal.signal(number, signal.SIG_IGN)
-    child = Child(connection)
+    child = ChildConnection(connection)
     try:
         loop = _loaded(child, child.first())
         if loop is not None:
@@ -96,7 +96,7 @@ def run(connection: socket.socket) -> None:
         pass  # the server is gone
 
 
-def _loaded(child: Child, start: Start) -> EngineLoop | None:
+def _loaded(child: ChildConnection, start: EngineStart) -> EngineLoop | None:
     """The engine, ready, and said to be; None where it could not be loaded, which is said too."""
     told, behind = 0, 0 if start.clock is None else start.clock - WALL_CLOCK()
 
@@ -104,7 +104,7 @@ def _loaded(child: Child, start: Start) -> EngineLoop | None:
         nonlocal told
         if done == total or done - told > total // 100:
             told = done
-            child.tell(Loading(done, total))
+            child.tell(LoadingProgress(done, total))
 
     try:
         loaded, threads = _load(start, progress)
@@ -131,11 +131,11 @@ def _loaded(child: Child, start: Start) -> EngineLoop | None:
             child.tell(NotLoaded(str(error), isinstance(error, ModelRefused)))
             return None
     gc.freeze()  # what is there by now stays; the collector need not go over it again and again
-    child.tell(Ready(loaded.info(device)))
+    child.tell(EngineReady(loaded.info(device)))
     return loop
 
 
-def _load(start: Start, progress: Progress) -> tuple[Loaded, int]:
+def _load(start: EngineStart, progress: Progress) -> tuple[LoadedEngine, int]:
     """The engine, and the threads that it computes with."""
     if start.maker:
         maker: Maker = function_named(start.maker)

@@ -149,7 +149,7 @@ class SequenceState(NamedTuple):
     preemptions: int
 
 
-class Snapshot(msgspec.Struct, tag="snapshot", array_like=True, frozen=True):
+class EngineSnapshot(msgspec.Struct, tag="snapshot", array_like=True, frozen=True):
     """What an engine holds between two steps. at: nanoseconds of its clock. groups: how many layers each group of KV
     pages has. pages: all that are not free, where they were asked for."""
 
@@ -160,7 +160,7 @@ class Snapshot(msgspec.Struct, tag="snapshot", array_like=True, frozen=True):
     sequences: list[SequenceState]
 
 
-class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
+class AddRequest(msgspec.Struct, tag="add", array_like=True, frozen=True):
     """A message to queue a request. ticket: the asker's own number for it."""
 
     ticket: int
@@ -179,13 +179,13 @@ class StopChoice(msgspec.Struct, tag="stop", array_like=True, frozen=True):
     stop: Stop
 
 
-class Watch(msgspec.Struct, tag="watch", array_like=True, frozen=True):
+class WatchPages(msgspec.Struct, tag="watch", array_like=True, frozen=True):
     """Say with each step from now on which pages changed; or no longer."""
 
     on: bool
 
 
-class Look(msgspec.Struct, tag="look", array_like=True, frozen=True):
+class GetSnapshot(msgspec.Struct, tag="look", array_like=True, frozen=True):
     """Say what the engine holds: a Snapshot comes. pages: with its pages, of which there may be many."""
 
     pages: bool = True
@@ -199,14 +199,14 @@ class Inspect(msgspec.Struct, tag="inspect", array_like=True, frozen=True):
     question: bytes
 
 
-class Added(msgspec.Struct, tag="added", array_like=True, frozen=True):
+class RequestAdded(msgspec.Struct, tag="added", array_like=True, frozen=True):
     """The request of a ticket has this id."""
 
     ticket: int
     request: int
 
 
-class Begun(msgspec.Struct, tag="begun", array_like=True, frozen=True):
+class RequestsBegun(msgspec.Struct, tag="begun", array_like=True, frozen=True):
     """A message with the requests whose first step begins now."""
 
     requests: Sequence[int]
@@ -228,7 +228,7 @@ class Refused(msgspec.Struct, tag="refused", array_like=True, frozen=True):
     fault: bool = False
 
 
-class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
+class EngineReady(msgspec.Struct, tag="ready", array_like=True, frozen=True):
     """The engine takes requests from now on."""
 
     info: EngineInfo
@@ -275,5 +275,16 @@ class PeerChanged(msgspec.Struct, tag="peer", array_like=True, frozen=True):
     said: str
 
 
-ToEngine = Add | Abort | StopChoice | Watch | Look | Inspect
-FromEngine = Ready | Added | Begun | Refused | Stepped | Snapshot | Inspected | Transferred | PeerChanged | Died
+ToEngine = AddRequest | Abort | StopChoice | WatchPages | GetSnapshot | Inspect
+FromEngine = (
+    EngineReady
+    | RequestAdded
+    | RequestsBegun
+    | Refused
+    | Stepped
+    | EngineSnapshot
+    | Inspected
+    | Transferred
+    | PeerChanged
+    | Died
+)

@@ -15,19 +15,19 @@ from ridgeline.core.checkpoint.source import open_source
 from ridgeline.core.checkpoint.weight_loader import Progress
 from ridgeline.core.models.common.fields import ModelRefused
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.engine.setup import Loaded
-from ridgeline.engine.text_processor import Texts, load_texts
+from ridgeline.engine.setup import LoadedEngine
+from ridgeline.engine.text_processor import TextProcessor, load_texts
 from ridgeline.engine.transfer.config import KVTransfer
-from ridgeline.engine.worker.engine_messages import Died, EngineInfo, FromEngine, Ready, ToEngine
-from ridgeline.engine.worker.process_handle import ChildProcess, Place
+from ridgeline.engine.worker.engine_messages import Died, EngineInfo, EngineReady, FromEngine, ToEngine
+from ridgeline.engine.worker.process_handle import ChildProcess, ProcessHandle
 from ridgeline.price.device import Device
-from ridgeline.util.frames import Frames
+from ridgeline.util.frames import MessageCodec
 from ridgeline.util.host import check_threads
 
 _LONGEST_PAUSE = 60.0  # seconds before one more try to start a process
 
 
-class Start(msgspec.Struct, frozen=True):
+class EngineStart(msgspec.Struct, frozen=True):
     """The first message to a new process: what to load. device: what steps are predicted for. inspector: the name of
     one (inspector.py), "" for none. maker: the name of a Maker, whose engine is run in place of one that is loaded;
     devices: that it is to be for. replica: of several engines behind one server, which it is: it says the numbers that
@@ -48,7 +48,7 @@ class Start(msgspec.Struct, frozen=True):
     transfer: KVTransfer | None = None
 
 
-async def texts_beside(model: str, settings: EngineSettings, *, dummy_weights: bool) -> Texts:
+async def texts_beside(model: str, settings: EngineSettings, *, dummy_weights: bool) -> TextProcessor:
     """The texts of an engine that runs in another process, read beside the event loop. Raises as load_texts."""
     return await asyncio.to_thread(
         lambda: load_texts(
@@ -60,11 +60,11 @@ async def texts_beside(model: str, settings: EngineSettings, *, dummy_weights: b
     )
 
 
-Maker = Callable[[Start], Loaded]
+Maker = Callable[[EngineStart], LoadedEngine]
 """Makes the engine of a process otherwise than by loading a model. Raises ValueError in one line."""
 
 
-class Loading(msgspec.Struct, tag="loading", array_like=True, frozen=True):
+class LoadingProgress(msgspec.Struct, tag="loading", array_like=True, frozen=True):
     """Weights are being read: bytes done, bytes in all."""
 
     done: int
@@ -82,7 +82,7 @@ class NotLoaded(msgspec.Struct, tag="not loaded", array_like=True, frozen=True):
         return ModelRefused(self.reason) if self.refused else ValueError(self.reason)
 
 
-FromProcess = FromEngine | Loading | NotLoaded
+FromProcess = FromEngine | LoadingProgress | NotLoaded
 
 
 class EngineProcess:
@@ -90,11 +90,11 @@ class EngineProcess:
 
     def __init__(
         self,
-        start: Start,
-        texts: Texts,
+        start: EngineStart,
+        texts: TextProcessor,
         restarts: float,
         progress: Progress | None,
-        new_place: Callable[[], Place] = ChildProcess,
+        new_place: Callable[[], ProcessHandle] = ChildProcess,
     ) -> None:
         """Use `EngineProcess.start`, or `begin`. restarts: how many times a process that has died is followed by
         another; math.inf: for ever, with longer and longer pauses where none can be started. new_place: makes where the
@@ -105,8 +105,8 @@ class EngineProcess:
         self._tell: Callable[[FromEngine], None] | None = None
         self._unheard: list[FromEngine] = []  # said before anybody listened
         self._loop = asyncio.get_running_loop()
-        self._line: _Line | None = None
-        self.place: Place | None = None
+        self._line: _EngineConnection | None = None
+        self.place: ProcessHandle | None = None
         """Where it runs now."""
         self._ready = self._closing = False
         self._again: asyncio.Task[None] | None = None
@@ -133,7 +133,9 @@ class EngineProcess:
             check_threads(threads)
         settings = settings or EngineSettings()
         texts = await texts_beside(model, settings, dummy_weights=dummy_weights)
-        start = Start(model, settings, dummy_weights, threads, device, inspector, maker, devices, transfer=transfer)
+        start = EngineStart(
+            model, settings, dummy_weights, threads, device, inspector, maker, devices, transfer=transfer
+        )
         process = cls(start, texts, restarts, progress)
         await process.begin()
         return process
@@ -178,13 +180,13 @@ class EngineProcess:
         ready: asyncio.Future[EngineInfo] = self._loop.create_future()
         connected: asyncio.Future[asyncio.Protocol] = self._loop.create_future()
 
-        def line() -> _Line:
-            return _Line(connected, lambda message: self._hear(message, ready), lambda: self._lost(ready))
+        def line() -> _EngineConnection:
+            return _EngineConnection(connected, lambda message: self._hear(message, ready), lambda: self._lost(ready))
 
         self.place = self._new_place()
         await self.place.begin(line, connected)
         found = connected.result()
-        assert isinstance(found, _Line)
+        assert isinstance(found, _EngineConnection)
         self._line = found
         clock = time.perf_counter_ns() if self.place.far else None
         self._line.send(msgspec.structs.replace(self._start, clock=clock))
@@ -192,12 +194,12 @@ class EngineProcess:
         self._ready = True
 
     def _hear(self, message: FromProcess, ready: "asyncio.Future[EngineInfo]") -> None:
-        if isinstance(message, Loading):
+        if isinstance(message, LoadingProgress):
             if self._progress is not None:
                 self._progress(message.done, message.total)
         elif isinstance(message, NotLoaded):
             _fail(ready, message.error())
-        elif isinstance(message, Ready):
+        elif isinstance(message, EngineReady):
             if not ready.done():
                 ready.set_result(message.info)
         else:
@@ -234,7 +236,7 @@ class EngineProcess:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
-                self._say(Ready(self.info))
+                self._say(EngineReady(self.info))
                 return
 
     def _say(self, message: FromEngine) -> None:
@@ -248,7 +250,7 @@ class EngineProcess:
         return self.place.epitaph()
 
 
-class _Line(asyncio.Protocol):
+class _EngineConnection(asyncio.Protocol):
     """The connection to the process, in whole messages."""
 
     def __init__(
@@ -258,7 +260,7 @@ class _Line(asyncio.Protocol):
         lost: Callable[[], None],
     ) -> None:
         self._connected, self._hear, self._lost = connected, hear, lost
-        self._frames: Frames[FromProcess] = Frames(FromProcess)
+        self._frames: MessageCodec[FromProcess] = MessageCodec(FromProcess)
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: Any) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ridgeline.engine.request import NANOSECONDS
-from ridgeline.engine.worker.engine_messages import EngineInfo, PageChange, SequenceState, Snapshot, StepReport
+from ridgeline.engine.worker.engine_messages import EngineInfo, EngineSnapshot, PageChange, SequenceState, StepReport
 from ridgeline.engine.worker.priced_steps import PricedSteps
 
 _RECENT = 120
@@ -74,7 +74,7 @@ class Feed:
             told = {"id": name, "request": request, "prompt": prompt, "cached": cached}
             self._ended.append({**told, "output": output, "finish": finish})
 
-    def snapshot(self, info: EngineInfo, snapshot: Snapshot, name_of: NameOf) -> dict[str, Any]:
+    def snapshot(self, info: EngineInfo, snapshot: EngineSnapshot, name_of: NameOf) -> dict[str, Any]:
         """What an engine holds, with the steps that led to it."""
         if self._collects:
             self._known |= {(each.request, each.choice) for each in snapshot.sequences}
@@ -99,7 +99,7 @@ class Feed:
             "priced": asdict(self._priced),
         }
 
-    def frame(self, snapshot: Snapshot, name_of: NameOf) -> dict[str, Any]:
+    def frame(self, snapshot: EngineSnapshot, name_of: NameOf) -> dict[str, Any]:
         """The steps since the last frame as one, and what has changed with them. snapshot: of now; its pages are not
         read. Collecting begins anew."""
         reports, pages, ended = self._reports, self._pages, self._ended

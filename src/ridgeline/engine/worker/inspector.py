@@ -9,10 +9,10 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from ridgeline.engine.setup import Loaded
+from ridgeline.engine.setup import LoadedEngine
 from ridgeline.price.device import Device
 
-Inspector = Callable[[Loaded, Device | None, bytes], bytes]
+Inspector = Callable[[LoadedEngine, Device | None, bytes], bytes]
 """Answers a question about a model on a device, None where nothing is known of that. Raises ValueError for a question
 that has no answer; requests of the engine that it was given are not its own to touch."""
 
@@ -24,18 +24,18 @@ def function_named(name: str) -> Callable[..., Any]:
     return found
 
 
-def inspection(name: str, loaded: Loaded, device: Device | None) -> Callable[[bytes], bytes] | None:
+def inspection(name: str, loaded: LoadedEngine, device: Device | None) -> Callable[[bytes], bytes] | None:
     """What answers questions about this model: the inspector called `module:function`, imported when it is first
     asked; None where there is no name."""
     return partial(_inspect, name, loaded, device) if name else None
 
 
-def _inspect(name: str, loaded: Loaded, device: Device | None, question: bytes) -> bytes:
+def _inspect(name: str, loaded: LoadedEngine, device: Device | None, question: bytes) -> bytes:
     inspector: Inspector = function_named(name)
     return inspector(loaded, device, question)
 
 
-class Questions:
+class PendingInspections:
     """Those that an inspector was asked and has not answered, by the asker's tickets."""
 
     def __init__(self) -> None:

@@ -9,28 +9,28 @@ from ridgeline.engine.engine import Engine
 from ridgeline.engine.events import StepRecord, TokenEvent
 from ridgeline.engine.kv.page_exchange import PageExchange
 from ridgeline.engine.runner import Runner
-from ridgeline.engine.setup import Loaded
+from ridgeline.engine.setup import LoadedEngine
 from ridgeline.engine.transfer.config import KVTransfer
 from ridgeline.engine.transfer.consumer import Consumer
 from ridgeline.engine.transfer.identity import check_transfer, identity_of
 from ridgeline.engine.transfer.producer import Producer
 from ridgeline.engine.worker.engine_messages import (
     Abort,
-    Add,
-    Added,
-    Begun,
+    AddRequest,
     Died,
     FromEngine,
+    GetSnapshot,
     Inspect,
     Inspected,
-    Look,
     PageChange,
     Refused,
+    RequestAdded,
+    RequestsBegun,
     Stepped,
     StepReport,
     StopChoice,
     ToEngine,
-    Watch,
+    WatchPages,
 )
 from ridgeline.engine.worker.snapshot import PageWatch, snapshot
 from ridgeline.price.device import Device
@@ -63,9 +63,9 @@ class EngineLoop:
         self._report: StepReport | None = None
         self._pages: PageWatch | None = None
         self._observe, engine.on_step = engine.on_step, self._note
-        engine.on_begin = lambda requests: tell(Begun(requests))
+        engine.on_begin = lambda requests: tell(RequestsBegun(requests))
 
-    def transfer(self, how: KVTransfer, loaded: Loaded, wake: Callable[[], None]) -> None:
+    def transfer(self, how: KVTransfer, loaded: LoadedEngine, wake: Callable[[], None]) -> None:
         """Give prompts' keys and values to other engines, or ask them for some. loaded: what the engine is of. wake:
         has an inbox that waits return, from any thread. Raises ModelRefused, ValueError: as
         check_transfer, and where the address to listen at cannot be had."""
@@ -97,13 +97,13 @@ class EngineLoop:
 
     def take(self, message: ToEngine) -> None:
         """Do what a message asks, and say what came of it."""
-        if isinstance(message, Add):
+        if isinstance(message, AddRequest):
             self._add(message)
         elif isinstance(message, StopChoice):
             self._say(self.engine.stop(*message.stop))
-        elif isinstance(message, Look):
+        elif isinstance(message, GetSnapshot):
             self._tell(snapshot(self.engine, pages=message.pages))
-        elif isinstance(message, Watch):
+        elif isinstance(message, WatchPages):
             self._look_after_pages(message.on)
         elif isinstance(message, Inspect):
             self._tell(self._inspected(message))
@@ -113,7 +113,7 @@ class EngineLoop:
             if self._consumer is not None:
                 self._consumer.forget(message.request)
 
-    def _add(self, add: Add) -> None:
+    def _add(self, add: AddRequest) -> None:
         try:
             request = self.engine.add(add.spec, parked=self._consumer is not None)
         except ValueError as error:
@@ -121,7 +121,7 @@ class EngineLoop:
         except Exception as error:  # a fault of ours: whoever asked hears of it, the others go on
             self._tell(Refused(add.ticket, f"{type(error).__name__}: {error}", fault=True))
         else:
-            self._tell(Added(add.ticket, request))
+            self._tell(RequestAdded(add.ticket, request))
             if self._consumer is not None:
                 self._consumer.add(self.engine.requests[request])
 
@@ -191,7 +191,7 @@ class EngineLoop:
 class EngineThread:
     """Steps a loaded engine. What it says is said in its thread."""
 
-    def __init__(self, loaded: Loaded, transfer: KVTransfer | None = None) -> None:
+    def __init__(self, loaded: LoadedEngine, transfer: KVTransfer | None = None) -> None:
         """transfer: prompts' keys and values go to other engines, or come from them; None for neither."""
         self.texts, self.info = loaded.texts, loaded.info()
         self._loaded, self._transfer = loaded, transfer

@@ -14,7 +14,7 @@ NewLine = Callable[[], asyncio.Protocol]
 """Makes this end of a connection."""
 
 
-class Place(Protocol):
+class ProcessHandle(Protocol):
     """One process with an engine, from its start to its end."""
 
     @property

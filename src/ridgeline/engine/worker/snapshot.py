@@ -6,10 +6,10 @@ from ridgeline.core.ops.kv_layout import NULL_PAGE
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.request import Request
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.engine.worker.engine_messages import PageChange, SequenceState, Snapshot, Stage
+from ridgeline.engine.worker.engine_messages import EngineSnapshot, PageChange, SequenceState, Stage
 
 
-class _Place(NamedTuple):
+class _PageEntry(NamedTuple):
     """Where a page is: the group of layers and the sequence that has it, and which of its entries it is."""
 
     group: int
@@ -17,12 +17,12 @@ class _Place(NamedTuple):
     entry: int
 
 
-_NOWHERE = _Place(0, 0, 0)
+_NOWHERE = _PageEntry(0, 0, 0)
 
 
-def snapshot(engine: Engine, *, pages: bool = True) -> Snapshot:
+def snapshot(engine: Engine, *, pages: bool = True) -> EngineSnapshot:
     """What the engine holds. pages: with all that are not free."""
-    return Snapshot(
+    return EngineSnapshot(
         engine.clock(),
         engine.stats,
         [len(group.layers) for group in engine.ledger.groups],
@@ -63,7 +63,9 @@ class PageWatch:
             table = self._engine.ledger.tables[item.request]
             for group, pages in enumerate(item.pages):
                 first = len(table.pages[group]) - len(pages)
-                self._places |= {page: _Place(group, item.request, entry) for entry, page in enumerate(pages, first)}
+                self._places |= {
+                    page: _PageEntry(group, item.request, entry) for entry, page in enumerate(pages, first)
+                }
 
     def changes(self) -> list[PageChange]:
         """The pages touched since the last time, as they are now."""
@@ -81,7 +83,7 @@ class PageWatch:
         return table is not None and table.pages[group][entry : entry + 1] == [page]
 
 
-def _change(engine: Engine, page: int, places: dict[int, _Place]) -> PageChange:
+def _change(engine: Engine, page: int, places: dict[int, _PageEntry]) -> PageChange:
     """A page as it is now. One that can be found says itself whose layers' it is."""
     pool, ledger = engine.ledger.pool, engine.ledger
     state, published = pool.state(page), ledger.published_group(page)
@@ -97,10 +99,10 @@ def _change(engine: Engine, page: int, places: dict[int, _Place]) -> PageChange:
     )
 
 
-def _places(engine: Engine) -> dict[int, _Place]:
+def _places(engine: Engine) -> dict[int, _PageEntry]:
     """Of each page in a table where it is, with the last of those that share it."""
     return {
-        page: _Place(group, sequence, entry)
+        page: _PageEntry(group, sequence, entry)
         for sequence, table in engine.ledger.tables.items()
         for group, pages in enumerate(table.pages)
         for entry, page in enumerate(pages)

@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.insight.bench.bench_findings import Findings
-from ridgeline.insight.bench.bench_run import Run
+from ridgeline.insight.bench.bench_findings import BenchFindings
+from ridgeline.insight.bench.bench_run import BenchRun
 from ridgeline.insight.traffic.percentiles import distribution_json
 from ridgeline.insight.traffic.request_record import COLUMNS, columns, row
 from ridgeline.insight.traffic.summary import CLIENTS_OWN, DEFINITIONS, SYMBOLS
 
 
-def findings_json(findings: Findings) -> dict[str, Any]:
+def findings_json(findings: BenchFindings) -> dict[str, Any]:
     """The object of `--json`. Times are seconds; a percentile of too few samples is null."""
     run = findings.run
     return {
@@ -39,7 +39,7 @@ def findings_json(findings: Findings) -> dict[str, Any]:
     }
 
 
-def requests_csv(findings: Findings) -> str:
+def requests_csv(findings: BenchFindings) -> str:
     """A line for each request of the run that is looked at closely."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -48,7 +48,7 @@ def requests_csv(findings: Findings) -> str:
     return file.getvalue()
 
 
-def _inputs(findings: Findings) -> dict[str, Any]:
+def _inputs(findings: BenchFindings) -> dict[str, Any]:
     """What was asked for; no key is in it."""
     target = findings.job.target
     return {
@@ -65,7 +65,7 @@ def _inputs(findings: Findings) -> dict[str, Any]:
     }
 
 
-def _metrics(run: Run, *, told: bool) -> dict[str, Any]:
+def _metrics(run: BenchRun, *, told: bool) -> dict[str, Any]:
     """told: whether latencies are the server's; else only the load generator's own are given, and no goodput."""
     summary = run.summary
     latencies = {
@@ -93,7 +93,7 @@ def _metrics(run: Run, *, told: bool) -> dict[str, Any]:
     }
 
 
-def _sweep(findings: Findings) -> dict[str, Any]:
+def _sweep(findings: BenchFindings) -> dict[str, Any]:
     assert findings.sweep is not None
     levels = [
         {"rate": level.rate, "fault": level.why, "metrics": _metrics(level.run, told=not level.run.summary.client_late)}

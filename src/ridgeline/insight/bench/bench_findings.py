@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from ridgeline.insight.bench.bench_run import Run
-from ridgeline.insight.bench.job import Job, Load
+from ridgeline.insight.bench.bench_run import BenchRun
+from ridgeline.insight.bench.job import LoadJob, LoadPattern
 from ridgeline.insight.bench.prediction import Prediction
-from ridgeline.insight.bench.server_probe import Served, Steps
+from ridgeline.insight.bench.server_probe import PhaseSteps, ServerInfo
 from ridgeline.insight.bench.streamed_response import SHORTER, beyond_context
 from ridgeline.insight.bench.sweep import Sweep
 from ridgeline.insight.traffic.slo import SLO
@@ -16,17 +16,17 @@ _CACHED = 0.05  # of the prompt tokens of new prompts: what every prompt of a ch
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class BenchFindings:
     """run: the one that is looked at closely: of a sweep the knee's. steps: what a server of ours said of the steps
     that it did for it. predicted: None where there is no price, for a reason that `unpredicted` says, where there is
     one to say. fitted: lengths that nobody asked for were made shorter, so that they fit the model's context."""
 
-    served: Served
-    job: Job
-    run: Run
+    served: ServerInfo
+    job: LoadJob
+    run: BenchRun
     slo: SLO | None = None
     sweep: Sweep | None = None
-    steps: dict[str, Steps] = field(default_factory=dict)
+    steps: dict[str, PhaseSteps] = field(default_factory=dict)
     predicted: Prediction | None = None
     unpredicted: str = ""
     fitted: bool = False
@@ -116,7 +116,7 @@ class Findings:
         return self.run.summary.counted < self.run.summary.answered
 
 
-def load_in_words(load: Load) -> str:
+def load_in_words(load: LoadPattern) -> str:
     """`Poisson arrivals, 10 a second`."""
     if load.users is not None:
         return f"closed loop of {load.users} user{'s' if load.users > 1 else ''}"

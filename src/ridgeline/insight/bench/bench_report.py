@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from ridgeline.insight.bench.bench_findings import Findings, load_in_words
-from ridgeline.insight.bench.bench_run import Run
+from ridgeline.insight.bench.bench_findings import BenchFindings, load_in_words
+from ridgeline.insight.bench.bench_run import BenchRun
 from ridgeline.insight.bench.figures import figures
-from ridgeline.insight.bench.sweep import ATTAIN, MIN_REQUESTS, Level
+from ridgeline.insight.bench.sweep import ATTAIN, MIN_REQUESTS, SweepLevel
 from ridgeline.insight.traffic.percentiles import SHOWN, Distribution, Interval, needed
 from ridgeline.insight.traffic.summary import CLIENTS_OWN, DEFINITIONS, SYMBOLS, Summary, middle
 from ridgeline.util.document.elements import (
@@ -13,11 +13,11 @@ from ridgeline.util.document.elements import (
     Bullets,
     Cell,
     Document,
+    DocumentTable,
     Facts,
     Heading,
     Paragraph,
-    Row,
-    Table,
+    TableRow,
     columns,
 )
 from ridgeline.util.document.humanize import percent, say_difference, say_seconds, three
@@ -27,7 +27,7 @@ _ROWS = ("TTFT", "service TTFT", "server TTFT", "ITL", "chunk gap", "TPOT", "E2E
 _INTERVALS = ("TTFT", "TPOT", "E2E")
 
 
-def report(findings: Findings, *, drawn: bool) -> Document:
+def report(findings: BenchFindings, *, drawn: bool) -> Document:
     """The document. drawn: with its figures, for who can see them."""
     blocks: list[Block] = [Bullets(tuple(_answers(findings)))]
     if findings.reasons:
@@ -52,12 +52,12 @@ def report(findings: Findings, *, drawn: bool) -> Document:
     return Document(_title(findings), tuple(blocks), _lead(findings))
 
 
-def _title(findings: Findings) -> str:
+def _title(findings: BenchFindings) -> str:
     how = f"sweep of {len(findings.sweep.levels)} rates" if findings.sweep else load_in_words(findings.run.job.load)
     return f"{findings.served.model} at {findings.served.base}: {how}"
 
 
-def _lead(findings: Findings) -> str:
+def _lead(findings: BenchFindings) -> str:
     data = findings.job.data
     asked = {"random": "Random words", "file": f"Prompts of {data.path}", "trace": f"Lengths of {data.path}"}[data.kind]
     sizes = findings.run.summary.sizes
@@ -72,7 +72,7 @@ def _lead(findings: Findings) -> str:
 # -- answers ----------------------------------------------------------------------------------------------------------
 
 
-def _answers(findings: Findings) -> Iterator[str]:
+def _answers(findings: BenchFindings) -> Iterator[str]:
     run, summary = findings.run, findings.run.summary
     if findings.sweep is not None:
         yield _knee(findings)
@@ -92,7 +92,7 @@ def _answers(findings: Findings) -> Iterator[str]:
         yield _fitted(findings)
 
 
-def _fitted(findings: Findings) -> str:
+def _fitted(findings: BenchFindings) -> str:
     data, context = findings.job.data, findings.served.context
     return (
         f"Prompts of {data.input} tokens, answers of {data.output}: the default lengths do not fit the model's context "
@@ -116,7 +116,7 @@ def _typical(summary: Summary) -> str:
     return ", ".join(parts) + "."
 
 
-def _knee(findings: Findings) -> str:
+def _knee(findings: BenchFindings) -> str:
     assert findings.sweep is not None
     met = f"meet {findings.slo}" if findings.slo else "are answered"
     knee = findings.sweep.knee
@@ -131,23 +131,23 @@ def _knee(findings: Findings) -> str:
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _latencies(findings: Findings) -> Table:
+def _latencies(findings: BenchFindings) -> DocumentTable:
     """In milliseconds."""
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for name in _ROWS:
         found = findings.run.summary.latencies[name]
         if found is None or (findings.refused and name not in CLIENTS_OWN):
             continue
-        rows.append(Row((name, _ms(found.mean), *_percentiles(found), _ms(found.most), f"{found.count:,}")))
+        rows.append(TableRow((name, _ms(found.mean), *_percentiles(found), _ms(found.most), f"{found.count:,}")))
         if name in _INTERVALS and any(found.percentiles.values()):
             between = [_between(at) for at in found.percentiles.values()]
-            rows.append(Row(("95 % interval", "", *between), "dim"))
+            rows.append(TableRow(("95 % interval", "", *between), "dim"))
     notes = [f"{_outcome(findings.run.summary)}; averages are of those answered."]
     if any(cell == _FEW for row in rows for cell in row.cells):
         few = ", ".join(f"p{percent} {needed(percent):,}" for percent in SHOWN)
         notes.append(f"{_FEW}: a percentile takes ten samples beyond it ({few}).")
     heads = columns("ms", "mean", *(f"p{percent}" for percent in SHOWN), "max", "n")
-    return Table(heads, tuple(rows), tuple(notes))
+    return DocumentTable(heads, tuple(rows), tuple(notes))
 
 
 def _percentiles(found: Distribution) -> list[str]:
@@ -162,18 +162,18 @@ def _ms(seconds: float) -> str:
     return three(seconds * 1e3)
 
 
-def _failures(summary: Summary) -> Table:
+def _failures(summary: Summary) -> DocumentTable:
     rows = sorted(summary.reasons.items(), key=lambda pair: -pair[1])
-    return Table(
+    return DocumentTable(
         columns("requests", "share", "reason", words=(2,)),
         tuple(
-            Row((f"{count:,}", percent(count / summary.total), reason or "given up when the run ended"))
+            TableRow((f"{count:,}", percent(count / summary.total), reason or "given up when the run ended"))
             for reason, count in rows
         ),
     )
 
 
-def _levels(findings: Findings) -> Table:
+def _levels(findings: BenchFindings) -> DocumentTable:
     """A row for each rate of the sweep."""
     assert findings.sweep is not None
     name = "the knee" if findings.sweep.reached else "the highest good rate"
@@ -182,10 +182,10 @@ def _levels(findings: Findings) -> Table:
         "rate/s", "done/s", "good", "goodput/s", "tokens/s", "TTFT p50", "TPOT p50", "not answered", "", words=(8,)
     )
     least = f"A rate is judged from {MIN_REQUESTS} requests at least, longer than --duration if need be."
-    return Table(heads, tuple(rows), (f"TTFT and TPOT in ms. {least}",))
+    return DocumentTable(heads, tuple(rows), (f"TTFT and TPOT in ms. {least}",))
 
 
-def _level(level: Level, name: str) -> Row:
+def _level(level: SweepLevel, name: str) -> TableRow:
     """name: of the level that is looked at closely, empty for others."""
     summary = level.run.summary
     told = not summary.client_late
@@ -201,14 +201,14 @@ def _level(level: Level, name: str) -> Row:
         str(summary.total - summary.answered),
         Cell(name, "good") if name else level.why,
     )
-    return Row(cells, "strong" if name else "")
+    return TableRow(cells, "strong" if name else "")
 
 
 def _middle_ms(found: Distribution | None) -> str:
     return "-" if found is None else _ms(middle(found))
 
 
-def _client(findings: Findings) -> Iterator[tuple[str, str]]:
+def _client(findings: BenchFindings) -> Iterator[tuple[str, str]]:
     run, late = findings.run, findings.run.summary.latencies["lateness"]
     yield "processes", f"{run.processes}, the busiest {run.cpu:.0%} of a core"
     if late is not None:
@@ -231,7 +231,7 @@ def _client(findings: Findings) -> Iterator[tuple[str, str]]:
     yield "seed", f"{findings.job.data.seed}; --seed {findings.job.data.seed} asks the same at the same moments"
 
 
-def _prompts(findings: Findings) -> str:
+def _prompts(findings: BenchFindings) -> str:
     data, summary = findings.job.data, findings.run.summary
     if data.kind == "file":
         return "as the file has them"
@@ -242,7 +242,7 @@ def _prompts(findings: Findings) -> str:
     return f"{data.wording.per_word:.3g} tokens a word, {fit}{cached}"
 
 
-def _steps(findings: Findings) -> Table:
+def _steps(findings: BenchFindings) -> DocumentTable:
     rows = []
     for phase, steps in sorted(findings.steps.items()):
         if steps.count:
@@ -250,13 +250,15 @@ def _steps(findings: Findings) -> Table:
             each = steps.measured / steps.count
             off = "" if priced is None else say_difference(each / priced - 1)
             told = "-" if priced is None else _ms(priced)
-            rows.append(Row((phase, f"{steps.count:,.0f}", _ms(each), told, off)))
+            rows.append(TableRow((phase, f"{steps.count:,.0f}", _ms(each), told, off)))
     at = "" if findings.sweep is None else f" at {findings.run.job.load.rate:.4g} a second"
     notes = (f"By the server's own metrics, between the start of the measured run{at} and its end.",)
-    return Table(columns("phase", "steps", "measured ms", "predicted ms", "measured over it"), tuple(rows), notes)
+    return DocumentTable(
+        columns("phase", "steps", "measured ms", "predicted ms", "measured over it"), tuple(rows), notes
+    )
 
 
-def _predicted(findings: Findings) -> Iterator[Block]:
+def _predicted(findings: BenchFindings) -> Iterator[Block]:
     """What the price says beside what was measured."""
     assert findings.predicted is not None
     runs = [findings.run] if findings.sweep is None else [level.run for level in findings.sweep.levels]
@@ -268,10 +270,10 @@ def _predicted(findings: Findings) -> Iterator[Block]:
         f"{prediction.output:,}: the plan's closed loop of users, an open loop being held against the fewest users who "
         f"make its rate, at most {three(prediction.most)} requests a second. HTTP, text and the network are not in it."
     )
-    yield Table(heads, tuple(rows), (note,))
+    yield DocumentTable(heads, tuple(rows), (note,))
 
 
-def _beside(run: Run, findings: Findings) -> Row:
+def _beside(run: BenchRun, findings: BenchFindings) -> TableRow:
     assert findings.predicted is not None
     users, summary = run.job.load.users, run.summary
     if users is None:
@@ -285,7 +287,7 @@ def _beside(run: Run, findings: Findings) -> Row:
     got = (summary.tokens_per_second, *(_middle(summary.latencies[name]) for name in ("TTFT", "TPOT")))
     cells = [("-" if v is None else three(v)) for pair in zip(got, told, strict=True) for v in pair]
     load = f"{three(run.offered)}/s" if users is None else f"{users} users"
-    return Row((load, *cells, "" if point else "more than it expects"))
+    return TableRow((load, *cells, "" if point else "more than it expects"))
 
 
 def _middle(found: Distribution | None) -> float | None:

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from ridgeline.insight.bench import client_pool
-from ridgeline.insight.bench.job import Data, Job
-from ridgeline.insight.bench.server_probe import Steps
+from ridgeline.insight.bench.job import LoadJob, PromptDataset
+from ridgeline.insight.bench.server_probe import PhaseSteps
 from ridgeline.insight.bench.streamed_response import SHORTER, beyond_context
-from ridgeline.insight.traffic.request_record import Record
-from ridgeline.insight.traffic.series import Second, seconds, ttfts_by_arrival, under_way
+from ridgeline.insight.traffic.request_record import RequestRecord
+from ridgeline.insight.traffic.series import SecondStats, seconds, ttfts_by_arrival, under_way
 from ridgeline.insight.traffic.slo import SLO
-from ridgeline.insight.traffic.stationarity import Steadiness, steadiness
+from ridgeline.insight.traffic.stationarity import Stationarity, steadiness
 from ridgeline.insight.traffic.summary import Summary, summarise
 
-Look = Callable[[], Awaitable[Mapping[str, Steps]]]
+Look = Callable[[], Awaitable[Mapping[str, PhaseSteps]]]
 """What a server says of its steps until now, by phase."""
 # Added to the seed of prompts that are asked before or after others: the server may have kept those.
 _WARM_UP, _AGAIN = 1_000_003, 15_485_863
@@ -23,19 +23,19 @@ BUSY = 0.8  # share of a core from which a client process is no longer sure to b
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BenchRun:
     """records: of every request, in the order of their moments. cpu: of the busiest client process, as a share of a
     core. stopped: why the run was given up, empty where it was not. steadiness: of an open loop, None where the run was
     too short to tell. steps: the server's own, from the start of the run to its end, where it tells."""
 
-    job: Job
+    job: LoadJob
     processes: int
-    records: list[Record]
+    records: list[RequestRecord]
     summary: Summary
     cpu: float
     stopped: str
-    steadiness: Steadiness | None
-    steps: Mapping[str, Steps] = field(default_factory=dict)
+    steadiness: Stationarity | None
+    steps: Mapping[str, PhaseSteps] = field(default_factory=dict)
 
     @property
     def overloaded(self) -> bool:
@@ -53,7 +53,7 @@ class Run:
         return self.cpu > BUSY / 2
 
     @property
-    def seconds(self) -> list[Second]:
+    def seconds(self) -> list[SecondStats]:
         """The run second by second."""
         return seconds(self.records)
 
@@ -65,7 +65,7 @@ class Run:
         return (len(intended) - 1) / span if span else 0.0
 
 
-def run_of(job: Job, parts: Sequence[client_pool.Part], slo: SLO | None) -> Run:
+def run_of(job: LoadJob, parts: Sequence[client_pool.ClientResult], slo: SLO | None) -> BenchRun:
     """What the parts of a job say together."""
     records = sorted((r for part in parts for r in part.records), key=lambda record: (record.intended, record.index))
     end = max((record.over for record in records), default=0)
@@ -76,22 +76,22 @@ def run_of(job: Job, parts: Sequence[client_pool.Part], slo: SLO | None) -> Run:
         steady = steadiness(under_way(records, min(end, last)), ttfts_by_arrival(records), rate)
     stopped = [part.stopped for part in parts if part.stopped]
     cpu = max(part.cpu / part.wall for part in parts)
-    return Run(job, len(parts), records, summarise(records, slo), cpu, stopped[0] if stopped else "", steady)
+    return BenchRun(job, len(parts), records, summarise(records, slo), cpu, stopped[0] if stopped else "", steady)
 
 
-async def no_steps() -> Mapping[str, Steps]:
+async def no_steps() -> Mapping[str, PhaseSteps]:
     """The steps of a server that does not tell of them."""
     return {}
 
 
 async def run(
-    job: Job,
+    job: LoadJob,
     processes: int | None,
     most: int,
     slo: SLO | None,
     told: Callable[[str], None],
     look: Look = no_steps,
-) -> Run:
+) -> BenchRun:
     """Do a job. processes: as many, but for those that would have no user or no place; None to begin with one and,
     where that was late or busy and `most` allows it, do it again with as many as its share of a core asks for, and
     other prompts. told: of how far it is, in words."""
@@ -106,7 +106,7 @@ async def run(
     return found
 
 
-async def _measured(job: Job, processes: int, slo: SLO | None, told: Callable[[str], None], look: Look) -> Run:
+async def _measured(job: LoadJob, processes: int, slo: SLO | None, told: Callable[[str], None], look: Look) -> BenchRun:
     """A job done once, with the steps that the server did meanwhile."""
     before = await look()
     found = run_of(job, await client_pool.run(job, processes, lambda at: told(_words(at))), slo)
@@ -114,7 +114,7 @@ async def _measured(job: Job, processes: int, slo: SLO | None, told: Callable[[s
     return replace(found, steps={phase: steps.since(before.get(phase)) for phase, steps in after.items()})
 
 
-async def warm_up(job: Job, requests: int) -> None:
+async def warm_up(job: LoadJob, requests: int) -> None:
     """A few requests of the job, one after another, that are not counted: connections, caches, the first compile.
 
     Raises ValueError where none of them is answered, with the server's reason.
@@ -123,7 +123,7 @@ async def warm_up(job: Job, requests: int) -> None:
         job.load, users=1, arrivals="poisson", most_under_way=None, requests=requests, seconds=None, most_failed=1.0
     )
     if job.data.kind == "file":  # its own prompts would be cached when their turn comes
-        data = Data(input="64", output="16")
+        data = PromptDataset(input="64", output="16")
     else:
         data = msgspec.structs.replace(job.data, seed=job.data.seed + _WARM_UP)
     (part,) = await client_pool.run(msgspec.structs.replace(job, load=load, data=data), 1, lambda at: None)
@@ -131,11 +131,11 @@ async def warm_up(job: Job, requests: int) -> None:
         raise no_answer(job, part.records[0].reason)
 
 
-def no_answer(job: Job, reason: str) -> ValueError:
+def no_answer(job: LoadJob, reason: str) -> ValueError:
     """What to say where the server answers none of a job's requests, for its reason."""
     cure = f"; {SHORTER}" if job.data.kind == "random" and beyond_context(reason) else ""
     return ValueError(f"the server answers no request of this kind: {reason}{cure}")
 
 
-def _words(at: client_pool.Progress) -> str:
+def _words(at: client_pool.ClientProgress) -> str:
     return f"{at.sent} sent, {at.over} over" + (f", {at.bad} failed or rejected" if at.bad else "")

@@ -11,30 +11,30 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ridgeline.insight.bench.clock import WallClock
-from ridgeline.insight.bench.job import Job
-from ridgeline.insight.bench.load_generator import LoadRun
+from ridgeline.insight.bench.job import LoadJob
+from ridgeline.insight.bench.load_generator import LoadGenerator
 from ridgeline.insight.bench.prompt_sources import source_of
-from ridgeline.insight.bench.request_sender import Asker
+from ridgeline.insight.bench.request_sender import RequestSender
 from ridgeline.insight.bench.transport import HttpTransport
-from ridgeline.insight.traffic.request_record import Record
-from ridgeline.util.frames import Frames
+from ridgeline.insight.traffic.request_record import RequestRecord
+from ridgeline.util.frames import MessageCodec
 
 _HEAD_START = 100_000_000  # nanoseconds that all processes have to hear when the run starts
 _READ = 1 << 16
 M = TypeVar("M")
 
 
-class Part(msgspec.Struct, tag=True):
+class ClientResult(msgspec.Struct, tag=True):
     """What a process did of a job. stopped: why it gave up, empty where it did not. cpu: seconds of processor that it
     took, wall: seconds that went by."""
 
-    records: list[Record]
+    records: list[RequestRecord]
     stopped: str
     cpu: float
     wall: float
 
 
-class Progress(msgspec.Struct, tag=True):
+class ClientProgress(msgspec.Struct, tag=True):
     """How far a process is: requests sent, and over, and of those the ones that failed or were rejected."""
 
     sent: int
@@ -42,10 +42,10 @@ class Progress(msgspec.Struct, tag=True):
     bad: int
 
 
-Told = Callable[[Progress], None]
+Told = Callable[[ClientProgress], None]
 
 
-async def run(job: Job, processes: int, told: Told) -> list[Part]:
+async def run(job: LoadJob, processes: int, told: Told) -> list[ClientResult]:
     """Do a job with so many processes. told: called every second with how far all of them are.
 
     Raises ValueError for data that cannot be read, and where a process dies.
@@ -54,7 +54,7 @@ async def run(job: Job, processes: int, told: Told) -> list[Part]:
         return [await run_part(job, time.perf_counter_ns(), lambda records: told(progress_of(records)))]
     source_of(job.data)  # data that cannot be read are refused once, and not by each process
     jobs = [msgspec.structs.replace(job, process=rank, processes=processes) for rank in range(processes)]
-    workers = await asyncio.gather(*(Worker.start() for _ in jobs))
+    workers = await asyncio.gather(*(ClientWorker.start() for _ in jobs))
     try:
         await asyncio.gather(*(worker.prepare(part) for worker, part in zip(workers, jobs, strict=True)))
         start = time.perf_counter_ns() + _HEAD_START
@@ -63,41 +63,41 @@ async def run(job: Job, processes: int, told: Told) -> list[Part]:
         await asyncio.gather(*(worker.end() for worker in workers))
 
 
-async def run_part(job: Job, start: int, watch: Callable[[list[Record]], None]) -> Part:
+async def run_part(job: LoadJob, start: int, watch: Callable[[list[RequestRecord]], None]) -> ClientResult:
     """Do this process's part of a job, from a moment of the machine's clock on."""
     clock = WallClock()
     transport = HttpTransport(job.target.url, job.target.headers, clock)
-    load = LoadRun(job, source_of(job.data), Asker(transport, clock, start, job.target.timeout))
+    load = LoadGenerator(job, source_of(job.data), RequestSender(transport, clock, start, job.target.timeout))
     await clock.until(start)
     cpu, wall = time.process_time(), time.perf_counter()
     try:
         await load.run(watch)
     finally:
         await transport.close()
-    return Part(load.records, load.stopped, time.process_time() - cpu, time.perf_counter() - wall)
+    return ClientResult(load.records, load.stopped, time.process_time() - cpu, time.perf_counter() - wall)
 
 
-def progress_of(records: Sequence[Record]) -> Progress:
+def progress_of(records: Sequence[RequestRecord]) -> ClientProgress:
     """How far a run is."""
     over = [record for record in records if record.ended is not None]
-    return Progress(len(records), len(over), sum(record.outcome != "ok" for record in over))
+    return ClientProgress(len(records), len(over), sum(record.outcome != "ok" for record in over))
 
 
 # -- processes --------------------------------------------------------------------------------------------------------
 
 
-class Ready(msgspec.Struct, tag=True):
+class ClientReady(msgspec.Struct, tag=True):
     """A process has read its job."""
 
 
-class Start(msgspec.Struct, tag=True):
+class ClientStart(msgspec.Struct, tag=True):
     """A process is to begin at a moment of the machine's clock, in nanoseconds."""
 
     at: int
 
 
-ToWorker = Job | Start
-FromWorker = Ready | Progress | Part
+ToWorker = LoadJob | ClientStart
+FromWorker = ClientReady | ClientProgress | ClientResult
 
 
 class Inbox(Generic[M]):
@@ -105,7 +105,7 @@ class Inbox(Generic[M]):
 
     def __init__(self, stream: asyncio.StreamReader, types: Any) -> None:
         self.stream = stream
-        self._frames: Frames[M] = Frames(types)
+        self._frames: MessageCodec[M] = MessageCodec(types)
         self._messages: deque[M] = deque()
 
     async def next(self) -> M | None:
@@ -118,7 +118,7 @@ class Inbox(Generic[M]):
         return self._messages.popleft()
 
 
-class Worker:
+class ClientWorker:
     """Another process that does a part of a job (`client_worker.py`), and how far it was when it said so last."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -126,11 +126,11 @@ class Worker:
         assert process.stdout is not None
         self._process, self._into = process, process.stdin
         self._inbox: Inbox[FromWorker] = Inbox(process.stdout, FromWorker)
-        self._orders: Frames[ToWorker] = Frames(ToWorker)
-        self.progress = Progress(0, 0, 0)
+        self._orders: MessageCodec[ToWorker] = MessageCodec(ToWorker)
+        self.progress = ClientProgress(0, 0, 0)
 
     @classmethod
-    async def start(cls) -> "Worker":
+    async def start(cls) -> "ClientWorker":
         """A process without a job."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "ridgeline.insight.bench.client_worker",
@@ -138,19 +138,19 @@ class Worker:
         )  # fmt: skip
         return cls(process)
 
-    async def prepare(self, job: Job) -> None:
+    async def prepare(self, job: LoadJob) -> None:
         """Give it its job, and wait until it has read that. Raises ValueError where it dies."""
         self._into.write(self._orders.encode(job))
-        assert isinstance(await self._next(), Ready)
+        assert isinstance(await self._next(), ClientReady)
 
-    async def run(self, start: int, all_workers: "Sequence[Worker]", told: Told) -> Part:
+    async def run(self, start: int, all_workers: "Sequence[ClientWorker]", told: Told) -> ClientResult:
         """Let it begin at a moment, and wait for what it did. Where it gives up, the others are told to.
 
         Raises ValueError where it dies.
         """
-        self._into.write(self._orders.encode(Start(start)))
-        while not isinstance(message := await self._next(), Part):
-            assert isinstance(message, Progress)
+        self._into.write(self._orders.encode(ClientStart(start)))
+        while not isinstance(message := await self._next(), ClientResult):
+            assert isinstance(message, ClientProgress)
             self.progress = message
             told(_added([worker.progress for worker in all_workers]))
         if message.stopped:
@@ -180,5 +180,5 @@ class Worker:
                 await self._process.wait()
 
 
-def _added(parts: Sequence[Progress]) -> Progress:
-    return Progress(sum(p.sent for p in parts), sum(p.over for p in parts), sum(p.bad for p in parts))
+def _added(parts: Sequence[ClientProgress]) -> ClientProgress:
+    return ClientProgress(sum(p.sent for p in parts), sum(p.over for p in parts), sum(p.bad for p in parts))

@@ -5,11 +5,19 @@ import signal
 import sys
 from typing import IO
 
-from ridgeline.insight.bench.client_pool import FromWorker, Inbox, Ready, Start, ToWorker, progress_of, run_part
-from ridgeline.insight.bench.job import Job
+from ridgeline.insight.bench.client_pool import (
+    ClientReady,
+    ClientStart,
+    FromWorker,
+    Inbox,
+    ToWorker,
+    progress_of,
+    run_part,
+)
+from ridgeline.insight.bench.job import LoadJob
 from ridgeline.insight.bench.load_generator import StopRun
-from ridgeline.insight.traffic.request_record import Record
-from ridgeline.util.frames import Frames
+from ridgeline.insight.traffic.request_record import RequestRecord
+from ridgeline.util.frames import MessageCodec
 
 
 async def _work(out: IO[bytes]) -> None:
@@ -17,23 +25,23 @@ async def _work(out: IO[bytes]) -> None:
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
     orders: Inbox[ToWorker] = Inbox(reader, ToWorker)
-    frames: Frames[FromWorker] = Frames(FromWorker)
+    frames: MessageCodec[FromWorker] = MessageCodec(FromWorker)
 
     def tell(message: FromWorker) -> None:
         out.write(frames.encode(message))
         out.flush()
 
-    def watch(records: list[Record]) -> None:
+    def watch(records: list[RequestRecord]) -> None:
         if reader.at_eof():
             raise StopRun("another process gave up")
         tell(progress_of(records))
 
     job = await orders.next()
-    if not isinstance(job, Job):  # it was given up before it began
+    if not isinstance(job, LoadJob):  # it was given up before it began
         return
-    tell(Ready())
+    tell(ClientReady())
     start = await orders.next()
-    if isinstance(start, Start):
+    if isinstance(start, ClientStart):
         tell(await run_part(job, start.at, watch))
 
 

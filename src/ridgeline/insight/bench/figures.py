@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from ridgeline.insight.bench.bench_findings import Findings
-from ridgeline.insight.bench.bench_run import Run
-from ridgeline.insight.traffic.request_record import Record
+from ridgeline.insight.bench.bench_findings import BenchFindings
+from ridgeline.insight.bench.bench_run import BenchRun
+from ridgeline.insight.traffic.request_record import RequestRecord
 from ridgeline.insight.traffic.series import cumulative
 from ridgeline.insight.traffic.summary import middle
 from ridgeline.util.document.charts import Chart, Series, Span, Spans
@@ -13,7 +13,7 @@ _MAX_ROWS = 60  # of a waterfall
 _DECADE = 10  # times: values further apart than that are on a logarithmic axis
 
 
-def figures(findings: Findings) -> Iterator[Chart | Spans]:
+def figures(findings: BenchFindings) -> Iterator[Chart | Spans]:
     """Those that there is something to draw for. Where the load generator was too late, none that shows a latency."""
     if findings.sweep is not None:
         yield from _rates(findings)
@@ -28,7 +28,7 @@ def figures(findings: Findings) -> Iterator[Chart | Spans]:
 # -- over the rate ----------------------------------------------------------------------------------------------------
 
 
-def _rates(findings: Findings) -> Iterator[Chart]:
+def _rates(findings: BenchFindings) -> Iterator[Chart]:
     """Goodput over the rate with the knee; TTFT and TPOT over the rate, the price's beside them."""
     assert findings.sweep is not None
     levels = [level for level in findings.sweep.levels if not level.run.summary.client_late]
@@ -66,12 +66,12 @@ def _over_a_decade(series: Sequence[Series]) -> bool:
     return bool(values) and max(values) > _DECADE * min(values)
 
 
-def _good_rate(run: Run) -> float:
+def _good_rate(run: BenchRun) -> float:
     goodput = run.summary.goodput
     return run.summary.requests_per_second if goodput is None else goodput.rate
 
 
-def _predicted_over_rate(findings: Findings, latency: str, most: float) -> list[Series]:
+def _predicted_over_rate(findings: BenchFindings, latency: str, most: float) -> list[Series]:
     """The price's users, at the requests a second that they make, as far as the measurement goes."""
     if findings.predicted is None:
         return []
@@ -83,7 +83,7 @@ def _predicted_over_rate(findings: Findings, latency: str, most: float) -> list[
     return [Series(findings.predicted.label, tuple(rising), "dashed")] if rising else []
 
 
-def _load(findings: Findings) -> Iterator[Chart]:
+def _load(findings: BenchFindings) -> Iterator[Chart]:
     """Tokens a second against the time a token takes: what one user gives up for what all gain."""
     runs = [findings.run] if findings.sweep is None else [level.run for level in findings.sweep.levels]
     measured = tuple(
@@ -105,7 +105,7 @@ def _load(findings: Findings) -> Iterator[Chart]:
 # -- of one run -------------------------------------------------------------------------------------------------------
 
 
-def _distributions(run: Run) -> Iterator[Chart]:
+def _distributions(run: BenchRun) -> Iterator[Chart]:
     """Which share of requests had at most this TTFT, this TPOT."""
     answered = [record for record in run.records if record.outcome == "ok"]
     for name, values in (
@@ -118,7 +118,7 @@ def _distributions(run: Run) -> Iterator[Chart]:
             yield Chart(f"Distribution of {name}", "ms", f"share of requests with at most this {name}", (series,))
 
 
-def _waterfall(run: Run) -> Spans:
+def _waterfall(run: BenchRun) -> Spans:
     """Requests one below the other; of many, evenly chosen ones."""
     step = max(1, -(-len(run.records) // _MAX_ROWS))
     shown = run.records[::step]
@@ -128,7 +128,7 @@ def _waterfall(run: Run) -> Spans:
     return Spans(f"Requests{some}", "seconds", kinds, rows)
 
 
-def _stretches(record: Record) -> tuple[Span, ...]:
+def _stretches(record: RequestRecord) -> tuple[Span, ...]:
     a, s = record.intended / 1e9, (record.intended if record.sent is None else record.sent) / 1e9
     waited = (Span(a, s, 0),) if s > a else ()
     if record.outcome != "ok":
@@ -137,7 +137,7 @@ def _stretches(record: Record) -> tuple[Span, ...]:
     return (*waited, Span(s, first, 1), Span(first, last, 2))
 
 
-def _over_time(run: Run) -> Iterator[Chart]:
+def _over_time(run: BenchRun) -> Iterator[Chart]:
     """Second by second: requests under way, tokens."""
     seconds = run.seconds
     for title, name, values in (

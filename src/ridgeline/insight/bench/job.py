@@ -8,7 +8,7 @@ Arrivals = Literal["poisson", "gamma", "constant", "trace"]
 Endpoint = Literal["chat", "completions"]
 
 
-class Target(msgspec.Struct, frozen=True):
+class LoadTarget(msgspec.Struct, frozen=True):
     """Where requests go, and what each says besides its prompt. base: the server's URL, without /v1. more: further
     fields of every request. timeout: seconds after which a request is given up."""
 
@@ -26,7 +26,7 @@ class Target(msgspec.Struct, frozen=True):
         return f"{self.base}/v1/{'chat/completions' if self.endpoint == 'chat' else 'completions'}"
 
 
-class Wording(msgspec.Struct, frozen=True):
+class TokensPerWord(msgspec.Struct, frozen=True):
     """How many words make how many tokens with this server's tokenizer: tokens = fixed + per_word x words. measured:
     whether its own counts said so, else a word is taken for a token."""
 
@@ -35,7 +35,7 @@ class Wording(msgspec.Struct, frozen=True):
     measured: bool = False
 
 
-class Data(msgspec.Struct, frozen=True):
+class PromptDataset(msgspec.Struct, frozen=True):
     """What is asked. kind: random words; the prompts of a file; the lengths and shared prefixes of a trace.
 
     input, output: lengths in tokens as `traffic.lengths` writes them; output of None leaves the end to the model.
@@ -53,11 +53,11 @@ class Data(msgspec.Struct, frozen=True):
     turns: int = 1
     think: float = 0.0
     vocabulary: int | None = None
-    wording: Wording = Wording()
+    wording: TokensPerWord = TokensPerWord()
     seed: int = 0
 
 
-class Load(msgspec.Struct, frozen=True):
+class LoadPattern(msgspec.Struct, frozen=True):
     """When it is asked. users: a closed loop of so many, each asking again when it has its answer; else arrivals come
     by themselves, `rate` a second (of a trace: as recorded, `speed` times as fast).
 
@@ -79,11 +79,11 @@ class Load(msgspec.Struct, frozen=True):
     seed: int = 0
 
 
-class Job(msgspec.Struct, frozen=True, tag=True):
+class LoadJob(msgspec.Struct, frozen=True, tag=True):
     """All of it, and which part of it is for this process: every `processes`-th session from `process` on."""
 
-    target: Target
-    data: Data
-    load: Load
+    target: LoadTarget
+    data: PromptDataset
+    load: LoadPattern
     process: int = 0
     processes: int = 1

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from ridgeline.insight.bench.job import Job, Load
-from ridgeline.insight.bench.prompt_sources import Session, Source, body_of
-from ridgeline.insight.bench.request_sender import Asker
+from ridgeline.insight.bench.job import LoadJob, LoadPattern
+from ridgeline.insight.bench.prompt_sources import PromptSource, Session, body_of
+from ridgeline.insight.bench.request_sender import RequestSender
 from ridgeline.insight.traffic import arrivals
-from ridgeline.insight.traffic.request_record import Record
+from ridgeline.insight.traffic.request_record import RequestRecord
 from ridgeline.insight.traffic.series import ttfts_by_arrival, under_way
 from ridgeline.insight.traffic.stationarity import steadiness
 from ridgeline.insight.traffic.workload_trace import TraceRequest
@@ -18,16 +18,16 @@ _TICK = 1.0  # seconds between two looks at what became of requests
 _ENOUGH_TO_FAIL = 20  # requests over before their failures end a run
 _ENOUGH_TO_OVERLOAD = 10.0  # seconds before a server is said to fall behind
 _LOOKS = 3  # in a row that must find it so: a server that keeps up has a bad moment too
-Watch = Callable[[list[Record]], None]
+Watch = Callable[[list[RequestRecord]], None]
 
 
-class LoadRun:
+class LoadGenerator:
     """A process's part of a job. records: of all that was sent or was to be, in the order of their moments. stopped:
     why it was given up, empty where it was not."""
 
-    def __init__(self, job: Job, source: Source, asker: Asker) -> None:
+    def __init__(self, job: LoadJob, source: PromptSource, asker: RequestSender) -> None:
         self.job, self.source, self.asker = job, source, asker
-        self.records: list[Record] = []
+        self.records: list[RequestRecord] = []
         self.stopped = ""
         self._behind = 0  # looks in a row that found the server falling behind
         self._places = None if job.load.most_under_way is None else asyncio.Semaphore(_share(job, "most_under_way"))
@@ -95,7 +95,7 @@ class LoadRun:
         answer before. begun: as Asker.ask."""
         said: list[dict[str, Any]] = []
         for place, turn in enumerate(session.turns):
-            record = Record(index, intended, intended, session=index, turn=place, process=self.job.process)
+            record = RequestRecord(index, intended, intended, session=index, turn=place, process=self.job.process)
             self.records.append(record)
             body = body_of(self.job.target, said, turn) if place else body
             text = await self._in_place(body, record, begun if place == 0 else None)
@@ -107,7 +107,7 @@ class LoadRun:
             intended = self.asker.now() + round(self.job.data.think * 1e9)
             await self.asker.clock.until(self.asker.start + intended)
 
-    async def _in_place(self, body: bytes, record: Record, begun: int | None) -> str:
+    async def _in_place(self, body: bytes, record: RequestRecord, begun: int | None) -> str:
         """Ask when there is a free place, where places are limited."""
         if self._places is None:
             return await self.asker.ask(body, record, begun)
@@ -141,7 +141,7 @@ class StopRun(Exception):
         self.reason = reason
 
 
-def moments_of(load: Load, items: Iterator[TraceRequest | None]) -> Iterator[tuple[int, TraceRequest | None]]:
+def moments_of(load: LoadPattern, items: Iterator[TraceRequest | None]) -> Iterator[tuple[int, TraceRequest | None]]:
     """What is asked with the moment at which it is: of a trace as recorded, else as the arrivals are drawn."""
     if load.arrivals == "trace":
         return _replayed(items, load.speed)
@@ -157,7 +157,7 @@ def _replayed(items: Iterator[TraceRequest | None], speed: float) -> Iterator[tu
         yield round(item.at / speed), item
 
 
-def _share(job: Job, name: str) -> int:
+def _share(job: LoadJob, name: str) -> int:
     """This process's share of a number: they differ by one at most, and add up."""
     whole = getattr(job.load, name)
     return len(range(job.process, whole, job.processes))

@@ -57,12 +57,12 @@ def predict(name: str, fields: "Fields", device: Device, input: int, output: int
     """
     # Pricing builds the model, which loads torch: most runs of the load generator do without.
     from ridgeline.price.engine_profile import load_engine
-    from ridgeline.price.plan.load_estimate import Serving
-    from ridgeline.price.plan.scenario import ModelCache, Setup, Workload
+    from ridgeline.price.plan.load_estimate import LoadEstimator
+    from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload
 
-    workload = Workload(max(1, input), max(1, output))
-    setup = Setup(device, engine=load_engine("ridgeline"))
-    serving = Serving(ModelCache(fields).case(setup), workload)
+    workload = PlanWorkload(max(1, input), max(1, output))
+    setup = Deployment(device, engine=load_engine("ridgeline"))
+    serving = LoadEstimator(ModelCache(fields).case(setup), workload)
     points = []
     for users in _USERS:
         load = serving.load(users)

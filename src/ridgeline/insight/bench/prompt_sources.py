@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ridgeline.insight.bench.job import Data, Target
+from ridgeline.insight.bench.job import LoadTarget, PromptDataset
 from ridgeline.insight.traffic.lengths import parse_lengths
 from ridgeline.insight.traffic.workload_trace import TraceRequest, read_trace
 from ridgeline.util.untrusted import first_line, read_json
@@ -47,7 +47,7 @@ class Session:
     turns: tuple[Turn, ...]
 
 
-class Source(Protocol):
+class PromptSource(Protocol):
     """Where sessions come from."""
 
     def items(self) -> Iterator[TraceRequest | None]:
@@ -56,26 +56,26 @@ class Source(Protocol):
     def session(self, index: int, item: TraceRequest | None) -> Session:
         """The words of one."""
 
-    def check(self, target: Target) -> None:
+    def check(self, target: LoadTarget) -> None:
         """Refuse a target whose route does not take what this asks. Raises ValueError."""
 
 
-def source_of(data: Data) -> Source:
+def source_of(data: PromptDataset) -> PromptSource:
     """The sessions that data describe. Raises ValueError for files and lengths that cannot be read."""
     if data.kind == "trace":
-        return Traced(data)
-    return Synthetic(data) if data.kind == "random" else Listed(data)
+        return TracePrompts(data)
+    return SyntheticPrompts(data) if data.kind == "random" else FilePrompts(data)
 
 
-class Synthetic:
+class SyntheticPrompts:
     """Random words or ids, of drawn lengths; a shared prefix where one is asked for."""
 
-    def __init__(self, data: Data) -> None:
+    def __init__(self, data: PromptDataset) -> None:
         self.data = data
         self._input = parse_lengths(data.input, "--input")
         self._output = None if data.output is None else parse_lengths(data.output, "--output")
 
-    def check(self, target: Target) -> None:
+    def check(self, target: LoadTarget) -> None:
         """Words can be asked everywhere."""
 
     def items(self) -> Iterator[TraceRequest | None]:
@@ -96,14 +96,14 @@ class Synthetic:
         return Turn(written(pieces, self.data), None if self._output is None else self._output.draw(draw))
 
 
-class Traced:
+class TracePrompts:
     """The lengths of a trace. Where it names the blocks of its prompts, blocks of one name are the same text."""
 
-    def __init__(self, data: Data) -> None:
+    def __init__(self, data: PromptDataset) -> None:
         self.data = data
         next(self.items())  # a file that cannot be read is refused before anything is sent
 
-    def check(self, target: Target) -> None:
+    def check(self, target: LoadTarget) -> None:
         """Words can be asked everywhere."""
 
     def items(self) -> Iterator[TraceRequest | None]:
@@ -122,11 +122,11 @@ class Traced:
         return Session((Turn(written(pieces, self.data), item.output),))
 
 
-class Listed:
+class FilePrompts:
     """The prompts of a file, from its first on and again when it is over: a JSON list of conversations as ShareGPT has
     them, or JSON lines with `prompt` or `messages` (and `max_tokens`)."""
 
-    def __init__(self, data: Data) -> None:
+    def __init__(self, data: PromptDataset) -> None:
         self.data = data
         path = Path(data.path)
         self._output = None if data.output is None else parse_lengths(data.output, "--output")
@@ -135,7 +135,7 @@ class Listed:
         if not self.prompts:
             raise ValueError(f"{path} holds no prompt")
 
-    def check(self, target: Target) -> None:
+    def check(self, target: LoadTarget) -> None:
         """Messages need a chat, ids a completion."""
         for prompt, output in self.prompts:
             body_of(target, [], Turn(prompt, output))
@@ -155,7 +155,7 @@ class Listed:
 # -- words ------------------------------------------------------------------------------------------------------------
 
 
-def written(pieces: list[tuple[str, int]], data: Data) -> Prompt:
+def written(pieces: list[tuple[str, int]], data: PromptDataset) -> Prompt:
     """A prompt of pieces, each a name and its tokens; equal names give equal words. What the server adds to every
     prompt (tokens.fixed) is taken from the last piece."""
     if data.vocabulary is not None:
@@ -191,7 +191,7 @@ def _share_gpt(path: Path) -> Iterator[tuple[Prompt, int | None]]:
             raise ValueError(f"{path}, conversation {number}: it is not as ShareGPT has them") from None
 
 
-class _Line(msgspec.Struct):
+class _PromptLine(msgspec.Struct):
     prompt: str | list[int] | None = None
     messages: list[dict[str, Any]] | None = None
     max_tokens: int | None = None
@@ -209,7 +209,7 @@ def _json_lines(path: Path) -> Iterator[tuple[Prompt, int | None]]:
 
 def _line(path: Path, number: int, line: bytes) -> tuple[Prompt, int | None]:
     try:
-        read = msgspec.json.decode(line, type=_Line)
+        read = msgspec.json.decode(line, type=_PromptLine)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"{path}, line {number}: {first_line(error)}") from None
     prompt = read.prompt if read.prompt is not None else read.messages
@@ -221,7 +221,7 @@ def _line(path: Path, number: int, line: bytes) -> tuple[Prompt, int | None]:
 # -- bodies -----------------------------------------------------------------------------------------------------------
 
 
-def body_of(target: Target, said: list[dict[str, Any]], turn: Turn) -> bytes:
+def body_of(target: LoadTarget, said: list[dict[str, Any]], turn: Turn) -> bytes:
     """The JSON of a request. said: the messages of the turns before it; a completion has them as lines of text.
 
     Raises ValueError for messages or token ids that the endpoint has no field for.

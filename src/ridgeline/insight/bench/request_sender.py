@@ -4,17 +4,17 @@ import asyncio
 from collections import deque
 
 from ridgeline.insight.bench.clock import Clock
-from ridgeline.insight.bench.sse_parser import EventStream
-from ridgeline.insight.bench.streamed_response import Answer, error_in
-from ridgeline.insight.bench.transport import Reply, Transport, Unanswered, error_body
-from ridgeline.insight.traffic.request_record import Record
+from ridgeline.insight.bench.sse_parser import EventStreamParser
+from ridgeline.insight.bench.streamed_response import StreamedResponse, error_in
+from ridgeline.insight.bench.transport import HttpResponse, NoResponse, Transport, error_body
+from ridgeline.insight.traffic.request_record import RequestRecord
 
 REJECTED = (429, 503)
 _MAX_LEAD = 2_000_000  # nanoseconds
 _ENOUGH = 4  # requests; the first ones open connections
 
 
-class Asker:
+class RequestSender:
     """Who sends requests and writes down what becomes of them. start: the clock's moment that records count from.
     timeout: seconds after which a request is given up."""
 
@@ -38,10 +38,10 @@ class Asker:
         """Nanoseconds after the start."""
         return self.clock.now() - self.start
 
-    async def ask(self, body: bytes, record: Record, begun: int | None = None) -> str:
+    async def ask(self, body: bytes, record: RequestRecord, begun: int | None = None) -> str:
         """Send a body, fill its record, and return the text of the answer. Raises nothing but CancelledError. begun: by
         `aim`, where it was aimed."""
-        answer = Answer()
+        answer = StreamedResponse()
         try:
             async with asyncio.timeout(self.timeout), self.transport.post(body) as reply:
                 if begun is not None:
@@ -53,7 +53,7 @@ class Asker:
                     _refused(record, error_in(await error_body(reply)))
         except TimeoutError:
             _failed(record, f"no whole answer within {self.timeout:g} s")
-        except Unanswered as error:
+        except NoResponse as error:
             _failed(record, error.reason)
         except ValueError as error:
             _failed(record, str(error))
@@ -61,9 +61,9 @@ class Asker:
             record.ended = self.now()
         return answer.text
 
-    async def _read(self, reply: Reply, record: Record, answer: Answer) -> None:
+    async def _read(self, reply: HttpResponse, record: RequestRecord, answer: StreamedResponse) -> None:
         """Follow the stream to its end. All frames of one read were decoded at one moment."""
-        events = EventStream()
+        events = EventStreamParser()
         try:
             async for piece in reply.pieces():
                 now = self.now()
@@ -85,10 +85,10 @@ class Asker:
             record.outcome = "ok"
 
 
-def _refused(record: Record, words: str) -> None:
+def _refused(record: RequestRecord, words: str) -> None:
     record.outcome = "rejected" if record.status in REJECTED else "failed"
     record.reason = f"HTTP {record.status}" + (f": {words}" if words else "")
 
 
-def _failed(record: Record, reason: str) -> None:
+def _failed(record: RequestRecord, reason: str) -> None:
     record.outcome, record.reason = "failed", reason

@@ -9,11 +9,11 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from ridgeline.insight.bench.clock import WallClock
-from ridgeline.insight.bench.job import Target, Wording
+from ridgeline.insight.bench.job import LoadTarget, TokensPerWord
 from ridgeline.insight.bench.prompt_sources import Turn, body_of, words
-from ridgeline.insight.bench.request_sender import Asker
-from ridgeline.insight.bench.transport import HttpTransport, Unanswered
-from ridgeline.insight.traffic.request_record import Record
+from ridgeline.insight.bench.request_sender import RequestSender
+from ridgeline.insight.bench.transport import HttpTransport, NoResponse
+from ridgeline.insight.traffic.request_record import RequestRecord
 
 _IGNORE_EOS = ("ridgeline", "vllm", "sglang", "llamacpp")  # owners of models whose servers take the field
 _FEW, _MANY = 16, 64  # words that a server is asked to count
@@ -34,7 +34,7 @@ class _Models(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServerInfo:
     """What a server says of itself. owner: whose program it is, as far as it says. root: what its model was loaded
     from. context: positions of its model. device: the title of what it prices its steps for, where
     it was asked and is calibrated."""
@@ -75,7 +75,7 @@ def base_of(url: str) -> str:
     return whole.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-async def who_is_there(base: str, headers: Mapping[str, str], model: str | None) -> Served:
+async def who_is_there(base: str, headers: Mapping[str, str], model: str | None) -> ServerInfo:
     """Ask for the list of models. model: which one is meant; None for the first.
 
     Raises Unanswered where no server is there, ValueError where it refuses or has no such model.
@@ -93,11 +93,11 @@ async def who_is_there(base: str, headers: Mapping[str, str], model: str | None)
         raise ValueError(f"{base}/v1/models names no model (HTTP {status}); name one with --model")
     found = next((one for one in models if model in (None, one.id)), None)
     if found is not None:
-        return Served(base, found.id, found.owned_by, found.root, found.max_model_len)
+        return ServerInfo(base, found.id, found.owned_by, found.root, found.max_model_len)
     if models:
         raise ValueError(f"{base} has no model {model!r}; it has {', '.join(one.id for one in models[:8])}")
     assert model is not None
-    return Served(base, model)
+    return ServerInfo(base, model)
 
 
 async def _get(url: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
@@ -111,10 +111,10 @@ async def _get(url: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
             return response.status, await response.read()
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         why = getattr(error, "strerror", None) or type(error).__name__
-        raise Unanswered(f"no server answers at {url}: {why}", unreachable=True) from None
+        raise NoResponse(f"no server answers at {url}: {why}", unreachable=True) from None
 
 
-async def measure_wording(target: Target) -> Wording:
+async def measure_wording(target: LoadTarget) -> TokensPerWord:
     """How many tokens words make, by the server's own count of two prompts. Not measured where it does not count, or
     has no room now. Raises ValueError where it does not answer requests of this kind, with its reason."""
     counts = []
@@ -122,8 +122,8 @@ async def measure_wording(target: Target) -> Wording:
     transport = HttpTransport(target.url, target.headers, clock)
     try:
         for place, many in enumerate((_FEW, _MANY)):
-            record = Record(place, 0, 0)
-            asker = Asker(transport, clock, clock.now(), target.timeout)
+            record = RequestRecord(place, 0, 0)
+            asker = RequestSender(transport, clock, clock.now(), target.timeout)
             await asker.ask(body_of(target, [], Turn(words(f"wording/{many}", many), 2)), record)
             if record.outcome == "failed" and record.input is None:
                 raise ValueError(f"the server answers no request of this kind: {record.reason}")
@@ -132,9 +132,9 @@ async def measure_wording(target: Target) -> Wording:
         await transport.close()
     few, many_tokens = counts
     if few is None or many_tokens is None or many_tokens <= few:
-        return Wording()
+        return TokensPerWord()
     each = (many_tokens - few) / (_MANY - _FEW)
-    return Wording(few - each * _FEW, each, True)
+    return TokensPerWord(few - each * _FEW, each, True)
 
 
 class _State(msgspec.Struct):
@@ -142,12 +142,12 @@ class _State(msgspec.Struct):
     calibrated: bool = False
 
 
-async def calibrated_device(served: Served, headers: Mapping[str, str]) -> str | None:
+async def calibrated_device(served: ServerInfo, headers: Mapping[str, str]) -> str | None:
     """The title of the device that a server of ours prices its steps for, where that is calibrated."""
     try:
         status, body = await _get(f"{served.base}/v1/engine/state", headers)
         state = msgspec.json.decode(body, type=_State) if status == 200 else _State()
-    except (Unanswered, ValueError):
+    except (NoResponse, ValueError):
         return None
     return state.device if state.calibrated else None
 
@@ -156,7 +156,7 @@ async def calibrated_device(served: Served, headers: Mapping[str, str]) -> str |
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class PhaseSteps:
     """Steps of one phase: how many, seconds that they took, and that the price said of those that it knew."""
 
     count: float
@@ -164,11 +164,11 @@ class Steps:
     priced: float
     predicted: float
 
-    def since(self, before: "Steps | None") -> "Steps":
+    def since(self, before: "PhaseSteps | None") -> "PhaseSteps":
         """Those after an earlier look."""
         if before is None:
             return self
-        return Steps(
+        return PhaseSteps(
             self.count - before.count,
             self.measured - before.measured,
             self.priced - before.priced,
@@ -176,24 +176,24 @@ class Steps:
         )
 
 
-async def steps_by_phase(served: Served, headers: Mapping[str, str]) -> dict[str, Steps]:
+async def steps_by_phase(served: ServerInfo, headers: Mapping[str, str]) -> dict[str, PhaseSteps]:
     """The steps that a server of ours has done until now, from its metrics; empty where they cannot be had."""
     if not served.is_ridgeline:
         return {}
     try:
         status, body = await _get(f"{served.base}/metrics", headers)
         return _steps(body.decode()) if status == 200 else {}
-    except (Unanswered, ValueError):
+    except (NoResponse, ValueError):
         return {}
 
 
-def _steps(text: str) -> dict[str, Steps]:
+def _steps(text: str) -> dict[str, PhaseSteps]:
     sums: dict[tuple[str, str], float] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             sums[sample.name.removeprefix(f"{_OURS}:"), sample.labels.get("phase", "")] = sample.value
     return {
-        phase: Steps(
+        phase: PhaseSteps(
             count,
             sums[f"{_STEP}_sum", phase],
             sums.get((f"{_PREDICTED}_count", phase), 0.0),

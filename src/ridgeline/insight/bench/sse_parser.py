@@ -3,7 +3,7 @@
 _MAX_EVENT_BYTES = 1 << 24
 
 
-class EventStream:
+class EventStreamParser:
     """The events of one stream. An event without the blank line that ends it is none."""
 
     def __init__(self) -> None:

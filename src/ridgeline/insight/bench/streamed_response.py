@@ -30,7 +30,7 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: _Details | None = None
 
 
-class _Frame(msgspec.Struct):
+class _StreamFrame(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
     timings: dict[str, float] | None = None
@@ -40,10 +40,10 @@ class _Frame(msgspec.Struct):
 SHORTER = "give shorter --input and --output"
 """What to do about requests of random words that are longer than the context."""
 
-_READER = msgspec.json.Decoder(_Frame)
+_READER = msgspec.json.Decoder(_StreamFrame)
 
 
-class Answer:
+class StreamedResponse:
     """What has come so far. text: of the answer, its reasoning left out. finished: a finish_reason or [DONE] came.
     error: the server's words where it said that it failed. prompt, output, cached: tokens, by its usage. timings: in
     milliseconds, of servers that tell (llama.cpp's names, and `queued_ms` and `first_token_ms` of ours)."""

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ridgeline.insight.bench.bench_run import Run
+from ridgeline.insight.bench.bench_run import BenchRun
 from ridgeline.insight.traffic.summary import middle
 
 ATTAIN = 0.99  # of all requests that must be good
@@ -18,11 +18,11 @@ _TIMES = 2.0  # a request's time for which requests must have come: fewer are on
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class SweepLevel:
     """A rate that was tried. why: what was wrong with it, empty where nothing was."""
 
     rate: float
-    run: Run
+    run: BenchRun
     why: str
 
 
@@ -31,12 +31,12 @@ class Sweep:
     """The rates that were tried, lowest first. knee: the highest that was good, None where none was; the server's own
     where it was `reached`, else a bound. ended: why no higher rate was tried."""
 
-    levels: tuple[Level, ...]
-    knee: Level | None
+    levels: tuple[SweepLevel, ...]
+    knee: SweepLevel | None
     ended: str
 
     @property
-    def above(self) -> Level | None:
+    def above(self) -> SweepLevel | None:
         """The lowest rate above the knee that was tried; None where none was, or there is no knee."""
         return next((level for level in self.levels if self.knee is not None and level.rate > self.knee.rate), None)
 
@@ -51,21 +51,21 @@ class Sweep:
         return self.knee is None and self.levels[0].why in _UNDECIDED
 
     @property
-    def shown(self) -> Run:
+    def shown(self) -> BenchRun:
         """The run to look at closely: the knee's, else the lowest."""
         return (self.knee or self.levels[0]).run
 
 
-async def sweep(start: float, measure: Callable[[float], Awaitable[Run]]) -> Sweep:
+async def sweep(start: float, measure: Callable[[float], Awaitable[BenchRun]]) -> Sweep:
     """Double the rate until a level is not good, then halve the interval until it is within 10 %.
 
     A level that says nothing of the server ends the sweep: the load generator was its limit, or it was too short.
     """
-    levels: list[Level] = []
+    levels: list[SweepLevel] = []
 
-    async def tried(rate: float) -> Level:
+    async def tried(rate: float) -> SweepLevel:
         run = await measure(rate)
-        levels.append(Level(rate, run, fault(run)))
+        levels.append(SweepLevel(rate, run, fault(run)))
         return levels[-1]
 
     good, bad = 0.0, 0.0
@@ -83,7 +83,7 @@ async def sweep(start: float, measure: Callable[[float], Awaitable[Run]]) -> Swe
     return Sweep(tuple(levels), next((level for level in levels if level.rate == good), None), ended)
 
 
-def fault(run: Run) -> str:
+def fault(run: BenchRun) -> str:
     """What is wrong with a run, empty where nothing is."""
     if run.client_limited:
         return _LIMIT
@@ -100,7 +100,7 @@ def fault(run: Run) -> str:
     return f"{share:.1%} {what}" + (f", {lost} not answered" if lost and what == "good" else "")
 
 
-def _is_burst(run: Run) -> bool:
+def _is_burst(run: BenchRun) -> bool:
     """Whether requests came for so short a time that few were over before the last of them came."""
     took, intended = run.summary.latencies["E2E"], [record.intended for record in run.records]
     return took is not None and max(intended) - min(intended) < _TIMES * middle(took) * 1e9

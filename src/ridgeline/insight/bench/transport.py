@@ -12,7 +12,7 @@ from ridgeline.insight.bench.clock import Clock
 _MAX_ERROR = 1 << 16
 
 
-class Unanswered(Exception):
+class NoResponse(Exception):
     """There is no whole answer; why, in a few words. unreachable: not even a connection."""
 
     def __init__(self, reason: str, *, unreachable: bool = False) -> None:
@@ -20,7 +20,7 @@ class Unanswered(Exception):
         self.reason, self.unreachable = reason, unreachable
 
 
-class Reply(Protocol):
+class HttpResponse(Protocol):
     """The beginning of an answer. sent: when the request was handed to the socket."""
 
     status: int
@@ -33,11 +33,11 @@ class Reply(Protocol):
 class Transport(Protocol):
     """The way to one route of a server."""
 
-    def post(self, body: bytes) -> AbstractAsyncContextManager[Reply]:
+    def post(self, body: bytes) -> AbstractAsyncContextManager[HttpResponse]:
         """Send a body. Raises Unanswered."""
 
 
-class _HttpReply:
+class _AiohttpResponse:
     def __init__(self, response: aiohttp.ClientResponse, sent: int) -> None:
         self.status, self.sent, self._response = response.status, sent, response
 
@@ -66,18 +66,18 @@ class HttpTransport:
         context.trace_request_ctx.sent = self._clock.now()
 
     @asynccontextmanager
-    async def post(self, body: bytes) -> AsyncIterator[Reply]:
+    async def post(self, body: bytes) -> AsyncIterator[HttpResponse]:
         """Send a body. Raises Unanswered."""
         moments = SimpleNamespace(sent=self._clock.now())
         try:
             async with self._session.post(
                 self.url, data=body, trace_request_ctx=moments, allow_redirects=False
             ) as response:
-                yield _HttpReply(response, moments.sent)
+                yield _AiohttpResponse(response, moments.sent)
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL) as error:
-            raise Unanswered(f"no connection to {self.url}: {_why(error)}", unreachable=True) from None
+            raise NoResponse(f"no connection to {self.url}: {_why(error)}", unreachable=True) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise Unanswered(f"the connection broke: {type(error).__name__}") from None
+            raise NoResponse(f"the connection broke: {type(error).__name__}") from None
 
     async def close(self) -> None:
         """Let go of the connections."""
@@ -91,7 +91,7 @@ def _why(error: aiohttp.ClientConnectorError | aiohttp.InvalidURL) -> str:
     return error.strerror or type(error.os_error).__name__
 
 
-async def error_body(reply: Reply) -> bytes:
+async def error_body(reply: HttpResponse) -> bytes:
     """The first 64 KiB of what came instead of an answer."""
     body = b""
     async for piece in reply.pieces():

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.insight.calibrate.roofs import Stream, peaks
-from ridgeline.price.device import Cache, Device, Efficiency, Host
-from ridgeline.price.slowdown import Pace
+from ridgeline.insight.calibrate.roofs import MemoryStream, peaks
+from ridgeline.price.device import Cache, Device, Efficiency, HostTime
+from ridgeline.price.slowdown import Slowdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +47,16 @@ class Calibration:
     made: str
     seconds: float
     memory: float
-    streams: tuple[Stream, ...]
+    streams: tuple[MemoryStream, ...]
     bandwidth: float
     caches: tuple[Cache, ...]
     products: Mapping[str, float]
     classes: Mapping[str, FittedClass]
-    host: Host | None
+    host: HostTime | None
     host_error: float
     native: bool
-    pace: Pace
-    disturbed: Pace | None
+    pace: Slowdown
+    disturbed: Slowdown | None
     residuals: tuple[Residual, ...]
 
     def device(self) -> Device:
@@ -86,12 +86,12 @@ class Calibration:
     def from_json(cls, values: Mapping[str, Any]) -> "Calibration":
         """What `as_json` gave. Anything else raises AttributeError, KeyError, TypeError or ValueError."""
         fields = dict(values)
-        fields["streams"] = tuple(Stream(**entry) for entry in fields["streams"])
+        fields["streams"] = tuple(MemoryStream(**entry) for entry in fields["streams"])
         fields["caches"] = tuple(Cache(**entry) for entry in fields["caches"])
         fields["residuals"] = tuple(Residual(**entry) for entry in fields["residuals"])
-        fields["host"] = None if fields["host"] is None else Host(**fields["host"])
-        fields["pace"] = Pace(**fields["pace"])
-        fields["disturbed"] = None if fields["disturbed"] is None else Pace(**fields["disturbed"])
+        fields["host"] = None if fields["host"] is None else HostTime(**fields["host"])
+        fields["pace"] = Slowdown(**fields["pace"])
+        fields["disturbed"] = None if fields["disturbed"] is None else Slowdown(**fields["disturbed"])
         fields["classes"] = {
             name: FittedClass(**entry | {"efficiency": Efficiency(**entry["efficiency"])})
             for name, entry in fields["classes"].items()

@@ -4,25 +4,25 @@ import datetime
 from collections.abc import Mapping, Sequence
 
 from ridgeline.insight.calibrate.calibration import Calibration, FittedClass, Residual
-from ridgeline.insight.calibrate.fit import Class, Fitted, Observation, class_name
-from ridgeline.insight.calibrate.roofs import Stream
+from ridgeline.insight.calibrate.fit import Class, FittedConstants, Observation, class_name
+from ridgeline.insight.calibrate.roofs import MemoryStream
 from ridgeline.insight.calibrate.timer import Timer
-from ridgeline.price.device import Device, Host
-from ridgeline.price.slowdown import Pace
+from ridgeline.price.device import Device, HostTime
+from ridgeline.price.slowdown import Slowdown
 
 
 def assembled(
     roofs: Device,
     timer: Timer,
     begun: float,
-    measured: Sequence[Stream],
+    measured: Sequence[MemoryStream],
     multiplied: Mapping[str, float],
     observed: Mapping[Class, Sequence[Observation]],
-    fitted: Mapping[str, Fitted],
-    host: tuple[Host | None, float],
+    fitted: Mapping[str, FittedConstants],
+    host: tuple[HostTime | None, float],
     *,
-    pace: Pace,
-    disturbed: Pace | None,
+    pace: Slowdown,
+    disturbed: Slowdown | None,
 ) -> Calibration:
     """roofs: the machine without constants. begun: by the timer's wall. measured, multiplied: what the roofs come of.
     host: what lies between ops, with its median error. pace, disturbed: as of a Calibration."""
@@ -47,11 +47,13 @@ def assembled(
     )
 
 
-def _class(fitted: Fitted) -> FittedClass:
+def _class(fitted: FittedConstants) -> FittedClass:
     return FittedClass(fitted.efficiency, len(fitted.errors), fitted.median_error, fitted.worst_error)
 
 
-def _residuals(observed: Mapping[Class, Sequence[Observation]], fitted: Mapping[str, Fitted]) -> tuple[Residual, ...]:
+def _residuals(
+    observed: Mapping[Class, Sequence[Observation]], fitted: Mapping[str, FittedConstants]
+) -> tuple[Residual, ...]:
     residuals = []
     for (kernel, number_format), group in observed.items():
         name = class_name(kernel, number_format)

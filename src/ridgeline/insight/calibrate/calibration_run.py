@@ -10,12 +10,12 @@ from ridgeline.core.ops.number_formats import format_of
 from ridgeline.insight.calibrate.calibration import Calibration
 from ridgeline.insight.calibrate.calibration_builder import assembled
 from ridgeline.insight.calibrate.calibration_file import device_name
-from ridgeline.insight.calibrate.diffusion_trials import PICTURE_TRIALS, PictureTrial
+from ridgeline.insight.calibrate.diffusion_trials import PICTURE_TRIALS, DiffusionTrial
 from ridgeline.insight.calibrate.fit import fit_all
 from ridgeline.insight.calibrate.gpu_calibration import calibrate_card
 from ridgeline.insight.calibrate.observe import KernelTime, observations, time_trial
 from ridgeline.insight.calibrate.overhead import StepOverhead, fit_host, overheads
-from ridgeline.insight.calibrate.probe import Probe, mean_pace, undisturbed_pace
+from ridgeline.insight.calibrate.probe import PaceProbe, mean_pace, undisturbed_pace
 from ridgeline.insight.calibrate.roofs import (
     beyond_caches,
     caches,
@@ -53,7 +53,7 @@ def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Cal
     bandwidth, held = memory_bandwidth(measured, stated), caches(measured, stated)
     native = backend_of(timer.device).kind == "cpu"
     bare = Device("this", device_name(), "cpu", tops, bandwidth, memory_bytes(timer), held, native=native)
-    probe = Probe(timer, beyond_caches(stated))
+    probe = PaceProbe(timer, beyond_caches(stated))
     kernel_times: list[KernelTime] = []
     for trial in _trials():
         for dtype in trial.dtypes:
@@ -75,7 +75,7 @@ def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Cal
     )  # fmt: skip
 
 
-def _trials() -> tuple[Trial | PictureTrial[Any, Any], ...]:
+def _trials() -> tuple[Trial | DiffusionTrial[Any, Any], ...]:
     """All models that are timed."""
     return (*TRIALS, *PICTURE_TRIALS)
 

@@ -17,11 +17,11 @@ from ridgeline.core.checkpoint.weight_loader import fill_dummy
 from ridgeline.core.models import Fields
 from ridgeline.core.models.building import build_denoiser
 from ridgeline.core.models.common.denoiser import Denoiser
-from ridgeline.core.models.common.priced_module import Network
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.priced_module import PricedModule
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.families import autoencoder_kl
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
-from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.insight.calibrate.steps import Stopwatch, TrialStep
 
 Pass = tuple[tuple[int, int], tuple[int, ...]]
@@ -29,12 +29,12 @@ Pass = tuple[tuple[int, int], tuple[int, ...]]
 Decode = tuple[int, int]
 """Lines and columns of the latents of one picture."""
 
-M = TypeVar("M", bound=Network)
+M = TypeVar("M", bound=PricedModule)
 S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True)
-class PictureTrial(ABC, Generic[M, S]):
+class DiffusionTrial(ABC, Generic[M, S]):
     """A part of a pipeline to be timed, and the steps it is timed on. share: of the time, as a Trial has it."""
 
     dtypes: ClassVar[tuple[torch.dtype, ...]]
@@ -66,7 +66,7 @@ class PictureTrial(ABC, Generic[M, S]):
         """A step."""
 
 
-class DenoiserTrial(PictureTrial[Denoiser, Pass]):
+class DenoiserTrial(DiffusionTrial[Denoiser, Pass]):
     """Passes, of texts that nothing was prepared of."""
 
     dtypes = (torch.float32, torch.bfloat16)
@@ -88,13 +88,13 @@ class DenoiserTrial(PictureTrial[Denoiser, Pass]):
         return TrialStep(what, model.work(size, texts), run)
 
 
-class AutoencoderTrial(PictureTrial[AutoencoderKL, Decode]):
+class AutoencoderTrial(DiffusionTrial[AutoencoderKL, Decode]):
     """Decodes, in fp32 as pipelines run them."""
 
     dtypes = (torch.float32,)
 
     def _built(self, config: Fields, dtype: torch.dtype) -> AutoencoderKL:
-        return autoencoder_kl.build(config, Storage(dtype))
+        return autoencoder_kl.build(config, StorageConfig(dtype))
 
     def _prepared(self, model: AutoencoderKL, step: Decode) -> TrialStep:
         latents = torch.randn(1, model.channels, *step, device=next(model.parameters()).device)
@@ -103,7 +103,7 @@ class AutoencoderTrial(PictureTrial[AutoencoderKL, Decode]):
         def run() -> None:
             model.decode(latents)
 
-        return TrialStep(f"{step[0]} x {step[1]} latents", model.decode_work(Grid(1, *step)), run)
+        return TrialStep(f"{step[0]} x {step[1]} latents", model.decode_work(PixelGrid(1, *step)), run)
 
 
 def _autoencoder(*channels: int, groups: int, depth: int) -> dict[str, object]:

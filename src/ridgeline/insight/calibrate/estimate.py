@@ -28,7 +28,7 @@ from ridgeline.util.files import write_whole
 PROBE_SECONDS = 2.0
 
 
-class _Kept(msgspec.Struct):
+class _CachedProbe(msgspec.Struct):
     """What the file holds. key: what the probe depends on, as a calibration does."""
 
     key: dict[str, str]
@@ -42,7 +42,7 @@ def estimated(threads: int, reason: str) -> Device:
     device = _kept(path, key)
     if device is None:
         device = probed(Timer(torch.device("cpu"), threads), PROBE_SECONDS)
-        _keep(path, _Kept(key, device))
+        _keep(path, _CachedProbe(key, device))
     return replace(device, sources={**device.sources, "efficiency": f"uncalibrated, rough: {reason}"})
 
 
@@ -78,13 +78,13 @@ def _launch_seconds(timer: Timer, budget: float, *, recorded: bool) -> float:
 def _kept(path: Path, key: dict[str, str]) -> Device | None:
     """What an earlier probe found, if it holds for this machine and this code."""
     try:
-        kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
+        kept = msgspec.json.decode(path.read_bytes(), type=_CachedProbe)
     except (OSError, msgspec.DecodeError):
         return None
     return kept.device if kept.key == key else None
 
 
-def _keep(path: Path, kept: _Kept) -> None:
+def _keep(path: Path, kept: _CachedProbe) -> None:
     """A folder that cannot be written to costs the next command its two seconds, and no more."""
     with suppress(OSError, ValueError):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -45,7 +45,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class FittedConstants:
     """The constants of a class, and the relative errors (predicted / measured - 1) of its observations, in order."""
 
     efficiency: Efficiency
@@ -98,7 +98,7 @@ class _Table:
         return float(launches[0 if self.slopes[0].any() else 1][best])
 
 
-def fit(observations: Sequence[Observation]) -> Fitted:
+def fit(observations: Sequence[Observation]) -> FittedConstants:
     """The constants of one class. Of what fits alike the first is taken."""
     assert observations, "a class without observations has no constants"
     calls = {n for o in observations for n in o.calls}
@@ -107,7 +107,7 @@ def fit(observations: Sequence[Observation]) -> Fitted:
     return min(found, key=lambda fitted: sum(error * error for error in fitted.errors))
 
 
-def _search(table: _Table, blend: float) -> Fitted:
+def _search(table: _Table, blend: float) -> FittedConstants:
     coarse = np.geomspace(1.0, _LEAST_SHARE, _COARSE)
     compute = coarse if table.compute_K.any() else np.ones(1)
     memory = coarse if table.memory_K.any() else np.ones(1)
@@ -120,7 +120,7 @@ def _search(table: _Table, blend: float) -> Fitted:
         compute, memory = _closer(compute, found[1], ratio), _closer(memory, found[2], ratio)
     recorded = float(launches[1][best]) if table.slopes[1].any() else None
     efficiency = Efficiency(*found, again=table.again, blend=blend, recorded=recorded)
-    return Fitted(efficiency, tuple(errors_PG[best].tolist()))
+    return FittedConstants(efficiency, tuple(errors_PG[best].tolist()))
 
 
 def _closer(grid: Floats, centre: float, ratio: float) -> Floats:
@@ -128,7 +128,7 @@ def _closer(grid: Floats, centre: float, ratio: float) -> Floats:
     return grid if len(grid) == 1 else np.geomspace(min(1.0, centre * ratio), centre / ratio, _FINE)
 
 
-def fit_all(observed: Mapping[Class, Sequence[Observation]]) -> dict[str, Fitted]:
+def fit_all(observed: Mapping[Class, Sequence[Observation]]) -> dict[str, FittedConstants]:
     """The constants of every class: those observed, by (kernel, format), and the general ones that stand in for kernels
     that nobody observed: a kernel in any format, its kind, and `default`."""
     found = {class_name(kernel, number_format): fit(list(group)) for (kernel, number_format), group in observed.items()}

@@ -18,20 +18,20 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.insight.calibrate.calibration import Calibration
 from ridgeline.insight.calibrate.calibration_builder import assembled
-from ridgeline.insight.calibrate.fit import Fitted, fit_all, least_squares
-from ridgeline.insight.calibrate.gpu_timer import CardTimer
+from ridgeline.insight.calibrate.fit import FittedConstants, fit_all, least_squares
+from ridgeline.insight.calibrate.gpu_timer import GpuTimer
 from ridgeline.insight.calibrate.observe import KernelTime, kernel_times, observations
-from ridgeline.insight.calibrate.roofs import MIB, Stream, memory_bandwidth, peaks, products, streams
-from ridgeline.insight.calibrate.steps import Stage
+from ridgeline.insight.calibrate.roofs import MIB, MemoryStream, memory_bandwidth, peaks, products, streams
+from ridgeline.insight.calibrate.steps import TrialRunner
 from ridgeline.insight.calibrate.timer import Timer
 from ridgeline.insight.calibrate.trials import CARD_TRIALS, HOST_TRIALS, Trial, describe
-from ridgeline.price.device import Device, Host
+from ridgeline.price.device import Device, HostTime
 from ridgeline.price.devices import load_card
 from ridgeline.price.price import Price, traced_calls
-from ridgeline.price.slowdown import Pace
+from ridgeline.price.slowdown import Slowdown
 
 SETS = tuple(n * MIB for n in (64, 256, 1024, 4096))
-_EVEN = Pace(1.0, 1.0, 1.0)  # nobody else is on a card that is calibrated
+_EVEN = Slowdown(1.0, 1.0, 1.0)  # nobody else is on a card that is calibrated
 _STREAMS, _PRODUCTS, _HOST = 4.0, 4.0, 12.0  # shares of the time, as the trials have theirs
 _DECODES, _PREFILLS = (1, 8, 64, 200), ((16,), (64,), (16,) * 4, (512,), (2048,))
 _TOKENS, _POSITIONS = 6, 1 << 15
@@ -41,7 +41,7 @@ _TURNS = range(2, 6)  # those before are to get ready: kernels are compiled, the
 Report = Callable[[str, float], None]
 
 
-def card_as_roofs(timer: Timer, measured: Sequence[Stream], multiplied: Mapping[str, float]) -> Device:
+def card_as_roofs(timer: Timer, measured: Sequence[MemoryStream], multiplied: Mapping[str, float]) -> Device:
     """A card as its roofs alone: what it reads or copies fastest, whatever is the more, and multiplies."""
     properties = torch.cuda.get_device_properties(timer.device)
     bandwidth = max(memory_bandwidth(measured, ()), *(stream.copy for stream in measured[-2:]))
@@ -83,11 +83,11 @@ def calibrate_card(timer: Timer, report: Report, seconds: float) -> Calibration:
 def _times_of(trial: Trial, timer: Timer, roofs: Device, budget: float) -> Iterator[KernelTime]:
     """What every kernel took in the steps of a trial."""
     model = trial.model(torch.bfloat16, timer.device)
-    price, watch = Price(model), CardTimer(model)
+    price, watch = Price(model), GpuTimer(model)
     spaces_of: dict[Op, list[Space]] = {}
     for _, op, space in traced_calls(model):
         spaces_of.setdefault(op, []).append(space)
-    stage = Stage(model, trial.positions)
+    stage = TrialRunner(model, trial.positions)
     for step in trial.steps:
         prepared = stage.prepare(step, recorded=False)
         timed, _ = watch.medians(prepared.run, spaces_of, budget / len(trial.steps))
@@ -151,21 +151,21 @@ def _host_step(price: Price, known: Device, work: Work, whole: float, *, capture
 
 
 @dataclass(frozen=True, slots=True)
-class CardHost:
+class GpuHost:
     """What whole steps say. saved: the part of a launch that a captured step does not take, whose kernels are started
     while those before them end. error: the median of whole steps', without its sign."""
 
-    host: Host
+    host: HostTime
     saved: float
     error: float
 
-    def captured(self, one: Fitted) -> Fitted:
+    def captured(self, one: FittedConstants) -> FittedConstants:
         """A class with what a launch takes in a captured step."""
         efficiency = one.efficiency
         return replace(one, efficiency=replace(efficiency, recorded=(1 - self.saved) * efficiency.launch))
 
 
-def fit_card_host(steps: Sequence[HostStep]) -> CardHost:
+def fit_card_host(steps: Sequence[HostStep]) -> GpuHost:
     """What the host takes: for a step, a sequence and a position in it, and for prompts in it, before and after what
     the card does; and to ask for a step that is not captured and for an op of it, while the card runs those before it.
     And what of launches a captured step saves.
@@ -178,7 +178,7 @@ def fit_card_host(steps: Sequence[HostStep]) -> CardHost:
     return _fitted(steps, [s for s in steps if not s.recorded and host.asked + host.op * s.ops > s.card])
 
 
-def _fitted(steps: Sequence[HostStep], asks: Sequence[HostStep]) -> CardHost:
+def _fitted(steps: Sequence[HostStep], asks: Sequence[HostStep]) -> GpuHost:
     """asks: the steps that wait for the host."""
     others = [s for s in steps if s not in asks]
     captured = [-s.launches if s.recorded else 0.0 for s in others]
@@ -200,12 +200,12 @@ def _fitted(steps: Sequence[HostStep], asks: Sequence[HostStep]) -> CardHost:
         taken = np.array([s.whole for s in asks])
         of_ops = np.array([[1.0, s.ops] for s in asks]) / taken[:, None]
         asked, op = (float(c) for c in least_squares(of_ops, np.array([s.whole - beside_of(s) for s in asks]) / taken))
-    host = Host(step, op, max(0.0, sequence - token), token, 0.0, asked=asked, ahead=True, prompts=prompts)
+    host = HostTime(step, op, max(0.0, sequence - token), token, 0.0, asked=asked, ahead=True, prompts=prompts)
 
     def on_card(s: HostStep) -> float:
         return s.card - saved * s.launches if s.recorded else max(s.card, asked + op * s.ops)
 
-    return CardHost(host, saved, statistics.median(abs(beside_of(s) + on_card(s) - s.whole) / s.whole for s in steps))
+    return GpuHost(host, saved, statistics.median(abs(beside_of(s) + on_card(s) - s.whole) / s.whole for s in steps))
 
 
 def _counts(step: HostStep) -> list[float]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.work import Space
 from ridgeline.insight.calibrate.steps import SHORTEST, TimedOp
@@ -28,10 +28,10 @@ Part = tuple[Op, str]
 Pair = tuple[torch.cuda.Event, torch.cuda.Event]
 
 
-class CardTimer:
+class GpuTimer:
     """Times the ops of a model on a card."""
 
-    def __init__(self, model: Network) -> None:
+    def __init__(self, model: PricedModule) -> None:
         self.parts: list[Part] = [(op, part) for _, op in model.ops() for part in op.parts]
         self._events: dict[Part, list[Pair]] = {}
 

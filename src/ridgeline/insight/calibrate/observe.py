@@ -9,16 +9,16 @@ import torch
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.core.ops.op import Launch, Op
 from ridgeline.core.ops.work import Space, Work
-from ridgeline.insight.calibrate.diffusion_trials import PictureTrial
+from ridgeline.insight.calibrate.diffusion_trials import DiffusionTrial
 from ridgeline.insight.calibrate.fit import Class, Observation
-from ridgeline.insight.calibrate.probe import Probe, undisturbed_pace
+from ridgeline.insight.calibrate.probe import PaceProbe, undisturbed_pace
 from ridgeline.insight.calibrate.steps import Stopwatch, TimedOp, time_steps
 from ridgeline.insight.calibrate.timer import Timer
 from ridgeline.insight.calibrate.trials import Trial
 from ridgeline.price.device import Device
 from ridgeline.price.op_time import compute_seconds, memory_seconds
 from ridgeline.price.price import Price, traced_calls
-from ridgeline.price.slowdown import Pace
+from ridgeline.price.slowdown import Slowdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,17 @@ class KernelTime:
     seconds: float
     compute: float
     memory: float
-    pace: Pace
+    pace: Slowdown
     recorded: bool
 
 
 def time_trial(
-    trial: Trial | PictureTrial[Any, Any], dtype: torch.dtype, timer: Timer, probe: Probe, roofs: Device, budget: float
+    trial: Trial | DiffusionTrial[Any, Any],
+    dtype: torch.dtype,
+    timer: Timer,
+    probe: PaceProbe,
+    roofs: Device,
+    budget: float,
 ) -> list[KernelTime]:
     """Time every step of a trial, with probes among them, which say at what pace all were undisturbed."""
     model = trial.model(dtype, timer.device)
@@ -55,7 +60,7 @@ def time_trial(
 
 
 def kernel_times(
-    where: str, timed: Sequence[TimedOp], price: Price, work: Work, roofs: Device, pace: Pace, *, recorded: bool
+    where: str, timed: Sequence[TimedOp], price: Price, work: Work, roofs: Device, pace: Slowdown, *, recorded: bool
 ) -> Iterator[KernelTime]:
     """The kernels of a step whose ops were timed, each with its seconds under either roof."""
     backend = price.backend_on(roofs)
@@ -71,7 +76,7 @@ def kernel_times(
         yield KernelTime(where, kernel, seconds, compute, memory, pace, recorded)
 
 
-def observations(times: Sequence[KernelTime], pace: Pace) -> dict[Class, list[Observation]]:
+def observations(times: Sequence[KernelTime], pace: Slowdown) -> dict[Class, list[Observation]]:
     """By class, and within it by step; as if all had been seen at one pace."""
     groups: dict[Class, dict[str, list[KernelTime]]] = {}
     for one in times:
@@ -79,7 +84,7 @@ def observations(times: Sequence[KernelTime], pace: Pace) -> dict[Class, list[Ob
     return {key: [_observation(where, group, pace) for where, group in by.items()] for key, by in groups.items()}
 
 
-def _observation(where: str, group: Sequence[KernelTime], pace: Pace) -> Observation:
+def _observation(where: str, group: Sequence[KernelTime], pace: Slowdown) -> Observation:
     seconds = sum(one.seconds for one in group)
     compute, memory = sum(one.compute for one in group), sum(one.memory for one in group)
     return Observation(

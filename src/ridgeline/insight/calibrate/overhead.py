@@ -9,18 +9,18 @@ from functools import partial
 
 import numpy as np
 
-from ridgeline.backends.timed_backend import Watched
+from ridgeline.backends.timed_backend import TimedBackend
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.work import Work
 from ridgeline.engine.engine_builder import drive
 from ridgeline.engine.runner import Runner
 from ridgeline.insight.calibrate.fit import least_squares
-from ridgeline.insight.calibrate.probe import Probe, undisturbed_pace
+from ridgeline.insight.calibrate.probe import PaceProbe, undisturbed_pace
 from ridgeline.insight.calibrate.steps import Stopwatch
 from ridgeline.insight.calibrate.timer import Timer, undisturbed
-from ridgeline.price.device import Device, Host
+from ridgeline.price.device import Device, HostTime
 from ridgeline.price.price import Price
-from ridgeline.price.slowdown import Pace
+from ridgeline.price.slowdown import Slowdown
 
 # Requests side by side, by the length of their prompts: none comes to a new page in the steps that count.
 TRAFFIC = ((16,), (64,), (256,), (18,) * 4, (17,) * 16)
@@ -52,7 +52,9 @@ class StepOverhead:
     recorded: bool = False
 
 
-def overheads(model: Model, timer: Timer, probe: Probe, pace: Pace, roofs: Device, budget: float) -> list[StepOverhead]:
+def overheads(
+    model: Model, timer: Timer, probe: PaceProbe, pace: Slowdown, roofs: Device, budget: float
+) -> list[StepOverhead]:
     """Of the steps of all the traffic, again and again for `budget` seconds of the wall, once at least; as if at
     `pace`. roofs: of the machine.
 
@@ -83,7 +85,7 @@ def _step_times(model: Model, watch: Stopwatch, prompts: Sequence[int]) -> list[
     """The steps of a run without the watch, which would be in the way between ops: there it takes longer than it does
     when it is all that runs. The seconds of their ops are those of another run."""
     whole = list(drive(model, prompts, TOKENS, watch.timer.now))
-    runner = partial(Runner, backend=Watched(watch))
+    runner = partial(Runner, backend=TimedBackend(watch))
     inside = list(_ops_seconds(watch, drive(model, prompts, TOKENS, watch.timer.now, runner)))
     return [StepTime(work, seconds, ops) for (work, seconds), ops in zip(whole, inside, strict=True)]
 
@@ -105,7 +107,7 @@ def _overhead(runs: Sequence[StepTime], price: Price, roofs: Device, slower: flo
     return StepOverhead(work, len(price.calls), nbytes, max(0.0, whole - inside), whole, recorded)
 
 
-def fit_host(between: Sequence[StepOverhead]) -> tuple[Host, float]:
+def fit_host(between: Sequence[StepOverhead]) -> tuple[HostTime, float]:
     """The seven constants, none below 0, that leave the least squares of errors relative to whole steps; and the median
     of those errors without their signs."""
     features = np.array(
@@ -123,4 +125,4 @@ def fit_host(between: Sequence[StepOverhead]) -> tuple[Host, float]:
     constants = least_squares(scaled, target)
     errors = np.abs(scaled @ constants - target)
     step, op, sequence, token, byte, asked, prompts = (float(c) for c in constants)
-    return Host(step, op, sequence, token, byte, asked=asked, prompts=prompts), float(np.median(errors))
+    return HostTime(step, op, sequence, token, byte, asked=asked, prompts=prompts), float(np.median(errors))

@@ -30,7 +30,7 @@ _Multiply = Callable[[Tensor, Tensor], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class MemoryStream:
     """Bytes a second over a working set: reading all of it, and copying half of it to the other half (both counted)."""
 
     nbytes: int
@@ -52,7 +52,7 @@ def working_sets(stated: Stated) -> list[int]:
 
 
 @torch.inference_mode()
-def streams(timer: Timer, budget: float, sets: Sequence[int]) -> list[Stream]:
+def streams(timer: Timer, budget: float, sets: Sequence[int]) -> list[MemoryStream]:
     """How fast working sets are read and copied, the smallest first. Reading is the best of four ways to read."""
     each = budget / len(sets) / 5
     measured = []
@@ -63,7 +63,7 @@ def streams(timer: Timer, budget: float, sets: Sequence[int]) -> list[Stream]:
         reads: list[Callable[[], object]] = [x.sum, x.max, partial(torch.dot, x, x), partial(torch.mv, rows, rows[0])]
         read = max(nbytes / _seconds(timer, call, nbytes, each) for call in reads)
         copy = nbytes / _seconds(timer, partial(half.copy_, other), nbytes, each)
-        measured.append(Stream(nbytes, read, copy))
+        measured.append(MemoryStream(nbytes, read, copy))
     return measured
 
 
@@ -78,13 +78,13 @@ def _seconds(timer: Timer, call: Callable[[], object], nbytes: int, budget: floa
     return undisturbed(timer.each(calls, budget)) / count
 
 
-def memory_bandwidth(measured: Sequence[Stream], stated: Stated) -> float:
+def memory_bandwidth(measured: Sequence[MemoryStream], stated: Stated) -> float:
     """Bytes a second of main memory: the best reading of working sets at least twice as large as any cache."""
     least = min(beyond_caches(stated) / 2, measured[-1].nbytes)
     return max(stream.read for stream in measured if stream.nbytes >= least)
 
 
-def caches(measured: Sequence[Stream], stated: Stated) -> tuple[Cache, ...]:
+def caches(measured: Sequence[MemoryStream], stated: Stated) -> tuple[Cache, ...]:
     """The caches that the streams show, the nearest first. stated: names and sizes, as the system knows them.
 
     A cache is as fast as the fastest stream that fits it and not the one before it. It is as large as the largest

@@ -12,14 +12,14 @@ from itertools import accumulate
 
 from torch import Tensor
 
-from ridgeline.backends.timed_backend import Part, Watch, Watched
+from ridgeline.backends.timed_backend import OpTimer, Part, TimedBackend
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.priced_module import Network
-from ridgeline.core.ops.forward_batch import Batch
+from ridgeline.core.models.common.priced_module import PricedModule
+from ridgeline.core.ops.forward_batch import ForwardBatch
 from ridgeline.core.ops.kv_layout import deal_layers
 from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.step_graphs import StepGraph
-from ridgeline.core.ops.work import Segment, Space, Work
+from ridgeline.core.ops.work import Space, StepSegment, Work
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.insight.calibrate.timer import Timer, undisturbed
@@ -53,10 +53,10 @@ class TrialStep:
     run: Callable[[], object]
 
 
-class Stopwatch(Watch):
+class Stopwatch(OpTimer):
     """A watch by the clock of a timer."""
 
-    def __init__(self, model: Network, timer: Timer) -> None:
+    def __init__(self, model: PricedModule, timer: Timer) -> None:
         super().__init__(model, timer.now)
         self.timer = timer
 
@@ -79,7 +79,7 @@ class PreparedStep:
     """A step to be run any number of times, as the engine runs it: asked for, or replayed."""
 
     runner: Runner
-    batch: Batch
+    batch: ForwardBatch
     recording: StepGraph | None
 
     def run(self) -> Tensor:
@@ -87,7 +87,7 @@ class PreparedStep:
         return self.runner.run(self.batch) if self.recording is None else self.recording.again()
 
 
-class Stage:
+class TrialRunner:
     """The engine's runner, given steps of any shape without what came before them."""
 
     def __init__(self, model: Model, positions: int, watch: Stopwatch | None = None) -> None:
@@ -96,7 +96,7 @@ class Stage:
         layout = deal_layers(model.kv_specs, PAGE, positions)
         layout = replace(layout, pages=positions // PAGE + 1)
         self._watch = watch
-        self.runner = Runner(model, layout, backend=None if watch is None else Watched(watch))
+        self.runner = Runner(model, layout, backend=None if watch is None else TimedBackend(watch))
         self.runner.store.blank(range(1, positions // PAGE + 2))  # numbers that cost what numbers cost
 
     def prepare(self, sequences: Sequences, *, recorded: bool = True) -> PreparedStep:
@@ -127,7 +127,7 @@ class Stage:
 
     def work(self, sequences: Sequences) -> Work:
         """What such a step asks."""
-        return Work.of([Segment(q, kv) for q, kv in sequences], self.runner.model.reaches)
+        return Work.of([StepSegment(q, kv) for q, kv in sequences], self.runner.model.reaches)
 
 
 def time_steps(

@@ -17,7 +17,7 @@ from ridgeline.core.models import Fields, build
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.recipes.recipe import LINEAR, PLAIN, Recipe, stored_in
 from ridgeline.core.ops.number_formats import INT8, WeightFormat, kv_format_named, weight_format_named
-from ridgeline.insight.calibrate.steps import PAGE, Sequences, Stage, Stopwatch, TrialStep
+from ridgeline.insight.calibrate.steps import PAGE, Sequences, Stopwatch, TrialRunner, TrialStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Trial:
 
     def prepared(self, model: Model, watch: Stopwatch) -> Iterator[TrialStep]:
         """The steps, to be run by a model that the watch times."""
-        stage = Stage(model, self.positions, watch)
+        stage = TrialRunner(model, self.positions, watch)
         for step in self.steps:
             yield TrialStep(describe(step), stage.work(step), partial(stage.run, step))
 

@@ -5,7 +5,7 @@ numbers, `tokenizer_check.py` for tokenizer and chat template, `ids.py` for spec
 out of the engine. Each gives problems, a line each with its fix; `check_report.py` holds them.
 """
 
-from ridgeline.insight.check.check_report import Finding, Report
+from ridgeline.insight.check.check_report import CheckReport, Finding
 from ridgeline.insight.check.model_check import check_model
 
-__all__ = ["Finding", "Report", "check_model"]
+__all__ = ["CheckReport", "Finding", "check_model"]

@@ -15,7 +15,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
+class CheckReport:
     """findings: what is wrong. notes: what is worth knowing and no fault. facts: what was looked at, by part."""
 
     name: str

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ridgeline.core.checkpoint import Source, open_source
+from ridgeline.core.checkpoint import ModelSource, open_source
 from ridgeline.core.checkpoint.folder import Checkpoint
 from ridgeline.core.checkpoint.gguf_header import is_gguf, package
 from ridgeline.core.checkpoint.gguf_tensors import open_gguf_checkpoint
@@ -14,7 +14,7 @@ from ridgeline.core.models.common.fields import ModelRefused
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.parameter_breakdown import layers_of
 from ridgeline.core.models.common.recipes import read_recipe
-from ridgeline.insight.check.check_report import Report
+from ridgeline.insight.check.check_report import CheckReport
 from ridgeline.insight.check.ids import check_generation, check_ids
 from ridgeline.insight.check.shard_check import check_files
 from ridgeline.insight.check.smoke import smoke_run
@@ -25,7 +25,7 @@ from ridgeline.util.document.humanize import three
 Progress = Callable[[int, int], None]
 
 
-def check_model(name: str, progress: Progress | None = None) -> Report:
+def check_model(name: str, progress: Progress | None = None) -> CheckReport:
     """Look at all of a model's folder, or of its GGUF file. progress: told bytes of weights read, and those in all.
 
     Raises ModelRefused where the name stands for no folder or file with a model in it; all else is in the report.
@@ -36,7 +36,7 @@ def check_model(name: str, progress: Progress | None = None) -> Report:
         try:
             return _checked(open_source(name), progress)
         except ModelRefused as refused:  # what is there is broken, or of a kind that is not read
-            report = Report(path.stem)
+            report = CheckReport(path.stem)
             report.found("header", [str(refused)])
             return report
     source = open_source(name)
@@ -45,10 +45,10 @@ def check_model(name: str, progress: Progress | None = None) -> Report:
     return _checked(source, progress)
 
 
-def _checked(source: Source, progress: Progress | None) -> Report:
+def _checked(source: ModelSource, progress: Progress | None) -> CheckReport:
     """What is found in a folder or a file."""
     fields = source.config
-    report = Report(source.title)
+    report = CheckReport(source.title)
     built: Model | None = None
     try:
         built = build_to_run(fields)
@@ -65,7 +65,7 @@ def _checked(source: Source, progress: Progress | None) -> Report:
     return report
 
 
-def _weights(source: Source, built: Model | None, report: Report, progress: Progress | None) -> bool:
+def _weights(source: ModelSource, built: Model | None, report: CheckReport, progress: Progress | None) -> bool:
     """Files, tensors and numbers; whether they can be loaded."""
     checkpoint = _opened(source, report)
     if checkpoint is None:
@@ -80,7 +80,7 @@ def _weights(source: Source, built: Model | None, report: Report, progress: Prog
     return not wrong
 
 
-def _opened(source: Source, report: Report) -> Checkpoint | None:
+def _opened(source: ModelSource, report: CheckReport) -> Checkpoint | None:
     """The tensors, None where the files do not hold together. The header of a GGUF file has been read."""
     if source.gguf is not None:
         return open_gguf_checkpoint(source.gguf)
@@ -90,7 +90,7 @@ def _opened(source: Source, report: Report) -> Checkpoint | None:
     return checkpoint
 
 
-def _texts(source: Source, built: Model | None, report: Report) -> None:
+def _texts(source: ModelSource, built: Model | None, report: CheckReport) -> None:
     """Tokenizer, chat template, special ids, generation_config.json."""
     vocabulary = None if built is None else built.vocabulary
     config, generation = source.config.values, source.generation
@@ -124,7 +124,7 @@ def _texts(source: Source, built: Model | None, report: Report) -> None:
     report.note("chat template", notes)
 
 
-def _run(source: Source, built: Model, report: Report, progress: Progress | None) -> None:
+def _run(source: ModelSource, built: Model, report: CheckReport, progress: Progress | None) -> None:
     """A few tokens, where this machine has memory for the model."""
     try:
         memory_beside(source, {"weights": weight_bytes(built)})

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ridgeline.core.checkpoint import Source
+from ridgeline.core.checkpoint import ModelSource
 from ridgeline.core.checkpoint.weight_loader import Progress
 from ridgeline.core.models import SPEECH, family_of
-from ridgeline.engine.encoder_features import Features
+from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.events import TokenEvent
 from ridgeline.engine.generation_request import DEFAULT_PARAMS, GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.engine.setup import LoadedEngine, load_engine
 
 TOKENS = 8
 _PROMPT = "Once upon a time"
@@ -22,7 +22,7 @@ _FALLBACK = (1, 2, 3)  # ids, for a vocabulary in which the words above are none
 _STEP = 64  # positions, those of an encoder that reads features apart
 
 
-def smoke_run(source: Source, progress: Progress | None = None) -> tuple[str, list[str]]:
+def smoke_run(source: ModelSource, progress: Progress | None = None) -> tuple[str, list[str]]:
     """Generate a few tokens; what came out, in words, and what went wrong. Raises ModelRefused, ValueError where the
     model cannot be loaded."""
     heard = source.config.count("max_source_positions", 1500) if family_of(source.config) in SPEECH else 0
@@ -45,15 +45,15 @@ def smoke_run(source: Source, progress: Progress | None = None) -> tuple[str, li
     return f"{len(sampled)} tokens after {_PROMPT!r}: {text!r}", problems
 
 
-def _read(loaded: Loaded, prompt: Sequence[int]) -> tuple[int, ...] | Features:
+def _read(loaded: LoadedEngine, prompt: Sequence[int]) -> tuple[int, ...] | EncoderFeatures:
     """What an encoder reads: the prompt too, or features of nothing at all."""
     model = loaded.model
     if model.encoder_width:
-        return Features.of(np.zeros((model.encoder_context, model.encoder_width), np.float32))
+        return EncoderFeatures.of(np.zeros((model.encoder_context, model.encoder_width), np.float32))
     return tuple(prompt) if loaded.engine.ledger.crosses else ()
 
 
-def _run(loaded: Loaded, prompt: Sequence[int]) -> list[TokenEvent]:
+def _run(loaded: LoadedEngine, prompt: Sequence[int]) -> list[TokenEvent]:
     engine, begun = loaded.engine, loaded.texts.decoder_prompt(prompt)
     params = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True, logprobs=0)
     engine.add(GenerationRequest(begun, params if engine.has_head else DEFAULT_PARAMS, encoder=_read(loaded, prompt)))

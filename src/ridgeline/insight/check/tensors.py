@@ -6,7 +6,7 @@ import torch
 
 from ridgeline.core.checkpoint.casting import cast
 from ridgeline.core.checkpoint.folder import Checkpoint
-from ridgeline.core.checkpoint.parameter_map import Naming
+from ridgeline.core.checkpoint.parameter_map import ParameterMap
 from ridgeline.core.checkpoint.safetensors_header import TensorEntry
 from ridgeline.core.checkpoint.weight_loader import check_fits
 from ridgeline.core.models.common.family import Family
@@ -27,7 +27,7 @@ _FLOATS = {
 def check_tensors(model: Model, checkpoint: Checkpoint, family: Family) -> list[str]:
     """What is wrong with the names, shapes and dtypes of a checkpoint for a model on meta, by the loader's rules; of
     codes and their scales also with what they hold, for which they are read one at a time."""
-    naming = Naming(model, family, checkpoint)
+    naming = ParameterMap(model, family, checkpoint)
     filled: dict[str, str] = {}
     extra: list[str] = []
     problems: list[str] = []
@@ -44,7 +44,7 @@ def check_tensors(model: Model, checkpoint: Checkpoint, family: Family) -> list[
     return [*few(missing, "tensors"), *few(extra, "tensors"), *few(problems, "tensors")]
 
 
-def _misfit(model: Model, naming: Naming, place: str, checkpoint: Checkpoint, name: str) -> Iterator[str]:
+def _misfit(model: Model, naming: ParameterMap, place: str, checkpoint: Checkpoint, name: str) -> Iterator[str]:
     """Why a tensor does not fit its place, if it does not."""
     module, own_name = naming.places[place]
     try:

@@ -3,10 +3,10 @@
 import math
 from dataclasses import replace
 
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.insight.simulate.load_law import load_wall
-from ridgeline.insight.simulate.simulation_findings import Findings
-from ridgeline.insight.simulate.simulation_metrics import Metrics
+from ridgeline.insight.simulate.simulation_findings import SimulationFindings
+from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics
 from ridgeline.insight.traffic.routers import BLIND
 from ridgeline.util.document.humanize import percent, say_seconds, three
 
@@ -21,7 +21,7 @@ _MET = 0.99  # of the requests: from which objectives are met, and gaps are as e
 _UNEVEN = 2.0  # times the median: an ITL p99 from which prompts are what users wait for
 
 
-def advice(findings: Findings) -> str:
+def advice(findings: SimulationFindings) -> str:
     """The first of these that there is reason for: requests cannot run; too much comes; memory is short; places are
     few; prompts hold decoding up; nothing does."""
     metrics, limits = findings.metrics, findings.asked.machine.limits
@@ -81,20 +81,20 @@ def advice(findings: Findings) -> str:
     return f"{said}, and at {three(findings.wall)} requests a second it could not keep up."
 
 
-def _room(findings: Findings) -> str:
+def _room(findings: SimulationFindings) -> str:
     """For requests that are too long."""
     machine = findings.asked.machine
     return "take a model that has room for them" if machine.context == machine.case.model.context else "raise --context"
 
 
-def _few_places(metrics: Metrics) -> bool:
+def _few_places(metrics: SimulationMetrics) -> bool:
     """Whether more requests at a time would be answered: there is memory for twice as many, and steps that wait for it
     would hardly take longer."""
     steps = metrics.steps
     return steps.held["requests"] > _MOSTLY and steps.compute < _MOSTLY and steps.most_pages < 1 / 2
 
 
-def _raise_requests(findings: Findings) -> str:
+def _raise_requests(findings: SimulationFindings) -> str:
     steps, places = findings.metrics.steps, findings.asked.machine.limits.requests
     free = 1 - steps.most_pages
     room = f", while at least {percent(free)} of the pages are free" if free > _FREE else ""
@@ -102,20 +102,20 @@ def _raise_requests(findings: Findings) -> str:
     return f"For {waits} of the time requests wait because {places:,} run{room}: raise --max-requests."
 
 
-def _front_too(metrics: Metrics) -> str:
+def _front_too(metrics: SimulationMetrics) -> str:
     """What else would have to change, where the front carries less than comes."""
     if not metrics.front_overloaded:
         return ""
     return f"; the server's own core (--front) carries no more than {three(metrics.front_wall)} a second either"
 
 
-def _fewer_bits(findings: Findings) -> str:
+def _fewer_bits(findings: SimulationFindings) -> str:
     """For keys and values that have more than eight."""
     wide = findings.asked.machine.case.kv in ("bf16", "fp16", "fp32")
     return "keep keys and values in fewer bits (--kv fp8), or " if wide else ""
 
 
-def _for(metrics: Metrics) -> str:
+def _for(metrics: SimulationMetrics) -> str:
     """How long it was looked at: what it answers of a few seconds of bursts is no rate to buy cards by."""
     seconds = max(0, metrics.total - metrics.left_out - 1) / metrics.offered
     shorter = seconds < _LONG_ENOUGH
@@ -126,13 +126,13 @@ def _for(metrics: Metrics) -> str:
     )
 
 
-def _answered(metrics: Metrics) -> float:
+def _answered(metrics: SimulationMetrics) -> float:
     """Requests a second: in all, or while they come, for after that a slow card may go on by itself for long."""
     assert metrics.steadiness is not None, "somebody has looked whether it keeps up"
     return max(metrics.requests_per_second, metrics.offered - metrics.steadiness.growth)
 
 
-def _more(findings: Findings) -> str:
+def _more(findings: SimulationFindings) -> str:
     """How a fleet comes to answer all that is offered, by the option that says how many it has."""
     fleet = findings.asked.fleet
     if fleet.scaling is not None:
@@ -143,7 +143,7 @@ def _more(findings: Findings) -> str:
     return f"{blind}take --replicas {_enough(findings)}"
 
 
-def _enough(findings: Findings) -> int:
+def _enough(findings: SimulationFindings) -> int:
     """Replicas of the machine itself with which all that is offered is answered: other cards count for as much as the
     load law has them answer of it."""
     metrics, machine, fleet = findings.metrics, findings.asked.machine, findings.asked.fleet
@@ -152,7 +152,7 @@ def _enough(findings: Findings) -> int:
     return math.ceil((wanted - sum(others)) / own)
 
 
-def _of_prompts(findings: Findings) -> str:
+def _of_prompts(findings: SimulationFindings) -> str:
     """Where tokens wait for prompts: what a smaller step would make of the longest gaps."""
     itl, metrics = findings.metrics.latencies["ITL"], findings.metrics
     if metrics.goodput is not None and metrics.good_share >= _MET:
@@ -166,7 +166,7 @@ def _of_prompts(findings: Findings) -> str:
     context = round(findings.metrics.input + findings.metrics.output / 2)
     reaches, own = machine.case.price.reaches, max(1, round(findings.metrics.input))
     chunk = min(budget - batch, own)
-    full = Work.of([Segment(chunk, own)], reaches) + Work.decode([context] * batch, reaches)
+    full = Work.of([StepSegment(chunk, own)], reaches) + Work.decode([context] * batch, reaches)
     longest = machine.case.price.on(machine.case.device, full).expected
     if longest > tail.mid * 0.9:
         return ""
@@ -177,7 +177,7 @@ def _of_prompts(findings: Findings) -> str:
     )
 
 
-def _keeps_up(findings: Findings, tokens: int) -> bool:
+def _keeps_up(findings: SimulationFindings, tokens: int) -> bool:
     """Whether replicas would answer all that comes in steps of so many positions, as far as the load law knows."""
     if findings.law is None:
         return True

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.columns import Columns
 from ridgeline.insight.simulate.replica import Machine
-from ridgeline.insight.simulate.run_log import Log
+from ridgeline.insight.simulate.run_log import RunLog
 from ridgeline.insight.simulate.simulation import Watch, run
-from ridgeline.insight.simulate.simulation_metrics import Metrics, measure, warm_up
-from ridgeline.insight.simulate.simulation_query import Asked
+from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics, measure, warm_up
+from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.traffic.percentiles import DEVIATIONS_95, Interval
 from ridgeline.util.document.humanize import percent, say_seconds, three
 
@@ -42,14 +42,14 @@ _PREEMPTED = 0.01  # preemptions a request: a setting with more is not advised, 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Option:
+class TriedSetting:
     """A setting and what it came to. memory: the share of a card's that may be used. good: of each request, whether it
     kept to the objectives. counted: whether it is one by which settings are compared, as it came after the warm-up.
     most_running, most_positions: the most of both at any time; equal for settings that differ only above it."""
 
     limits: Limits
     memory: float
-    metrics: Metrics
+    metrics: SimulationMetrics
     good: NDArray[np.bool_]
     counted: NDArray[np.bool_]
     most_running: int
@@ -86,7 +86,7 @@ class Option:
         """Of the counted requests that are good."""
         return float(self.good[self.counted].mean()) if self.counted.any() else 0.0
 
-    def beside(self, other: "Option") -> "Option":
+    def beside(self, other: "TriedSetting") -> "TriedSetting":
         """This one, compared by the requests that another one counts."""
         return replace(self, counted=other.counted)
 
@@ -107,13 +107,13 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Advised:
+class Advice:
     """own: the setting that was asked about. best: the highest in rank. options: all that were run, in the order of
     their limits. gain: of the share of good requests, with the interval that pairs give."""
 
-    own: Option
-    best: Option
-    options: tuple[Option, ...]
+    own: TriedSetting
+    best: TriedSetting
+    options: tuple[TriedSetting, ...]
     gain: Interval
 
     @property
@@ -133,7 +133,7 @@ class Advised:
         return said if self.best.memory == self.own.memory else f"{said} --memory-utilization {self.best.memory:g}"
 
     @property
-    def pareto(self) -> tuple[Option, ...]:
+    def pareto(self) -> tuple[TriedSetting, ...]:
         """The options that no other one beats in goodput, TTFT and ITL at once."""
         return tuple(one for one in self.options if not any(_beats(other, one) for other in self.options))
 
@@ -153,17 +153,17 @@ class Advised:
         )
 
 
-def _beats(one: Option, other: Option) -> bool:
+def _beats(one: TriedSetting, other: TriedSetting) -> bool:
     mine, its = _figures(one), _figures(other)
     return one is not other and mine != its and all(a <= b for a, b in zip(mine, its, strict=True))
 
 
-def _figures(option: Option) -> tuple[float, ...]:
+def _figures(option: TriedSetting) -> tuple[float, ...]:
     """Less is better."""
     return -option.share, option.late("TTFT"), option.late("ITL")
 
 
-def reason(own: Option, best: Option) -> str:
+def reason(own: TriedSetting, best: TriedSetting) -> str:
     """What the steps of both say: the place where requests wait less, or the gaps that are shorter."""
     said = []
     names = {"requests": "places", "positions": "positions of a step", "pages": "KV pages"}
@@ -190,23 +190,23 @@ Setting = tuple[Limits, float]
 """Limits, and the share of memory."""
 
 
-class SecondProcess(Protocol):
+class TrialProcess(Protocol):
     """Another process that runs settings, as Beside."""
 
     @property
     def ready(self) -> bool: ...
-    def submit(self, limits: Limits, memory: float) -> "Future[Option | None]": ...
+    def submit(self, limits: Limits, memory: float) -> "Future[TriedSetting | None]": ...
     def close(self) -> None: ...
 
 
 def advise(
-    asked: Asked,
+    asked: SimulationQuery,
     rebuilt: Rebuilt,
     progress: Callable[[str], Watch] | None = None,
     shares: Sequence[float] = SHARES,
-    second: SecondProcess | None = None,
-    own: Option | None = None,
-) -> Advised:
+    second: TrialProcess | None = None,
+    own: TriedSetting | None = None,
+) -> Advice:
     """Look for a better setting of a machine under the requests that were asked about. shares: of memory, to be tried
     where they are more than its own; none where its pages are stated. second: another process to run settings in, which
     is ended; what is advised is the same. own: what the setting that was asked about came to, where it has run. Raises
@@ -225,10 +225,10 @@ def advise(
         if second is not None:
             second.close()
     options = sorted(trials.tried, key=lambda each: (each.limits.tokens, each.limits.requests, each.memory))
-    return Advised(own, best, tuple(options), _gain(own.good[own.counted], best.good[own.counted]))
+    return Advice(own, best, tuple(options), _gain(own.good[own.counted], best.good[own.counted]))
 
 
-def _lines(shares: Sequence[float]) -> tuple[Callable[[Option], list[Setting]], ...]:
+def _lines(shares: Sequence[float]) -> tuple[Callable[[TriedSetting], list[Setting]], ...]:
     """The settings that differ from one in a single thing, thing by thing."""
     return (
         lambda best: [(replace(best.limits, tokens=tokens), best.memory) for tokens in BUDGETS],
@@ -243,11 +243,11 @@ class _Trials:
 
     def __init__(
         self,
-        asked: Asked,
+        asked: SimulationQuery,
         rebuilt: Rebuilt,
-        own: Option,
+        own: TriedSetting,
         progress: Callable[[str], Watch] | None,
-        second: SecondProcess | None,
+        second: TrialProcess | None,
         *,
         fixed: bool,
     ) -> None:
@@ -255,10 +255,10 @@ class _Trials:
         Option.covers."""
         self._asked, self._rebuilt, self._progress, self._second, self._fixed = asked, rebuilt, progress, second, fixed
         self._own, self.tried = own, [own]
-        self._there: dict[Setting, Future[Option | None]] = {}
-        self._here: dict[Setting, Option | None] = {}
+        self._there: dict[Setting, Future[TriedSetting | None]] = {}
+        self._here: dict[Setting, TriedSetting | None] = {}
 
-    def of(self, line: Sequence[Setting]) -> list[Option]:
+    def of(self, line: Sequence[Setting]) -> list[TriedSetting]:
         """What the settings of a line come to."""
         found = []
         for place, setting in enumerate(line):
@@ -273,11 +273,11 @@ class _Trials:
             found.append(option)
         return found
 
-    def _known(self, setting: Setting) -> Option | None:
+    def _known(self, setting: Setting) -> TriedSetting | None:
         """One that was run and makes the same steps."""
         return next((each for each in self.tried if each.covers(*setting, fixed=self._fixed)), None)
 
-    def _taken(self, setting: Setting, later: Sequence[Setting]) -> Option | None:
+    def _taken(self, setting: Setting, later: Sequence[Setting]) -> TriedSetting | None:
         """Run a setting, or take what has been run of it; meanwhile the second process goes on with later ones."""
         if setting in self._here:
             return self._here.pop(setting)
@@ -315,7 +315,7 @@ class _Trials:
             each for each in later if each not in self._there and each not in self._here and self._known(each) is None
         )
 
-    def _run(self, setting: Setting) -> Option | None:
+    def _run(self, setting: Setting) -> TriedSetting | None:
         limits, memory = setting
         watch = None
         if self._progress is not None:
@@ -323,7 +323,9 @@ class _Trials:
         return trial(self._asked, self._rebuilt, limits, memory, watch)
 
 
-def trial(asked: Asked, rebuilt: Rebuilt, limits: Limits, memory: float, watch: Watch | None = None) -> Option | None:
+def trial(
+    asked: SimulationQuery, rebuilt: Rebuilt, limits: Limits, memory: float, watch: Watch | None = None
+) -> TriedSetting | None:
     """What a setting makes of the requests that were asked about; None for one that cannot be."""
     try:
         machine = rebuilt(limits, memory)
@@ -332,17 +334,17 @@ def trial(asked: Asked, rebuilt: Rebuilt, limits: Limits, memory: float, watch: 
     return option_of(asked, machine, watch)
 
 
-def _best(found: Option, others: Iterable[Option]) -> Option:
+def _best(found: TriedSetting, others: Iterable[TriedSetting]) -> TriedSetting:
     """The highest in rank of one and of the calm ones among others; of equals the first."""
     return max([found, *(each for each in others if each.calm)], key=lambda each: each.rank)
 
 
-def option_of(asked: Asked, machine: Machine, watch: Watch | None = None) -> Option:
+def option_of(asked: SimulationQuery, machine: Machine, watch: Watch | None = None) -> TriedSetting:
     """What a machine makes of the requests that were asked about, which have objectives."""
     return option_in(asked, machine, run(machine, asked.offered(), 1.0, watch, asked.fleet))
 
 
-def option_in(asked: Asked, machine: Machine, log: Log) -> Option:
+def option_in(asked: SimulationQuery, machine: Machine, log: RunLog) -> TriedSetting:
     """The same, by the log of a machine that has run."""
     assert asked.slo is not None
     requests, steps = Columns(log), log.steps
@@ -353,7 +355,7 @@ def option_in(asked: Asked, machine: Machine, log: Log) -> Option:
     memory = machine.case.setup.utilization
     counted = requests.arrived >= warm_up(log, requests)
     metrics = measure(log, asked.slo, open_loop=asked.open_loop)
-    found = Option(machine.limits, memory, metrics, good, counted, *most)
+    found = TriedSetting(machine.limits, memory, metrics, good, counted, *most)
     return replace(found, good=np.zeros_like(good)) if found.overloaded else found  # else it is how long one looked
 
 

@@ -10,23 +10,23 @@ from dataclasses import dataclass, replace
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.replica import Machine
 from ridgeline.insight.simulate.simulation import Watch, run
-from ridgeline.insight.simulate.simulation_metrics import Metrics, measure
-from ridgeline.insight.simulate.simulation_query import Asked
+from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics, measure
+from ridgeline.insight.simulate.simulation_query import SimulationQuery
 
 _LEAST = 64  # positions a step: below it nobody would set
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class Colocated:
     """All replicas doing both, with steps of so many positions."""
 
     limits: Limits
-    metrics: Metrics
+    metrics: SimulationMetrics
 
 
 def together(
-    asked: Asked, rebuilt: Callable[[Limits], Machine], progress: Callable[[str], Watch] | None = None
-) -> tuple[Together, ...]:
+    asked: SimulationQuery, rebuilt: Callable[[Limits], Machine], progress: Callable[[str], Watch] | None = None
+) -> tuple[Colocated, ...]:
     """The cards of a fleet with a split without it; with few positions a step those alone. rebuilt: the machine with
     other limits."""
     fleet, limits = replace(asked.fleet, split=None), asked.machine.limits
@@ -37,5 +37,5 @@ def together(
         machine = asked.machine if own == limits else rebuilt(own)
         watch = None if progress is None else progress(f"together, {tokens:,} positions a step")
         log = run(machine, asked.offered(), 1.0, watch, fleet)
-        found.append(Together(own, measure(log, asked.slo, open_loop=asked.open_loop)))
+        found.append(Colocated(own, measure(log, asked.slo, open_loop=asked.open_loop)))
     return tuple(found)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.insight.simulate.run_log import OUTCOMES, Log
+from ridgeline.insight.simulate.run_log import OUTCOMES, RunLog
 from ridgeline.insight.traffic.percentiles import SHOWN, Distribution, Interval, block_intervals, weighted
 from ridgeline.insight.traffic.slo import SLO
 from ridgeline.insight.traffic.summary import Goodput
@@ -21,7 +21,7 @@ class Columns:
     """The columns of a log's requests, as arrays; ok: those that were answered to their end. apart: whose prompts and
     answers were on two replicas. classes: the names of those that slo_class has the places of."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: RunLog) -> None:
         requests = log.requests
         self.arrived, self.scheduled = ints(requests.arrived), ints(requests.scheduled)
         self.first, self.last = ints(requests.first), ints(requests.last)

@@ -16,8 +16,8 @@ from ridgeline.engine.events import TokenEvent
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.insight.simulate.replica import Machine, Prompts, Replica, StepPricer
-from ridgeline.insight.simulate.simulated_clock import Clock
+from ridgeline.insight.simulate.replica import Machine, PromptBuilder, SimulatedReplica, StepPricer
+from ridgeline.insight.simulate.simulated_clock import SimulatedClock
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 
 
@@ -87,8 +87,8 @@ def plan_line(plan: StepPlan) -> str:
 
 def replay(machine: Machine, run: RecordedRun) -> Iterator[tuple[str, str]]:
     """The plan of each recorded step beside that of the simulated one, and what is left after the last: "" for none."""
-    clock = Clock()
-    replica = Replica(machine, clock, StepPricer(machine.case.price, machine.case.device), Prompts())
+    clock = SimulatedClock()
+    replica = SimulatedReplica(machine, clock, StepPricer(machine.case.price, machine.case.device), PromptBuilder())
     for step in chain(run.steps, [run.rest]):
         for number, prompt in step.added:
             output = run.made[number] + (number in run.aborted)  # one that was aborted would have gone on

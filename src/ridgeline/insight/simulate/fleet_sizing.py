@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 
-from ridgeline.insight.simulate.adviser import Option, option_of
+from ridgeline.insight.simulate.adviser import TriedSetting, option_of
 from ridgeline.insight.simulate.replica import Machine
 from ridgeline.insight.simulate.simulation import Watch
-from ridgeline.insight.simulate.simulation_query import Asked
+from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.traffic.percentiles import DEVIATIONS_95, Interval
 from ridgeline.util.document.humanize import percent, three
 
@@ -26,13 +26,13 @@ MAX_CARDS = CARDS[-1] * REPLICAS[-1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Divided:
+class SizedFleet:
     """So many cards to each of so many replicas, what that came to, what an hour of all of it costs in dollars, and how
     many requests come a second: all at once, how many are answered."""
 
     devices: int
     replicas: int
-    option: Option
+    option: TriedSetting
     dollars: float
     offered: float
 
@@ -54,13 +54,13 @@ class Divided:
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class FleetSizing:
     """own: as was asked. best: with most good requests a dollar. tried: all that were run, the cheapest first. gain: of
     good requests a dollar, as a share of the own, with the interval that pairs give; None where the own has none."""
 
-    own: Divided
-    best: Divided
-    tried: tuple[Divided, ...]
+    own: SizedFleet
+    best: SizedFleet
+    tried: tuple[SizedFleet, ...]
     gain: Interval | None
 
     @property
@@ -83,7 +83,7 @@ class Division:
         return f"{best.flags}: {said}{gain}."
 
 
-def check_comparable(asked: Asked) -> None:
+def check_comparable(asked: SimulationQuery) -> None:
     """Raises ValueError where divisions cannot be compared: without objectives, of users, and where no price is
     known."""
     if not asked.slo or not asked.open_loop:
@@ -93,25 +93,27 @@ def check_comparable(asked: Asked) -> None:
 
 
 def divide(
-    asked: Asked,
+    asked: SimulationQuery,
     most: int,
     on: Callable[[int], Machine],
     progress: Callable[[str], Watch] | None = None,
-    own: Option | None = None,
-) -> Division:
+    own: TriedSetting | None = None,
+) -> FleetSizing:
     """Try what up to `most` cards can be, under the requests that were asked about. on: the machine of so many cards.
     own: what the division that was asked about came to, where it has run.
 
     Raises ValueError as `check_comparable` does."""
     check_comparable(asked)
 
-    def divided(machine: Machine, replicas: int, known: Option | None = None) -> Divided:
+    def divided(machine: Machine, replicas: int, known: TriedSetting | None = None) -> SizedFleet:
         other = replace(asked, machine=machine, fleet=replace(asked.fleet, replicas=replicas))
         devices, dollars = machine.case.setup.devices, other.dollars_per_hour
         watch = None if progress is None else progress(f"{replicas:,} x {devices:,} cards")
         option = known or option_of(other, machine, watch)
         assert dollars is not None
-        return Divided(devices, replicas, option, dollars, option.metrics.offered or option.metrics.requests_per_second)
+        return SizedFleet(
+            devices, replicas, option, dollars, option.metrics.offered or option.metrics.requests_per_second
+        )
 
     here = best = divided(asked.machine, asked.fleet.replicas, own)
     tried = [here]
@@ -127,10 +129,10 @@ def divide(
         other = divided(machine, replicas)
         tried.append(replace(other, option=other.option.beside(here.option), offered=here.offered))
         best = max(best, tried[-1], key=lambda each: each.value)
-    return Division(here, best, tuple(sorted(tried, key=lambda each: each.dollars)), _gain(here, best))
+    return FleetSizing(here, best, tuple(sorted(tried, key=lambda each: each.dollars)), _gain(here, best))
 
 
-def _gain(own: Divided, best: Divided) -> Interval | None:
+def _gain(own: SizedFleet, best: SizedFleet) -> Interval | None:
     """By pairs: what each request adds to the one and to the other."""
     if not own.value:
         return None

@@ -29,12 +29,12 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.insight.simulate.replica import Machine
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class LoadLaw:
     """Of one replica. load: rho. tpot: seconds; None where nothing keeps up. wall: requests a second from which that is
     so. most: requests that decode side by side then (B)."""
 
@@ -44,26 +44,26 @@ class Law:
     most: float
 
 
-def load_law(machine: Machine, rate: float, input: int, output: int) -> Law:
+def load_law(machine: Machine, rate: float, input: int, output: int) -> LoadLaw:
     """For requests of so many tokens in and out, `rate` a second."""
-    requests, most = _Requests(machine, input, output), _most(machine, input, output)
+    requests, most = _RequestCost(machine, input, output), _most(machine, input, output)
     wall = requests.answered(most)
     if rate >= wall:
-        return Law(rate * requests.cost(most), None, wall, most)
+        return LoadLaw(rate * requests.cost(most), None, wall, most)
     counts = range(1, math.ceil(most) + 1)
     fewest = counts.start + bisect_left(counts, rate, key=requests.answered)
     load = rate * requests.cost(min(fewest, most))
-    return Law(load, requests.alone / (1 - load), wall, most)
+    return LoadLaw(load, requests.alone / (1 - load), wall, most)
 
 
 def load_wall(machine: Machine, input: int, output: int) -> float:
     """Requests a second above which nothing keeps up."""
-    return _Requests(machine, input, output).answered(_most(machine, input, output))
+    return _RequestCost(machine, input, output).answered(_most(machine, input, output))
 
 
 def load_curve(machine: Machine, input: int, output: int) -> list[tuple[float, float]]:
     """Requests a second below the wall, and the TPOT in seconds that the law has there."""
-    requests, most = _Requests(machine, input, output), _most(machine, input, output)
+    requests, most = _RequestCost(machine, input, output), _most(machine, input, output)
     batches = sorted({round(most ** (at / _POINTS)) for at in range(_POINTS + 1)} if most > 1 else {1})
     rates = [(batch, requests.answered(batch)) for batch in batches]
     return [(rate, batch / (rate * output)) for batch, rate in rates]
@@ -80,7 +80,7 @@ def loop_law(machine: Machine, users: int, input: int, output: int) -> float:
 _POINTS = 40  # of a curve
 
 
-class _Requests:
+class _RequestCost:
     """What requests of so many tokens in and out cost, by how many decode side by side."""
 
     def __init__(self, machine: Machine, input: int, output: int) -> None:
@@ -126,7 +126,7 @@ def _mixed(machine: Machine, prompt: int, others: list[int]) -> list[float]:
     found = []
     for done in range(0, prompt, part):
         end = min(prompt, done + part)
-        riding = Work.of([Segment(end - done, end)], reaches, logit_rows=int(end == prompt))
+        riding = Work.of([StepSegment(end - done, end)], reaches, logit_rows=int(end == prompt))
         work = riding + Work.decode(others, reaches) if others else riding
         found.append(_seconds(machine, work, len(others) + 1, new=int(done == 0)))
     return found

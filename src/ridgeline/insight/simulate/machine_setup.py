@@ -4,21 +4,21 @@ from dataclasses import replace
 
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.replica import NOTHING, Machine
-from ridgeline.insight.simulate.serving_overhead import Between
+from ridgeline.insight.simulate.serving_overhead import HostOverhead
 from ridgeline.price.plan.device_memory import memory_of
-from ridgeline.price.plan.scenario import Case, Workload
+from ridgeline.price.plan.scenario import PlanWorkload, Scenario
 from ridgeline.util.document.humanize import gib, say_gib
 
 
 def machine_of(
-    case: Case,
+    case: Scenario,
     limits: Limits,
     *,
     context: int | None = None,
     pages: int | None = None,
     page_size: int = 16,
     prefix_cache: bool = True,
-    between: Between = NOTHING,
+    between: HostOverhead = NOTHING,
 ) -> Machine:
     """An engine with these limits on the card of a case. context: positions that a request may have, the model's by
     default. pages: of KV memory, where they are known; else what the plan leaves for them. between: as of a Machine.
@@ -36,7 +36,7 @@ def machine_of(
         )
     if context is not None and not 1 <= context <= model.context:
         raise ValueError(f"--context is {context:,}; the model's is {model.context:,}, give that or less")
-    memory = memory_of(case, Workload(1, 1, step_tokens=limits.tokens, page_size=page_size))
+    memory = memory_of(case, PlanWorkload(1, 1, step_tokens=limits.tokens, page_size=page_size))
     if pages is None and not memory.fits:
         missing = say_gib(gib(memory.missing))
         raise ValueError(

@@ -7,24 +7,24 @@ answers are filler. The server's process starts it by name, as a Maker (engine/w
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from ridgeline.core.checkpoint.source import Source, open_source
+from ridgeline.core.checkpoint.source import ModelSource, open_source
 from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
 from ridgeline.core.text import Tokenizer
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 from ridgeline.engine.engine_builder import engine_around
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.kv.page_count import kv_layout
-from ridgeline.engine.setup import Loaded
-from ridgeline.engine.structured_output import Guide, Guides
+from ridgeline.engine.setup import LoadedEngine
+from ridgeline.engine.structured_output import OutputConstraint, StructuredOutputManager
 from ridgeline.engine.structured_output_params import StructuredOutputs
 from ridgeline.engine.text_processor import load_texts
-from ridgeline.engine.worker.engine_process import Start
+from ridgeline.engine.worker.engine_process import EngineStart
 from ridgeline.insight.simulate.machine_setup import machine_of
 from ridgeline.insight.simulate.paced_executor import PacedExecutor
 from ridgeline.insight.simulate.replica import Machine, StepPricer
 from ridgeline.price.device import Device
 from ridgeline.price.engine_profile import usual_engine
-from ridgeline.price.plan.scenario import Case, ModelCache, Setup
+from ridgeline.price.plan.scenario import Deployment, ModelCache, Scenario
 
 MAKER = f"{__name__}:priced_engine"
 
@@ -34,7 +34,7 @@ CHAT_TEMPLATE = Path(__file__).with_name("chat.jinja")
 """Of models that have neither template nor tokenizer: a config alone, a name of the catalogue."""
 
 
-def priced_engine(start: Start) -> Loaded:
+def priced_engine(start: EngineStart) -> LoadedEngine:
     """The engine of a first message. Raises ValueError for models that do not continue texts, and for what does not fit
     the card."""
     source, settings, device = open_source(start.model), start.settings, start.device
@@ -52,13 +52,13 @@ def priced_engine(start: Start) -> Loaded:
         prefix_cache=machine.prefix_cache,
         guides=_NoForms(texts.tokenizer, model.vocabulary),
     )
-    return Loaded(engine, model, machine.case.price, layout, texts)
+    return LoadedEngine(engine, model, machine.case.price, layout, texts)
 
 
-def served_machine(source: Source, settings: EngineSettings, device: Device, devices: int) -> Machine:
+def served_machine(source: ModelSource, settings: EngineSettings, device: Device, devices: int) -> Machine:
     """What the settings of a server ask for, on so many of a card. Raises ValueError."""
     share = {} if settings.memory_share is None else {"utilization": settings.memory_share}
-    setup = Setup(device, devices, settings.weights, settings.kv, engine=usual_engine(device), usual=True, **share)
+    setup = Deployment(device, devices, settings.weights, settings.kv, engine=usual_engine(device), usual=True, **share)
     case = ModelCache(source.config).case(setup)
     machine = machine_of(
         case,
@@ -78,7 +78,7 @@ def served_machine(source: Source, settings: EngineSettings, device: Device, dev
     return machine
 
 
-def _stated_pages(case: Case, settings: EngineSettings) -> int | None:
+def _stated_pages(case: Scenario, settings: EngineSettings) -> int | None:
     """Of the bytes for keys and values that were stated; None where none were."""
     return None if settings.kv_bytes is None else kv_layout(case.model, settings.kv_bytes, settings.page_size).pages
 
@@ -91,14 +91,14 @@ def filler_ids(tokenizer: Tokenizer, vocabulary: int) -> list[int]:
     return ids
 
 
-def without_text(source: Source) -> bool:
+def without_text(source: ModelSource) -> bool:
     """Whether a model has no tokenizer: its texts are bytes then."""
     return isinstance(tokenizer_of(source, or_bytes=True), ByteTokenizer)
 
 
-class _NoForms(Guides):
+class _NoForms(StructuredOutputManager):
     """Refuses forms: filler keeps to none."""
 
-    def guide(self, outputs: StructuredOutputs, prompt: Sequence[int], ends: Collection[int]) -> Guide:
+    def guide(self, outputs: StructuredOutputs, prompt: Sequence[int], ends: Collection[int]) -> OutputConstraint:
         """Raises ValueError."""
         raise ValueError("this server runs no model, and its filler keeps to no form: leave structured outputs out")

@@ -12,14 +12,14 @@ from ridgeline.engine.prompt_tokens import NamedPrompt
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import StepPlan
 from ridgeline.insight.simulate.priced_executor import END_ID, PricedExecutor
-from ridgeline.insight.simulate.serving_overhead import Between
-from ridgeline.insight.simulate.simulated_clock import Clock
+from ridgeline.insight.simulate.serving_overhead import HostOverhead
+from ridgeline.insight.simulate.simulated_clock import SimulatedClock
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from ridgeline.price.device import Device
-from ridgeline.price.plan.scenario import Case
+from ridgeline.price.plan.scenario import Scenario
 from ridgeline.price.price import Price
 
-NOTHING = Between()
+NOTHING = HostOverhead()
 """Passes between two steps, where nobody has measured what does."""
 
 _ASKED = SamplingParams(temperature=0.0, max_tokens=None)
@@ -30,18 +30,18 @@ class Machine:
     """A model on cards, and how its engine is set up. context: positions that a request may have. between: what passes
     from one step to the next beside what the price knows."""
 
-    case: Case
+    case: Scenario
     layout: KVLayout
     limits: Limits
     context: int
     prefix_cache: bool = True
-    between: Between = NOTHING
+    between: HostOverhead = NOTHING
 
 
 class StepPricer:
     """What steps take: what the price expects, times a factor, and what passes between two."""
 
-    def __init__(self, price: Price, device: Device, factor: float = 1.0, between: Between = NOTHING) -> None:
+    def __init__(self, price: Price, device: Device, factor: float = 1.0, between: HostOverhead = NOTHING) -> None:
         """between: as of a Machine. Of the last step, work: what it asks for; compute_bound: whether that
         is more arithmetic than memory traffic. waited: whether nothing ran before the next one."""
         self._price, self._device, self._factor, self._between = price, device, factor, between
@@ -61,7 +61,7 @@ class StepPricer:
         return round(found.expected * self._factor * 1e9) + passes
 
 
-class Prompts:
+class PromptBuilder:
     """Prompts of offered requests, and what is known of their answers. Blocks of one name are the same; what has no
     name is nobody else's."""
 
@@ -82,10 +82,10 @@ class Prompts:
         return whole[: request.input], whole[request.input :]
 
 
-class Replica:
+class SimulatedReplica:
     """One engine, whose steps begin and end when its owner says so: in between, requests may come."""
 
-    def __init__(self, machine: Machine, clock: Clock, pricer: StepPricer, prompts: Prompts) -> None:
+    def __init__(self, machine: Machine, clock: SimulatedClock, pricer: StepPricer, prompts: PromptBuilder) -> None:
         self.pricer, self._prompts = pricer, prompts
         self.executor = PricedExecutor(pricer)
         self.engine = engine_around(

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ridgeline.engine.request import Timing
-from ridgeline.insight.simulate.replica import Replica
-from ridgeline.insight.simulate.run_log import HELD, NEVER, Log
+from ridgeline.insight.simulate.replica import SimulatedReplica
+from ridgeline.insight.simulate.run_log import HELD, NEVER, RunLog
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 
 NO_MOMENT = NEVER - 1
@@ -13,7 +13,7 @@ NO_MOMENT = NEVER - 1
 
 
 @dataclass(slots=True)
-class Live:
+class SimulatedRequest:
     """A request under way: its row, what was asked, what a router counts it for, when its first and its last token came
     to the client, the longest gap so far.
 
@@ -35,19 +35,19 @@ class Live:
     begun: Timing | None = None
 
 
-class Serving:
+class ReplicaState:
     """A replica and its requests. since, until: from when it is paid for, and when it was gone. taking: requests may be
     sent there."""
 
-    def __init__(self, replica: Replica, since: int = 0, *, taking: bool = True) -> None:
+    def __init__(self, replica: SimulatedReplica, since: int = 0, *, taking: bool = True) -> None:
         self.replica, self.since, self.taking = replica, since, taking
         self.until: int | None = None
-        self.live: dict[int, Live] = {}
+        self.live: dict[int, SimulatedRequest] = {}
         self.load = 0  # what its requests come to for a router
         self.stepping = False
         self.before = NO_MOMENT  # when the step before ended
 
-    def add(self, request: TraceRequest, live: Live, received: int = 0) -> None:
+    def add(self, request: TraceRequest, live: SimulatedRequest, received: int = 0) -> None:
         """Queue a request. Raises ValueError for one that cannot run."""
         number = self.replica.add(request, received)
         self.live[number], live.room = live, self.replica.room(number)
@@ -57,7 +57,7 @@ class Serving:
         """Whether it is still to take its first requests, where that lasts so long."""
         return not (self.taking or self.live) and self.since > 0 and self.since + start_up >= now
 
-    def begin(self, place: int, log: Log) -> int | None:
+    def begin(self, place: int, log: RunLog) -> int | None:
         """Begin a step and note it; its nanoseconds, None where there is none."""
         took = self.replica.begin()
         if took is None:
@@ -85,6 +85,6 @@ class Serving:
         return took
 
 
-def lives(replicas: Iterable[Serving], end: int) -> list[tuple[int, int]]:
+def lives(replicas: Iterable[ReplicaState], end: int) -> list[tuple[int, int]]:
     """From when until when each was there."""
     return [(each.since, end if each.until is None else each.until) for each in replicas]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ridgeline.insight.simulate.simulation_findings import FIGURES, Findings
+from ridgeline.insight.simulate.simulation_findings import FIGURES, SimulationFindings
 from ridgeline.insight.traffic.percentiles import Interval, needed
 from ridgeline.util.document.humanize import say_seconds
 from ridgeline.util.times import UNITS
@@ -35,7 +35,7 @@ class Requirement:
     bound: float
     slo_class: str | None = None
 
-    def failed(self, findings: Findings) -> str:
+    def failed(self, findings: SimulationFindings) -> str:
         """Why it is not kept, in words; "" where it is, even at the worse end of the figure's interval."""
         found = self._figure(findings)
         if found is None:
@@ -63,7 +63,7 @@ class Requirement:
             return "this run has no such figure"
         return f"a {percentile[0][1:]} wants {needed(int(percentile[0][2:])):,} samples, and this run has fewer"
 
-    def _figure(self, findings: Findings) -> Interval | None:
+    def _figure(self, findings: SimulationFindings) -> Interval | None:
         if self.slo_class is None:
             return FIGURES[self.name](findings)
         known = self.slo_class in findings.metrics.classes

@@ -22,7 +22,7 @@ HELD: tuple[Held, ...] = ("", "requests", "positions", "pages")
 are no pages."""
 
 
-class Requests:
+class RequestLog:
     """A row for each, in order of arrival. replica: where it was sent. prompted: where its prompt was, which is another
     replica where prompts and answers are apart. made: output tokens. limited: whether an answer ended because the
     context, or KV memory, has no room for more of it. worst_gap: the longest between two tokens. slo_class: the place
@@ -67,7 +67,7 @@ class Requests:
         self.reasons[row] = reason
 
 
-class Steps:
+class StepLog:
     """A row for each. positions: that it runs; prompts: those of sequences that run more than one. sequences: that have
     a part in it. running, waiting, pages: requests, and pages that they hold, once it is planned. held: why somebody
     waits, of HELD. compute: whether it has more arithmetic than memory traffic."""
@@ -83,7 +83,7 @@ class Steps:
         return len(self.started)
 
 
-class Gaps:
+class TokenGaps:
     """The gaps between tokens of all requests together: when one ended, how long it was, and of how many tokens."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Gaps:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class RunTotals:
     """Of a run, all replicas together: preemptions, positions run again after one, prompt positions that were found,
     pages that the pool of each has, requests and pages that were left at the end, nanoseconds of work for the front by
     requests and by steps."""
@@ -112,13 +112,13 @@ class Totals:
     front_steps: int
 
 
-class Log:
+class RunLog:
     """All of it, of so many replicas. end: when the last step was over. lives: from when until when each replica was
     there, and totals: once the run is over."""
 
     def __init__(self, replicas: int = 1) -> None:
         self.replicas = replicas
-        self.requests, self.steps, self.gaps = Requests(), Steps(), Gaps()
+        self.requests, self.steps, self.gaps = RequestLog(), StepLog(), TokenGaps()
         self.end = 0
         self.lives: list[tuple[int, int]] = []
-        self.totals: Totals | None = None
+        self.totals: RunTotals | None = None

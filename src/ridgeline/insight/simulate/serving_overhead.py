@@ -18,7 +18,7 @@ _LONGEST = round(3600e9)  # nanoseconds
 
 
 @dataclass(frozen=True, slots=True)
-class Between:
+class HostOverhead:
     """Nanoseconds between two steps: of each, and for each sequence and each request that is new in the next one. idle:
     more for a step that the engine had to wait for, which finds nothing at hand. after: more for a step without new
     requests that follows one with some."""
@@ -35,7 +35,7 @@ class Between:
         more = self.after if before and not requests else 0
         return self.step + self.sequence * sequences + self.request * requests + (self.idle if waited else more)
 
-    def times(self, factor: float) -> "Between":
+    def times(self, factor: float) -> "HostOverhead":
         """The same where all of it takes so many times as long."""
         return _times(self, factor)
 
@@ -46,7 +46,7 @@ class Between:
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class ApiServerOverhead:
     """Nanoseconds of the server's core: for a request before the engine has it, for the messages of a step, for each of
     its tokens until the client has it, for the first of an answer beside that, and for one that has ended."""
 
@@ -56,12 +56,12 @@ class Front:
     first: int = 0
     answer: int = 0
 
-    def times(self, factor: float) -> "Front":
+    def times(self, factor: float) -> "ApiServerOverhead":
         """The same where all of it takes so many times as long."""
         return _times(self, factor)
 
 
-_Costs = TypeVar("_Costs", Between, Front)
+_Costs = TypeVar("_Costs", HostOverhead, ApiServerOverhead)
 
 
 def _times(costs: _Costs, factor: float) -> _Costs:
@@ -73,15 +73,15 @@ _TIMES = 20  # of its longest cost: over less the share would be of whether some
 _MOST = 0.95  # of the core that is taken already, where more is
 
 
-class FrontCore:
+class ApiServerCore:
     """The core at work."""
 
-    def __init__(self, costs: Front) -> None:
+    def __init__(self, costs: ApiServerOverhead) -> None:
         self._costs = costs
         self._told = self._asked = 0  # when the messages of steps are done, and what requests take
         self._read = self._latest = 0  # when the last request is read, and all is done that was given
         over = max(_WHILE, _TIMES * max(getattr(costs, each.name) for each in fields(costs)))
-        self._messages, self._all = _Share(over), _Share(over)
+        self._messages, self._all = _CoreShare(over), _CoreShare(over)
         self.of_steps = self.of_requests = 0
         """Nanoseconds of what it was given: messages of steps, and all that each request brings."""
 
@@ -127,7 +127,7 @@ class FrontCore:
         return done
 
 
-class _Share:
+class _CoreShare:
     """The share of the core that some work took lately."""
 
     def __init__(self, over: float) -> None:
@@ -146,17 +146,17 @@ class _Share:
         return self._share * math.exp(min(0, self._at - now) / self._over)
 
 
-def parse_between(text: str) -> Between:
+def parse_between(text: str) -> HostOverhead:
     """Of `110us`, `110us+20us/sequence+330us/request+400us/idle+300us/after`. Raises ValueError."""
     form = "110us+20us/sequence+330us/request+400us/idle+300us/after"
     found = _costs(text, "--between-steps", ("step", "sequence", "request", "idle", "after"), form)
-    return Between(**found)
+    return HostOverhead(**found)
 
 
-def parse_front(text: str) -> Front:
+def parse_front(text: str) -> ApiServerOverhead:
     """Of `0.8ms/request+190us/step+90us/token+1.2ms/first+1.4ms/answer`. Raises ValueError."""
     form = "0.8ms/request+190us/step+90us/token+1.2ms/first+1.4ms/answer"
-    return Front(**_costs(text, "--front", ("", "request", "step", "token", "first", "answer"), form))
+    return ApiServerOverhead(**_costs(text, "--front", ("", "request", "step", "token", "first", "answer"), form))
 
 
 def _costs(text: str, option: str, names: tuple[str, ...], form: str) -> Mapping[str, int]:

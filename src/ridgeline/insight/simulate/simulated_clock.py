@@ -1,7 +1,7 @@
 """The clock of a simulation: integer nanoseconds that nothing moves but the simulation itself."""
 
 
-class Clock:
+class SimulatedClock:
     """What time it is there. The engine reads it by calling it; how long the simulation itself takes is not in it."""
 
     __slots__ = ("now",)

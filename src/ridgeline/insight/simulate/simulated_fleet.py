@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from ridgeline.insight.simulate.replica import Machine
-from ridgeline.insight.simulate.serving_overhead import Front
+from ridgeline.insight.simulate.serving_overhead import ApiServerOverhead
 from ridgeline.insight.traffic.scaling import Scaling
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class PrefillDecodeSplit:
     """Prompts and answers apart: the first `prompts` replicas run prompts up to their first token, the others go on.
 
     bandwidth: bytes a second of the one link over which all keys and values go, one request after the other.
@@ -19,7 +19,7 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class SimulatedFleet:
     """Replicas of the machine that is asked about, and others beside them.
 
     router, age, seed: of insight/traffic/routers.py, which sees what replicas published at the last of the moments that
@@ -33,9 +33,9 @@ class Fleet:
     age: int = 0
     seed: int = 0
     others: tuple[Machine, ...] = ()
-    split: Split | None = None
+    split: PrefillDecodeSplit | None = None
     scaling: Scaling | None = None
-    front: Front | None = None
+    front: ApiServerOverhead | None = None
 
     def machines(self, machine: Machine) -> tuple[Machine, ...]:
         """Those at the start, a machine a replica."""
@@ -52,4 +52,4 @@ class Fleet:
         return not (self.others or self.split or self.scaling)
 
 
-ALONE = Fleet()
+ALONE = SimulatedFleet()

@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ridgeline.engine.events import TokenEvent
-from ridgeline.engine.request import Finish
-from ridgeline.insight.simulate.kv_transfer import Handover
-from ridgeline.insight.simulate.replica import Machine, Prompts, Replica, StepPricer
-from ridgeline.insight.simulate.replica_state import NO_MOMENT, Live, Serving, lives
-from ridgeline.insight.simulate.run_log import NEVER, OUTCOMES, Log, Totals
-from ridgeline.insight.simulate.serving_overhead import FrontCore
-from ridgeline.insight.simulate.simulated_clock import Clock
-from ridgeline.insight.simulate.simulated_fleet import ALONE, Fleet
+from ridgeline.engine.request import FinishReason
+from ridgeline.insight.simulate.kv_transfer import SimulatedKVTransfer
+from ridgeline.insight.simulate.replica import Machine, PromptBuilder, SimulatedReplica, StepPricer
+from ridgeline.insight.simulate.replica_state import NO_MOMENT, ReplicaState, SimulatedRequest, lives
+from ridgeline.insight.simulate.run_log import NEVER, OUTCOMES, RunLog, RunTotals
+from ridgeline.insight.simulate.serving_overhead import ApiServerCore
+from ridgeline.insight.simulate.simulated_clock import SimulatedClock
+from ridgeline.insight.simulate.simulated_fleet import ALONE, SimulatedFleet
 from ridgeline.insight.traffic.offered import Offered
-from ridgeline.insight.traffic.routers import REQUEST_TOKENS, Router, Signal, router_named
+from ridgeline.insight.traffic.routers import REQUEST_TOKENS, ReplicaRouter, Signal, router_named
 from ridgeline.insight.traffic.scaling import Scaling
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 
-Watch = Callable[[Log], None]
+Watch = Callable[[RunLog], None]
 """Sees the log now and then."""
 
 _STEPS_BETWEEN = 256  # steps after which a watch sees the log
@@ -39,7 +39,7 @@ class Autoscaler:
         self._scaling, self.next, self.start_up = scaling, scaling.period, scaling.start_up
         self._changed = 0  # when a replica was asked for, or had to go
 
-    def look(self, replicas: Iterable[Serving]) -> int:
+    def look(self, replicas: Iterable[ReplicaState]) -> int:
         """How many replicas are to be started now, or -1 where one is to go."""
         now, self.next = self.next, self.next + self._scaling.period
         there = [each for each in replicas if each.until is None]
@@ -51,36 +51,36 @@ class Autoscaler:
 
 
 def run(
-    machine: Machine, offered: Offered, factor: float = 1.0, watch: Watch | None = None, fleet: Fleet = ALONE
-) -> Log:
+    machine: Machine, offered: Offered, factor: float = 1.0, watch: Watch | None = None, fleet: SimulatedFleet = ALONE
+) -> RunLog:
     """Let requests come to replicas of a machine until none is left.
 
     factor: on the price of each step, on what passes between two, and on what a front takes. Raises ValueError for an
     unknown router."""
-    return _Run(machine, offered, factor, fleet).run(watch)
+    return _Simulation(machine, offered, factor, fleet).run(watch)
 
 
-class _Run:
-    def __init__(self, machine: Machine, offered: Offered, factor: float, fleet: Fleet) -> None:
-        self.clock, self.prompts, self.factor = Clock(), Prompts(), factor
+class _Simulation:
+    def __init__(self, machine: Machine, offered: Offered, factor: float, fleet: SimulatedFleet) -> None:
+        self.clock, self.prompts, self.factor = SimulatedClock(), PromptBuilder(), factor
         self.machine, self.offered, self.fleet = machine, offered, fleet
-        self.replicas = [Serving(self._replica(each)) for each in fleet.machines(machine)]
-        self.log = Log(len(self.replicas))
+        self.replicas = [ReplicaState(self._replica(each)) for each in fleet.machines(machine)]
+        self.log = RunLog(len(self.replicas))
         self.happens: list[tuple[int, int, int]] = []  # when, what, and of which replica, or of which hand-over
         self.router, self.age = router_named(fleet.router, fleet.seed), fleet.age
         self.signals = [Signal(0) for _ in self.replicas]
         self.published = 0
-        self.handover = None if fleet.split is None else Handover(machine, fleet.split.bandwidth)
+        self.handover = None if fleet.split is None else SimulatedKVTransfer(machine, fleet.split.bandwidth)
         self.decoding = self.router if fleet.split is None else router_named(fleet.router, fleet.seed + 1)
         self.autoscaler = None if fleet.scaling is None else Autoscaler(fleet.scaling)
-        self.front = None if fleet.front is None else FrontCore(fleet.front.times(factor))
-        self.reading: deque[tuple[TraceRequest, Live]] = deque()
+        self.front = None if fleet.front is None else ApiServerCore(fleet.front.times(factor))
+        self.reading: deque[tuple[TraceRequest, SimulatedRequest]] = deque()
 
-    def _replica(self, machine: Machine) -> Replica:
+    def _replica(self, machine: Machine) -> SimulatedReplica:
         pricer = StepPricer(machine.case.price, machine.case.device, self.factor, machine.between.times(self.factor))
-        return Replica(machine, self.clock, pricer, self.prompts)
+        return SimulatedReplica(machine, self.clock, pricer, self.prompts)
 
-    def run(self, watch: Watch | None) -> Log:
+    def run(self, watch: Watch | None) -> RunLog:
         """To the end."""
         while (moment := self._next()) is not None:
             if self.autoscaler is not None and self.autoscaler.next <= moment:
@@ -133,7 +133,7 @@ class _Run:
             self.published = until - until % self.age
             self.signals = [Signal(each.load) for each in self.replicas]
 
-    def _choose(self, router: Router, request: TraceRequest, among: range) -> int:
+    def _choose(self, router: ReplicaRouter, request: TraceRequest, among: range) -> int:
         """The place of the replica that a request goes to."""
         places = [place for place in among if self.replicas[place].taking]
         if len(places) == 1:
@@ -144,14 +144,14 @@ class _Run:
     def _add(self) -> None:
         request = self.offered.take()
         row = self.log.requests.add(request)
-        live = Live(row, request, request.input + REQUEST_TOKENS)
+        live = SimulatedRequest(row, request, request.input + REQUEST_TOKENS)
         if self.front is None:
             self._deal(request, live)
             return
         self.reading.append((request, live))
         heapq.heappush(self.happens, (self.front.reads(self.clock.now), _READ, row))
 
-    def _deal(self, request: TraceRequest, live: Live) -> None:
+    def _deal(self, request: TraceRequest, live: SimulatedRequest) -> None:
         """A request is read, and goes to a replica."""
         split = self.fleet.split
         if split is None:
@@ -160,7 +160,7 @@ class _Run:
         live.rest = request if request.output > 1 else None
         self._send(replace(request, output=1), live, self._choose(self.router, request, range(split.prompts)))
 
-    def _send(self, request: TraceRequest, live: Live, place: int, received: int = 0) -> None:
+    def _send(self, request: TraceRequest, live: SimulatedRequest, place: int, received: int = 0) -> None:
         requests = self.log.requests
         requests.replica[live.row] = place
         if not received:
@@ -173,13 +173,13 @@ class _Run:
 
     # -- tokens -------------------------------------------------------------------------------------------------------
 
-    def _end_step(self, serving: Serving) -> None:
+    def _end_step(self, serving: ReplicaState) -> None:
         serving.stepping = False
         self._take(serving, serving.replica.end())
         if not (serving.taking or serving.live):
             serving.until = self.clock.now
 
-    def _take(self, serving: Serving, events: list[TokenEvent]) -> None:
+    def _take(self, serving: ReplicaState, events: list[TokenEvent]) -> None:
         """The tokens of a step. Most come one step after the one before, so that their gaps are equal; but for those
         that a front writes one after the other."""
         now, before, live, front = self.clock.now, serving.before, serving.live, self.front
@@ -209,7 +209,7 @@ class _Run:
             self.log.gaps.add(now, gap, equal)
         serving.before = step
 
-    def _end(self, serving: Serving, event: TokenEvent, own: Live) -> None:
+    def _end(self, serving: ReplicaState, event: TokenEvent, own: SimulatedRequest) -> None:
         del serving.live[event.request]
         serving.load -= own.load
         own.made += serving.replica.forget(event.request)
@@ -217,7 +217,7 @@ class _Run:
             own.cached, own.begun = event.cached, event.timing
         # Where prompts are apart their replica is asked for one token: the engine cannot say that no other fits.
         alone = own.rest is not None and own.room == 1
-        limited = event.finish is Finish.LENGTH or alone
+        limited = event.finish is FinishReason.LENGTH or alone
         if own.rest is not None and not limited:
             self._hand_over(own, own.rest)
             return
@@ -235,7 +235,7 @@ class _Run:
 
     # -- prompts and answers apart ------------------------------------------------------------------------------------
 
-    def _hand_over(self, live: Live, request: TraceRequest) -> None:
+    def _hand_over(self, live: SimulatedRequest, request: TraceRequest) -> None:
         """Send the keys and values of a prompt to where its answer is made."""
         assert self.handover is not None
         live.rest = None
@@ -264,7 +264,7 @@ class _Run:
     def _start(self, count: int, up: int) -> None:
         for _ in range(count):
             heapq.heappush(self.happens, (up, _UP, len(self.replicas)))
-            self.replicas.append(Serving(self._replica(self.machine), self.clock.now, taking=False))
+            self.replicas.append(ReplicaState(self._replica(self.machine), self.clock.now, taking=False))
             self.signals.append(Signal(0))
 
     def _stop(self, now: int) -> None:
@@ -282,7 +282,7 @@ class _Run:
         end = self.clock.now if self.front is None else max(self.clock.now, self.front.free)
         self.log.end, self.log.replicas = end, len(self.replicas)
         self.log.lives = lives(self.replicas, self.log.end)
-        self.log.totals = Totals(
+        self.log.totals = RunTotals(
             sum(each.preemptions for each in stats),
             sum(each.wasted_tokens for each in stats),
             sum(each.reused_tokens for each in stats),

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ridgeline.insight.simulate.capacity import Capacity
+from ridgeline.insight.simulate.capacity import SimulatedCapacity
 from ridgeline.insight.simulate.columns import Columns
 from ridgeline.insight.simulate.load_law import load_curve
-from ridgeline.insight.simulate.run_log import Log
+from ridgeline.insight.simulate.run_log import RunLog
 from ridgeline.insight.simulate.simulation_export import LONGEST_SERIES, per_second
-from ridgeline.insight.simulate.simulation_findings import Findings
+from ridgeline.insight.simulate.simulation_findings import SimulationFindings
 from ridgeline.insight.simulate.simulation_metrics import warm_up
 from ridgeline.insight.traffic.series import cumulative
 from ridgeline.util.document.charts import Chart, Series, Span, Spans
@@ -17,7 +17,7 @@ from ridgeline.util.document.charts import Chart, Series, Span, Spans
 _MAX_ROWS = 60  # of a waterfall
 
 
-def charts(findings: Findings) -> Iterator[Chart | Spans]:
+def charts(findings: SimulationFindings) -> Iterator[Chart | Spans]:
     """Those that there is something to draw for; of an overloaded run no distribution."""
     log = findings.log
     if findings.capacity is not None:
@@ -31,7 +31,7 @@ def charts(findings: Findings) -> Iterator[Chart | Spans]:
         yield _waterfall(log)
 
 
-def _rates(findings: Findings, found: Capacity) -> Iterator[Chart]:
+def _rates(findings: SimulationFindings, found: SimulatedCapacity) -> Iterator[Chart]:
     """Goodput over the rate; TPOT over it, with the load law's curve up to its wall."""
     levels = found.levels
     marks = ((found.rate.mid, "capacity"),) if found.rate.mid else ()
@@ -54,7 +54,7 @@ def _rates(findings: Findings, found: Capacity) -> Iterator[Chart]:
             yield Chart(f"Mean {name} over the rate, where it is good", x, "ms", drawn, marks)
 
 
-def _law_curve(findings: Findings, most: float) -> tuple[Series, ...]:
+def _law_curve(findings: SimulationFindings, most: float) -> tuple[Series, ...]:
     """By the load law, at rates up to nine tenths of its wall."""
     asked = findings.asked
     if findings.law_wall is None or asked.rated != "requests":
@@ -65,7 +65,7 @@ def _law_curve(findings: Findings, most: float) -> tuple[Series, ...]:
     return (Series("TPOT by the load law", points, "dashed"),)
 
 
-def _over_time(findings: Findings) -> Iterator[Chart]:
+def _over_time(findings: SimulationFindings) -> Iterator[Chart]:
     seconds = per_second(findings.log)
     share = [held / pool if pool else 0.0 for held, pool in zip(seconds["pages"], seconds["pool"], strict=True)]
     for title, y, lines in (
@@ -87,7 +87,7 @@ def _steps(name: str, values: Sequence[float]) -> Series:
     return Series(name, tuple((float(at), value) for at, value in points), "steps")
 
 
-def _distributions(log: Log) -> Iterator[Chart]:
+def _distributions(log: RunLog) -> Iterator[Chart]:
     """Which share of requests had at most this TTFT, this TPOT; of tokens, this ITL: of those that the percentiles are
     of."""
     requests = Columns(log)
@@ -114,7 +114,7 @@ def _distribution(name: str, label: str, of: str, points: tuple[tuple[float, flo
     return Chart(f"Distribution of {name}", "ms", y, (Series(label, points, "steps"),))
 
 
-def _waterfall(log: Log) -> Spans:
+def _waterfall(log: RunLog) -> Spans:
     """Requests one below the other; of many, evenly chosen ones."""
     requests = Columns(log)
     rows = np.flatnonzero(requests.ok).tolist()

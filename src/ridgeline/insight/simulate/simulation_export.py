@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from ridgeline.insight.simulate.advice import advice
-from ridgeline.insight.simulate.adviser import Advised
-from ridgeline.insight.simulate.capacity import Capacity
+from ridgeline.insight.simulate.adviser import Advice
+from ridgeline.insight.simulate.capacity import SimulatedCapacity
 from ridgeline.insight.simulate.columns import Columns
-from ridgeline.insight.simulate.fleet_sizing import Division
-from ridgeline.insight.simulate.run_log import HELD, OUTCOMES, Log
-from ridgeline.insight.simulate.simulation_findings import FIGURES, Findings
-from ridgeline.insight.simulate.simulation_metrics import Metrics
-from ridgeline.insight.simulate.simulation_query import Asked
+from ridgeline.insight.simulate.fleet_sizing import FleetSizing
+from ridgeline.insight.simulate.run_log import HELD, OUTCOMES, RunLog
+from ridgeline.insight.simulate.simulation_findings import FIGURES, SimulationFindings
+from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics
+from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.simulate.simulation_verdict import verdict
 from ridgeline.insight.simulate.slo_classes import kept
 from ridgeline.insight.traffic.percentiles import distribution_json, interval_json
@@ -24,7 +24,7 @@ LONGEST_SERIES = 10**6 * 10**9
 """Nanoseconds of the longest run that is told second by second: a million of them."""
 
 
-def findings_json(findings: Findings) -> dict[str, Any]:
+def findings_json(findings: SimulationFindings) -> dict[str, Any]:
     """The object of `--json` and `--out`. Times are seconds; what there is no figure of is null."""
     return {
         "format": 1,
@@ -50,7 +50,7 @@ def findings_json(findings: Findings) -> dict[str, Any]:
     }
 
 
-def _class(findings: Findings, name: str) -> dict[str, Any]:
+def _class(findings: SimulationFindings, name: str) -> dict[str, Any]:
     own, figures = findings.metrics.classes[name], findings.class_figures(name)
     slo = None if findings.asked.slo is None else replace(findings.asked.slo.of(name), classes={})
     share = figures["good_share"]
@@ -64,7 +64,7 @@ def _class(findings: Findings, name: str) -> dict[str, Any]:
     }
 
 
-def _capacity(found: Capacity) -> dict[str, Any]:
+def _capacity(found: SimulatedCapacity) -> dict[str, Any]:
     levels = [
         {
             "rate": level.rate,
@@ -77,7 +77,7 @@ def _capacity(found: Capacity) -> dict[str, Any]:
     return {"rate": interval_json(found.rate), "attain": found.attain, "levels": levels}
 
 
-def _advised(found: Advised) -> dict[str, Any]:
+def _advised(found: Advice) -> dict[str, Any]:
     options = [
         {
             "limits": asdict(option.limits),
@@ -100,7 +100,7 @@ def _advised(found: Advised) -> dict[str, Any]:
     }
 
 
-def _division(found: Division) -> dict[str, Any]:
+def _division(found: FleetSizing) -> dict[str, Any]:
     tried = [
         {
             "devices": each.devices,
@@ -122,7 +122,7 @@ def _division(found: Division) -> dict[str, Any]:
     }
 
 
-def _inputs(findings: Findings) -> dict[str, Any]:
+def _inputs(findings: SimulationFindings) -> dict[str, Any]:
     asked, machine = findings.asked, findings.asked.machine
     setup, price = machine.case.setup, machine.case.setup.device.price
     return {
@@ -150,7 +150,7 @@ def _inputs(findings: Findings) -> dict[str, Any]:
     }
 
 
-def _fleet(asked: Asked) -> dict[str, Any]:
+def _fleet(asked: SimulationQuery) -> dict[str, Any]:
     fleet = asked.fleet
     return {
         "replicas": fleet.replicas,
@@ -164,7 +164,7 @@ def _fleet(asked: Asked) -> dict[str, Any]:
     }
 
 
-def metrics_json(metrics: Metrics) -> dict[str, Any]:
+def metrics_json(metrics: SimulationMetrics) -> dict[str, Any]:
     """As `metrics` of docs/simulate.md: without latencies where those are no figures."""
     return {
         "requests": metrics.total,
@@ -195,7 +195,7 @@ def metrics_json(metrics: Metrics) -> dict[str, Any]:
     }
 
 
-def _per_request(log: Log) -> dict[str, list[Any]]:
+def _per_request(log: RunLog) -> dict[str, list[Any]]:
     """Columns, of all requests."""
     requests = Columns(log)
     ok, several = requests.ok, requests.ok & (requests.made > 1)
@@ -224,7 +224,7 @@ def _per_request(log: Log) -> dict[str, list[Any]]:
     }
 
 
-def _replicas(log: Log) -> list[dict[str, Any]]:
+def _replicas(log: RunLog) -> list[dict[str, Any]]:
     """Of each what it was sent, what it did, and the share of its time in which it did anything."""
     requests, steps = Columns(log), log.steps
     sent, prompted = np.asarray(log.requests.replica), np.asarray(log.requests.prompted)
@@ -255,7 +255,7 @@ def _overlap(since: int, until: int, seconds: int) -> Any:
     return np.clip(np.minimum(until, begin + 10**9) - np.maximum(since, begin), 0, None) / 1e9
 
 
-def per_second(log: Log) -> dict[str, list[Any]]:
+def per_second(log: RunLog) -> dict[str, list[Any]]:
     """Second by second, of all replicas together: how many there were on average, and the pages that those have;
     requests that came and ended, tokens; of the steps that began in it the share of it that they took, sequences in
     one, positions of prompts; running and waiting requests and held pages on average; seconds in which somebody waited,

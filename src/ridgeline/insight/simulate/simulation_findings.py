@@ -5,16 +5,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ridgeline.insight.simulate.adviser import Advised
-from ridgeline.insight.simulate.capacity import Capacity
-from ridgeline.insight.simulate.colocated import Together
-from ridgeline.insight.simulate.fleet_sizing import Division
+from ridgeline.insight.simulate.adviser import Advice
+from ridgeline.insight.simulate.capacity import SimulatedCapacity
+from ridgeline.insight.simulate.colocated import Colocated
+from ridgeline.insight.simulate.fleet_sizing import FleetSizing
 from ridgeline.insight.simulate.kv_transfer import kept_bytes
-from ridgeline.insight.simulate.load_law import Law, load_law
-from ridgeline.insight.simulate.run_log import Log
+from ridgeline.insight.simulate.load_law import LoadLaw, load_law
+from ridgeline.insight.simulate.run_log import RunLog
 from ridgeline.insight.simulate.simulation import Watch, run
-from ridgeline.insight.simulate.simulation_metrics import Drawn, Metrics, measure
-from ridgeline.insight.simulate.simulation_query import Asked
+from ridgeline.insight.simulate.simulation_metrics import MarginOfError, SimulationMetrics, measure
+from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.simulate.simulation_verdict import WAITING, verdict
 from ridgeline.insight.simulate.slo_classes import check_classes
 from ridgeline.insight.traffic.percentiles import SHOWN, Interval
@@ -25,23 +25,23 @@ LATENCIES = ("TTFT", "TPOT", "ITL", "E2E", "queue", "worst gap")
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class SimulationFindings:
     """log, metrics: at the price as it is. cheap, dear: at less and at more by its error; the same where it has none.
     law: the formula's figures; None where it is not of such requests. capacity: where it was looked for; the runs are
     then at that rate. advised: where better settings were. together: the same cards without a split, where there is
     one. division: where other numbers of cards were tried. loop: tokens a second by the law of users who do not think;
     None of others."""
 
-    asked: Asked
-    log: Log
-    metrics: Metrics
-    cheap: Metrics
-    dear: Metrics
-    law: Law | None = None
-    capacity: Capacity | None = None
-    advised: Advised | None = None
-    together: tuple[Together, ...] = ()
-    division: Division | None = None
+    asked: SimulationQuery
+    log: RunLog
+    metrics: SimulationMetrics
+    cheap: SimulationMetrics
+    dear: SimulationMetrics
+    law: LoadLaw | None = None
+    capacity: SimulatedCapacity | None = None
+    advised: Advice | None = None
+    together: tuple[Colocated, ...] = ()
+    division: FleetSizing | None = None
     loop: float | None = None
 
     @property
@@ -89,7 +89,7 @@ class Findings:
         return self._widened([each.latency(name, percent) for each in self._runs])
 
     @property
-    def _runs(self) -> tuple[Metrics, Metrics, Metrics]:
+    def _runs(self) -> tuple[SimulationMetrics, SimulationMetrics, SimulationMetrics]:
         return self.metrics, self.cheap, self.dear
 
     def _widened(self, of_runs: Sequence[Interval | None]) -> Interval | None:
@@ -104,7 +104,7 @@ class Findings:
         low, high = _ends(found.mid, [cheap.mid, dear.mid])
         return _both(Interval(low, found.mid, high), found.low, found.high)
 
-    def figure(self, of: Callable[[Metrics], float | None]) -> Interval | None:
+    def figure(self, of: Callable[[SimulationMetrics], float | None]) -> Interval | None:
         """Any figure of the three runs."""
         mid = of(self.metrics)
         if mid is None:
@@ -112,7 +112,9 @@ class Findings:
         low, high = _ends(mid, [value for value in (of(self.cheap), of(self.dear)) if value is not None])
         return Interval(low, mid, high)
 
-    def rate(self, of: Callable[[Metrics], float | None], drawn: Callable[[Drawn], float]) -> Interval | None:
+    def rate(
+        self, of: Callable[[SimulationMetrics], float | None], drawn: Callable[[MarginOfError], float]
+    ) -> Interval | None:
         """A figure of what comes by itself, or 1 over it, with an interval of the draw of requests too. An overloaded
         replica gives what it can, whatever comes."""
         found, by = self.figure(of), self.metrics.drawn
@@ -122,7 +124,9 @@ class Findings:
         return _both(found, found.mid - off, found.mid + off)
 
     def share(
-        self, of: Callable[[Metrics], float | None], drawn: Callable[[Metrics], tuple[float, float] | None]
+        self,
+        of: Callable[[SimulationMetrics], float | None],
+        drawn: Callable[[SimulationMetrics], tuple[float, float] | None],
     ) -> Interval:
         """A share of the requests, with an interval of their draw too, where they come by themselves."""
         found, by = self.figure(of), drawn(self.metrics)
@@ -139,10 +143,10 @@ class Findings:
         def latency(of: str, percent: int) -> Interval | None:
             return self._widened([None if own is None else own.latency(of, percent) for own in runs])
 
-        def good_share(metrics: Metrics) -> float | None:
+        def good_share(metrics: SimulationMetrics) -> float | None:
             return None if (own := metrics.classes.get(name)) is None else own.good_share
 
-        def goodput(metrics: Metrics) -> float | None:
+        def goodput(metrics: SimulationMetrics) -> float | None:
             own = metrics.classes.get(name)
             return None if own is None or own.goodput is None else own.goodput.rate
 
@@ -152,12 +156,14 @@ class Findings:
             **{f"{of.lower()}_p{at}": latency(of, at) for of in ("TTFT", "TPOT", "E2E") for at in SHOWN},
         }
 
-    def dollars(self, a_second: Callable[[Metrics], float | None], drawn: Callable[[Drawn], float]) -> Interval | None:
+    def dollars(
+        self, a_second: Callable[[SimulationMetrics], float | None], drawn: Callable[[MarginOfError], float]
+    ) -> Interval | None:
         """Dollars for one of what comes so many times a second; infinite where nothing does."""
         if self.asked.dollars_per_hour is None:
             return None
 
-        def cost(metrics: Metrics) -> float | None:
+        def cost(metrics: SimulationMetrics) -> float | None:
             rate, hourly = a_second(metrics), self.asked.dollars_of(metrics.replicas)
             assert hourly is not None
             return None if rate is None else hourly / 3600 / rate if rate else math.inf
@@ -178,16 +184,16 @@ def _both(priced: Interval, low: float, high: float, most: float = math.inf) -> 
 
 
 def simulate(
-    asked: Asked,
+    asked: SimulationQuery,
     progress: Callable[[str], Watch] | None = None,
-    loop: Callable[[Metrics], float] | None = None,
-) -> Findings:
+    loop: Callable[[SimulationMetrics], float] | None = None,
+) -> SimulationFindings:
     """Run at the price, and at less and more of it by its error, with the same requests. progress: for the name of a
     run, what watches it. loop: the law of users who ask again at once, where that is what is asked."""
     watched = (lambda name: None) if progress is None else progress
     judged = partial(measure, slo=asked.slo, open_loop=asked.open_loop)
 
-    def at(factor: float, name: str) -> Log:
+    def at(factor: float, name: str) -> RunLog:
         return run(asked.machine, asked.offered(), factor, watched(name), asked.fleet)
 
     log, error = at(1.0, "at the price"), asked.error.share
@@ -201,25 +207,25 @@ def simulate(
     rate = metrics.offered / asked.fleet.replicas
     by_rate = load_law(asked.machine, rate, *metrics.sizes) if lawful and asked.open_loop else None
     by_users = loop(metrics) if loop is not None and lawful and not asked.open_loop else None
-    return Findings(asked, log, metrics, cheap, dear, by_rate, loop=by_users)
+    return SimulationFindings(asked, log, metrics, cheap, dear, by_rate, loop=by_users)
 
 
 # -- figures by name --------------------------------------------------------------------------------------------------
 
 
-def _ratio(of: Callable[[Metrics], float]) -> Callable[["Findings"], Interval | None]:
+def _ratio(of: Callable[[SimulationMetrics], float]) -> Callable[["SimulationFindings"], Interval | None]:
     return lambda findings: findings.figure(of)
 
 
-def _good(metrics: Metrics) -> float | None:
+def _good(metrics: SimulationMetrics) -> float | None:
     return None if metrics.goodput is None else metrics.goodput.rate
 
 
-def _latency(name: str, percent: int) -> Callable[["Findings"], Interval | None]:
+def _latency(name: str, percent: int) -> Callable[["SimulationFindings"], Interval | None]:
     return lambda findings: findings.latency(name, percent)
 
 
-FIGURES: dict[str, Callable[[Findings], Interval | None]] = {
+FIGURES: dict[str, Callable[[SimulationFindings], Interval | None]] = {
     **{
         f"{name.lower().replace(' ', '_')}_p{percent}": _latency(name, percent)
         for name in LATENCIES

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ridgeline.insight.simulate.columns import Columns, Ints, distribution, ints
-from ridgeline.insight.simulate.run_log import HELD, OUTCOMES, Log
+from ridgeline.insight.simulate.run_log import HELD, OUTCOMES, RunLog
 from ridgeline.insight.simulate.slo_classes import ClassMetrics, by_class
 from ridgeline.insight.traffic.percentiles import DEVIATIONS_95, Distribution, Interval, wilson
 from ridgeline.insight.traffic.slo import SLO
-from ridgeline.insight.traffic.stationarity import FALLING_BEHIND, SURE, Steadiness, steadiness
+from ridgeline.insight.traffic.stationarity import FALLING_BEHIND, SURE, Stationarity, steadiness
 from ridgeline.insight.traffic.summary import Goodput
 
 _SAMPLES = 400  # moments at which requests under way are counted
@@ -43,7 +43,7 @@ class StepShares:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class MarginOfError:
     """How far off figures may be by the draw of requests, as shares of them: 1.96 standard errors, as if requests were
     independent. requests, good: of Poisson counts. tokens: of a compound Poisson sum, of their lengths. good_share:
     between which shares a binomial one lies, by Wilson."""
@@ -55,7 +55,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
+class SimulationMetrics:
     """Of a run. counts: requests by outcome, all of them; limited: answered ones that the context cut short. warm_up:
     seconds from the start in which arrivals are not counted, and left_out how many those are; the rest is of the
     others alone. duration: from then to the last token. offered: arrivals a second. latencies: by name; sizes: tokens
@@ -86,8 +86,8 @@ class Metrics:
     replicas: float
     front: float | None
     front_wall: float
-    steadiness: Steadiness | None
-    drawn: Drawn | None
+    steadiness: Stationarity | None
+    drawn: MarginOfError | None
     classes: dict[str, ClassMetrics] = field(default_factory=dict)
 
     @property
@@ -130,7 +130,7 @@ class Metrics:
         return None if found is None else found.percentiles[percent]
 
 
-def measure(log: Log, slo: SLO | None, *, open_loop: bool) -> Metrics:
+def measure(log: RunLog, slo: SLO | None, *, open_loop: bool) -> SimulationMetrics:
     """The metrics of a log. open_loop: whether requests came by themselves, so that they may come too fast."""
     requests = Columns(log)
     since = warm_up(log, requests)
@@ -149,7 +149,7 @@ def measure(log: Log, slo: SLO | None, *, open_loop: bool) -> Metrics:
     for reason in log.requests.reasons.values():
         reasons[reason] = reasons.get(reason, 0) + 1
     classed = any(requests.classes) or _classed(slo)
-    return Metrics(
+    return SimulationMetrics(
         counts={name: int((requests.outcome == code).sum()) for code, name in enumerate(OUTCOMES)},
         reasons=reasons,
         limited=int(ints(log.requests.limited).sum()),
@@ -182,10 +182,10 @@ def _classed(slo: SLO | None) -> bool:
     return slo is not None and bool(slo.classes)
 
 
-def _drawn(made: Ints, counted: int, share: float) -> Drawn:
+def _drawn(made: Ints, counted: int, share: float) -> MarginOfError:
     """made: tokens of each answer. share: of so many requests that are good."""
     count, tokens, good = len(made), float(made.sum()), share * counted
-    return Drawn(
+    return MarginOfError(
         DEVIATIONS_95 / math.sqrt(count) if count else 0.0,
         DEVIATIONS_95 * math.sqrt(float((made.astype(np.float64) ** 2).sum())) / tokens if tokens else 0.0,
         DEVIATIONS_95 / math.sqrt(good) if good else 0.0,
@@ -193,7 +193,7 @@ def _drawn(made: Ints, counted: int, share: float) -> Drawn:
     )
 
 
-def warm_up(log: Log, requests: Columns) -> int:
+def warm_up(log: RunLog, requests: Columns) -> int:
     """The moment from which requests are counted: the first at which as many run, on all replicas together, as run by
     the median in the last two thirds of the time in which requests come. 0 where no step tells. requests: the log's."""
     arrived, started = requests.arrived, ints(log.steps.started)
@@ -227,7 +227,9 @@ def _duration(requests: Columns, answered: NDArray[np.bool_], counted: NDArray[n
     return float(requests.last[answered].max() - requests.arrived[counted].min()) / 1e9
 
 
-def _latencies(log: Log, requests: Columns, answered: NDArray[np.bool_], since: int) -> dict[str, Distribution | None]:
+def _latencies(
+    log: RunLog, requests: Columns, answered: NDArray[np.bool_], since: int
+) -> dict[str, Distribution | None]:
     """In seconds, each percentile with the wider of two intervals: that of its rank, and that of blocks of a minute."""
     several, moments = answered & (requests.made > 1), requests.arrived
     found = requests.latencies(answered)
@@ -239,7 +241,7 @@ def _latencies(log: Log, requests: Columns, answered: NDArray[np.bool_], since: 
     return found
 
 
-def _steadiness(requests: Columns, span: float) -> Steadiness | None:
+def _steadiness(requests: Columns, span: float) -> Stationarity | None:
     """While requests come: what is under way falls after that, whatever the load was."""
     if not span:
         return None
@@ -256,7 +258,7 @@ def _steadiness(requests: Columns, span: float) -> Steadiness | None:
     return steadiness(list(under_way), list(waits), rate)
 
 
-def _front(log: Log, rate: float) -> tuple[float | None, float]:
+def _front(log: RunLog, rate: float) -> tuple[float | None, float]:
     """`front` and `front_wall`, of requests that come at this rate; of 0 and of users, at the rate of the run."""
     totals, count, end = log.totals, len(log.requests), log.end / 1e9
     assert totals is not None, "the run has not ended"
@@ -272,7 +274,7 @@ def _front(log: Log, rate: float) -> tuple[float | None, float]:
 # -- steps ------------------------------------------------------------------------------------------------------------
 
 
-def _shares(log: Log, since: int) -> StepShares:
+def _shares(log: RunLog, since: int) -> StepShares:
     """Of the steps from `since` to the last arrival, after which the replica only empties; of all from `since` where
     requests come in a tenth of the time or less. most_pages, longest: of all steps."""
     steps = log.steps

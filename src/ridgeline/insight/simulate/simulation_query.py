@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ridgeline.insight.simulate.replica import Machine
-from ridgeline.insight.simulate.simulated_fleet import ALONE, Fleet
+from ridgeline.insight.simulate.simulated_fleet import ALONE, SimulatedFleet
 from ridgeline.insight.traffic.offered import Offered
 from ridgeline.insight.traffic.slo import SLO
 from ridgeline.price.accuracy import accuracy_rows
@@ -14,19 +14,19 @@ _CALIBRATED = 0.12  # benchmarks/local_accuracy.md: four of five rows of a calib
 
 
 @dataclass(frozen=True, slots=True)
-class PriceError:
+class PriceUncertainty:
     """How far a price is expected to be off, as a share, and whose figure that is."""
 
     share: float
     source: str
 
 
-def price_error(device: Device, devices: int) -> PriceError:
+def price_error(device: Device, devices: int) -> PriceUncertainty:
     """The median error of the published rows of steps that a price was held against, the mean over cards and engines by
     their rows: decode and prefill, of eight cards and more those of eight. A calibrated machine has rows of its own, of
     which four of five are within its figure."""
     if device.calibrated:
-        return PriceError(
+        return PriceUncertainty(
             _CALIBRATED, "four of five steps of a calibrated machine are nearer (benchmarks/local_accuracy.md)"
         )
     metrics = ("tp8",) if devices >= 8 else ("decode", "prefill")
@@ -34,11 +34,11 @@ def price_error(device: Device, devices: int) -> PriceError:
     count = sum(row.rows for row in rows)
     what = "over 8 cards" if devices >= 8 else "of decode and prefill"
     share = sum(row.rows * row.median for row in rows) / count
-    return PriceError(share, f"the median of {count} published rows {what} (benchmarks/accuracy.md)")
+    return PriceUncertainty(share, f"the median of {count} published rows {what} (benchmarks/accuracy.md)")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SimulationQuery:
     """What was simulated. traffic: in words. open_loop: whether requests came by themselves. offered: makes them anew,
     the same each time. fleet: which replicas there are, and how requests are dealt to them. rated: what a rate is of,
     that requests come by: requests themselves, or conversations that begin."""
@@ -49,9 +49,9 @@ class Asked:
     open_loop: bool
     offered: Callable[[], Offered]
     slo: SLO | None
-    error: PriceError
+    error: PriceUncertainty
     seed: int
-    fleet: Fleet = ALONE
+    fleet: SimulatedFleet = ALONE
     rated: str = "requests"
 
     @property

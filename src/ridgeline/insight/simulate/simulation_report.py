@@ -5,19 +5,28 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ridgeline.insight.simulate.advice import advice
-from ridgeline.insight.simulate.adviser import Advised
-from ridgeline.insight.simulate.capacity import Capacity
-from ridgeline.insight.simulate.fleet_sizing import Division
-from ridgeline.insight.simulate.simulated_fleet import Fleet
+from ridgeline.insight.simulate.adviser import Advice
+from ridgeline.insight.simulate.capacity import SimulatedCapacity
+from ridgeline.insight.simulate.fleet_sizing import FleetSizing
+from ridgeline.insight.simulate.simulated_fleet import SimulatedFleet
 from ridgeline.insight.simulate.simulation_charts import charts
-from ridgeline.insight.simulate.simulation_findings import FIGURES, Findings
-from ridgeline.insight.simulate.simulation_metrics import Metrics
-from ridgeline.insight.simulate.simulation_query import Asked
+from ridgeline.insight.simulate.simulation_findings import FIGURES, SimulationFindings
+from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics
+from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.simulate.simulation_verdict import verdict
 from ridgeline.insight.simulate.slo_classes import ATTAIN, kept
 from ridgeline.insight.traffic.percentiles import Interval, needed
 from ridgeline.price.device import HourlyPrice
-from ridgeline.util.document.elements import Block, Document, Facts, Heading, Paragraph, Row, Table, columns
+from ridgeline.util.document.elements import (
+    Block,
+    Document,
+    DocumentTable,
+    Facts,
+    Heading,
+    Paragraph,
+    TableRow,
+    columns,
+)
 from ridgeline.util.document.humanize import percent, say_seconds, three
 
 _MORE = "more: figures --json, pictures --report FILE, a result for the page --out FILE; --require 'ttft_p99<500ms'"
@@ -29,7 +38,7 @@ _WAITS = {
 _SHOWN = 0.01  # of the time: from which waiting is told
 
 
-def document(findings: Findings, *, drawn: bool = False) -> Document:
+def document(findings: SimulationFindings, *, drawn: bool = False) -> Document:
     """What is printed. drawn: with figures, for who can see them."""
     asked, machine = findings.asked, findings.asked.machine
     case = machine.case
@@ -56,14 +65,14 @@ def document(findings: Findings, *, drawn: bool = False) -> Document:
     return Document(title, (*blocks, *charts(findings)) if drawn else (*blocks, Paragraph(_MORE, "dim")), lead)
 
 
-def _many(fleet: Fleet) -> str:
+def _many(fleet: SimulatedFleet) -> str:
     """`4 replicas of `, before the model's name."""
     if fleet.scaling is not None:
         return f"{fleet.scaling.least:,} to {fleet.scaling.most:,} replicas of "
     return "" if fleet.replicas == 1 else f"{fleet.replicas:,} replicas of "
 
 
-def _beside(fleet: Fleet) -> str:
+def _beside(fleet: SimulatedFleet) -> str:
     """What else there is of replicas, and how they are divided."""
     if fleet.split is not None:
         rate = f"{fleet.split.bandwidth / 1e9:.3g} GB/s"
@@ -77,7 +86,7 @@ def _beside(fleet: Fleet) -> str:
     return f"; beside it {', '.join(named)}" if named else ""
 
 
-def _classes(findings: Findings) -> Table:
+def _classes(findings: SimulationFindings) -> DocumentTable:
     """What each class got of the replicas that all share."""
     rows, slo = [], findings.asked.slo
     for name, own in findings.metrics.classes.items():
@@ -92,29 +101,31 @@ def _classes(findings: Findings) -> Table:
         good = "" if own.goodput is None else _plain(figures["goodput"])
         word = "overloaded" if findings.verdict == "overloaded" else kept(share) if limits else ""
         cells = (name or "others", f"{own.requests:,}", good, _percents(share), *told, limits, word)
-        rows.append(Row(cells))
+        rows.append(TableRow(cells))
     heads = ("class", "requests", "good a second", "good", "TTFT p50", "p99", "TPOT p50", "p99", "within", "")
     notes = (f"kept: at least {percent(ATTAIN)} of its requests are good, at both ends of the interval.",)
-    return Table(columns(*heads, words=(0, 8, 9)), tuple(rows), notes)
+    return DocumentTable(columns(*heads, words=(0, 8, 9)), tuple(rows), notes)
 
 
 def _percents(share: Interval) -> str:
     return f"{share.mid:.1%} ({share.low:.1%} .. {share.high:.1%})"
 
 
-def _together(findings: Findings) -> Table:
+def _together(findings: SimulationFindings) -> DocumentTable:
     """Prompts and answers apart, and the same cards doing both."""
     apart = "apart", findings.asked.machine.limits, findings.metrics
     rows = [
-        Row((name, f"{limits.tokens:,}", *_cells(metrics, metrics.good_share)), "strong" if name == "apart" else "")
+        TableRow(
+            (name, f"{limits.tokens:,}", *_cells(metrics, metrics.good_share)), "strong" if name == "apart" else ""
+        )
         for name, limits, metrics in (apart, *(("together", each.limits, each.metrics) for each in findings.together))
     ]
     heads = ("", "positions", "good", "TTFT", "late TTFT", "TPOT", "late ITL", "tokens/s")
     notes = ("late: the highest percentile that there are enough samples for.",)
-    return Table(columns(*heads, words=(0,)), tuple(rows), notes)
+    return DocumentTable(columns(*heads, words=(0,)), tuple(rows), notes)
 
 
-def _cells(metrics: Metrics, good_share: float) -> tuple[str, ...]:
+def _cells(metrics: SimulationMetrics, good_share: float) -> tuple[str, ...]:
     """Of a run."""
     if metrics.overloaded:
         return ("overloaded", "", "", "", "", three(metrics.tokens_per_second))
@@ -124,7 +135,7 @@ def _cells(metrics: Metrics, good_share: float) -> tuple[str, ...]:
     return (good, means["TTFT"], late["TTFT"], means["TPOT"], late["ITL"], three(metrics.tokens_per_second))
 
 
-def _options(advised: Advised) -> Table:
+def _options(advised: Advice) -> DocumentTable:
     """Those that nothing beats, and the one that was asked about."""
     rows = []
     shown = [each for each in advised.options if each in advised.pareto or each in (advised.own, advised.best)]
@@ -138,16 +149,16 @@ def _options(advised: Advised) -> Table:
         limits = (f"{option.limits.tokens:,}", f"{option.limits.requests:,}", f"{option.memory:.0%}")
         late = [say_seconds(each) if math.isfinite(each) else "" for each in (option.late("TTFT"), option.late("ITL"))]
         cells = (*limits, good, *latencies, *late, f"{option.metrics.preemptions:,}", name)
-        rows.append(Row(cells, "strong" if option is advised.best else ""))
+        rows.append(TableRow(cells, "strong" if option is advised.best else ""))
     heads = ("positions", "requests", "memory", "good", "TTFT", "TPOT", "late TTFT", "late ITL", "preempted", "")
     notes = (
         f"{len(advised.options)} settings were simulated; these are beaten by none in goodput, late TTFT and ITL at "
         "once. late: the highest percentile that there are enough samples for.",
     )
-    return Table(columns(*heads, words=(9,)), tuple(rows), notes)
+    return DocumentTable(columns(*heads, words=(9,)), tuple(rows), notes)
 
 
-def _divisions(division: Division) -> Table:
+def _divisions(division: FleetSizing) -> DocumentTable:
     """What was run, the cheapest first."""
     rows = []
     for each in division.tried:
@@ -156,13 +167,13 @@ def _divisions(division: Division) -> Table:
         thousand = f"${three(each.thousand)}" if math.isfinite(each.thousand) else without
         cells = _cells(each.option.metrics, each.option.share)
         put = (f"{each.devices:,}", f"{each.replicas:,}", f"${each.dollars:.2f}")
-        rows.append(Row((*put, thousand, *cells[:-1], name), "strong" if each is division.best else ""))
+        rows.append(TableRow((*put, thousand, *cells[:-1], name), "strong" if each is division.best else ""))
     heads = ("cards each", "replicas", "an hour", "1k good", "good", "TTFT", "late TTFT", "TPOT", "late ITL", "")
     notes = ("One is not run where all requests being good would not make up for its cards.",)
-    return Table(columns(*heads, words=(9,)), tuple(rows), notes)
+    return DocumentTable(columns(*heads, words=(9,)), tuple(rows), notes)
 
 
-def answer(findings: Findings) -> Iterator[tuple[str, str]]:
+def answer(findings: SimulationFindings) -> Iterator[tuple[str, str]]:
     """Its lines; where a capacity was looked for, one more."""
     if findings.capacity is not None:
         yield "capacity", _capacity(findings, findings.capacity)
@@ -179,7 +190,7 @@ def answer(findings: Findings) -> Iterator[tuple[str, str]]:
     yield "advice", advice(findings)
 
 
-def _capacity(findings: Findings, found: Capacity) -> str:
+def _capacity(findings: SimulationFindings, found: SimulatedCapacity) -> str:
     rated = findings.asked.rated
     within = f"{percent(found.attain)} of the requests within {findings.asked.slo}"
     if not found.rate.mid:
@@ -193,7 +204,7 @@ def _capacity(findings: Findings, found: Capacity) -> str:
     return f"{said}; at {three(above.rate)} {why}; what follows is at the former"
 
 
-def _worst(metrics: Metrics) -> str:
+def _worst(metrics: SimulationMetrics) -> str:
     """The share of good requests: of all, or of the class that has the smallest."""
     shares = {name: own.good_share for name, own in metrics.classes.items() if own.requests}
     name = min(shares, key=lambda each: shares[each], default="")
@@ -202,7 +213,7 @@ def _worst(metrics: Metrics) -> str:
     return f"{percent(shares[name])} of class {name or 'others'} are"
 
 
-def _verdict(findings: Findings) -> str:
+def _verdict(findings: SimulationFindings) -> str:
     metrics = findings.metrics
     said = f"{findings.verdict}: {metrics.counts['ok']:,} of {metrics.total:,} requests answered"
     said += "".join(f", {metrics.counts[name]:,} {name}" for name in ("rejected", "unfinished") if metrics.counts[name])
@@ -219,7 +230,7 @@ def _verdict(findings: Findings) -> str:
     return said
 
 
-def _latency(findings: Findings, name: str) -> str:
+def _latency(findings: SimulationFindings, name: str) -> str:
     if findings.verdict == "overloaded":
         return "none: in an overloaded run it grows with the length of the run"
     found = findings.metrics.latencies[name]
@@ -253,7 +264,7 @@ def _parts(figure: Interval) -> tuple[float, float, float]:
     return figure.low, figure.mid, figure.high
 
 
-def _goodput(findings: Findings) -> str:
+def _goodput(findings: SimulationFindings) -> str:
     good = findings.metrics.goodput
     tokens = f"{_plain(FIGURES['tokens_per_second'](findings))} output tokens a second"
     if good is None:
@@ -265,7 +276,7 @@ def _goodput(findings: Findings) -> str:
     )
 
 
-def _load(findings: Findings) -> str:
+def _load(findings: SimulationFindings) -> str:
     steps = findings.metrics.steps
     return (
         f"{three(steps.batch)} sequences a step, steps {percent(steps.busy)} of the time, "
@@ -273,7 +284,7 @@ def _load(findings: Findings) -> str:
     )
 
 
-def _replicas(findings: Findings) -> str:
+def _replicas(findings: SimulationFindings) -> str:
     """How many there were of those that come and go."""
     if findings.asked.fleet.scaling is None:
         return ""
@@ -281,7 +292,7 @@ def _replicas(findings: Findings) -> str:
     return f"; {three(findings.metrics.replicas)} replicas on average, {most:,} at most"
 
 
-def _pages(findings: Findings) -> str:
+def _pages(findings: SimulationFindings) -> str:
     metrics, steps = findings.metrics, findings.metrics.steps
     return (
         f"{percent(steps.pages)} held, {percent(steps.most_pages)} at most; {percent(metrics.found)} of prompt tokens "
@@ -289,7 +300,7 @@ def _pages(findings: Findings) -> str:
     )
 
 
-def _limit(findings: Findings) -> str:
+def _limit(findings: SimulationFindings) -> str:
     steps, limits = findings.metrics.steps, findings.asked.machine.limits
     if not steps.count:
         return "no step ran"
@@ -314,7 +325,7 @@ def _limit(findings: Findings) -> str:
     return f"{said}; {core} works {percent(front)} of the time"
 
 
-def _cost(findings: Findings) -> str:
+def _cost(findings: SimulationFindings) -> str:
     if findings.asked.dollars_per_hour is None:
         return "no price is known of this card; --price gives one"
     per_good = FIGURES["dollars_per_thousand_good"](findings)
@@ -325,7 +336,7 @@ def _cost(findings: Findings) -> str:
     )
 
 
-def _asked_for(asked: Asked) -> str:
+def _asked_for(asked: SimulationQuery) -> str:
     """What each sort of card costs, and whose price that is."""
     prices: dict[str, HourlyPrice] = {}
     for machine in (asked.machine, *asked.fleet.others):
@@ -340,7 +351,7 @@ def _asked_for(asked: Asked) -> str:
     )
 
 
-def _law(findings: Findings) -> str:
+def _law(findings: SimulationFindings) -> str:
     law, simulated = findings.law, findings.metrics.latencies["TPOT"]
     if findings.verdict == "nothing answered":
         return "none: it is of requests that are answered"
@@ -364,7 +375,7 @@ def _law(findings: Findings) -> str:
     return f"TPOT {say_seconds(law.tpot)} on average by the load law{beside}; load {three(law.load)}; {wall}"
 
 
-def _trust(findings: Findings) -> str:
+def _trust(findings: SimulationFindings) -> str:
     error, disturbed = findings.asked.error, findings.asked.machine.case.device.sources.get("disturbed")
     beside = "" if disturbed is None else f"; steps take what this machine leaves them: {disturbed}"
     return (

@@ -1,11 +1,11 @@
 """The verdict: whether a replica keeps up with what comes."""
 
-from ridgeline.insight.simulate.simulation_metrics import Metrics
+from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics
 
 WAITING = 0.5  # of the time: from which a steady replica is backlogged
 
 
-def verdict(metrics: Metrics, *, open_loop: bool) -> str:
+def verdict(metrics: SimulationMetrics, *, open_loop: bool) -> str:
     """steady: it keeps up. backlogged: it does, with somebody waiting for a place most of the time. overloaded: it
     falls behind for as long as one looks. too short to tell: of fewer than 30 requests, say."""
     if not metrics.counts["ok"]:

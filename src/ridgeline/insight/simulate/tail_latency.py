@@ -8,13 +8,13 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.machine_setup import machine_of
 from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.simulate.simulation_export import metrics_json
-from ridgeline.insight.simulate.simulation_metrics import Metrics, measure
+from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics, measure
 from ridgeline.insight.simulate.simulation_verdict import verdict
 from ridgeline.insight.traffic.arrivals import constant, poisson
 from ridgeline.insight.traffic.lengths import Fixed
-from ridgeline.insight.traffic.offered import Offered, OpenLoop, Users, bounded, drawn, spread
-from ridgeline.price.plan.demand import Demand, Fleet
-from ridgeline.price.plan.load_estimate import Serving
+from ridgeline.insight.traffic.offered import ClosedLoop, Offered, OpenLoop, bounded, drawn, spread
+from ridgeline.price.plan.demand import Demand, ReplicaCount
+from ridgeline.price.plan.load_estimate import LoadEstimator
 from ridgeline.util.document.humanize import say_seconds, three
 
 TOKENS = 300_000
@@ -26,13 +26,13 @@ _SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class TailEstimate:
     """What a replica of a fleet gets: requests at random moments, its share of a rate; or its users, who ask again at
     once. Lengths differ by up to a tenth."""
 
     rate: float | None
     users: int
-    metrics: Metrics
+    metrics: SimulationMetrics
 
     def __str__(self) -> str:
         """In a sentence."""
@@ -60,7 +60,7 @@ class Tail:
         return {"rate": self.rate, "users": self.users, "verdict": found, "metrics": metrics_json(self.metrics)}
 
 
-def tail_of(serving: Serving, demand: Demand, fleet: Fleet) -> Tail:
+def tail_of(serving: LoadEstimator, demand: Demand, fleet: ReplicaCount) -> TailEstimate:
     """Simulate a replica of a fleet. Raises ValueError for models that are not simulated."""
     workload = serving.workload
     limits = Limits(tokens=workload.step_tokens, requests=max(_PLACES, fleet.load.users))
@@ -68,14 +68,14 @@ def tail_of(serving: Serving, demand: Demand, fleet: Fleet) -> Tail:
     rate = None if demand.rate is None else demand.rate / fleet.replicas
     most = max(1, TOKENS // workload.output)
     metrics = measure(run(machine, _offered(serving, rate, fleet.load.users, most)), None, open_loop=rate is not None)
-    return Tail(rate, fleet.load.users, metrics)
+    return TailEstimate(rate, fleet.load.users, metrics)
 
 
-def _offered(serving: Serving, rate: float | None, users: int, most: int) -> Offered:
+def _offered(serving: LoadEstimator, rate: float | None, users: int, most: int) -> Offered:
     workload = serving.workload
     given, made = spread(Fixed(workload.input)), spread(Fixed(workload.output))
     if rate is None:
         asked = drawn(constant(1.0), given, made, _SEED)
-        return Users(users, 0, bounded(asked, min(most, max(_REQUESTS, 3 * users)), None), None, _SEED)
+        return ClosedLoop(users, 0, bounded(asked, min(most, max(_REQUESTS, 3 * users)), None), None, _SEED)
     count = min(most, max(_REQUESTS, math.ceil(rate * _SECONDS)))
     return OpenLoop(bounded(drawn(poisson(rate, _SEED), given, made, _SEED), count, None))

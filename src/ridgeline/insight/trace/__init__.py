@@ -11,12 +11,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ridgeline.insight.trace.request_trace import Subject, Wanted, trace
+    from ridgeline.insight.trace.request_trace import TraceOptions, TraceSubject, trace
     from ridgeline.insight.trace.trace_ledger import Ledger
 
-_HOMES = {"Ledger": "trace_ledger", "Subject": "request_trace", "Wanted": "request_trace", "trace": "request_trace"}
+_HOMES = {
+    "Ledger": "trace_ledger",
+    "TraceSubject": "request_trace",
+    "TraceOptions": "request_trace",
+    "trace": "request_trace",
+}
 
-__all__ = ["Ledger", "Subject", "Wanted", "trace"]
+__all__ = ["Ledger", "TraceOptions", "TraceSubject", "trace"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@ from torch import nn
 
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.parameter_breakdown import layers_of
-from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.norm import Norm
 from ridgeline.core.ops.op import Op
 
@@ -18,7 +18,7 @@ def blocks(model: Model) -> list[nn.Module]:
     raise ValueError("this model has no list of layers to look into")
 
 
-def layer_numbers(network: Network) -> dict[str, int]:
+def layer_numbers(network: PricedModule) -> dict[str, int]:
     """Of each op that lies in a list of modules, by path: its place in the outermost one."""
     lists = [path for path, module in network.named_modules() if isinstance(module, nn.ModuleList)]
     numbers: dict[str, int] = {}

@@ -1,6 +1,6 @@
 """Why a step takes as long as it does: its slowest part, and which of three reasons holds."""
 
-from ridgeline.insight.trace.trace_ledger import OpGroup, Overhead, Step, StepLedger, Total
+from ridgeline.insight.trace.trace_ledger import LedgerStep, LedgerTotal, OpGroup, Overhead, StepLedger
 from ridgeline.util.document import humanize
 
 # A roof under this share of the measured time explains little; work so short is over before it is launched.
@@ -39,7 +39,7 @@ def above_roofs(ledger: StepLedger, name: str) -> str:
     return "; farthest above theirs: ".join(filter(None, (reached, ", ".join(most))))
 
 
-def reason(total: Total, step: Step) -> str:
+def reason(total: LedgerTotal, step: LedgerStep) -> str:
     """Which roof an op is at, or that it is at none."""
     share = total.bound / total.measured
     moved, flops = total.cost.total_bytes, total.cost.total_flops
@@ -64,7 +64,7 @@ def _share(seconds: float, whole: float) -> str:
     return f"{humanize.say_seconds(seconds)}, {seconds / whole:.0%} of the step"
 
 
-def _name(group: OpGroup, total: Total) -> str:
+def _name(group: OpGroup, total: LedgerTotal) -> str:
     return group.first.path if total.count == 1 else f"{group.label} ({total.count} times)"
 
 

@@ -19,7 +19,7 @@ from ridgeline.core.ops.experts import Experts
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.linear import Linear
 from ridgeline.core.ops.op import Op
-from ridgeline.core.ops.work import Segment
+from ridgeline.core.ops.work import StepSegment
 from ridgeline.insight.trace.anatomy import blocks, final_norm
 
 OpT = TypeVar("OpT", bound=Op)
@@ -36,7 +36,7 @@ class CapturedCall(Generic[OpT]):
 
 
 @dataclass(slots=True)
-class Capture:
+class ActivationCapture:
     """What one pass kept. residual: the stream at `position` before the first layer and after each, [D] each.
 
     attention, experts: the calls of those ops. neurons: the first half of each MLP with the Linear that ran next, its
@@ -52,10 +52,10 @@ class Capture:
 
 
 @torch.inference_mode()
-def capture(model: Model, ids: Sequence[int], position: int, adapter: int = 0) -> Capture:
+def capture(model: Model, ids: Sequence[int], position: int, adapter: int = 0) -> ActivationCapture:
     """Run `ids` once and keep what the views need, of `position` where one position is enough. adapter: the
     number of the one that is asked, 0 for none."""
-    captured, multiplier = Capture(position), final_norm(model).multiplier
+    captured, multiplier = ActivationCapture(position), final_norm(model).multiplier
     with ExitStack() as hooks, asking(model, adapter, len(ids)):
         for index, block in enumerate(blocks(model)):
             hooks.enter_context(_residual(block, captured, multiplier, first=index == 0))
@@ -63,7 +63,10 @@ def capture(model: Model, ids: Sequence[int], position: int, adapter: int = 0) -
         hooks.enter_context(_calls_of(model, Experts, captured.experts))
         hooks.enter_context(_neurons(model, captured))
         captured.logits_V = model(
-            torch.tensor(ids), torch.arange(len(ids)), Uncached([Segment(len(ids), len(ids))]), torch.tensor([position])
+            torch.tensor(ids),
+            torch.arange(len(ids)),
+            Uncached([StepSegment(len(ids), len(ids))]),
+            torch.tensor([position]),
         )[0]
     return captured
 
@@ -82,7 +85,7 @@ def asking(model: Model, adapter: int, rows: int) -> Iterator[None]:
 
 
 @contextmanager
-def _residual(block: nn.Module, captured: Capture, multiplier: float, *, first: bool) -> Iterator[None]:
+def _residual(block: nn.Module, captured: ActivationCapture, multiplier: float, *, first: bool) -> Iterator[None]:
     """Keep the stream that leaves a block, and that which enters the first one. multiplier: of its second summand."""
 
     def stream(x_TD: Tensor, y_TD: Tensor | None) -> Tensor:
@@ -116,7 +119,7 @@ def _calls_of(model: Model, kind: type[OpT], kept: list[CapturedCall[OpT]]) -> A
 
 
 @contextmanager
-def _neurons(model: Model, captured: Capture) -> Iterator[None]:
+def _neurons(model: Model, captured: ActivationCapture) -> Iterator[None]:
     """Keep the activations at the position, each with the Linear that runs next."""
     waiting: list[CapturedCall[ActivatedProjections]] = []  # whose down-projection has not come yet
 

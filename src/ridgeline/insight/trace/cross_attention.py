@@ -14,12 +14,12 @@ from ridgeline.core.models.common.priced_module import listening
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.torch_attention import attention_weights
-from ridgeline.core.ops.work import Segment
+from ridgeline.core.ops.work import StepSegment
 from ridgeline.insight.trace.token_candidates import Token
 
 
 @dataclass(frozen=True, slots=True)
-class CrossAttention:
+class CrossAttentionWeights:
     """weights[layer][row][column]: what share of its attention, over the heads on average, a layer gave to a token that
     the encoder read, as it produced a token; those of a row sum to 1.
 
@@ -35,7 +35,7 @@ class CrossAttention:
 @torch.inference_mode()
 def cross_attention(
     model: Model, encoder: Sequence[int], begun: Sequence[int], sources: Sequence[Token], produced: Sequence[Token]
-) -> CrossAttention:
+) -> CrossAttentionWeights:
     """Run encoder and decoder once, without KV memory, and keep whom each position looked at that produced a token.
 
     encoder: what the encoder reads. begun: what the decoder begins with, before the first token that it produced.
@@ -47,12 +47,12 @@ def cross_attention(
         kept.append(cross_weights(op, inputs[0], inputs[1])[len(begun) - 1 :])
 
     ops = [(path, op) for path, op in model.ops_of(Attention) if op.reach.kind == "cross"]
-    kv = Uncached([Segment(len(ids), len(ids), len(encoder), encodes=True)])
+    kv = Uncached([StepSegment(len(ids), len(ids), len(encoder), encodes=True)])
     with listening(ops, keep):
         encoded_ED = model.encode(torch.tensor(encoder), torch.arange(len(encoder)), kv)
         model.hidden(torch.tensor(ids), torch.arange(len(ids)), kv, torch.arange(1), encoded_ED)
     weights = tuple(tuple(tuple(row) for row in mean_TE.tolist()) for mean_TE in kept)
-    return CrossAttention(tuple(sources), tuple(produced), weights, ops[0][1].heads)
+    return CrossAttentionWeights(tuple(sources), tuple(produced), weights, ops[0][1].heads)
 
 
 def cross_weights(op: Attention, q_THD: Tensor, k_EHD: Tensor) -> Tensor:

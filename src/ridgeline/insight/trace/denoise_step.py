@@ -7,25 +7,25 @@ import torch
 from torch import Tensor
 
 from ridgeline.core.models.common.denoiser import Denoiser, Prepared
-from ridgeline.media.diffusion.diffusion_request import Plan
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan
 from ridgeline.media.diffusion.guidance import Guidance, guided
 from ridgeline.media.diffusion.noise import Noise
 from ridgeline.media.diffusion.pipeline import Pipeline
-from ridgeline.media.diffusion.samplers import State
+from ridgeline.media.diffusion.samplers import SamplerState
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class DenoiseStep:
     """A request before one of its steps. texts: the states of each text [tokens, width], the prompt's first. vector: of
     the prompt [pooled_width], where the denoiser takes one. number: the step, counted from 1. state: the sampler's
     before it."""
 
     pipeline: Pipeline
-    plan: Plan
+    plan: DiffusionPlan
     texts: tuple[Tensor, ...]
     vector: Tensor | None
     number: int
-    state: State
+    state: SamplerState
 
     @property
     def t(self) -> float:
@@ -76,20 +76,20 @@ class Moment:
         scale = self.guidance.scale
         return predictions if len(predictions) == 1 else guided(predictions[:1], predictions[1:], scale)
 
-    def after(self, prediction: Tensor) -> State:
+    def after(self, prediction: Tensor) -> SamplerState:
         """Where the sampler stands after the step."""
         noise = Noise(self.plan.seed, 1, self.plan.geometry.latents, self.pipeline.device)
         return self.pipeline.scheduler.sampler(self.plan.schedule, self.number - 1, self.state, prediction, noise)
 
 
 @torch.inference_mode()
-def moment_of(pipeline: Pipeline, plan: Plan, number: int) -> Moment:
+def moment_of(pipeline: Pipeline, plan: DiffusionPlan, number: int) -> DenoiseStep:
     """Encode a request's texts and run the steps before this one, counted from 1. Raises ValueError for a step that the
     request does not have."""
     if not 1 <= number <= plan.schedule.steps:
         raise ValueError(f"step {number}: the request has steps 1 to {plan.schedule.steps}")
-    first = State(Noise(plan.seed, 1, plan.geometry.latents, pipeline.device)())
-    moment = Moment(pipeline, plan, pipeline.encode(plan), pipeline.texts.pooled(plan.request.prompt), 1, first)
+    first = SamplerState(Noise(plan.seed, 1, plan.geometry.latents, pipeline.device)())
+    moment = DenoiseStep(pipeline, plan, pipeline.encode(plan), pipeline.texts.pooled(plan.request.prompt), 1, first)
     prepared: dict[Denoiser, list[Prepared]] = {}
     while moment.number < number:
         if moment.denoiser not in prepared:

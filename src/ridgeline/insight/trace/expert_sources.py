@@ -19,7 +19,7 @@ from ridgeline.core.models.common.priced_module import listening
 from ridgeline.core.ops.experts import Experts
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.op import Op
-from ridgeline.core.ops.work import Segment
+from ridgeline.core.ops.work import StepSegment
 from ridgeline.insight.trace.capture import asking
 
 # Tokens that go together when texts are shuffled, and see each other alone: tokens that share what they read are routed
@@ -33,7 +33,7 @@ _SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class RoutingEffect:
     """A figure of how differently texts are routed, and the same where pieces are dealt to texts by chance:
     the mean, the standard deviation and the largest of so many times."""
 
@@ -57,8 +57,8 @@ class SourceLayer:
     shares: tuple[tuple[float, ...], ...]
     least: tuple[tuple[float, ...], ...]
     most: tuple[tuple[float, ...], ...]
-    apart: Effect
-    information: Effect
+    apart: RoutingEffect
+    information: RoutingEffect
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _picked(model: Model, ids: Sequence[int], adapter: int) -> dict[int, Tensor]
     pieces = torch.tensor(ids[: len(ids) // PIECE * PIECE]).view(-1, PIECE)
     with listening(model.ops_of(Experts), note):
         for some in torch.split(pieces, _TOGETHER):
-            kv, rows = Uncached([Segment(PIECE, PIECE)] * len(some)), some.numel()
+            kv, rows = Uncached([StepSegment(PIECE, PIECE)] * len(some)), some.numel()
             with asking(model, adapter, rows):
                 model.hidden(some.flatten(), torch.arange(PIECE).repeat(len(some)), kv, torch.tensor([rows - 1]))
     return {layer: torch.cat(passes) for layer, passes in sorted(found.items())}
@@ -137,9 +137,9 @@ def _layer(layer: int, picked: Sequence[Tensor], count: int, generator: torch.Ge
     return SourceLayer(layer, shares, least, most, apart, information)
 
 
-def _effect(of: Callable[[Tensor], float], found_SE: Tensor, chance: Sequence[Tensor]) -> Effect:
+def _effect(of: Callable[[Tensor], float], found_SE: Tensor, chance: Sequence[Tensor]) -> RoutingEffect:
     by_chance = [of(shares_SE) for shares_SE in chance]
-    return Effect(of(found_SE), mean(by_chance), stdev(by_chance), max(by_chance))
+    return RoutingEffect(of(found_SE), mean(by_chance), stdev(by_chance), max(by_chance))
 
 
 def _by_piece(picked_NK: Tensor, count: int) -> Tensor:

@@ -17,7 +17,7 @@ from ridgeline.core.ops.experts import Experts
 from ridgeline.core.ops.matrix import Matrix
 from ridgeline.core.text import Tokenizer
 from ridgeline.insight.trace.anatomy import final_norm
-from ridgeline.insight.trace.capture import Capture, CapturedCall
+from ridgeline.insight.trace.capture import ActivationCapture, CapturedCall
 from ridgeline.insight.trace.token_candidates import Token, likeliest
 
 
@@ -54,7 +54,7 @@ class _Fired:
 
 @torch.inference_mode()
 def memory(
-    model: Model, captured: Capture, tokenizer: Tokenizer, neurons: int = 3, words: int = 5
+    model: Model, captured: ActivationCapture, tokenizer: Tokenizer, neurons: int = 3, words: int = 5
 ) -> FeedForwardMemory:
     """The `neurons` that fired most in each layer of a pass, with `words` tokens each."""
     found: dict[int, list[_Fired]] = {}

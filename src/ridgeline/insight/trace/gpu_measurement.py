@@ -24,7 +24,7 @@ from ridgeline.insight.calibrate.gpu_timer import (
     without_gaps,
 )
 from ridgeline.insight.trace.measurement import Measurement
-from ridgeline.insight.trace.tracer import Call, Tracer
+from ridgeline.insight.trace.tracer import TracedCall, Tracer
 
 _BUDGET_SECONDS = 1.0  # what each of three looks at a step may take
 # Calls of a run that have events around them: a card's queue holds about a thousand kernels and events.
@@ -32,7 +32,7 @@ _NOTED = 32
 
 
 @dataclass(frozen=True, slots=True)
-class CardStep:
+class GpuStep:
     """A step, three ways. ops: all its ops, one by one. result: as the engine makes it, up to its result. follow: what
     is done with the result, which counts as sampling. recorded: whether `result` makes a captured step again."""
 
@@ -42,7 +42,7 @@ class CardStep:
     recorded: bool = False
 
 
-def measure_on_card(tracer: Tracer, work: Work, step: CardStep, repeats: int | None = None) -> Measurement:
+def measure_on_card(tracer: Tracer, work: Work, step: GpuStep, repeats: int | None = None) -> Measurement:
     """Measure a step of `work`. The tracer's clock waits for the card (`card_clock`). repeats: of the whole step; None
     for as many as a second allows."""
     with tracer.recording() as calls:
@@ -76,7 +76,7 @@ def card_clock(now: Callable[[], float]) -> Callable[[], float]:
     return clock
 
 
-def _op_seconds(tracer: Tracer, ops: Callable[[], object], calls: Sequence[Call]) -> list[float]:
+def _op_seconds(tracer: Tracer, ops: Callable[[], object], calls: Sequence[TracedCall]) -> list[float]:
     """The median of each call, all together as many seconds as the ops take without events between them."""
     asking = seconds_to_ask(ops)
     whole = statistics.median(repeated(lambda: whole_seconds(ops, asking), _BUDGET_SECONDS))

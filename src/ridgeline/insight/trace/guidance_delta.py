@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ridgeline.insight.trace.denoise_step import Moment
+from ridgeline.insight.trace.denoise_step import DenoiseStep
 from ridgeline.media.diffusion.samplers import data_of
 
 
 @dataclass(frozen=True, slots=True)
-class Pull:
+class GuidanceDelta:
     """How the two predictions of a step differ.
 
     norms: for each latent the norm, over the channels, of the prediction with the prompt less the one with the negative
@@ -29,14 +29,14 @@ class Pull:
     negative: Tensor
 
 
-def check_pull(moment: Moment) -> None:
+def check_pull(moment: DenoiseStep) -> None:
     """Raises ValueError where nothing pulls."""
     if moment.guidance.negative is None:
         raise ValueError("--pull shows how two passes differ, and guidance is off: nothing pulls; give --guidance")
 
 
 @torch.inference_mode()
-def pull_of(moment: Moment) -> Pull:
+def pull_of(moment: DenoiseStep) -> GuidanceDelta:
     """Ask the denoiser as the step does. Raises ValueError as `check_pull`."""
     check_pull(moment)
     both = torch.cat([moment.predict(moment.prepare(texts)) for texts in moment.calls])
@@ -46,7 +46,7 @@ def pull_of(moment: Moment) -> Pull:
     pixels = moment.pipeline.decode(data_of(moment.state.x, shown, level, plan.schedule.prediction))
     guided, prompt, negative = (_shown(each, difference.shape[1]) for each in pixels)
     norms = by_line(difference.float().norm(dim=0))
-    return Pull(norms, float(difference.norm() / both[1].norm()), guided, prompt, negative)
+    return GuidanceDelta(norms, float(difference.norm() / both[1].norm()), guided, prompt, negative)
 
 
 def by_line(values: Tensor) -> tuple[tuple[float, ...], ...]:

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from ridgeline.core.models.common.denoiser import Prepared
-from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
-from ridgeline.core.ops.pixel_grid import Grid
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.pixel_grid import PixelGrid
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.insight.trace.anatomy import layer_numbers
-from ridgeline.insight.trace.denoise_step import Moment
-from ridgeline.insight.trace.guidance_delta import Pull
+from ridgeline.insight.trace.denoise_step import DenoiseStep
+from ridgeline.insight.trace.guidance_delta import GuidanceDelta
 from ridgeline.insight.trace.measure import measure
 from ridgeline.insight.trace.measurement import Measurement
 from ridgeline.insight.trace.pricing import price_steps
@@ -29,9 +29,9 @@ from ridgeline.insight.trace.timeline import Clock
 from ridgeline.insight.trace.trace_ledger import StepLedger
 from ridgeline.insight.trace.tracer import HookCost, Tracer, hook_cost
 from ridgeline.insight.trace.word_attention import WordAttention
-from ridgeline.media.diffusion.diffusion_request import Plan
-from ridgeline.media.diffusion.video_autoencoder import ClipAutoencoder
-from ridgeline.media.diffusion.video_decode_price import ClipDecoder
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan
+from ridgeline.media.diffusion.video_autoencoder import VideoAutoencoder
+from ridgeline.media.diffusion.video_decode_price import VideoDecodePrice
 from ridgeline.price.device import Device
 from ridgeline.price.price import Price
 
@@ -48,16 +48,16 @@ class BorrowedDecode:
 
 
 @dataclass(frozen=True, slots=True)
-class PictureLedger:
+class ImageLedger:
     """A picture or clip. number: the step that was traced, counted from 1. stages: by name, in their order: encode,
     pooled (where a second encoder gives one vector), prepare (of denoisers that do), denoise, decode (where a VAE of
     pictures does it). borrowed: the decode by another library's model. pull, words: if they were asked for."""
 
-    plan: Plan
+    plan: DiffusionPlan
     number: int
     stages: Mapping[str, StepLedger]
     borrowed: BorrowedDecode | None = None
-    pull: Pull | None = None
+    pull: GuidanceDelta | None = None
     words: WordAttention | None = None
 
     @property
@@ -71,7 +71,7 @@ class PictureLedger:
 
 
 def trace_picture(
-    moment: Moment,
+    moment: DenoiseStep,
     device: Device,
     *,
     repeats: int | None = None,
@@ -79,14 +79,14 @@ def trace_picture(
     threads: int = 1,
     clock: Clock = time.perf_counter,
     cost: HookCost | None = None,
-) -> PictureLedger:
+) -> ImageLedger:
     """Trace a request at one of its steps. Arguments as `request.trace` has them. Raises ValueError."""
     if repeats is not None and repeats < 1:
         raise ValueError(f"repeats is {repeats}; it must be at least 1")
     pipeline, plan = moment.pipeline, moment.plan
     hooks = cost or hook_cost(clock)
 
-    def ledger(network: Network, measured: _Measured) -> StepLedger:
+    def ledger(network: PricedModule, measured: _Measured) -> StepLedger:
         found = measured(moment, partial(measure, Tracer(network, clock), hooks, repeats=repeats))
         layer = layer_numbers(network).get
         steps, rows = price_steps(Price(network), found, device, at_hand=at_hand, layer=layer)
@@ -99,15 +99,15 @@ def trace_picture(
     if any(moment.denoiser.prepare_work(moment.lengths((0,))).rows.values()):
         stages["prepare"] = ledger(moment.denoiser, _prepare)
     stages["denoise"] = ledger(moment.denoiser, _denoise)
-    if isinstance(pipeline.autoencoder, ClipAutoencoder):
-        return PictureLedger(plan, moment.number, stages, _borrowed(moment, pipeline.autoencoder, device, clock))
+    if isinstance(pipeline.autoencoder, VideoAutoencoder):
+        return ImageLedger(plan, moment.number, stages, _borrowed(moment, pipeline.autoencoder, device, clock))
     stages["decode"] = ledger(pipeline.autoencoder, _decode)
-    return PictureLedger(plan, moment.number, stages)
+    return ImageLedger(plan, moment.number, stages)
 
 
 _Measure = Callable[..., Measurement]
 """`measure` but for its work and what follows it."""
-_Measured = Callable[[Moment, _Measure], Mapping[str, Measurement]]
+_Measured = Callable[[DenoiseStep, _Measure], Mapping[str, Measurement]]
 
 
 def _named(what: str, texts: Sequence[int]) -> str:
@@ -117,7 +117,7 @@ def _named(what: str, texts: Sequence[int]) -> str:
     return f"{what}{NEGATIVE * texts[0]}"
 
 
-def _encode(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
+def _encode(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
     """Each text, read anew."""
     encoder = moment.pipeline.encoder
 
@@ -127,11 +127,11 @@ def _encode(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
     return {_named("encode", (text,)): read(ids) for text, ids in enumerate(moment.plan.texts)}
 
 
-def _pool(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
+def _pool(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
     """The prompt, read anew for its one vector."""
     encoder, prompt = moment.pipeline.encoder, moment.plan.request.prompt
     tokens = len(encoder.pooled_ids(prompt))
-    work = Work.of([Segment(tokens, tokens)], encoder.models[1].reaches, 1)
+    work = Work.of([StepSegment(tokens, tokens)], encoder.models[1].reaches, 1)
 
     def read() -> Tensor:
         vector = encoder.pooled(prompt)
@@ -141,7 +141,7 @@ def _pool(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
     return {"pooled": measuring(work, read)}
 
 
-def _prepare(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
+def _prepare(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
     """What the denoiser makes, once a request, of the texts of each call of the step."""
 
     def prepare(texts: Sequence[int]) -> Measurement:
@@ -152,7 +152,7 @@ def _prepare(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
 
 
 @torch.inference_mode()
-def _denoise(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
+def _denoise(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
     """Each call of the step; guidance and the sampler's part count as sampling of the last."""
     size = moment.plan.geometry.latents[1:]
     prepared = [moment.prepare(texts) for texts in moment.calls]
@@ -168,7 +168,7 @@ def _denoise(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
     return {_named("denoise", texts): call(texts, given) for texts, given in zip(moment.calls, prepared, strict=True)}
 
 
-def _decode(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
+def _decode(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
     """The latents that the step begins with, of a clip a frame of them: what they show does not change what decoding
     them takes."""
     autoencoder, latents = moment.pipeline.autoencoder, moment.state.x
@@ -177,13 +177,13 @@ def _decode(moment: Moment, measuring: _Measure) -> dict[str, Measurement]:
         latents = latents[:, :, 0]
     assert isinstance(autoencoder, AutoencoderKL)
     factor, size = autoencoder.factor, moment.plan.geometry.size
-    work = autoencoder.decode_work(Grid(1, size.height // factor, size.width // factor))
+    work = autoencoder.decode_work(PixelGrid(1, size.height // factor, size.width // factor))
     return {"decode, a frame" if clips else "decode": measuring(work, lambda: autoencoder.decode(latents))}
 
 
-def _borrowed(moment: Moment, autoencoder: ClipAutoencoder, device: Device, clock: Clock) -> BorrowedDecode:
+def _borrowed(moment: DenoiseStep, autoencoder: VideoAutoencoder, device: Device, clock: Clock) -> BorrowedDecode:
     """A decode of the same latents, once."""
-    price = ClipDecoder(autoencoder.config, torch.float32).price(device, moment.plan.geometry, 1)
+    price = VideoDecodePrice(autoencoder.config, torch.float32).price(device, moment.plan.geometry, 1)
     begin = clock()
     autoencoder.decode(moment.state.x)
     return BorrowedDecode(price.seconds.expected, clock() - begin)

@@ -17,7 +17,7 @@ _READ = 1 << 20  # bytes from disks that are worth a word
 
 
 @dataclass(slots=True)
-class Meanwhile:
+class Interference:
     """What else happened while something was measured. held: seconds that others had this thread's processor. disk:
     bytes that were read from disks."""
 
@@ -51,7 +51,7 @@ def busy(what: str, seconds: float) -> str:
     return f"the machine is busy: other processes held up {what}, by {say_seconds(seconds)}"
 
 
-def reasons(device: Device, expected: float, measured: float, meanwhile: Meanwhile) -> Iterator[str]:
+def reasons(device: Device, expected: float, measured: float, meanwhile: Interference) -> Iterator[str]:
     """Why a run took as long as it did, where it was far from what was expected; nothing where nothing is known."""
     if meanwhile.held > BUSY * measured:
         yield f"{busy('this run', meanwhile.held)} of {say_seconds(measured)}"

@@ -10,7 +10,7 @@ import torch
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.text import Tokenizer
 from ridgeline.insight.trace.anatomy import final_norm
-from ridgeline.insight.trace.capture import Capture
+from ridgeline.insight.trace.capture import ActivationCapture
 from ridgeline.insight.trace.token_candidates import Token, likeliest
 
 
@@ -45,7 +45,7 @@ class Lens:
 
 
 @torch.inference_mode()
-def lens(model: Model, captured: Capture, tokenizer: Tokenizer, count: int = 5) -> Lens:
+def lens(model: Model, captured: ActivationCapture, tokenizer: Tokenizer, count: int = 5) -> Lens:
     """Read the stream of a pass at every depth; `count`: tokens to keep of each."""
     stream_ND = torch.stack(captured.residual)
     shares_NV = model.head(final_norm(model).normalise(stream_ND)).softmax(-1)

@@ -27,10 +27,10 @@ from ridgeline.engine.events import StepRecord
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.insight.trace.gpu_measurement import CardStep, measure_on_card
+from ridgeline.insight.trace.gpu_measurement import GpuStep, measure_on_card
 from ridgeline.insight.trace.measurement import Measurement
 from ridgeline.insight.trace.timeline import Clock
-from ridgeline.insight.trace.tracer import Call, HookCost, Span, Tracer
+from ridgeline.insight.trace.tracer import HookCost, Span, TracedCall, Tracer
 from ridgeline.util.host import interruptions
 
 MIN_REPEATS, MAX_REPEATS = 3, 41  # repeats of a step
@@ -40,7 +40,7 @@ Tokens = Sequence[Outcome]
 
 
 @dataclass(slots=True)
-class Measuring:
+class StepMeasurer:
     """Observes an engine's steps, and measures the first one and the first decode step."""
 
     runner: Runner
@@ -64,7 +64,7 @@ class Measuring:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _MeasuredRun:
     """Moments of one run, hooks' among them. calm: no other process took the processor meanwhile."""
 
     begin: float
@@ -92,7 +92,7 @@ def measure(
     counts as sampling. Raises ValueError where a repeat gives another result."""
     first: list[Tensor] = []
 
-    def once() -> _Run:
+    def once() -> _MeasuredRun:
         interrupted = interruptions()
         begin = tracer.clock()
         result = run()
@@ -103,22 +103,22 @@ def measure(
         first[:] = first or [result]
         if not torch.equal(first[0], result):
             raise ValueError("a repeat gave another result: this machine or model does not repeat itself")
-        return _Run(begin, done, end, calm)
+        return _MeasuredRun(begin, done, end, calm)
 
     if tracer.on_card:
-        return measure_on_card(tracer, work, CardStep(run, run, follow), repeats)
+        return measure_on_card(tracer, work, GpuStep(run, run, follow), repeats)
     with tracer.recording() as calls:
         trial = once()
     hooked, unhooked = _repeated(once, lambda: _hooked(tracer, once, len(calls)), _repeats(repeats, trial.seconds))
     return _medians(work, tuple(calls), hooked, unhooked, cost)
 
 
-def _measure(to: Measuring, plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens) -> Measurement:
+def _measure(to: StepMeasurer, plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens) -> Measurement:
     if to.tracer.on_card:
         return _on_card(to, plan, rows, wanted)
     clock, work = to.tracer.clock, plan.work(to.runner.model.reaches)
 
-    def once() -> _Run:
+    def once() -> _MeasuredRun:
         return _run(to.runner, plan, rows, wanted, clock)
 
     with to.tracer.recording() as calls:
@@ -134,7 +134,7 @@ def _measure(to: Measuring, plan: StepPlan, rows: Sequence[SampleRow], wanted: T
     return dataclasses.replace(measurement, recorded=True)
 
 
-def _on_card(to: Measuring, plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens) -> Measurement:
+def _on_card(to: StepMeasurer, plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens) -> Measurement:
     runner = to.runner
     runner.rewind()
     batch = runner.prepare(plan)  # once: what a step is told in new pinned memory waits for the card
@@ -150,7 +150,7 @@ def _on_card(to: Measuring, plan: StepPlan, rows: Sequence[SampleRow], wanted: T
     def follow(logits_RV: Tensor) -> None:
         _check(runner.sampler.sample(logits_RV, rows), wanted)
 
-    step = CardStep(ops, result, follow, recorded=runner.graph(plan) is not None)
+    step = GpuStep(ops, result, follow, recorded=runner.graph(plan) is not None)
     return measure_on_card(to.tracer, plan.work(runner.model.reaches), step, to.repeats)
 
 
@@ -164,10 +164,12 @@ def _repeats(asked: int | None, step: float) -> int:
     return asked or min(MAX_REPEATS, max(MIN_REPEATS, int(BUDGET_SECONDS / 2 / max(step, 1e-9))))
 
 
-def _repeated(plain: Callable[[], _Run], hooked: Callable[[], _Run], repeats: int) -> tuple[list[_Run], list[_Run]]:
+def _repeated(
+    plain: Callable[[], _MeasuredRun], hooked: Callable[[], _MeasuredRun], repeats: int
+) -> tuple[list[_MeasuredRun], list[_MeasuredRun]]:
     """The runs with hooks and those without, made in turn."""
-    without: list[_Run] = []
-    within: list[_Run] = []
+    without: list[_MeasuredRun] = []
+    within: list[_MeasuredRun] = []
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -182,7 +184,7 @@ def _repeated(plain: Callable[[], _Run], hooked: Callable[[], _Run], repeats: in
     return within, without
 
 
-def _hooked(tracer: Tracer, once: Callable[[], _Run], ops: int) -> _Run:
+def _hooked(tracer: Tracer, once: Callable[[], _MeasuredRun], ops: int) -> _MeasuredRun:
     """A run with the moments at which each of so many ops began and ended."""
     with tracer.timing() as (starts, ends):
         run = once()
@@ -190,7 +192,7 @@ def _hooked(tracer: Tracer, once: Callable[[], _Run], ops: int) -> _Run:
     return dataclasses.replace(run, starts=starts, ends=ends)
 
 
-def _recorded(to: Measuring, plan: StepPlan, ops: int) -> Sequence[Span] | None:
+def _recorded(to: StepMeasurer, plan: StepPlan, ops: int) -> Sequence[Span] | None:
     """Return which calls of a step are whose op's, if it is replayed call by call; None if it is not."""
     runner = to.runner
     if not runner.graphs.by_call or (graph := runner.graph(plan)) is None:
@@ -202,7 +204,7 @@ def _recorded(to: Measuring, plan: StepPlan, ops: int) -> Sequence[Span] | None:
     return spans
 
 
-def _run(runner: Runner, plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens, clock: Clock) -> _Run:
+def _run(runner: Runner, plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens, clock: Clock) -> _MeasuredRun:
     runner.rewind()
     interrupted = interruptions()
     begin = clock()
@@ -211,12 +213,12 @@ def _run(runner: Runner, plan: StepPlan, rows: Sequence[SampleRow], wanted: Toke
     tokens = runner.sampler.sample(logits_RV, rows)
     end = clock()
     _check(tokens, wanted)
-    return _Run(begin, logits, end, interruptions() == interrupted)
+    return _MeasuredRun(begin, logits, end, interruptions() == interrupted)
 
 
 def _run_recorded(
     runner: Runner, spans: Sequence[Span], plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens, clock: Clock
-) -> _Run:
+) -> _MeasuredRun:
     interrupted = interruptions()
     begin = clock()
     graph = runner.graph(plan)
@@ -227,7 +229,7 @@ def _run_recorded(
     _check(tokens, wanted)
     calm = interruptions() == interrupted
     starts, ends = [moments[start] for start, _ in spans], [moments[stop] for _, stop in spans]
-    return _Run(begin, moments[-1], end, calm, starts, ends)
+    return _MeasuredRun(begin, moments[-1], end, calm, starts, ends)
 
 
 def _check(tokens: Tokens, wanted: Tokens) -> None:
@@ -237,7 +239,7 @@ def _check(tokens: Tokens, wanted: Tokens) -> None:
         )
 
 
-def _let_others(run: _Run) -> None:
+def _let_others(run: _MeasuredRun) -> None:
     """After an interrupted run sleep as long as it took (10 ms at most): the kernel then owes us a whole time slice."""
     if not run.calm:
         time.sleep(min(run.seconds, 0.01))
@@ -247,7 +249,7 @@ def _ids(tokens: Tokens) -> list[int | None]:
     return [one.token if isinstance(one, Sampled) else None for one in tokens]
 
 
-def _calm(runs: Sequence[_Run]) -> Sequence[_Run]:
+def _calm(runs: Sequence[_MeasuredRun]) -> Sequence[_MeasuredRun]:
     """The runs that were not interrupted, if they are enough for a median; else all."""
     calm = [run for run in runs if run.calm]
     return calm if len(calm) >= min(MIN_REPEATS, len(runs)) else runs
@@ -255,9 +257,9 @@ def _calm(runs: Sequence[_Run]) -> Sequence[_Run]:
 
 def _medians(
     work: Work,
-    calls: tuple[Call, ...],
-    hooked: Sequence[_Run],
-    unhooked: Sequence[_Run],
+    calls: tuple[TracedCall, ...],
+    hooked: Sequence[_MeasuredRun],
+    unhooked: Sequence[_MeasuredRun],
     cost: HookCost,
     looks: Sequence[int] | None = None,
 ) -> Measurement:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ridgeline.core.ops.work import Work
-from ridgeline.insight.trace.tracer import Call
+from ridgeline.insight.trace.tracer import TracedCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Measurement:
     """
 
     work: Work
-    calls: tuple[Call, ...]
+    calls: tuple[TracedCall, ...]
     seconds: tuple[float, ...]
     gaps: tuple[float, ...]
     batch: float

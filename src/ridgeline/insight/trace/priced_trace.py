@@ -9,11 +9,11 @@ from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.parameter_breakdown import layer_of, layers_of
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.op import Op
-from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, Segment, Space, Work
+from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, Space, StepSegment, Work
 from ridgeline.insight.trace.tracer import shapes
 from ridgeline.price.op_time import OpTime, floor_seconds
 from ridgeline.price.plan.request_phases import Phase, price_phase
-from ridgeline.price.plan.scenario import Case, Workload
+from ridgeline.price.plan.scenario import PlanWorkload, Scenario
 from ridgeline.price.plan.score_matrix import ScoresRow, scores_of
 from ridgeline.price.price import StepPrice
 
@@ -73,7 +73,7 @@ class PricedTrace:
     an encoder reads, all or nothing. layers: how many the model has, those of an encoder first."""
 
     model: str
-    case: Case
+    case: Scenario
     input: int
     batch: int
     encoded: int
@@ -81,13 +81,13 @@ class PricedTrace:
     steps: tuple[PricedStep, ...]
 
 
-def priced_trace(name: str, case: Case, length: int, batch: int) -> PricedTrace:
+def priced_trace(name: str, case: Scenario, length: int, batch: int) -> PricedTrace:
     """The prefill of `batch` prompts of `length` tokens at once, and the step after it; where an encoder reads them, of
     one position each of the decoder; of a speech model windows of sound, whatever the length. Of a model that writes no
     text the step that runs the texts alone. Raises ValueError for more positions than the model has."""
     if length < 1 or batch < 1:
         raise ValueError(f"a prompt of {length} tokens, {batch} times, is none; give 1 or more")
-    asked = Workload(input=length).of(case.model)
+    asked = PlanWorkload(input=length).of(case.model)
     if asked.encoded > case.model.encoder_context:
         raise ValueError(f"a prompt of {length:,} tokens; the model's encoder takes {case.model.encoder_context:,}")
     writes = case.model.has_head
@@ -96,7 +96,7 @@ def priced_trace(name: str, case: Case, length: int, batch: int) -> PricedTrace:
         raise ValueError(f"a prompt of {length:,} tokens{after}; the model's context is {case.model.context:,}")
     reaches = case.price.reaches
     encoded, own = asked.encoded, asked.input
-    works = {"prefill": (Work.of([Segment(own, own, encoded, encodes=encoded > 0)] * batch, reaches), own)}
+    works = {"prefill": (Work.of([StepSegment(own, own, encoded, encodes=encoded > 0)] * batch, reaches), own)}
     if writes:
         works["decode"] = Work.decode([own + 1] * batch, reaches, [encoded] * batch), own + 1
     found = op_shapes(case.model)
@@ -120,14 +120,14 @@ def op_shapes(model: Model) -> dict[str, OpShapes]:
     return found
 
 
-def _step(name: str, case: Case, found: dict[str, OpShapes], work: Work, seen: int) -> PricedStep:
+def _step(name: str, case: Scenario, found: dict[str, OpShapes], work: Work, seen: int) -> PricedStep:
     price = case.price.on(case.device, work)
     limit = price_phase(case.price, case.device, Phase(name, (work,))).limit
     scores = scores_of(case, work, seen, price.working_set)
     return PricedStep(name, work, seen, price, tuple(_calls(case, found, price)), limit, scores)
 
 
-def _calls(case: Case, found: dict[str, OpShapes], price: StepPrice) -> Iterator[PricedCall]:
+def _calls(case: Scenario, found: dict[str, OpShapes], price: StepPrice) -> Iterator[PricedCall]:
     """Each distinct op once, with its count: the same op of all layers, and beside it those of its place in a layer
     that differ (the first norm, a window, another format); not those without rows, as an encoder's in a decode step."""
     places: dict[str, dict[tuple[int, OpShapes], list[str]]] = {}

@@ -7,7 +7,7 @@ from ridgeline.core.models.common.parameter_breakdown import layer_of
 from ridgeline.core.ops.cost import NO_COST, Cost
 from ridgeline.core.ops.work import Work
 from ridgeline.insight.trace.measurement import Measurement
-from ridgeline.insight.trace.trace_ledger import Entry, OpRow, Overhead, ScoreMatrix, Step
+from ridgeline.insight.trace.trace_ledger import LedgerEntry, LedgerStep, OpRow, Overhead, ScoreMatrix
 from ridgeline.price.device import Device
 from ridgeline.price.op_time import compute_seconds, memory_seconds
 from ridgeline.price.physics_guard import under_floor
@@ -27,10 +27,10 @@ class _Priced:
     rows: Sequence[PricedRow]
     ran: Sequence[int]
 
-    def entry(self, place: int) -> Entry:
+    def entry(self, place: int) -> LedgerEntry:
         """The entry in the ledger of the priced call at this place; nothing where the step did not make it."""
         if place not in self.ran:
-            return Entry(NO_COST, 0.0, 0.0, 0.0, "", (), (), 0.0, False, 0.0, "not in this step")
+            return LedgerEntry(NO_COST, 0.0, 0.0, 0.0, "", (), (), 0.0, False, 0.0, "not in this step")
         index = self.ran.index(place)
         call, measured = self.measured.calls[index], self.measured.seconds[index]
         row, note = self.rows[index], ""
@@ -43,7 +43,7 @@ class _Priced:
         # not cry wolf over what a cache kept.
         floor = max(compute_seconds(row.cost, self.device), must / self.device.bandwidth_of(must))
         time = row.time
-        return Entry(
+        return LedgerEntry(
             row.cost,
             floor,
             time.bound,
@@ -65,7 +65,7 @@ def price_steps(
     *,
     at_hand: bool,
     layer: Callable[[str], int | None] = layer_of,
-) -> tuple[tuple[Step, ...], tuple[OpRow, ...]]:
+) -> tuple[tuple[LedgerStep, ...], tuple[OpRow, ...]]:
     """The steps and the rows of a ledger. Every step ran ops that are priced, in the same order; a later one none that
     the first did not, perhaps no encoder.
 
@@ -105,10 +105,10 @@ def _places(ran: Sequence[str], known: Sequence[str]) -> list[int]:
     return places[::-1]
 
 
-def _step(name: str, priced: _Priced) -> Step:
+def _step(name: str, priced: _Priced) -> LedgerStep:
     price, one = priced.price, priced.measured
     compute, bandwidth = compute_seconds(price.cost, priced.device), priced.device.bandwidth_of(price.working_set)
-    return Step(
+    return LedgerStep(
         name=name,
         work=priced.work,
         cost=price.cost,

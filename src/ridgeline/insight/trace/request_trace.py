@@ -25,10 +25,10 @@ from ridgeline.insight.trace.expert_routing import routing
 from ridgeline.insight.trace.expert_sources import check_texts, expert_sources
 from ridgeline.insight.trace.feed_forward_memory import memory
 from ridgeline.insight.trace.lens import lens
-from ridgeline.insight.trace.measure import Measuring
+from ridgeline.insight.trace.measure import StepMeasurer
 from ridgeline.insight.trace.measurement import Measurement
 from ridgeline.insight.trace.pricing import price_steps
-from ridgeline.insight.trace.timeline import Clock, Slice, Watch, shifted
+from ridgeline.insight.trace.timeline import Clock, TimelineRecorder, TimelineSlice, shifted
 from ridgeline.insight.trace.token_candidates import Candidate, Token, TokenChoice, tokens_of
 from ridgeline.insight.trace.trace_ledger import Ledger
 from ridgeline.insight.trace.tracer import HookCost, Tracer, hook_cost
@@ -38,7 +38,7 @@ CANDIDATES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TraceOptions:
     """What to look at. position: whose attention, lens, neurons and experts; None for the last token of the prompt.
     repeats: of each measured step; None for as many as a few seconds allow. sources: texts whose experts are to be told
     apart, each with a name."""
@@ -58,7 +58,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class TraceSubject:
     """What is traced: a model's name as the user gave it, the text, the way from the text to ids, and the name of the
     adapter that is asked."""
 
@@ -70,10 +70,10 @@ class Subject:
 
 def trace(
     llm: LLM,
-    subject: Subject,
+    subject: TraceSubject,
     params: SamplingParams,
     device: Device,
-    wanted: Wanted = Wanted(),
+    wanted: TraceOptions = TraceOptions(),
     *,
     at_hand: bool = True,
     threads: int = 1,
@@ -109,7 +109,7 @@ def trace(
     return _looked_at(ledger, llm, [*ids, *written], wanted, subject.adapter) if wanted.inside else ledger
 
 
-def check(llm: LLM, ids: Sequence[int], wanted: Wanted) -> None:
+def check(llm: LLM, ids: Sequence[int], wanted: TraceOptions) -> None:
     """Raise ValueError for a prompt longer than a step and for what a trace of this prompt and model cannot show."""
     most = llm.engine.scheduler.limits.most_of_one
     if len(ids) > most:
@@ -154,9 +154,11 @@ def _complete(llm: LLM, ids: list[int], params: SamplingParams, adapter: str) ->
     return choice.tokens
 
 
-def _watched(llm: LLM, subject: Subject, params: SamplingParams, clock: Clock) -> tuple[list[Sampled], str, Slice]:
+def _watched(
+    llm: LLM, subject: TraceSubject, params: SamplingParams, clock: Clock
+) -> tuple[list[Sampled], str, TimelineSlice]:
     """Run the request as it is. Returns its tokens, its text and its timeline."""
-    texts, watch, start = TextEngine(llm.loaded), Watch(clock), clock()
+    texts, watch, start = TextEngine(llm.loaded), TimelineRecorder(clock), clock()
     tokens: list[Sampled] = []
     text = ""
     with watch.note("tokenise"):
@@ -168,7 +170,7 @@ def _watched(llm: LLM, subject: Subject, params: SamplingParams, clock: Clock) -
         while texts.engine.has_work:
             began = clock()
             if not tokens:
-                parts.append(Slice("queue", queued, began - queued))
+                parts.append(TimelineSlice("queue", queued, began - queued))
             for event in _watched_step(texts, watch):
                 text += event.text
                 tokens += [event.token] if event.token is not None else []
@@ -176,11 +178,11 @@ def _watched(llm: LLM, subject: Subject, params: SamplingParams, clock: Clock) -
             parts.append(_step_slice(name, began, clock(), watch.take()))
     finally:
         texts.abort(request)
-    whole = Slice("request", start, clock() - start, tuple(parts))
+    whole = TimelineSlice("request", start, clock() - start, tuple(parts))
     return tokens, text, shifted(whole, -start)
 
 
-def _watched_step(texts: TextEngine, watch: Watch) -> list[Event]:
+def _watched_step(texts: TextEngine, watch: TimelineRecorder) -> list[Event]:
     """One step, in its parts. Raises ValueError where it fails."""
     engine = texts.engine
     runner, plan = _runner(engine.executor), engine.plan()
@@ -203,10 +205,14 @@ def _watched_step(texts: TextEngine, watch: Watch) -> list[Event]:
     return told
 
 
-def _step_slice(name: str, began: float, ended: float, noted: tuple[Slice, ...]) -> Slice:
+def _step_slice(name: str, began: float, ended: float, noted: tuple[TimelineSlice, ...]) -> TimelineSlice:
     """A step; what precedes its forward is the scheduler's."""
-    schedule = Slice("schedule", began, noted[0].start - began) if noted else Slice("schedule", began, ended - began)
-    return Slice(name, began, ended - began, (schedule, *noted))
+    schedule = (
+        TimelineSlice("schedule", began, noted[0].start - began)
+        if noted
+        else TimelineSlice("schedule", began, ended - began)
+    )
+    return TimelineSlice(name, began, ended - began, (schedule, *noted))
 
 
 def _measured(
@@ -219,7 +225,7 @@ def _measured(
     cost: HookCost,
 ) -> tuple[dict[str, Measurement], list[Sampled]]:
     """Run the request up to its first decode step, and measure that and its prefill."""
-    measuring = Measuring(_runner(llm.engine.executor), Tracer(llm.loaded.model, clock), cost, repeats)
+    measuring = StepMeasurer(_runner(llm.engine.executor), Tracer(llm.loaded.model, clock), cost, repeats)
     llm.engine.on_step = measuring.observe
     sampled = _complete(llm, ids, replace(params, max_tokens=2, ignore_eos=True), adapter)
     llm.engine.on_step = None
@@ -243,7 +249,7 @@ def _encoded(sources: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> dict[s
     return {name: tokenizer.encode(text) for name, text in sources}
 
 
-def _looked_at(ledger: Ledger, llm: LLM, ids: list[int], wanted: Wanted, adapter: str) -> Ledger:
+def _looked_at(ledger: Ledger, llm: LLM, ids: list[int], wanted: TraceOptions, adapter: str) -> Ledger:
     """The ledger with what the views asked for."""
     model = llm.loaded.model
     if model.encodes:

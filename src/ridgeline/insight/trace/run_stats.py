@@ -3,7 +3,7 @@ near they came to the roof, and which roof that is."""
 
 from dataclasses import dataclass
 
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.engine.events import StepRecord
 from ridgeline.price.device import Device
 from ridgeline.price.physics_guard import under_floor
@@ -12,7 +12,7 @@ from ridgeline.util.document import humanize
 
 
 @dataclass(slots=True)
-class Throughput:
+class PhaseThroughput:
     """Steps of one sort, added up. nbytes: weights and KV that they had to read and write."""
 
     steps: int = 0
@@ -37,14 +37,14 @@ class Throughput:
         return self.flops / self.seconds if self.seconds else 0.0
 
 
-class Account:
+class RunStats:
     """Collects step records; a step in which some request ran several positions that were not guessed counts as
     prefill."""
 
     def __init__(self, price: Price) -> None:
         """price: of the model that runs."""
         self.price = price
-        self.prefill, self.decode = Throughput(), Throughput()
+        self.prefill, self.decode = PhaseThroughput(), PhaseThroughput()
 
     def add(self, record: StepRecord) -> None:
         """Add a step that ran."""
@@ -57,7 +57,7 @@ class Account:
         phase.flops += cost.total_flops
 
 
-def verdict(account: Account, device: Device) -> list[str]:
+def verdict(account: RunStats, device: Device) -> list[str]:
     """Two lines on a run: what it reached of its roof, and which roof that is. Empty if nothing ran."""
     phases = {"decode": account.decode, "prefill": account.prefill}
     ran = {name: phase for name, phase in phases.items() if phase.steps and phase.seconds}
@@ -71,17 +71,17 @@ def verdict(account: Account, device: Device) -> list[str]:
 
 def _number_format(price: Price) -> str:
     """The number format that most of a token's arithmetic is done in."""
-    flops = price.step(Work.of([Segment(1, 1)], price.reaches)).flops
+    flops = price.step(Work.of([StepSegment(1, 1)], price.reaches)).flops
     return max(flops, key=lambda name: flops[name])
 
 
-def _roofs(phase: Throughput, device: Device, number_format: str) -> tuple[float, float]:
+def _roofs(phase: PhaseThroughput, device: Device, number_format: str) -> tuple[float, float]:
     """Seconds at the roof of arithmetic and at that of the memory which holds what a step goes over."""
     working_set = phase.nbytes / phase.steps
     return phase.flops / device.peak(number_format), phase.nbytes / device.bandwidth_of(working_set)
 
 
-def _reached(name: str, phase: Throughput, device: Device, number_format: str) -> str:
+def _reached(name: str, phase: PhaseThroughput, device: Device, number_format: str) -> str:
     floor = max(_roofs(phase, device, number_format))
     rates = f"{humanize.say(phase.bytes_per_second, 'B/s')} and {humanize.say(phase.flops_per_second, 'FLOP/s')}"
     text = f"{name} reached {rates}, {humanize.percent(floor / phase.seconds)} of its roof"
@@ -90,7 +90,7 @@ def _reached(name: str, phase: Throughput, device: Device, number_format: str) -
     return text
 
 
-def _bound(name: str, phase: Throughput, device: Device, number_format: str) -> str:
+def _bound(name: str, phase: PhaseThroughput, device: Device, number_format: str) -> str:
     compute, memory = _roofs(phase, device, number_format)
     working_set = phase.nbytes / phase.steps
     place = device.place_of(working_set)

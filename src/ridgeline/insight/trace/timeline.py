@@ -8,13 +8,13 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class TimelineSlice:
     """A stretch of time, in seconds from the beginning of the request; its parts lie within it, in order."""
 
     name: str
     start: float
     seconds: float
-    parts: tuple["Slice", ...] = ()
+    parts: tuple["TimelineSlice", ...] = ()
 
     @property
     def end(self) -> float:
@@ -23,25 +23,27 @@ class Slice:
 
 
 @dataclass(slots=True)
-class Watch:
+class TimelineRecorder:
     """Notes what was done and when."""
 
     clock: Clock
-    noted: list[Slice] = field(default_factory=list)
+    noted: list[TimelineSlice] = field(default_factory=list)
 
     @contextmanager
     def note(self, name: str) -> Iterator[None]:
         """Note what is done in this context."""
         start = self.clock()
         yield
-        self.noted.append(Slice(name, start, self.clock() - start))
+        self.noted.append(TimelineSlice(name, start, self.clock() - start))
 
-    def take(self) -> tuple[Slice, ...]:
+    def take(self) -> tuple[TimelineSlice, ...]:
         """What was noted since the last call."""
         noted, self.noted = tuple(self.noted), []
         return noted
 
 
-def shifted(moment: Slice, by: float) -> Slice:
+def shifted(moment: TimelineSlice, by: float) -> TimelineSlice:
     """The same slice, `by` seconds later."""
-    return Slice(moment.name, moment.start + by, moment.seconds, tuple(shifted(part, by) for part in moment.parts))
+    return TimelineSlice(
+        moment.name, moment.start + by, moment.seconds, tuple(shifted(part, by) for part in moment.parts)
+    )

@@ -21,7 +21,7 @@ MOST = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Drawable:
+class DrawCandidate:
     """A candidate. raw: its probability in the model's own distribution. tempered: after the temperature. drawn: in
     what was drawn from, and start: where its part of [0, 1) begins there; None where it was removed, or nothing is
     drawn. removed: by which rule (top-k, top-p, min-p), "" where it was not.
@@ -36,14 +36,14 @@ class Drawable:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class TokenDraw:
     """One choice. uniform: the number in [0, 1) that chose; None of a greedy one. candidates: the likeliest, and the
     one that was taken, likeliest first. kept: of `vocabulary` tokens, how many could be drawn."""
 
     uniform: float | None
     kept: int
     vocabulary: int
-    candidates: tuple[Drawable, ...]
+    candidates: tuple[DrawCandidate, ...]
     taken: Token
 
 
@@ -62,7 +62,7 @@ def plain(params: SamplingParams) -> SamplingParams:
     )
 
 
-def draws(llm: LLM, ids: Sequence[int], params: SamplingParams, count: int) -> list[Draw]:
+def draws(llm: LLM, ids: Sequence[int], params: SamplingParams, count: int) -> list[TokenDraw]:
     """How the first `count` tokens after a prompt were drawn, by plain rules with a seed. Raises ValueError where the
     request fails."""
     assert params.seed is not None, "without one a draw is not to be had again"
@@ -79,21 +79,21 @@ def draws(llm: LLM, ids: Sequence[int], params: SamplingParams, count: int) -> l
     ]
 
 
-def _draw(sampled: Sampled, point: float | None, params: SamplingParams, tokenizer: Tokenizer) -> Draw:
+def _draw(sampled: Sampled, point: float | None, params: SamplingParams, tokenizer: Tokenizer) -> TokenDraw:
     ranked = [(token, math.exp(logprob)) for token, logprob in sampled.top_raw]
     tempered = _tempered([logprob for _, logprob in sampled.top_raw], params)
     drawn = {} if point is None else {token: math.exp(logprob) for token, logprob in sampled.top}
     starts = _starts(drawn)
     removed = _removed(tempered, [token in drawn for token, _ in ranked], params, greedy=point is None)
     found = [
-        Drawable(
+        DrawCandidate(
             Token(token, tokenizer.piece(token)), raw, tempered[at], drawn.get(token), starts.get(token), removed[at]
         )
         for at, (token, raw) in enumerate(ranked)
         if at < MOST or token == sampled.token
     ]
     taken = Token(sampled.token, tokenizer.piece(sampled.token))
-    return Draw(point, len(drawn) or 1, len(ranked), tuple(found), taken)
+    return TokenDraw(point, len(drawn) or 1, len(ranked), tuple(found), taken)
 
 
 def _tempered(logprobs: Sequence[float], params: SamplingParams) -> list[float]:

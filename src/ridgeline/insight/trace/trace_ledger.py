@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.work import Work
 from ridgeline.insight.trace.attention_weights import AttentionWeights
-from ridgeline.insight.trace.cross_attention import CrossAttention
+from ridgeline.insight.trace.cross_attention import CrossAttentionWeights
 from ridgeline.insight.trace.expert_routing import Routing
 from ridgeline.insight.trace.expert_sources import ExpertSources
 from ridgeline.insight.trace.feed_forward_memory import FeedForwardMemory
 from ridgeline.insight.trace.lens import Lens
-from ridgeline.insight.trace.timeline import Slice
+from ridgeline.insight.trace.timeline import TimelineSlice
 from ridgeline.insight.trace.token_candidates import Token, TokenChoice
 from ridgeline.price.device import Device
 from ridgeline.price.physics_guard import beats_floor, under_floor
@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """One op in one step.
 
     floor: seconds that nothing can beat: its arithmetic at the peak, or its weights and KV from the nearest memory that
@@ -58,7 +58,7 @@ class OpRow:
     kind: str
     detail: str
     layer: int | None
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, LedgerEntry]
     backend: str = ""
 
     @property
@@ -71,7 +71,7 @@ class OpRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class LedgerTotal:
     """Entries added up. impossible: how many of them are."""
 
     count: int
@@ -84,7 +84,7 @@ class Total:
     impossible: int
 
     @classmethod
-    def of(cls, entries: Iterable[Entry]) -> "Total":
+    def of(cls, entries: Iterable[LedgerEntry]) -> "LedgerTotal":
         """The sum; its limit is the roof that most of the bound comes from."""
         found = list(entries)
         by_limit: dict[str, float] = {}
@@ -130,7 +130,7 @@ class ScoreMatrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LedgerStep:
     """A whole step.
 
     floor, bound, expected, limit: its price; host: what of `expected` no op has. working_set: bytes of weights and KV,
@@ -172,7 +172,7 @@ class OpGroup:
 
     label: str
     first: OpRow
-    totals: Mapping[str, Total]
+    totals: Mapping[str, LedgerTotal]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class StepLedger:
     device: Device
     at_hand: bool
     threads: int
-    steps: tuple[Step, ...]
+    steps: tuple[LedgerStep, ...]
     rows: tuple[OpRow, ...]
 
     @property
@@ -194,27 +194,27 @@ class StepLedger:
         """How many layers the model has."""
         return 1 + max((row.layer for row in self.rows if row.layer is not None), default=-1)
 
-    def step(self, name: str) -> Step:
+    def step(self, name: str) -> LedgerStep:
         """The step called `name`."""
         return next(step for step in self.steps if step.name == name)
 
-    def entries(self, step: str) -> list[Entry]:
+    def entries(self, step: str) -> list[LedgerEntry]:
         """The entries of a step, in order."""
         return [row.entries[step] for row in self.rows]
 
-    def ops(self, step: str) -> Total:
+    def ops(self, step: str) -> LedgerTotal:
         """All ops of a step."""
-        return Total.of(self.entries(step))
+        return LedgerTotal.of(self.entries(step))
 
     def whole(self, step: str) -> float:
         """Measured seconds of a step: its ops and what lies between them."""
         return self.ops(step).measured + sum(overhead.seconds for overhead in self.step(step).overheads)
 
-    def total(self, step: str) -> Total:
+    def total(self, step: str) -> LedgerTotal:
         """A whole step as one total."""
         of, whole = self.step(step), self.whole(step)
         impossible = self.at_hand and under_floor(whole, of.floor)
-        return Total(1, of.cost, of.floor, of.bound, of.expected, whole, of.limit, int(impossible))
+        return LedgerTotal(1, of.cost, of.floor, of.bound, of.expected, whole, of.limit, int(impossible))
 
     def groups(self, rows: Iterable[OpRow] | None = None) -> list[OpGroup]:
         """Rows (all by default) by what they are in their layer, in the order of the first of each."""
@@ -229,7 +229,7 @@ class StepLedger:
         for row in rows:
             found.setdefault(label(row), []).append(row)
         return [
-            OpGroup(name, same[0], {s.name: Total.of(row.entries[s.name] for row in same) for s in self.steps})
+            OpGroup(name, same[0], {s.name: LedgerTotal.of(row.entries[s.name] for row in same) for s in self.steps})
             for name, same in found.items()
         ]
 
@@ -262,11 +262,11 @@ class Ledger(StepLedger):
     written: tuple[Token, ...]
     answer: str
     choices: Mapping[str, TokenChoice]
-    timeline: Slice
+    timeline: TimelineSlice
     weights: str
     kv: str
     attention: AttentionWeights | None = None
-    cross: CrossAttention | None = None
+    cross: CrossAttentionWeights | None = None
     lens: Lens | None = None
     memory: FeedForwardMemory | None = None
     experts: Routing | None = None

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ridgeline.backends.timed_backend import look_seconds
-from ridgeline.core.models.common.priced_module import Network, listening
+from ridgeline.core.models.common.priced_module import PricedModule, listening
 from ridgeline.core.ops.backend import Backend
 from ridgeline.core.ops.op import Op
 from ridgeline.insight.calibrate.gpu_timer import Pair
@@ -30,7 +30,7 @@ _ROUNDS, _CALLS = 25, 64
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TracedCall:
     """An op that ran. experts_hit: for a mixture, how many distinct experts its tokens picked."""
 
     path: str
@@ -57,18 +57,18 @@ class HookCost:
 class Tracer:
     """The ops of a model, the same that are priced, and hooks for them."""
 
-    def __init__(self, model: Network, clock: Clock = time.perf_counter) -> None:
+    def __init__(self, model: PricedModule, clock: Clock = time.perf_counter) -> None:
         self.clock = clock
         self.ops = model.ops()
         self.on_card = any(parameter.is_cuda for parameter in model.parameters())
 
     @contextmanager
-    def recording(self) -> Iterator[list[Call]]:
+    def recording(self) -> Iterator[list[TracedCall]]:
         """While it lasts every op that runs is added to the list."""
-        calls: list[Call] = []
+        calls: list[TracedCall] = []
 
         def record(path: str, op: Op, inputs: tuple[Any, ...], output: Any) -> None:
-            calls.append(Call(path, op, shapes(inputs), shapes(output), op.experts_hit(inputs)))
+            calls.append(TracedCall(path, op, shapes(inputs), shapes(output), op.experts_hit(inputs)))
 
         with listening(self.ops, record):
             yield calls

@@ -14,7 +14,7 @@ from ridgeline.core.models.common.priced_module import listening
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.text import Tokenizer
 from ridgeline.insight.trace.cross_attention import cross_weights
-from ridgeline.insight.trace.denoise_step import Moment
+from ridgeline.insight.trace.denoise_step import DenoiseStep
 from ridgeline.insight.trace.guidance_delta import by_line
 
 _QUERIES = 256  # whose weights are in memory at once
@@ -52,7 +52,7 @@ class WordAttention:
 
 
 @torch.inference_mode()
-def word_attention(moment: Moment, layer: int | None = None) -> WordAttention:
+def word_attention(moment: DenoiseStep, layer: int | None = None) -> WordAttention:
     """Run the pass with the prompt and keep whom its patches looked at. layer: one of those that see text, counted from
     0; None for all.
 

@@ -14,7 +14,7 @@ from ridgeline.insight.traffic.workload_trace import TraceRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Questions:
+class FollowUpLengths:
     """Tokens of the later questions of conversations, and of their answers. They depend on the seed and the place
     alone, so that two runs have the same whatever came first in them."""
 
@@ -31,7 +31,7 @@ class Questions:
 class Conversations:
     """As Offered: what another offers are first questions, each of which has later ones."""
 
-    def __init__(self, begun: Offered, turns: int, think: int, questions: Questions, until: int | None) -> None:
+    def __init__(self, begun: Offered, turns: int, think: int, questions: FollowUpLengths, until: int | None) -> None:
         """turns: questions of a conversation. think: nanoseconds from an answer to the next one. until: when nobody
         asks any more."""
         self._begun, self._turns, self._think, self._until = begun, turns, think, until

@@ -61,7 +61,7 @@ class OpenLoop:
         """It changes nothing."""
 
 
-class Users:
+class ClosedLoop:
     """A closed loop: so many users, each of whom asks, waits for the answer, thinks, and asks again."""
 
     def __init__(self, users: int, think: int, requests: Iterable[TraceRequest], until: int | None, seed: int) -> None:

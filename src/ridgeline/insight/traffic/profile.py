@@ -65,7 +65,7 @@ class Spike:
 
 
 @dataclass(frozen=True, slots=True)
-class Day:
+class DayCycle:
     """From a share of the rate to all of it and back, again and again, as a cosine goes."""
 
     share: float
@@ -104,7 +104,7 @@ def parse_profile(text: str) -> Profile:
         if kind == "spike" and len(parts) == 3:
             return Spike(_multiple(parts[0]), _seconds(parts[1]), _seconds(parts[2]))
         if kind == "day" and len(parts) == 2 and _multiple(parts[0]) <= 1:
-            return Day(_multiple(parts[0]), _seconds(parts[1]))
+            return DayCycle(_multiple(parts[0]), _seconds(parts[1]))
     except ValueError:
         pass
     raise ValueError(f"--profile is {text!r}; write {_FORMS}")

@@ -10,7 +10,7 @@ Outcome = Literal["ok", "rejected", "failed", "unfinished"]
 """ok: answered to its end. rejected: 429 or 503. failed: anything else. unfinished: given up when the run ended."""
 
 
-class Record(msgspec.Struct):
+class RequestRecord(msgspec.Struct):
     """One request. All moments are nanoseconds after the start of the run.
 
     index: its place in the schedule. session, turn: the conversation that it belongs to. intended: when it was to be
@@ -97,7 +97,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def row(record: Record) -> tuple[object, ...]:
+def row(record: RequestRecord) -> tuple[object, ...]:
     """The columns of one request; moments and lengths of time in seconds, None for what it has not."""
     return (
         record.index, record.session, record.turn, record.process, record.outcome, record.status, record.reason,
@@ -110,7 +110,7 @@ def row(record: Record) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def columns(records: Iterable[Record]) -> dict[str, list[object]]:
+def columns(records: Iterable[RequestRecord]) -> dict[str, list[object]]:
     """Many requests, column by column."""
     rows = [row(record) for record in records]
     return {name: [cells[place] for cells in rows] for place, name in enumerate(COLUMNS)}

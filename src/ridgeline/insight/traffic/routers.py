@@ -26,7 +26,7 @@ class Signal:
     load: int
 
 
-class Router(Protocol):
+class ReplicaRouter(Protocol):
     """Chooses a replica."""
 
     def choose(self, request: TraceRequest, signals: Sequence[Signal]) -> int:
@@ -45,7 +45,7 @@ class RoundRobin:
         return (self._next - 1) % len(signals)
 
 
-class Random:
+class RandomChoice:
     """Any."""
 
     def __init__(self, seed: int) -> None:
@@ -69,7 +69,7 @@ class TwoChoices:
         return min(self._draw.sample(range(len(signals)), 2), key=lambda place: signals[place].load)
 
 
-class Least:
+class LeastLoaded:
     """The least loaded; of equals the first."""
 
     def __init__(self, seed: int) -> None:
@@ -80,7 +80,7 @@ class Least:
         return min(range(len(signals)), key=lambda place: signals[place].load)
 
 
-class Prefix:
+class PrefixAware:
     """Where the last request with the same first block went, unless that has half more to do than all on average;
     else, and where prompts name no blocks, the less loaded of two."""
 
@@ -102,12 +102,12 @@ class Prefix:
         return place
 
 
-ROUTERS: dict[str, Callable[[int], Router]] = {
+ROUTERS: dict[str, Callable[[int], ReplicaRouter]] = {
     "two": TwoChoices,
-    "least": Least,
+    "least": LeastLoaded,
     "round-robin": RoundRobin,
-    "random": Random,
-    "prefix": Prefix,
+    "random": RandomChoice,
+    "prefix": PrefixAware,
 }
 """By name; each is made with a seed, so that what it draws changes no other draw."""
 
@@ -115,7 +115,7 @@ BLIND = ("round-robin", "random")
 """Those that do not look at what replicas have to do."""
 
 
-def router_named(name: str, seed: int) -> Router:
+def router_named(name: str, seed: int) -> ReplicaRouter:
     """Raises ValueError with the names there are."""
     if name not in ROUTERS:
         raise ValueError(f"--router is {name!r}; it must be one of {', '.join(ROUTERS)}")

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ridgeline.insight.traffic.request_record import Record
+from ridgeline.insight.traffic.request_record import RequestRecord
 
 _SAMPLES = 400
 _MAX_POINTS = 200  # of a distribution
 
 
-def under_way(records: Sequence[Record], until: int, samples: int = _SAMPLES) -> list[tuple[float, float]]:
+def under_way(records: Sequence[RequestRecord], until: int, samples: int = _SAMPLES) -> list[tuple[float, float]]:
     """How many requests were intended and not over, at so many moments from the start to `until`; in seconds."""
     moments = np.arange(samples, dtype=np.float64) * (until / max(1, samples - 1))
     counts = counts_at(records, moments, until)
     return list(zip((moments / 1e9).tolist(), counts.tolist(), strict=True))
 
 
-def counts_at(records: Sequence[Record], moments: NDArray[np.floating], until: int) -> NDArray[np.float64]:
+def counts_at(records: Sequence[RequestRecord], moments: NDArray[np.floating], until: int) -> NDArray[np.float64]:
     """Requests under way at moments in nanoseconds; one that has not ended is there until `until`."""
     begun = np.sort([record.intended for record in records])
     ended = np.sort([record.over if record.ended is not None else until for record in records])
@@ -29,7 +29,7 @@ def counts_at(records: Sequence[Record], moments: NDArray[np.floating], until: i
     return found
 
 
-def ttfts_by_arrival(records: Sequence[Record]) -> list[tuple[float, float]]:
+def ttfts_by_arrival(records: Sequence[RequestRecord]) -> list[tuple[float, float]]:
     """When each request was intended, and its TTFT, in seconds."""
     return [(record.intended / 1e9, record.ttft / 1e9) for record in records if record.ttft is not None]
 
@@ -42,7 +42,7 @@ def cumulative(values: Sequence[float]) -> tuple[tuple[float, float], ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Second:
+class SecondStats:
     """One second of a run. under_way: requests, on average. tokens: those that the pieces which came stand for."""
 
     second: int
@@ -52,7 +52,7 @@ class Second:
     tokens: float
 
 
-def seconds(records: Sequence[Record]) -> list[Second]:
+def seconds(records: Sequence[RequestRecord]) -> list[SecondStats]:
     """A run second by second, to the last end."""
     if not records:
         return []
@@ -66,4 +66,4 @@ def seconds(records: Sequence[Record]) -> list[Second]:
     each = [record.output / len(record.chunks) if record.chunks else 0.0 for record in records]
     tokens = np.histogram(chunks, edges, weights=np.repeat(each, [len(record.chunks) for record in records]))[0]
     rows = zip(range(count), arrived, tenths, finished, tokens, strict=True)
-    return [Second(at, int(a), float(u), int(f), float(t)) for at, a, u, f, t in rows]
+    return [SecondStats(at, int(a), float(u), int(f), float(t)) for at, a, u, f, t in rows]

@@ -12,7 +12,7 @@ _BLOCKS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Steadiness:
+class Stationarity:
     """growth: requests under way more each second, over the last two thirds; ttft_growth: seconds of TTFT more each
     second. overloaded: both grow, surely, and the first by more than 5 % of the rate of arrivals and by more than what
     is under way varies by itself, were it Poisson."""
@@ -24,7 +24,7 @@ class Steadiness:
 
 def steadiness(
     under_way: Sequence[tuple[float, float]], ttfts: Sequence[tuple[float, float]], rate: float
-) -> Steadiness | None:
+) -> Stationarity | None:
     """Judge (moment, requests under way) and (moment of arrival, TTFT), all in seconds, at `rate` arrivals a second.
 
     None where there is too little to see: ten blocks of two samples each, of either, in the last two thirds.
@@ -37,7 +37,7 @@ def steadiness(
     late = _late(under_way)
     rise = growth * (late[-1][0] - late[0][0])
     by_more = rise > SURE * math.sqrt(1 + sum(count for _, count in late) / len(late))
-    return Steadiness(growth, ttft_growth, sure and by_more and growth > FALLING_BEHIND * rate)
+    return Stationarity(growth, ttft_growth, sure and by_more and growth > FALLING_BEHIND * rate)
 
 
 def _late(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

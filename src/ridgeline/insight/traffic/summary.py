@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ridgeline.insight.traffic.percentiles import Distribution, distribution, weighted
-from ridgeline.insight.traffic.request_record import Record
+from ridgeline.insight.traffic.request_record import RequestRecord
 from ridgeline.insight.traffic.slo import SLO
 
 SYMBOLS = (
@@ -120,7 +120,7 @@ def middle(samples: Distribution) -> float:
     return samples.mean if found is None else found.mid
 
 
-def summarise(records: Sequence[Record], slo: SLO | None = None) -> Summary:
+def summarise(records: Sequence[RequestRecord], slo: SLO | None = None) -> Summary:
     """The summary of all records of a run."""
     answered = [record for record in records if record.outcome == "ok"]
     duration = _duration(records)
@@ -146,7 +146,7 @@ def summarise(records: Sequence[Record], slo: SLO | None = None) -> Summary:
     )
 
 
-def _duration(records: Sequence[Record]) -> float:
+def _duration(records: Sequence[RequestRecord]) -> float:
     """Seconds from the first intended moment to the last token; where nothing was answered, to the last end."""
     if not records:
         return 0.0
@@ -154,7 +154,7 @@ def _duration(records: Sequence[Record]) -> float:
     return max(0, max(ends) - min(record.intended for record in records)) / 1e9
 
 
-def _latencies(answered: Sequence[Record], records: Sequence[Record]) -> dict[str, Distribution | None]:
+def _latencies(answered: Sequence[RequestRecord], records: Sequence[RequestRecord]) -> dict[str, Distribution | None]:
     """In seconds. What the client waited is said of all that it sent, the rest of what was answered."""
     found: dict[str, list[int | None] | list[float | None]] = {
         "TTFT": [record.ttft for record in answered],
@@ -174,7 +174,7 @@ def _latencies(answered: Sequence[Record], records: Sequence[Record]) -> dict[st
     return {**single, "ITL": weighted(pooled / tokens, tokens), "chunk gap": weighted(pooled, None)}
 
 
-def _goodput(answered: Sequence[Record], slo: SLO, duration: float) -> Goodput:
+def _goodput(answered: Sequence[RequestRecord], slo: SLO, duration: float) -> Goodput:
     verdicts = Counter(slo.met(record.ttft, record.tpot, record.e2e) for record in answered)
     in_time = Counter(_met_in_time(record, slo) for record in answered)
     good = verdicts[True]
@@ -182,7 +182,7 @@ def _goodput(answered: Sequence[Record], slo: SLO, duration: float) -> Goodput:
     return Goodput(good, verdicts[False], verdicts[None], good / duration if duration else 0.0, uncertain)
 
 
-def _met_in_time(record: Record, slo: SLO) -> bool | None:
+def _met_in_time(record: RequestRecord, slo: SLO) -> bool | None:
     """Whether the objectives were met but for what the load generator itself was late."""
     late = max(0, record.lateness or 0)
     ttft, e2e = record.ttft, record.e2e

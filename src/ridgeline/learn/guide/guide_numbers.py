@@ -16,14 +16,14 @@ from ridgeline.util.document import humanize
 from ridgeline.util.files import write_whole
 
 if TYPE_CHECKING:  # what reads the lock alone waits for no model
-    from ridgeline.learn.lab.cost_calculator import Ledger
+    from ridgeline.learn.lab.cost_calculator import CostCalculator
 
 QUESTIONS = Path(__file__).with_name("numbers.toml")
 LOCK = Path(__file__).with_name("numbers.lock")
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class GuideNumber:
     """text: as people read it, with its unit; value: in the unit that is 1."""
 
     text: str
@@ -74,10 +74,10 @@ def read_questions(path: Path = QUESTIONS) -> dict[str, tuple[str, str]]:
     return asked
 
 
-def resolve(asked: Mapping[str, tuple[str, str]], ledger: "Ledger") -> dict[str, Number]:
+def resolve(asked: Mapping[str, tuple[str, str]], ledger: "CostCalculator") -> dict[str, GuideNumber]:
     """Every number, from the ledger. An expression is Python over the ledger's methods, `math`, and the numbers before
     it as `n["name"]`; the file is this package's own. Raises ValueError that names the number for one that fails."""
-    found: dict[str, Number] = {}
+    found: dict[str, GuideNumber] = {}
     values: dict[str, float] = {}
     methods = {name: getattr(ledger, name) for name in dir(ledger) if not name.startswith("_")}
     known: dict[str, Any] = {
@@ -92,25 +92,25 @@ def resolve(asked: Mapping[str, tuple[str, str]], ledger: "Ledger") -> dict[str,
         if not isinstance(value, int | float):
             raise ValueError(f"{name} = {expression} is {value!r}, which is no number")
         values[name] = value
-        found[name] = Number(FORMATS[kind](value), float(value))
+        found[name] = GuideNumber(FORMATS[kind](value), float(value))
     return found
 
 
-def read_lock(path: Path = LOCK) -> dict[str, Number]:
+def read_lock(path: Path = LOCK) -> dict[str, GuideNumber]:
     """The numbers as they were written last."""
-    return {name: Number(*entry) for name, entry in json.loads(path.read_text(encoding="utf-8")).items()}
+    return {name: GuideNumber(*entry) for name, entry in json.loads(path.read_text(encoding="utf-8")).items()}
 
 
-def lock_text(found: Mapping[str, Number]) -> str:
+def lock_text(found: Mapping[str, GuideNumber]) -> str:
     """The lock: a line for each number, whose value has the digits that two machines agree on."""
     lines = (f"{json.dumps(name)}: {_entry(one)}" for name, one in found.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _entry(one: Number) -> str:
+def _entry(one: GuideNumber) -> str:
     return json.dumps([one.text, float(f"{one.value:.6g}")], ensure_ascii=False)
 
 
-def write_lock(found: Mapping[str, Number], path: Path = LOCK) -> None:
+def write_lock(found: Mapping[str, GuideNumber], path: Path = LOCK) -> None:
     """Write it whole."""
     write_whole(path, lock_text(found))

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ridgeline.learn.guide.guide_numbers import Number
+from ridgeline.learn.guide.guide_numbers import GuideNumber
 
 FOLDER = Path(__file__).with_name("questions")
 _NUMBER = re.compile(r"\{([\w./-]+)\}")
@@ -26,7 +26,7 @@ _PROVEN_BY_CHANCE = 16.27
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class QuizChoice:
     """An answer to choose; why: what makes it right, or which misconception it is."""
 
     text: str
@@ -35,14 +35,14 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class QuizQuestion:
     """What is asked in a chapter. choices: at least three, or none where a number is wanted: answer, in the unit of its
     text, within a share of which an answer is right, and why."""
 
     chapter: str
     ask: str
-    choices: tuple[Choice, ...] = ()
-    answer: Number | None = None
+    choices: tuple[QuizChoice, ...] = ()
+    answer: GuideNumber | None = None
     within: float = 0.0
     why: str = ""
 
@@ -71,7 +71,7 @@ def number_in(text: str) -> float:
     return float(found.group().replace(",", ""))
 
 
-def read_quizzes(numbers: Mapping[str, Number], folder: Path = FOLDER) -> dict[str, list[Question]]:
+def read_quizzes(numbers: Mapping[str, GuideNumber], folder: Path = FOLDER) -> dict[str, list[QuizQuestion]]:
     """The questions of each chapter, whose names are those of the files. Raises ValueError that names the file."""
     found = {}
     for path in sorted(folder.glob("*.toml")):
@@ -83,23 +83,25 @@ def read_quizzes(numbers: Mapping[str, Number], folder: Path = FOLDER) -> dict[s
     return found
 
 
-def _question(chapter: str, entry: Mapping[str, Any], numbers: Mapping[str, Number]) -> Question:
+def _question(chapter: str, entry: Mapping[str, Any], numbers: Mapping[str, GuideNumber]) -> QuizQuestion:
     def say(text: str) -> str:
         return _NUMBER.sub(lambda name: numbers[name[1]].text, text)
 
     ask = say(entry["ask"])
     if "number" in entry:
         wanted = entry["number"]
-        return Question(chapter, ask, answer=numbers[wanted["answer"]], within=wanted["within"], why=say(entry["why"]))
-    choices = [Choice(say(each["text"]), each.get("right", False), say(each["why"])) for each in entry["choices"]]
+        return QuizQuestion(
+            chapter, ask, answer=numbers[wanted["answer"]], within=wanted["within"], why=say(entry["why"])
+        )
+    choices = [QuizChoice(say(each["text"]), each.get("right", False), say(each["why"])) for each in entry["choices"]]
     Random(entry["ask"]).shuffle(choices)  # whoever writes questions has favourite places; the same order each time
-    return Question(chapter, ask, tuple(choices))
+    return QuizQuestion(chapter, ask, tuple(choices))
 
 
 # -- what makes one fair ----------------------------------------------------------------------------------------------
 
 
-def faults(quizzes: Mapping[str, Sequence[Question]]) -> list[str]:
+def faults(quizzes: Mapping[str, Sequence[QuizQuestion]]) -> list[str]:
     """What is wrong with them, a line each: an answer that can be told by its length or its place, a choice without a
     reason, two right ones or none."""
     everything = [question for questions in quizzes.values() for question in questions]
@@ -113,7 +115,7 @@ def faults(quizzes: Mapping[str, Sequence[Question]]) -> list[str]:
     return [*found, *_places(chosen)]
 
 
-def _faults(question: Question) -> list[str]:
+def _faults(question: QuizQuestion) -> list[str]:
     if question.answer is not None:
         return [] if question.why and 0 < question.within <= 0.25 else ["has no reason, or takes too much for right"]
     rights = sum(choice.right for choice in question.choices)
@@ -130,12 +132,12 @@ def _faults(question: Question) -> list[str]:
     return found
 
 
-def _longest_is_right(question: Question) -> bool:
+def _longest_is_right(question: QuizQuestion) -> bool:
     longest = max(len(choice.text) for choice in question.choices)
     return any(choice.right and len(choice.text) == longest for choice in question.choices)
 
 
-def _places(questions: Sequence[Question]) -> list[str]:
+def _places(questions: Sequence[QuizQuestion]) -> list[str]:
     """Places of right answers against even ones, among questions of as many choices."""
     found = []
     for count in (3, 4):

@@ -5,11 +5,11 @@ import random
 from ridgeline.backends.model_loader import load_model
 from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
 from ridgeline.insight.trace.expert_sources import expert_sources
-from ridgeline.learn.lab.cost_calculator import Ledger
-from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.cost_calculator import CostCalculator
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
 from ridgeline.learn.lab.statements_words import PROSE, VERSE
 from ridgeline.util.document.charts import Chart, Series
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 BIG, BATCHES, THROWS = "qwen3-235b-a22b", (1, 2, 4, 8, 16, 32, 64, 128), 400
 
@@ -21,9 +21,9 @@ def thrown(experts: int, each: int, batch: int) -> float:
     return sum(hits) / THROWS
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """A large mixture by its formula, and the built-in one by its router."""
-    ledger = Ledger()
+    ledger = CostCalculator()
     formula = {batch: ledger.touched(BIG, batch) for batch in BATCHES}
     dice = {batch: thrown(128, 8, batch) for batch in BATCHES}
     off = max(abs(dice[batch] / formula[batch] - 1) for batch in BATCHES)
@@ -34,13 +34,13 @@ def run() -> Outcome:
     routed = expert_sources(model, {name: tokenizer.encode(text, add_special=False) for name, text in texts.items()})
     measured = {one.batch: (one.mixed, one.formula) for one in routed.touched}
     few = [mixed / balanced for batch, (mixed, balanced) in measured.items() if batch > 1]
-    rows = [Row((f"{n}", f"{formula[n]:.1f}", f"{dice[n]:.1f}")) for n in BATCHES]
+    rows = [TableRow((f"{n}", f"{formula[n]:.1f}", f"{dice[n]:.1f}")) for n in BATCHES]
     lines = (
         Series("128 experts, by the formula", tuple((n, 100 * value / 128) for n, value in formula.items())),
         Series("built-in mixture, its own router", tuple((n, 100 * mixed / 8) for n, (mixed, _) in measured.items())),
         Series("the same, balanced", tuple((n, 100 * value / 8) for n, (_, value) in measured.items()), "dashed"),
     )
-    return Outcome(
+    return ExperimentOutcome(
         (
             (off < 0.02, f"dice and formula differ by at most {off:.1%}; 32 tokens touch {formula[32]:.1f} of 128"),
             (
@@ -54,7 +54,7 @@ def run() -> Outcome:
             ),
         ),
         (
-            Table(columns("tokens", "E(1-(1-k/E)^T)", "dice"), tuple(rows)),
+            DocumentTable(columns("tokens", "E(1-(1-k/E)^T)", "dice"), tuple(rows)),
             Chart("Experts of a layer that a batch touches", "tokens", "percent of all", lines, log_x=True),
         ),
         {"formula": formula, "dice": dice, "read": read, "mixture": measured},

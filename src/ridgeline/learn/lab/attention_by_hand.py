@@ -5,9 +5,9 @@ import math
 
 import torch
 
-from ridgeline.learn.lab.experiment import Experiment, Outcome
-from ridgeline.learn.lab.instrumented_model import Inside
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
+from ridgeline.learn.lab.instrumented_model import InstrumentedModel
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 from ridgeline.util.document.panels import Band, Panel, Panels
 
 QUERY = [1.0, 0.0]
@@ -38,21 +38,21 @@ def largest_share(divisor: float) -> float:
     return float(scores_NL.softmax(-1).amax(-1).mean())
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """By hand, in the model, and with and without the divisor."""
     parts = shares(QUERY, KEYS)
     result = mix(parts, VALUES)
     turned = mix(shares([0.0, 1.0], KEYS), VALUES)
-    tales = Inside()
+    tales = InstrumentedModel()
     pieces, layers = tales.pieces(SENTENCE), tales.weights(tales.ids(SENTENCE))
     above = max(float(weights_HTT.triu(1).max()) for weights_HTT in layers)
     sums = max(float((weights_HTT.sum(-1) - 1).abs().max()) for weights_HTT in layers)
     divided, plain = largest_share(math.sqrt(WIDTH)), largest_share(1.0)
     rows = [
-        Row((f"key {n + 1}", f"{p:.4f}", f"[{value[0]:g}, {value[1]:g}]"))
+        TableRow((f"key {n + 1}", f"{p:.4f}", f"[{value[0]:g}, {value[1]:g}]"))
         for n, (p, value) in enumerate(zip(parts, VALUES, strict=True))
     ]
-    return Outcome(
+    return ExperimentOutcome(
         (
             (
                 abs(result[0] - 6.0167) < 1e-4 and abs(result[1] - 3.9833) < 1e-4 and turned[1] > turned[0],
@@ -64,7 +64,7 @@ def run() -> Outcome:
             ),
             (plain > 0.8 > 0.3 > divided, f"{plain:.2f} without the divisor, {divided:.2f} with it"),
         ),
-        (Table(columns("", "share", "value", words=(0, 2)), tuple(rows)), _figure(pieces, layers)),
+        (DocumentTable(columns("", "share", "value", words=(0, 2)), tuple(rows)), _figure(pieces, layers)),
         {"shares": parts, "result": result, "turned": turned, "largest_share": {"plain": plain, "divided": divided}},
     )
 

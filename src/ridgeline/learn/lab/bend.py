@@ -3,10 +3,10 @@
 import torch
 from torch.nn import functional
 
-from ridgeline.learn.lab.experiment import Experiment, Outcome
-from ridgeline.learn.lab.instrumented_model import STORY, Inside
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
+from ridgeline.learn.lab.instrumented_model import STORY, InstrumentedModel
 from ridgeline.util.document.charts import Bar, Bars
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 XOR = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
 WANTED = torch.tensor([0.0, 1.0, 1.0, 0.0])
@@ -38,7 +38,7 @@ def collapse() -> tuple[float, int]:
 
 def losses() -> dict[str, float]:
     """Nats a token on a story, with the activation replaced."""
-    tales = Inside()
+    tales = InstrumentedModel()
     ids, found = tales.ids(STORY), {}
     functions = {"SiLU, as trained": functional.silu, "ReLU": torch.relu, "none (identity)": lambda x: x}
     for name, function in functions.items():
@@ -49,14 +49,14 @@ def losses() -> dict[str, float]:
     return found
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """XOR, the collapse, and the model."""
     said, error = best_line()
     curved = bent()
     difference, rank = collapse()
     nats = losses()
     silu, relu, identity, without = nats.values()
-    return Outcome(
+    return ExperimentOutcome(
         (
             (
                 abs(error - 0.25) < 1e-6 and max(abs(x - 0.5) for x in said) < 1e-5 and curved == 0.0,
@@ -73,7 +73,7 @@ def run() -> Outcome:
             ),
         ),
         (
-            Table(columns("x, y", "wanted", "best line"), tuple(_row(n, said) for n in range(4))),
+            DocumentTable(columns("x, y", "wanted", "best line"), tuple(_row(n, said) for n in range(4))),
             Bars(
                 "What tales makes of a story with its bend replaced",
                 "nats a token, less is better",
@@ -84,9 +84,9 @@ def run() -> Outcome:
     )
 
 
-def _row(n: int, said: list[float]) -> Row:
+def _row(n: int, said: list[float]) -> TableRow:
     x, y = XOR[n].tolist()
-    return Row((f"{x:g}, {y:g}", f"{float(WANTED[n]):g}", f"{said[n]:g}"))
+    return TableRow((f"{x:g}, {y:g}", f"{float(WANTED[n]):g}", f"{said[n]:g}"))
 
 
 EXPERIMENT = Experiment(

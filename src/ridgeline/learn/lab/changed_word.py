@@ -3,9 +3,9 @@ and more with each layer."""
 
 import torch
 
-from ridgeline.learn.lab.experiment import Experiment, Outcome
-from ridgeline.learn.lab.instrumented_model import Inside
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
+from ridgeline.learn.lab.instrumented_model import InstrumentedModel
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 from ridgeline.util.document.panels import Band, Panel, Panels
 
 ONE, OTHER = "The dog was hungry and went to", "The dog was tired and went to"
@@ -14,7 +14,7 @@ ONE, OTHER = "The dog was hungry and went to", "The dog was tired and went to"
 _ALIKE = 1e-5  # what sums in another order differ by in fp32
 
 
-def next_words(tales: Inside, ids: list[int], count: int = 3) -> list[tuple[str, float]]:
+def next_words(tales: InstrumentedModel, ids: list[int], count: int = 3) -> list[tuple[str, float]]:
     """What the model expects after a text, the likeliest first."""
     shares_V = tales.logits(ids)[-1].softmax(-1)
     best = shares_V.topk(count)
@@ -28,9 +28,9 @@ def without(weights_HTT: torch.Tensor, column: int) -> torch.Tensor:
     return kept / kept.sum(-1, keepdim=True)
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """Both sentences, layer by layer."""
-    tales = Inside()
+    tales = InstrumentedModel()
     one, other = tales.ids(ONE), tales.ids(OTHER)
     (word,) = [at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b]
     first, second = tales.weights(one), tales.weights(other)
@@ -42,8 +42,10 @@ def run() -> Outcome:
     among = [float(change_HTT[:, word + 1 :].abs().max()) for change_HTT in others]
     then = [next_words(tales, ids) for ids in (one, other)]
     pieces = [piece.strip() or piece for piece in tales.pieces(ONE)]
-    rows = [Row((piece, *(f"{float(change_T[at]):.2f}" for change_T in states))) for at, piece in enumerate(pieces)]
-    return Outcome(
+    rows = [
+        TableRow((piece, *(f"{float(change_T[at]):.2f}" for change_T in states))) for at, piece in enumerate(pieces)
+    ]
+    return ExperimentOutcome(
         (
             (
                 before == 0.0 and all(float(change_HTT[:, :word].max()) == 0.0 for change_HTT in moved),
@@ -63,7 +65,7 @@ def run() -> Outcome:
             ),
         ),
         (
-            Table(columns("stream of", "table", *(f"layer {n}" for n in range(1, len(states)))), tuple(rows)),
+            DocumentTable(columns("stream of", "table", *(f"layer {n}" for n in range(1, len(states)))), tuple(rows)),
             _figure(moved, pieces),
         ),
         {"word": word, "states": [change_T.tolist() for change_T in states], "among": among, "then": then},

@@ -3,11 +3,11 @@ waits."""
 
 from dataclasses import dataclass
 
-from ridgeline.core.ops.work import Segment
-from ridgeline.learn.lab.cost_calculator import Ledger
-from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.core.ops.work import StepSegment
+from ridgeline.learn.lab.cost_calculator import CostCalculator
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
 from ridgeline.util.document.charts import Chart, Series
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 from ridgeline.util.document.humanize import say_seconds
 
 MODEL, CARD, USERS, CONTEXT, PROMPT = "llama-3-8b", "h100-sxm", 20, 1000, 16_384
@@ -25,26 +25,26 @@ class Waits:
     alone: float
 
 
-def arrive(ledger: Ledger, budget: int) -> Waits:
+def arrive(ledger: CostCalculator, budget: int) -> Waits:
     """Steps of at most `budget` positions: one for each user, the rest for the prompt, as the scheduler deals them."""
     done, seconds = 0, list[float]()
     while done < PROMPT:
         chunk = min(PROMPT - done, budget - USERS)
-        users = [Segment(1, CONTEXT + len(seconds))] * USERS
-        seconds.append(ledger.step(MODEL, CARD, [*users, Segment(chunk, done + chunk)]).expected)
+        users = [StepSegment(1, CONTEXT + len(seconds))] * USERS
+        seconds.append(ledger.step(MODEL, CARD, [*users, StepSegment(chunk, done + chunk)]).expected)
         done += chunk
-    alone = ledger.step(MODEL, CARD, [Segment(1, CONTEXT)] * USERS).expected
+    alone = ledger.step(MODEL, CARD, [StepSegment(1, CONTEXT)] * USERS).expected
     return Waits(len(seconds), sum(seconds), max(seconds), alone)
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """Every budget, priced."""
-    ledger = Ledger()
+    ledger = CostCalculator()
     found = {budget: arrive(ledger, budget) for budget in BUDGETS}
     least, most = found[BUDGETS[0]], found[BUDGETS[-1]]
     usual = found[2048]
     rows = [
-        Row((f"{budget:,}", f"{one.steps:,}", say_seconds(one.itl), say_seconds(one.ttft)))
+        TableRow((f"{budget:,}", f"{one.steps:,}", say_seconds(one.itl), say_seconds(one.ttft)))
         for budget, one in found.items()
     ]
     lines = (
@@ -53,7 +53,7 @@ def run() -> Outcome:
         Series("a step without the prompt", tuple((budget, one.alone) for budget, one in found.items()), "dashed"),
     )
     waits = [one.itl for one in found.values()]
-    return Outcome(
+    return ExperimentOutcome(
         (
             (
                 most.itl > 20 * most.alone and most.steps == 1,
@@ -71,7 +71,7 @@ def run() -> Outcome:
             ),
         ),
         (
-            Table(columns("budget", "steps", "longest wait", "first token", words=()), tuple(rows)),
+            DocumentTable(columns("budget", "steps", "longest wait", "first token", words=()), tuple(rows)),
             Chart(
                 f"A prompt of {PROMPT:,} tokens among {USERS} users (8B, H100, expected)", "budget of a step, "
                 "positions",

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from ridgeline.core.checkpoint import open_source, read_config
 from ridgeline.core.models import build
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.parameter_breakdown import Bill, bill
+from ridgeline.core.models.common.parameter_breakdown import ParameterBreakdown, bill
 from ridgeline.core.ops.kv_layout import KVSpec
-from ridgeline.core.ops.work import Segment, Work
-from ridgeline.learn.lab.load_simulation import USUAL, Replica, Requests, Served
-from ridgeline.learn.lab.users_per_gpu import Users, users_on
-from ridgeline.media.diffusion.pipeline_defaults import Usual, outline
-from ridgeline.media.diffusion.pipeline_plan import Asked, PipelinePlan
+from ridgeline.core.ops.work import StepSegment, Work
+from ridgeline.learn.lab.load_simulation import USUAL, LoadOutcome, OneGpuReplica, RequestMix
+from ridgeline.learn.lab.users_per_gpu import GpuUsers, users_on
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
+from ridgeline.media.diffusion.pipeline_plan import PipelineOptions, PipelinePlan
 from ridgeline.media.diffusion.pipeline_price import PipelinePrice
 from ridgeline.price.cold_start import ColdStart, Disk, cold_start, disks
 from ridgeline.price.crossovers import (
@@ -25,7 +25,7 @@ from ridgeline.price.crossovers import (
 )
 from ridgeline.price.device import Device
 from ridgeline.price.devices import load_card
-from ridgeline.price.plan import Plan, Setup, Workload, make_plan
+from ridgeline.price.plan import Deployment, DeploymentPlan, PlanWorkload, make_plan
 from ridgeline.price.price import Price
 
 TEXTS_A100 = "a100"
@@ -33,7 +33,7 @@ TEXTS_A100 = "a100"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepCost:
     """A step. flops; nbytes: read and written of weights and KV, of which weights, kv (both directions). arithmetic,
     memory: seconds of the matrices' FLOPs at the peak and of those bytes at the bandwidth. floor, bound, expected: as
     the plan has them. attention: seconds of the attention ops in `bound`."""
@@ -55,7 +55,7 @@ class Step:
         return self.flops / self.nbytes
 
 
-class Ledger:
+class CostCalculator:
     """Answers by name; what was built for one is kept for the next."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Ledger:
         self._prices: dict[str, Price] = {}
         self._cards: dict[str, Device] = {}
         self._pictures: dict[str, PipelinePrice] = {}
-        self._served: dict[tuple[float, int, int, float], Served] = {}
+        self._served: dict[tuple[float, int, int, float], LoadOutcome] = {}
 
     # -- models -------------------------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class Ledger:
             self._models[name] = build(read_config(name))
         return self._models[name]
 
-    def bill(self, name: str) -> Bill:
+    def bill(self, name: str) -> ParameterBreakdown:
         """Its parameters."""
         return bill(self.model(name))
 
@@ -109,39 +109,39 @@ class Ledger:
             self._prices[name] = Price(self.model(name))
         return self._prices[name]
 
-    def step(self, name: str, card: str, segments: list[Segment]) -> Step:
+    def step(self, name: str, card: str, segments: list[StepSegment]) -> StepCost:
         """A step of sequences, each of so many new positions at so much context."""
         device, price = self.card(card), self.price(name)
         found = price.on(device, Work.of(segments, price.reaches))
         cost = found.cost
         arithmetic = sum(flops / device.peak(number) for number, flops in matrix_flops(cost).items())
         attention = sum(row.time.bound * row.priced.count for row in found.rows if row.priced.op.kind == "attention")
-        return Step(
+        return StepCost(
             cost.total_flops, cost.memory_bytes, cost.weight_bytes, cost.kv_read_bytes + cost.kv_write_bytes,
             arithmetic, cost.memory_bytes / device.bandwidth_of(cost.memory_bytes),
             found.floor, found.bound, found.expected, attention,
         )  # fmt: skip
 
-    def decode(self, name: str, card: str, users: int = 1, context: int = 1, encoded: int = 0) -> Step:
+    def decode(self, name: str, card: str, users: int = 1, context: int = 1, encoded: int = 0) -> StepCost:
         """A token for each of so many users, of that much context with the new token in it. encoded: tokens that an
         encoder has read of each."""
-        return self.step(name, card, [Segment(1, context, encoded)] * users)
+        return self.step(name, card, [StepSegment(1, context, encoded)] * users)
 
-    def encode(self, name: str, card: str, tokens: int) -> Step:
+    def encode(self, name: str, card: str, tokens: int) -> StepCost:
         """An encoder reads so many tokens, and the decoder beside it begins."""
-        return self.step(name, card, [Segment(1, 1, tokens, encodes=True)])
+        return self.step(name, card, [StepSegment(1, 1, tokens, encodes=True)])
 
-    def verify(self, name: str, card: str, users: int, context: int, guesses: int) -> Step:
+    def verify(self, name: str, card: str, users: int, context: int, guesses: int) -> StepCost:
         """A decode step that checks so many guesses of each user too."""
-        return self.step(name, card, [Segment(1 + guesses, context + guesses)] * users)
+        return self.step(name, card, [StepSegment(1 + guesses, context + guesses)] * users)
 
-    def beside(self, name: str, card: str, users: int, context: int, tokens: int) -> Step:
+    def beside(self, name: str, card: str, users: int, context: int, tokens: int) -> StepCost:
         """A decode step in which a whole prompt of somebody else's runs."""
-        return self.step(name, card, [*[Segment(1, context)] * users, Segment(tokens, tokens)])
+        return self.step(name, card, [*[StepSegment(1, context)] * users, StepSegment(tokens, tokens)])
 
-    def prefill(self, name: str, card: str, tokens: int) -> Step:
+    def prefill(self, name: str, card: str, tokens: int) -> StepCost:
         """A whole prompt in one step."""
-        return self.step(name, card, [Segment(tokens, tokens)])
+        return self.step(name, card, [StepSegment(tokens, tokens)])
 
     def request(self, name: str, card: str, tokens: int, answer: int) -> float:
         """Seconds at best from a prompt to its last of `answer` tokens, of which the prefill gives the first."""
@@ -179,17 +179,17 @@ class Ledger:
 
     # -- plans --------------------------------------------------------------------------------------------------------
 
-    def users(self, name: str, card: str, context: int) -> Users:
+    def users(self, name: str, card: str, context: int) -> GpuUsers:
         """How many of that much context fit on one card, subtraction by subtraction."""
         return users_on(name, self.card(card), 1, context)
 
     def plan(
         self, name: str, card: str, tokens: int = 1024, answer: int = 256, cards: int = 1, weights: str | None = None
-    ) -> Plan:
+    ) -> DeploymentPlan:
         """What `ridgeline plan` gives for requests of so many tokens in and out."""
         source = open_source(name)
-        setup = Setup(self.card(card), cards, weights=weights)
-        return make_plan(source.title, source.config, setup, Workload(input=tokens, output=answer), ())
+        setup = Deployment(self.card(card), cards, weights=weights)
+        return make_plan(source.title, source.config, setup, PlanWorkload(input=tokens, output=answer), ())
 
     def cold(self, name: str, card: str, disk: str = "", cards: int = 1) -> ColdStart:
         """Loading from a disk of the catalogue, by default from the page cache, onto each of so many cards."""
@@ -202,11 +202,13 @@ class Ledger:
 
     def served(
         self, rate: float, budget: int = 2048, count: int = USUAL.count, burstiness: float = USUAL.burstiness
-    ) -> Served:
+    ) -> LoadOutcome:
         """What becomes of requests to an 8B on an H100, as the experiments on load ask for them."""
         asked = (rate, budget, count, burstiness)
         if asked not in self._served:
-            self._served[asked] = Replica(budget=budget).serve(rate, Requests(count=count, burstiness=burstiness))
+            self._served[asked] = OneGpuReplica(budget=budget).serve(
+                rate, RequestMix(count=count, burstiness=burstiness)
+            )
         return self._served[asked]
 
     def picture(self, name: str, card: str = "h100-sxm", steps: int | None = None) -> PipelinePlan:
@@ -214,7 +216,9 @@ class Ledger:
         source = open_source(name)
         if name not in self._pictures:
             self._pictures[name] = PipelinePrice(outline(source))
-        return PipelinePlan(name, self._pictures[name], Usual.of(source), self.card(card), Asked(steps=steps))
+        return PipelinePlan(
+            name, self._pictures[name], PipelineDefaults.of(source), self.card(card), PipelineOptions(steps=steps)
+        )
 
     def attention_of_a_pass(self, name: str) -> float:
         """Attention's share of the FLOPs of a pass of a pipeline's denoiser."""

@@ -9,10 +9,10 @@ from ridgeline.engine.engine_builder import bare_engine, engine_around
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.scheduler import Limits
-from ridgeline.learn.lab.experiment import Experiment, Outcome
-from ridgeline.learn.lab.instrumented_model import Inside
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
+from ridgeline.learn.lab.instrumented_model import InstrumentedModel
 from ridgeline.util.document.charts import Chart, Series
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 BUDGET, ROOM = 48, 304
 """Positions that a step may run, and that KV memory has room for: less than all requests need in the end."""
@@ -41,7 +41,7 @@ def asked(length: int, answer: int) -> GenerationRequest:
     return GenerationRequest([(7 * position + length) % 2048 for position in range(length)], params)
 
 
-def race(tales: Inside) -> tuple[list[Race], list[int], int]:
+def race(tales: InstrumentedModel) -> tuple[list[Race], list[int], int]:
     """All requests in one engine: their races, the positions that each step ran, and how often one was preempted."""
     model, layout = tales.model, kv_layout(tales.model, 1e12, most_tokens=ROOM)
     engine = engine_around(model, layout, Limits(tokens=BUDGET), prefix_cache=False)
@@ -63,7 +63,7 @@ def race(tales: Inside) -> tuple[list[Race], list[int], int]:
     return list(races.values()), ran, engine.scheduler.preemptions
 
 
-def alone(tales: Inside, length: int, answer: int) -> list[int]:
+def alone(tales: InstrumentedModel, length: int, answer: int) -> list[int]:
     """What a request is given by an engine that serves nobody else, its prompt in one step."""
     engine = bare_engine(tales.model, length + answer + 16)
     engine.add(asked(length, answer))
@@ -71,21 +71,21 @@ def alone(tales: Inside, length: int, answer: int) -> list[int]:
     return [event.token.token for event in events if event.token is not None]
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """The races, beside each request by itself."""
-    tales = Inside()
+    tales = InstrumentedModel()
     races, ran, preempted = race(tales)
     same = [alone(tales, length, answer) for _, length, answer in REQUESTS.values()]
     long, short, _ = races
     least = min(gap for one in races for gap in one.behind)
     lost = [a for a, b in pairwise(short.computed) if b < a]
     named = dict(zip(REQUESTS, races, strict=True))
-    rows = [Row((name, str(len(one.steps)), str(one.behind.count(1)))) for name, one in named.items()]
+    rows = [TableRow((name, str(len(one.steps)), str(one.behind.count(1)))) for name, one in named.items()]
     lines = list[Series]()
     for name, one in list(named.items())[:2]:
         known, computed = (tuple(zip(one.steps, values, strict=True)) for values in (one.known, one.computed))
         lines += [Series(f"{name}: known", known, "dashed"), Series(f"{name}: computed", computed, "steps")]
-    return Outcome(
+    return ExperimentOutcome(
         (
             (least == 1 and max(ran) <= BUDGET, f"{least} behind at least; steps of {min(ran)} to {max(ran)}"),
             (
@@ -99,7 +99,7 @@ def run() -> Outcome:
             (same == [one.tokens for one in races], f"{sum(len(one.tokens) for one in races)} tokens, all the same"),
         ),
         (
-            Table(columns("request", "steps", "steps one behind"), tuple(rows)),
+            DocumentTable(columns("request", "steps", "steps one behind"), tuple(rows)),
             Chart("Two counters of two requests", "steps", "positions", tuple(lines)),
         ),
         {"ran": ran, "preempted": preempted, "races": {name: asdict(one) for name, one in named.items()}},

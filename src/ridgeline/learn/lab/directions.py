@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from ridgeline.core.text import Tokenizer
-from ridgeline.learn.lab.experiment import Experiment, Outcome
-from ridgeline.learn.lab.instrumented_model import Inside
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
+from ridgeline.learn.lab.instrumented_model import InstrumentedModel
 from ridgeline.util.document.charts import Bar, Bars
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 ASKED = (
     ("boy", "he", "she", "girl"),
@@ -20,7 +20,7 @@ ASKED = (
 """a - b + c, and what should be nearest."""
 
 
-class Words:
+class WordVectors:
     """The table's rows, around their mean."""
 
     def __init__(self, table: Tensor, tokenizer: Tokenizer) -> None:
@@ -57,19 +57,19 @@ class Words:
         return self.nearest(self.made(a, b, c), {self.token(word) for word in (a, b, c)})
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """The six sums, and the one that every text has."""
-    tales = Inside()
-    words = Words(tales.table, tales.tokenizer)
+    tales = InstrumentedModel()
+    words = WordVectors(tales.table, tales.tokenizer)
     found = {f"{a} - {b} + {c}": (words.sum(a, b, c), wanted) for a, b, c, wanted in ASKED}
     right = sum(best[0][0] == wanted for best, wanted in found.values())
     queen = len(words.pieces("queen"))
     royal = words.sum("king", "he", "she")
     rows = [
-        Row((asked, best[0][0], f"{best[0][1]:.2f}", f"{best[1][0]} {best[1][1]:.2f}"))
+        TableRow((asked, best[0][0], f"{best[0][1]:.2f}", f"{best[1][0]} {best[1][1]:.2f}"))
         for asked, (best, _) in found.items()
     ]
-    return Outcome(
+    return ExperimentOutcome(
         (
             (right == len(ASKED), f"{right} of {len(ASKED)}: {', '.join(best[0][0] for best, _ in found.values())}"),
             (
@@ -78,7 +78,7 @@ def run() -> Outcome:
             ),
         ),
         (
-            Table(columns("sum", "nearest", "cosine", "next", words=(0, 1, 3)), tuple(rows)),
+            DocumentTable(columns("sum", "nearest", "cosine", "next", words=(0, 1, 3)), tuple(rows)),
             Bars(
                 "How near the nearest word is, and the next",
                 "cosine",

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from ridgeline.core.ops.rotary import RotaryTable, rotate
-from ridgeline.learn.lab.experiment import Experiment, Outcome
-from ridgeline.learn.lab.instrumented_model import STORY, Inside
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
+from ridgeline.learn.lab.instrumented_model import STORY, InstrumentedModel
 from ridgeline.util.document.charts import Chart, Series
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 FARTHEST, PLACES = 48, (48, 100, 211, 463)
 """Tokens between a query and a key at most, and places of the query in a text."""
@@ -31,9 +31,9 @@ def curve(table: RotaryTable, q_D: Tensor, k_D: Tensor, at: int = PLACES[0]) -> 
     return [score(table, q_D, k_D, at, distance) for distance in range(FARTHEST + 1)]
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """A query and a key that are alike, then what heads of the model ask and offer on average."""
-    tales = Inside()
+    tales = InstrumentedModel()
     table = tales.model.get_submodule("model.rotary")
     assert isinstance(table, RotaryTable)
     ids = tales.ids(STORY)
@@ -54,8 +54,8 @@ def run() -> Outcome:
     best = {name: max(range(FARTHEST + 1), key=line.__getitem__) for name, line in own.items()}
     turns = [float(radians) * tales.model.context / math.tau for radians in table.frequencies]
     named = {"alike": alike} | {f"layer {layer}, head {head}": own[layer, head] for layer, head in DRAWN}
-    rows = [Row((name, *(f"{line[at]:.2f}" for at in (0, 1, 2, 4, 8, 16, 48)))) for name, line in named.items()]
-    return Outcome(
+    rows = [TableRow((name, *(f"{line[at]:.2f}" for at in (0, 1, 2, 4, 8, 16, 48)))) for name, line in named.items()]
+    return ExperimentOutcome(
         (
             (apart < _ALIKE, f"at {len(PLACES)} places of the query scores differ by at most {apart:.0e}"),
             (
@@ -72,7 +72,7 @@ def run() -> Outcome:
             ),
         ),
         (
-            Table(columns("tokens apart", "0", "1", "2", "4", "8", "16", "48"), tuple(rows)),
+            DocumentTable(columns("tokens apart", "0", "1", "2", "4", "8", "16", "48"), tuple(rows)),
             Chart(
                 "The same query and key, further and further apart", "tokens between them", "score",
                 tuple(Series(name, tuple(enumerate(line))) for name, line in named.items()),

@@ -8,7 +8,7 @@ from ridgeline.util.document.elements import Block, Bullets, Document, Facts, He
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ExperimentOutcome:
     """What came out. held: of each expectation, whether it held and the figures that say so. blocks: tables and one
     figure. data: the figures as JSON."""
 
@@ -30,7 +30,7 @@ class Experiment:
     name: str
     question: str
     expected: tuple[str, ...]
-    run: Callable[[], Outcome]
+    run: Callable[[], ExperimentOutcome]
     file: str
     timed: tuple[int, ...] = ()
 
@@ -38,7 +38,7 @@ class Experiment:
         """What is expected."""
         return Document(self.question, (Heading("Expected"), Bullets(self.expected)))
 
-    def report(self, outcome: Outcome) -> Document:
+    def report(self, outcome: ExperimentOutcome) -> Document:
         """What came out, expectation by expectation, and what it rests on."""
         assert len(outcome.held) == len(self.expected)
         rows = tuple(
@@ -48,7 +48,7 @@ class Experiment:
         code = Paragraph(f"the experiment in code: {self.file}", "dim")
         return Document("Measured", (Facts(rows), *outcome.blocks, code))
 
-    def as_json(self, outcome: Outcome) -> dict[str, Any]:
+    def as_json(self, outcome: ExperimentOutcome) -> dict[str, Any]:
         """Expectations, whether they held, and the figures."""
         held = [
             {"expected": expected, "held": holds, "found": found}

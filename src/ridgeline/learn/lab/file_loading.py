@@ -9,11 +9,11 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from timeit import repeat
 
-from ridgeline.learn.lab.cost_calculator import Ledger
-from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.cost_calculator import CostCalculator
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
 from ridgeline.price.cold_start import ColdStart, cold_start, disks
 from ridgeline.util.document.charts import Bar, Bars
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 from ridgeline.util.document.humanize import say_seconds
 
 TENSORS, NBYTES, REPEATS, CARD = 24, 4 << 20, 3, "h100-sxm"
@@ -72,19 +72,21 @@ def measure(path: Path) -> dict[str, tuple[float, float]]:
     return found
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """The four ways here, and cold starts by the figures of disks and links."""
     with TemporaryDirectory() as folder:
         (path := Path(folder) / "weights").write_bytes(os.urandom(TENSORS * NBYTES))
         found = measure(path)
     memory, seconds = ({name: each[n] for name, each in found.items()} for n in (0, 1))
-    ledger, starts = Ledger(), dict[str, ColdStart]()
+    ledger, starts = CostCalculator(), dict[str, ColdStart]()
     for name in ("llama-3-8b", "llama-3-70b"):
         size, link = ledger.bill(name).nbytes, ledger.card(CARD).host_link
         starts |= {f"{name}, {disk.title}": cold_start(size, size, disk, link) for disk in disks()}
     (quick, *_), slow = starts.values(), starts["llama-3-70b, a cloud volume at its most"]
-    cold = [Row((name, *map(say_seconds, (s.read, s.copy or 0.0, s.in_turn, s.floor)))) for name, s in starts.items()]
-    return Outcome(
+    cold = [
+        TableRow((name, *map(say_seconds, (s.read, s.copy or 0.0, s.in_turn, s.floor)))) for name, s in starts.items()
+    ]
+    return ExperimentOutcome(
         (
             (
                 all(abs(most - wanted) < 0.1 for most, wanted in zip(memory.values(), (2, 1, 0, 0), strict=True)),
@@ -98,7 +100,7 @@ def run() -> Outcome:
             (slow.in_turn / 1.05 < slow.floor > 100, f"{slow.in_turn:.0f} s in turn, {slow.floor:.0f} s at once"),
         ),
         (
-            Table(columns("cold, onto an H100", "disk", "link", "in turn", "at once, or direct"), tuple(cold)),
+            DocumentTable(columns("cold, onto an H100", "disk", "link", "in turn", "at once, or direct"), tuple(cold)),
             Bars("Memory that loading takes", "sizes of the file", tuple(Bar(*each) for each in memory.items())),
         ),
         {"memory": memory, "seconds": seconds, "cold": {name: (s.in_turn, s.floor) for name, s in starts.items()}},

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ridgeline.core.ops.attention import Attention
-from ridgeline.learn.lab.cost_calculator import Ledger
-from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.cost_calculator import CostCalculator
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
 from ridgeline.util.document.charts import Chart, Series
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 from ridgeline.util.document.humanize import say
 
 MODEL, CARD, TILES = "llama-3-8b", "h100-sxm", (1, 7, 64, 300)
@@ -60,14 +60,14 @@ def row_bytes(op: Attention, tokens: int) -> int:
     return op.spec.dtype.itemsize * (2 * op.heads + 2 * op.spec.heads) * op.spec.k_dim * tokens
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """The two ways on random numbers, and the bytes and seconds of the large model."""
     draw = torch.Generator().manual_seed(1)
     q_QD, k_LD, v_LD = 2 * torch.randn(3, 601, 32, generator=draw)
     one_QD = whole(q_QD, k_LD, v_LD)
     tiled = {tile: in_tiles(q_QD, k_LD, v_LD, tile) for tile in TILES}
     apart = max(float((other_QD - one_QD).abs().max() / one_QD.abs().max()) for other_QD, _ in tiled.values())
-    ledger = Ledger()
+    ledger = CostCalculator()
     card, layers = ledger.card(CARD), [op for _, op in ledger.model(MODEL).ops_of(Attention)]
     op = layers[0]
     scores = {n: score_bytes(op, n) for n in LENGTHS}
@@ -77,11 +77,11 @@ def run() -> Outcome:
     near = NEARER | {f"{cache.name} cache": int(cache.nbytes) for cache in card.caches}
     fits = {name: math.isqrt(nbytes // score_bytes(op, 1)) for name, nbytes in near.items()}
     rows = [
-        Row((f"{n:,}", say(scores[n], "B"), say(row_bytes(op, n), "B"), f"{passing[n] / flash[n]:.1f}"))
+        TableRow((f"{n:,}", say(scores[n], "B"), say(row_bytes(op, n), "B"), f"{passing[n] / flash[n]:.1f}"))
         for n in LENGTHS
     ]
     most = tiled[64][1] / one_QD.shape[0] ** 2
-    return Outcome(
+    return ExperimentOutcome(
         (
             (apart < 1e-5, f"they differ by {apart:.0e}; tiles of 64 hold {most:.0%} of the scores"),
             (
@@ -96,7 +96,8 @@ def run() -> Outcome:
             ),
         ),
         (
-            Table(columns("tokens", "scores", "q, k, v and result", "passes / attention", words=()), tuple(rows)),
+            DocumentTable(columns("tokens", "scores", "q, k, v and result", "passes / attention", words=()),
+                tuple(rows)),
             Chart("Attention of one layer of the 8B on an H100, at best", "tokens of the prompt", "seconds", (
                 Series("the scores through memory, four times", tuple(passing.items())),
                 Series("attention in tiles", tuple(flash.items())),

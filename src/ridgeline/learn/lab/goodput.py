@@ -1,9 +1,9 @@
 """Goodput: the more requests come, the more are answered, until a little more traffic makes nearly all answers late."""
 
-from ridgeline.learn.lab.experiment import Experiment, Outcome
-from ridgeline.learn.lab.load_simulation import TARGETS, Replica, Served
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
+from ridgeline.learn.lab.load_simulation import TARGETS, LoadOutcome, OneGpuReplica
 from ridgeline.util.document.charts import Chart, Series
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 from ridgeline.util.document.humanize import say_seconds
 
 RATES = (8, 16, 24, 28, 32, 36, 40)
@@ -11,11 +11,11 @@ FEW, USUAL_BUDGET, MANY, TUNED = 256, 2048, 8192, 28
 """Positions of a step that are tried, at how many requests a second."""
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """An 8B on an H100, simulated: rate after rate, then budget after budget."""
-    usual = Replica(budget=USUAL_BUDGET)
+    usual = OneGpuReplica(budget=USUAL_BUDGET)
     found = {rate: usual.serve(rate) for rate in RATES}
-    others = {budget: Replica(budget=budget).serve(TUNED) for budget in (FEW, MANY)}
+    others = {budget: OneGpuReplica(budget=budget).serve(TUNED) for budget in (FEW, MANY)}
     tuned = {FEW: others[FEW], USUAL_BUDGET: found[TUNED], MANY: others[MANY]}
     best = max(RATES, key=lambda rate: found[rate].good)
     after = next(rate for rate in RATES if rate > best and found[rate].metrics.good_share < 0.1)
@@ -27,7 +27,7 @@ def run() -> Outcome:
         Series("answered in time", tuple((rate, one.good) for rate, one in found.items())),
         Series("asked", tuple((rate, rate) for rate in RATES), "dashed"),
     )
-    return Outcome(
+    return ExperimentOutcome(
         (
             (
                 late.answered > 0.9 * calm.answered,
@@ -45,7 +45,7 @@ def run() -> Outcome:
             ),
         ),
         (
-            Table(
+            DocumentTable(
                 columns("", "answered a second", "in time", "first token p50", "a token p50", "longest step"),
                 (
                     *rows,
@@ -67,9 +67,9 @@ def run() -> Outcome:
     )
 
 
-def _row(name: str, one: Served) -> Row:
+def _row(name: str, one: LoadOutcome) -> TableRow:
     metrics = one.metrics
-    return Row((
+    return TableRow((
         name, f"{one.answered:.1f}", f"{metrics.good_share:.0%}", say_seconds(one.latency("TTFT", 50)),
         say_seconds(one.latency("TPOT", 50)), say_seconds(one.longest),
     ))  # fmt: skip

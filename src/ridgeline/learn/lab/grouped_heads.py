@@ -13,11 +13,11 @@ from torch import Tensor
 
 from ridgeline.core.checkpoint import read_config
 from ridgeline.core.ops.attention import Attention
-from ridgeline.learn.lab.cost_calculator import Ledger
-from ridgeline.learn.lab.experiment import Experiment, Outcome
-from ridgeline.learn.lab.instrumented_model import STORY, Context, Inside
+from ridgeline.learn.lab.cost_calculator import CostCalculator
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
+from ridgeline.learn.lab.instrumented_model import STORY, ExperimentContext, InstrumentedModel
 from ridgeline.util.document.charts import Chart, Series
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 MODEL, CARD, CONTEXT = "llama-3-8b", "a100-sxm-80gb", 2000
 HEADS = {"MHA": 32, "GQA": 8, "MQA": 1}
@@ -25,7 +25,7 @@ HEADS_OF_TALES = 6, 3  # of queries, of keys and values
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
-class Regrouped(Context):
+class Regrouped(ExperimentContext):
     """Attention whose keys and values [T, K, D] are other heads of the same model."""
 
     def __init__(self, length: int, heads: Callable[[Tensor], Tensor]) -> None:
@@ -44,7 +44,7 @@ def one_for_all(x_TKD: Tensor) -> Tensor:
     return x_TKD.mean(1, keepdim=True).expand_as(x_TKD)
 
 
-def losses(tales: Inside) -> dict[str, float]:
+def losses(tales: InstrumentedModel) -> dict[str, float]:
     """Nats a token on a story, by how heads of keys and values are dealt out."""
     ids = tales.ids(STORY)
     each = HEADS_OF_TALES[0] // HEADS_OF_TALES[1]
@@ -63,9 +63,9 @@ def as_if(folder: Path, heads: int) -> str:
     return str(path)
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """The large model three times by its ledger, the small one by its loss."""
-    ledger = Ledger()
+    ledger = CostCalculator()
     with TemporaryDirectory() as folder:
         models = {name: as_if(Path(folder), heads) for name, heads in HEADS.items()}
         kept = {name: ledger.kv(model) for name, model in models.items()}
@@ -75,15 +75,15 @@ def run() -> Outcome:
             name: tuple((users, users / ledger.decode(model, CARD, users, CONTEXT).floor) for users in BATCHES)
             for name, model in models.items()
         }
-    nats, ridge = losses(Inside()), ledger.card(CARD).ridge("bf16")
+    nats, ridge = losses(InstrumentedModel()), ledger.card(CARD).ridge("bf16")
     queries, own = HEADS_OF_TALES
     whole, copied, mean = nats.values()
     mha, gqa, mqa = kept.values()
     rows = [
-        Row((f"{name}: {heads}", f"{kept[name] / 1024:,.0f} KiB", f"{users[name]:,}", f"{most[name]:.1f}"))
+        TableRow((f"{name}: {heads}", f"{kept[name] / 1024:,.0f} KiB", f"{users[name]:,}", f"{most[name]:.1f}"))
         for name, heads in HEADS.items()
     ]
-    return Outcome(
+    return ExperimentOutcome(
         (
             (mha == 4 * gqa == 32 * mqa, f"{mha:,.0f}, {gqa:,.0f} and {mqa:,.0f} bytes a token"),
             (4 * users["MHA"] < users["GQA"] < users["MQA"] / 8, ", ".join(f"{name} {n}" for name, n in users.items())),
@@ -95,7 +95,7 @@ def run() -> Outcome:
             (mean > 2 * whole, f"{mean:.2f} nats a token with one head, {whole:.2f} with the {own} that were trained"),
         ),
         (
-            Table(columns("heads", "a token keeps", "users on 24 GB", "FLOP/byte, at most"), tuple(rows)),
+            DocumentTable(columns("heads", "a token keeps", "users on 24 GB", "FLOP/byte, at most"), tuple(rows)),
             Chart(
                 f"Llama-3-8B on an A100, users of {CONTEXT:,} tokens", "users", "tokens a second, at most",
                 tuple(Series(name, curve) for name, curve in curves.items()), log_x=True, log_y=True,

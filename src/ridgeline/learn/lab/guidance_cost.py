@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 from ridgeline.util.document.panels import Band, Panel, Panels
 
 PROMPT, STEPS, SEED, ROUNDS = "a handwritten seven", 20, 7, 3
@@ -22,7 +22,7 @@ SHOWN = (1, 5, 9, 13, 16, 20)
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class GuidedDrawing:
     """passes: of the denoiser, those in one call counted each. seconds: of all steps, the median. guesses: what the
     finished picture would be, by step, [H, W] from 0 to 1."""
 
@@ -31,7 +31,7 @@ class Drawing:
     guesses: dict[int, Tensor]
 
 
-def draw(pipeline: Pipeline, scale: float, steps: int) -> Drawing:
+def draw(pipeline: Pipeline, scale: float, steps: int) -> GuidedDrawing:
     """Draw the same picture several times, and count."""
     passes, seconds, guesses = 0, [], {}
 
@@ -53,27 +53,27 @@ def draw(pipeline: Pipeline, scale: float, steps: int) -> Drawing:
         if step.number in SHOWN:
             pixels_HW = pipeline.decode(step.guess)[0, 0]
             guesses[step.number] = (pixels_HW / 2 + 0.5).clamp(0, 1)
-    return Drawing(passes // ROUNDS, statistics.median(seconds), guesses)
+    return GuidedDrawing(passes // ROUNDS, statistics.median(seconds), guesses)
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """With guidance, without, and with fewer steps."""
     pipeline = load_pipeline("digits", threads=1)
     plain, guided = (draw(pipeline, scale, STEPS) for scale in SCALES)
     few = draw(pipeline, SCALES[1], 8)
     apart = float((plain.guesses[STEPS] - guided.guesses[STEPS]).abs().mean())
     rows = [
-        Row((name, f"{one.passes}", f"{one.seconds:.2f} s"))
+        TableRow((name, f"{one.passes}", f"{one.seconds:.2f} s"))
         for name, one in {"no guidance": plain, "guidance 3": guided, "guidance 3, 8 steps": few}.items()
     ]
-    return Outcome(
+    return ExperimentOutcome(
         (
             (plain.passes == STEPS and guided.passes == 2 * STEPS, f"{plain.passes} and {guided.passes} passes"),
             (few.passes == 16, f"{few.passes} passes, {1 - few.passes / guided.passes:.0%} fewer"),
             (apart > 0.005, f"pixels differ by {apart:.3f} on average, of 1"),
         ),
         (
-            Table(columns(f"{STEPS} steps", "passes", "seconds"), tuple(rows)),
+            DocumentTable(columns(f"{STEPS} steps", "passes", "seconds"), tuple(rows)),
             Panels(
                 f"{PROMPT.capitalize()}: what the finished picture would be, guessed after each step",
                 (_band("Without guidance", plain), _band("With guidance 3", guided)),
@@ -83,7 +83,7 @@ def run() -> Outcome:
     )
 
 
-def _band(title: str, one: Drawing) -> Band:
+def _band(title: str, one: GuidedDrawing) -> Band:
     panels = (
         Panel(f"step {number}", tuple(map(tuple, picture.tolist())), light=True)
         for number, picture in one.guesses.items()

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ridgeline.learn.lab.experiment import Experiment, Outcome
-from ridgeline.learn.lab.instrumented_model import STORY, Context, Inside
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
+from ridgeline.learn.lab.instrumented_model import STORY, ExperimentContext, InstrumentedModel
 from ridgeline.util.document.charts import Bar, Bars
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 OTHER = (
     "One day, a big bear was walking in the forest. He saw a small bird with a broken wing. The bear was kind and "
@@ -27,7 +27,7 @@ REPEATED, DRAWS = 30, 8
 Head = tuple[int, int]
 
 
-def shares(tales: Inside, ids: list[int]) -> dict[str, dict[Head, float]]:
+def shares(tales: InstrumentedModel, ids: list[int]) -> dict[str, dict[Head, float]]:
     """Of each role and head (layer and number, from 1) the share on average."""
     return {
         role: {
@@ -39,7 +39,7 @@ def shares(tales: Inside, ids: list[int]) -> dict[str, dict[Head, float]]:
     }
 
 
-def copying(tales: Inside) -> tuple[float, float, float]:
+def copying(tales: InstrumentedModel) -> tuple[float, float, float]:
     """Random tokens, then the same again: what the best head gives to the token that followed the last time, and nats a
     token of the first time and the second; of several draws."""
     after, nats = [], []
@@ -55,9 +55,9 @@ def copying(tales: Inside) -> tuple[float, float, float]:
     return best, float(nats_T[:REPEATED].mean()), float(nats_T[REPEATED + 1 :].mean())
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """Roles in two stories, copying, and layers without attention."""
-    tales = Inside()
+    tales = InstrumentedModel()
     ids = tales.ids(STORY)
     one, other = shares(tales, ids), shares(tales, tales.ids(OTHER))
     holder = {role: max(found, key=found.__getitem__) for role, found in one.items()}
@@ -67,14 +67,14 @@ def run() -> Outcome:
     copied, first, second = copying(tales)
     layers = len(tales.blocks)
     off = {"none": tales.loss(ids)}
-    off |= {f"layer {n + 1}": tales.loss(ids, Context(len(ids), without=(n,))) for n in range(layers)}
-    off["layers 2 to 4"] = tales.loss(ids, Context(len(ids), without=(1, 2, 3)))
+    off |= {f"layer {n + 1}": tales.loss(ids, ExperimentContext(len(ids), without=(n,))) for n in range(layers)}
+    off["layers 2 to 4"] = tales.loss(ids, ExperimentContext(len(ids), without=(1, 2, 3)))
     all_on, lowest, *middle, _, three = off.values()
     rows = []
     for role, (layer, head) in holder.items():
         figures = (strong[role], other[role][layer, head], even[role])
-        rows.append(Row((role, f"layer {layer}, head {head}", *(f"{share:.0%}" for share in figures))))
-    return Outcome(
+        rows.append(TableRow((role, f"layer {layer}, head {head}", *(f"{share:.0%}" for share in figures))))
+    return ExperimentOutcome(
         (
             (
                 min(strong.values()) > 0.3 and all(strong[role] > 3 * even[role] for role in ROLES),
@@ -91,7 +91,8 @@ def run() -> Outcome:
             ),
         ),
         (
-            Table(columns("looks at", "is", "gives it", "in another story", "median head", words=(0, 1)), tuple(rows)),
+            DocumentTable(columns("looks at", "is", "gives it", "in another story", "median head", words=(0, 1)),
+                tuple(rows)),
             Bars(
                 "What tales makes of a story with attention switched off",
                 "nats a token, less is better",

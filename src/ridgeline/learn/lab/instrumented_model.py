@@ -25,7 +25,7 @@ from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.backend import REFERENCE
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.torch_attention import attend_segment
-from ridgeline.core.ops.work import Reach, Segment
+from ridgeline.core.ops.work import AttentionPattern, StepSegment
 
 STORY = (
     "Once upon a time, there was a little girl named Lily. She loved to play with her ball in the park. One day, she "
@@ -35,12 +35,12 @@ STORY = (
 """A story to measure the loss on. It was written for that, and is in no corpus."""
 
 
-class Context(Uncached):
+class ExperimentContext(Uncached):
     """Attention as an experiment wants it. reach: which keys a query sees, where it is not the model's; without:
     layers whose attention gives nothing."""
 
-    def __init__(self, length: int, reach: Reach | None = None, without: Collection[int] = ()) -> None:
-        super().__init__([Segment(length, length)])
+    def __init__(self, length: int, reach: AttentionPattern | None = None, without: Collection[int] = ()) -> None:
+        super().__init__([StepSegment(length, length)])
         self.reach, self.without = reach, without
 
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
@@ -60,7 +60,7 @@ def in_fp32(name: str) -> Model:
     return model
 
 
-class Inside:
+class InstrumentedModel:
     """A model and its tokenizer."""
 
     def __init__(self, name: str = "tales") -> None:
@@ -77,20 +77,24 @@ class Inside:
         return [self.tokenizer.piece(token) for token in self.ids(text)]
 
     @torch.inference_mode()
-    def logits(self, ids: Sequence[int], context: Context | None = None, *, turned: bool = True) -> Tensor:
+    def logits(self, ids: Sequence[int], context: ExperimentContext | None = None, *, turned: bool = True) -> Tensor:
         """Of every position [T, V]. turned: whether keys and queries are rotated by their positions; else all are those
         of position 0, which turns nothing."""
         count = len(ids)
         positions_T = torch.arange(count) if turned else torch.zeros(count, dtype=torch.int64)
-        out: Tensor = self.model(torch.tensor(ids), positions_T, context or Context(count), torch.arange(count))
+        out: Tensor = self.model(
+            torch.tensor(ids), positions_T, context or ExperimentContext(count), torch.arange(count)
+        )
         return out
 
-    def loss(self, ids: Sequence[int], context: Context | None = None, *, turned: bool = True) -> float:
+    def loss(self, ids: Sequence[int], context: ExperimentContext | None = None, *, turned: bool = True) -> float:
         """Nats a token that the model is surprised by, from the second token on."""
         logits_TV = self.logits(ids, context, turned=turned)
         return float(functional.cross_entropy(logits_TV[:-1], torch.tensor(ids[1:])))
 
-    def states(self, ids: Sequence[int], context: Context | None = None, *, turned: bool = True) -> list[Tensor]:
+    def states(
+        self, ids: Sequence[int], context: ExperimentContext | None = None, *, turned: bool = True
+    ) -> list[Tensor]:
         """The stream [T, D]: the embedding, then what each layer leaves."""
         found: list[Tensor] = []
 

@@ -8,16 +8,16 @@ from statistics import median
 import torch
 
 from ridgeline.backends.model_loader import load_model
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.engine import SamplingParams
 from ridgeline.engine.engine_builder import bare_engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.runner import Runner
-from ridgeline.learn.lab.cost_calculator import Ledger
-from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.cost_calculator import CostCalculator
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
 from ridgeline.util.document.charts import Bar, Bars
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 from ridgeline.util.document.humanize import say_seconds
 
 PROMPT, ANSWER, REPEATS, CARD = 32, 64, 60, "h100-sxm"
@@ -33,9 +33,9 @@ def usual(run: Callable[[], object]) -> float:
     return median(taken)
 
 
-def kernels(ledger: Ledger, model: str) -> tuple[int, float]:
+def kernels(ledger: CostCalculator, model: str) -> tuple[int, float]:
     """Of a decode step on a card: how many kernels it launches, and seconds at best of the whole step."""
-    price, work = ledger.price(model), Work.of([Segment(1, PROMPT + ANSWER)], ledger.model(model).reaches)
+    price, work = ledger.price(model), Work.of([StepSegment(1, PROMPT + ANSWER)], ledger.model(model).reaches)
     launched = sum(priced.count * sum(kernel.calls for kernel in priced.launches(work)) for priced in price.ops)
     return round(launched), price.on(ledger.card(CARD), work).bound
 
@@ -54,7 +54,7 @@ def decoding() -> tuple[Runner, StepRecord, float]:
     return runner, records[-1], median(record.seconds for record in records[2:])
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """The step of the built-in model here, and what larger ones launch on a card. Raises ValueError without our
     kernels."""
     runner, last, whole = decoding()
@@ -66,7 +66,7 @@ def run() -> Outcome:
     again = usual(recording.again)
     prepared = usual(lambda: runner.step_logits(plan)) - again
     same = torch.equal(runner.step_logits(plan).clone(), runner.forward(plan))
-    ledger = Ledger()
+    ledger = CostCalculator()
     cards = {name: kernels(ledger, name) for name in ("tales", "llama-3.2-1b", "llama-3-8b", "llama-3-70b")}
     each = {name: bound / launched for name, (launched, bound) in cards.items()}
     parts = {
@@ -76,11 +76,12 @@ def run() -> Outcome:
         "Python asking for each kernel": asked - again,
     }
     rows = [
-        Row((name, f"{count:,}", say_seconds(least), say_seconds(each[name]))) for name, (count, least) in cards.items()
+        TableRow((name, f"{count:,}", say_seconds(least), say_seconds(each[name])))
+        for name, (count, least) in cards.items()
     ]
     bars = [Bar(name, 1e6 * took, dim="Python" in name) for name, took in parts.items()]
     launch = ledger.card(CARD).efficiency_of("linear").launch
-    return Outcome(
+    return ExperimentOutcome(
         (
             (same, f"{len(recording.calls)} calls, made again: the same logits to the last bit"),
             (
@@ -94,7 +95,7 @@ def run() -> Outcome:
             ),
         ),
         (
-            Table(columns("on an H100", "kernels a step", "step at best", "a kernel at best"), tuple(rows)),
+            DocumentTable(columns("on an H100", "kernels a step", "step at best", "a kernel at best"), tuple(rows)),
             Bars("A decode step of tales here", "microseconds; grey: spared by the recording", tuple(bars)),
         ),
         {"calls": len(recording.calls), "seconds": parts, "cards": cards},

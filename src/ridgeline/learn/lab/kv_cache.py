@@ -15,18 +15,18 @@ import torch
 
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.kv_context import Uncached
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.learn.lab.simple_kv_cache import KVCache
 from ridgeline.price.price import Price
 from ridgeline.util.document.charts import Chart, Series
-from ridgeline.util.document.elements import Bullets, Document, Paragraph, Row, Table, columns
+from ridgeline.util.document.elements import Bullets, Document, DocumentTable, Paragraph, TableRow, columns
 
 REPEATS, ENOUGH = 5, 30.0
 """How often both ways are run, whose medians are told; fewer where they have taken so many seconds."""
 
 
 @dataclass(slots=True)
-class Run:
+class GenerationRun:
     """A generation: the tokens, and after each the positions that ran so far and the seconds that this one took."""
 
     tokens: list[int]
@@ -49,11 +49,11 @@ class Run:
 
 
 @torch.inference_mode()
-def without_cache(model: Model, first: int, count: int) -> Run:
+def without_cache(model: Model, first: int, count: int) -> GenerationRun:
     """`count` tokens after `first`, each the likeliest; every position runs again for each of them."""
-    run = Run([first])
+    run = GenerationRun([first])
     for length in range(1, count + 1):
-        nothing_kept = Uncached([Segment(length, length)])
+        nothing_kept = Uncached([StepSegment(length, length)])
         last = torch.tensor([length - 1])
         logits_1V = model(torch.tensor(run.tokens), torch.arange(length), nothing_kept, last)
         run.take(int(logits_1V.argmax()), ran=length)
@@ -61,9 +61,9 @@ def without_cache(model: Model, first: int, count: int) -> Run:
 
 
 @torch.inference_mode()
-def with_cache(model: Model, first: int, count: int) -> Run:
+def with_cache(model: Model, first: int, count: int) -> GenerationRun:
     """The same, with the keys and values kept: one position a token."""
-    run, kept = Run([first]), KVCache(model.kv_specs, count)
+    run, kept = GenerationRun([first]), KVCache(model.kv_specs, count)
     for position in range(count):
         logits_1V = model(torch.tensor(run.tokens[-1:]), torch.tensor([position]), kept, torch.tensor([0]))
         kept.length += 1
@@ -72,12 +72,12 @@ def with_cache(model: Model, first: int, count: int) -> Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class CacheComparison:
     """Both ways, in seconds that are medians of `repeats` runs. flops: without a cache and with it, by the price that
     the engine puts on it; headless: the same without the head. kept_bytes: of one token."""
 
-    without: Run
-    kept: Run
+    without: GenerationRun
+    kept: GenerationRun
     flops: tuple[float, float]
     headless: tuple[float, float]
     kept_bytes: float
@@ -90,26 +90,26 @@ class Comparison:
         return next((n for n, (a, b) in enumerate(pairs) if a != b), len(self.kept.positions))
 
 
-def compare(model: Model, first: int, count: int) -> Comparison:
+def compare(model: Model, first: int, count: int) -> CacheComparison:
     """The experiment: generate both ways in turn, count and time. What a first call costs is no part of it."""
     with_cache(model, first, min(count, 2))
     without_cache(model, first, min(count, 2))
-    begin, runs = time.perf_counter(), list[tuple[Run, Run]]()
+    begin, runs = time.perf_counter(), list[tuple[GenerationRun, GenerationRun]]()
     while len(runs) < REPEATS and (not runs or time.perf_counter() - begin < ENOUGH):
         runs.append((without_cache(model, first, count), with_cache(model, first, count)))
     without, kept = (_usual(of) for of in zip(*runs, strict=True))
     price, lengths = Price(model), range(1, count + 1)
-    whole, new = (_flops(price, [Segment(n if anew else 1, n) for n in lengths]) for anew in (True, False))
+    whole, new = (_flops(price, [StepSegment(n if anew else 1, n) for n in lengths]) for anew in (True, False))
     kept_bytes = sum(spec.bytes_per_token for spec in model.kv_specs)
-    return Comparison(without, kept, (whole[0], new[0]), (whole[1], new[1]), kept_bytes, len(runs))
+    return CacheComparison(without, kept, (whole[0], new[0]), (whole[1], new[1]), kept_bytes, len(runs))
 
 
-def _usual(runs: Sequence[Run]) -> Run:
+def _usual(runs: Sequence[GenerationRun]) -> GenerationRun:
     """One of several alike, each of its tokens with the median of their seconds."""
     return replace(runs[0], took=list(map(median, zip(*(run.took for run in runs), strict=True))))
 
 
-def _flops(price: Price, segments: Sequence[Segment]) -> tuple[float, float]:
+def _flops(price: Price, segments: Sequence[StepSegment]) -> tuple[float, float]:
     """Of a step for each, and the same without the head, which runs once a token whatever is kept."""
     works = [Work.of([segment], price.reaches) for segment in segments]
     heads = [priced for priced in price.ops if priced.op.kind == "head"]
@@ -122,7 +122,7 @@ def _flops(price: Price, segments: Sequence[Segment]) -> tuple[float, float]:
 _HEAD = ("tokens", "positions without", "with", "ratio", "seconds without", "with", "ratio")
 
 
-def document(both: Comparison, moved: float) -> Document:
+def document(both: CacheComparison, moved: float) -> Document:
     """Positions and seconds at some lengths, and the curves of both. moved: what `changed` gave of `tales`."""
     without, kept = both.without, both.kept
     count = len(kept.positions)
@@ -139,7 +139,7 @@ def document(both: Comparison, moved: float) -> Document:
         "Generation with and without a KV cache",
         (
             Bullets(_words(both, count, moved)),
-            Table(columns(*_HEAD, words=()), tuple(_row(n, without, kept) for n in shown)),
+            DocumentTable(columns(*_HEAD, words=()), tuple(_row(n, without, kept) for n in shown)),
             Chart(title, "tokens", "positions, or steps", curves, log_x=True, log_y=True),
             Paragraph(f"the experiment in code: {__file__}", "dim"),
         ),
@@ -147,7 +147,7 @@ def document(both: Comparison, moved: float) -> Document:
     )
 
 
-def as_json(both: Comparison, moved: float) -> dict[str, object]:
+def as_json(both: CacheComparison, moved: float) -> dict[str, object]:
     """The figures of both ways, and what `changed` gave of `tales`."""
     return {
         "tokens": len(both.kept.positions),
@@ -160,17 +160,17 @@ def as_json(both: Comparison, moved: float) -> dict[str, object]:
     }
 
 
-def _row(n: int, without: Run, kept: Run) -> Row:
+def _row(n: int, without: GenerationRun, kept: GenerationRun) -> TableRow:
     cells = [f"{n:,}"]
     for a, b, digits in (
         (without.positions[n - 1], kept.positions[n - 1], ",d"),
         (without.seconds[n - 1], kept.seconds[n - 1], ".3f"),
     ):
         cells += [format(a, digits), format(b, digits), f"{a / b:.4g}"]
-    return Row(tuple(cells))
+    return TableRow(tuple(cells))
 
 
-def _words(both: Comparison, count: int, moved: float) -> tuple[str, ...]:
+def _words(both: CacheComparison, count: int, moved: float) -> tuple[str, ...]:
     without, kept = both.without, both.kept
     fewer, faster = without.positions[-1] / kept.positions[-1], without.seconds[-1] / kept.seconds[-1]
     (anew, new), (bare_anew, bare_new) = both.flops, both.headless
@@ -198,6 +198,6 @@ def _words(both: Comparison, count: int, moved: float) -> tuple[str, ...]:
     )
 
 
-def _data(run: Run, flops: float, headless: float) -> dict[str, object]:
+def _data(run: GenerationRun, flops: float, headless: float) -> dict[str, object]:
     counted = {"flops": flops, "flops_without_head": headless}
     return {"token_ids": run.tokens[1:], "positions": run.positions, "seconds": run.seconds, **counted}

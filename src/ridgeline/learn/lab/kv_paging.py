@@ -4,10 +4,10 @@ import random
 from collections.abc import Callable
 
 from ridgeline.engine.kv.page_count import kv_layout
-from ridgeline.learn.lab.cost_calculator import Ledger
-from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.cost_calculator import CostCalculator
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
 from ridgeline.util.document.charts import Bar, Bars
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 MODEL, CARD, LONGEST = "llama-3-8b", "rtx-4090", 8192
 SIZES = (1, 16, 64, 256, 512)
@@ -48,9 +48,9 @@ def in_pages(size: int) -> Callable[[int], int]:
     return lambda length: -(-length // size) * size
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """Three ways to give memory to requests whose length nobody knows."""
-    ledger = Ledger()
+    ledger = CostCalculator()
     left = ledger.users(MODEL, CARD, 2000).steps[-1].left
     room = kv_layout(ledger.model(MODEL), left).tokens
     requests = lengths()
@@ -60,7 +60,7 @@ def run() -> Outcome:
     waste = {size: sum(in_pages(size)(n) - n for n in requests) / len(requests) for size in SIZES}
     whole, doubled, *paged = found.values()
     sixteen = found["pages of 16"]
-    return Outcome(
+    return ExperimentOutcome(
         (
             (whole[0] < 0.25, f"{whole[0]:.0%} used, {whole[1]} users"),
             (
@@ -74,9 +74,9 @@ def run() -> Outcome:
             ),
         ),
         (
-            Table(
+            DocumentTable(
                 columns("", "used", "users"),
-                tuple(Row((name, f"{share:.1%}", f"{users}")) for name, (share, users) in found.items()),
+                tuple(TableRow((name, f"{share:.1%}", f"{users}")) for name, (share, users) in found.items()),
             ),
             Bars(
                 f"KV memory of an 8B on a card of 24 GB: {room:,} tokens",

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 from ridgeline.core.checkpoint import open_source
 from ridgeline.engine.scheduler import Limits
-from ridgeline.insight.simulate.load_law import Law, load_law
+from ridgeline.insight.simulate.load_law import LoadLaw, load_law
 from ridgeline.insight.simulate.machine_setup import machine_of
 from ridgeline.insight.simulate.replica import Machine
-from ridgeline.insight.simulate.run_log import Log
+from ridgeline.insight.simulate.run_log import RunLog
 from ridgeline.insight.simulate.simulation import run
-from ridgeline.insight.simulate.simulation_metrics import Metrics, measure
+from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics, measure
 from ridgeline.insight.simulate.simulation_verdict import verdict
 from ridgeline.insight.traffic.arrivals import SECOND, gamma
 from ridgeline.insight.traffic.lengths import Fixed
@@ -18,13 +18,13 @@ from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn, spread
 from ridgeline.insight.traffic.slo import SLO, parse_slo
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from ridgeline.price.devices import load_card
-from ridgeline.price.plan.scenario import ModelCache, Setup
+from ridgeline.price.plan.scenario import Deployment, ModelCache
 
 TARGETS = parse_slo("ttft=1s,tpot=50ms")
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
+class RequestMix:
     """So many, of about `tokens` in and `answer` out. burstiness: 1 for Poisson arrivals, less for bursts."""
 
     tokens: int = 1024
@@ -34,16 +34,16 @@ class Requests:
     seed: int = 1
 
 
-USUAL = Requests()
+USUAL = RequestMix()
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class LoadOutcome:
     """What became of requests. metrics: as `ridgeline simulate --json` has them; law: what the load law says."""
 
-    metrics: Metrics
-    law: Law
-    log: Log = field(repr=False)
+    metrics: SimulationMetrics
+    law: LoadLaw
+    log: RunLog = field(repr=False)
 
     @property
     def verdict(self) -> str:
@@ -75,20 +75,20 @@ class Served:
         return float("inf") if found is None else found.mid
 
 
-class Replica:
+class OneGpuReplica:
     """A model on one card, behind the engine's own scheduler."""
 
     def __init__(self, model: str = "llama-3-8b", card: str = "h100-sxm", budget: int = 2048) -> None:
-        case = ModelCache(open_source(model).config).case(Setup(load_card(card)))
+        case = ModelCache(open_source(model).config).case(Deployment(load_card(card)))
         self.machine: Machine = machine_of(case, Limits(tokens=budget))
 
-    def serve(self, rate: float, asked: Requests = USUAL, targets: SLO = TARGETS) -> Served:
+    def serve(self, rate: float, asked: RequestMix = USUAL, targets: SLO = TARGETS) -> LoadOutcome:
         """Let them come, `rate` a second on average."""
         log = run(self.machine, OpenLoop(bounded(_requests(rate, asked), asked.count, None)))
         law = load_law(self.machine, rate, asked.tokens, asked.answer)
-        return Served(measure(log, targets, open_loop=True), law, log)
+        return LoadOutcome(measure(log, targets, open_loop=True), law, log)
 
 
-def _requests(rate: float, asked: Requests) -> Iterator[TraceRequest]:
+def _requests(rate: float, asked: RequestMix) -> Iterator[TraceRequest]:
     moments = gamma(rate, asked.burstiness, asked.seed)
     return drawn(moments, spread(Fixed(asked.tokens)), spread(Fixed(asked.answer)), asked.seed)

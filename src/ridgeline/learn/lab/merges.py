@@ -9,11 +9,11 @@ from itertools import pairwise
 
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
-from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
 from ridgeline.learn.lab.instrumented_model import STORY
 from ridgeline.learn.lab.statements_words import PROSE, VERSE
 from ridgeline.util.document.charts import Chart, Series
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 Pair = tuple[str, str]
 Word = tuple[str, ...]
@@ -65,7 +65,7 @@ def rules_of(model: str) -> dict[Pair, int]:
     return {tuple(pair): rank for rank, pair in enumerate(merges)}
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """Rules learned of three texts, and those of `tales` applied by hand."""
     text = " ".join((STORY, PROSE, VERSE))
     learned = [step for step, _ in zip(learn(text), range(LEARNED), strict=False)]
@@ -80,10 +80,10 @@ def run() -> Outcome:
         same, wrong = same + (by_hand == theirs), wrong + (by_hand != theirs)
     own = {word: applied(f"Ġ{word}", rules) for word in OWN}
     rows = [
-        Row((f"{n}", f"{a.replace(' ', '_')} + {b.replace(' ', '_')}", f"{count}", f"{size:,}"))
+        TableRow((f"{n}", f"{a.replace(' ', '_')} + {b.replace(' ', '_')}", f"{count}", f"{size:,}"))
         for n, ((a, b), count, size) in enumerate(learned[:FIRST], 1)
     ]
-    return Outcome(
+    return ExperimentOutcome(
         (
             (counts == sorted(counts, reverse=True), f"there {counts[0]}, {counts[1]}, ... {counts[-1]} times"),
             (half < LEARNED / 4, f"{len(text):,} characters, {sizes[-1]:,} pieces; half of the way by rule {half}"),
@@ -94,7 +94,7 @@ def run() -> Outcome:
             ),
         ),
         (
-            Table(columns("rule", "pair (_ is a blank)", "times", "pieces left", words=(1,)), tuple(rows)),
+            DocumentTable(columns("rule", "pair (_ is a blank)", "times", "pieces left", words=(1,)), tuple(rows)),
             Chart(
                 "What rules make of three texts", "rules learned", "pieces of the text",
                 (Series("pieces", tuple(enumerate(map(float, sizes)))),),

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from ridgeline.learn.lab.experiment import Experiment, Outcome
-from ridgeline.learn.lab.instrumented_model import STORY, Inside
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
+from ridgeline.learn.lab.instrumented_model import STORY, InstrumentedModel
 from ridgeline.util.document.charts import Chart, Series
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 BITS, GROUP = (8, 7, 6, 5, 4, 3, 2), 32
 
@@ -24,7 +24,7 @@ def rounded(weight_OI: Tensor, bits: int, group: int) -> Tensor:
 
 
 @contextmanager
-def narrowed(tales: Inside, bits: int, group: int | None) -> Iterator[None]:
+def narrowed(tales: InstrumentedModel, bits: int, group: int | None) -> Iterator[None]:
     """While it lasts, the matrices of all layers are rounded, norms and the table are not. group: numbers of a row that
     share a scale, None for all."""
     matrices = [p for name, p in tales.model.named_parameters() if ".layers." in name and p.dim() == 2]
@@ -38,7 +38,7 @@ def narrowed(tales: Inside, bits: int, group: int | None) -> Iterator[None]:
             p.data = before
 
 
-def losses(tales: Inside, group: int | None) -> dict[int, float]:
+def losses(tales: InstrumentedModel, group: int | None) -> dict[int, float]:
     """Nats a token of the story by bits."""
     ids, found = tales.ids(STORY), {}
     for bits in BITS:
@@ -47,19 +47,21 @@ def losses(tales: Inside, group: int | None) -> dict[int, float]:
     return found
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """Fewer and fewer bits, with a scale for each row and one for each 32 numbers."""
-    tales = Inside()
+    tales = InstrumentedModel()
     whole = tales.loss(tales.ids(STORY))
     by_row, by_group = losses(tales, None), losses(tales, GROUP)
     back = tales.loss(tales.ids(STORY))
-    rows = [Row((f"{bits}", f"{by_row[bits]:.3f}", f"{by_group[bits]:.3f}", f"{bits + 16 / GROUP:g}")) for bits in BITS]
+    rows = [
+        TableRow((f"{bits}", f"{by_row[bits]:.3f}", f"{by_group[bits]:.3f}", f"{bits + 16 / GROUP:g}")) for bits in BITS
+    ]
     lines = (
         Series("a scale for each row", tuple(by_row.items())),
         Series(f"a scale for each {GROUP} numbers", tuple(by_group.items())),
         Series("as it is", tuple((bits, whole) for bits in BITS), "dashed"),
     )
-    return Outcome(
+    return ExperimentOutcome(
         (
             (
                 back == whole and abs(by_row[8] - whole) < 0.02 and abs(by_group[8] - whole) < 0.02,
@@ -73,7 +75,7 @@ def run() -> Outcome:
             (by_row[2] > 2 * whole and by_group[2] > by_group[4] + 0.2, f"{by_row[2]:.2f} and {by_group[2]:.2f}"),
         ),
         (
-            Table(columns("bits", "by row", f"by {GROUP}", "bits with scales", words=()), tuple(rows)),
+            DocumentTable(columns("bits", "by row", f"by {GROUP}", "bits with scales", words=()), tuple(rows)),
             Chart("A story's loss, the matrices rounded", "bits a number", "nats a token", lines, log_y=True),
         ),
         {"whole": whole, "by_row": by_row, "by_group": by_group},

@@ -1,10 +1,10 @@
 """Order without positions: what is left of it when rotations are taken away, and when the causal mask goes too."""
 
-from ridgeline.core.ops.work import Reach
-from ridgeline.learn.lab.experiment import Experiment, Outcome
-from ridgeline.learn.lab.instrumented_model import STORY, Context, Inside
+from ridgeline.core.ops.work import AttentionPattern
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
+from ridgeline.learn.lab.instrumented_model import STORY, ExperimentContext, InstrumentedModel
 from ridgeline.util.document.charts import Chart, Series
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 ONE, OTHER = "The dog and the cat sat", "The cat and the dog sat"
 """The same words, two of them swapped, and the same word at the end."""
@@ -12,20 +12,20 @@ ONE, OTHER = "The dog and the cat sat", "The cat and the dog sat"
 _ALIKE = 2e-6  # what sums in another order differ by in fp32
 
 
-def differences(tales: Inside, *, turned: bool, masked: bool) -> list[float]:
+def differences(tales: InstrumentedModel, *, turned: bool, masked: bool) -> list[float]:
     """How much the last word's state differs between the two, relative to its length: of the table, after each
     layer."""
     one, other = tales.ids(ONE), tales.ids(OTHER)
     assert sorted(one) == sorted(other)
     assert one[-1] == other[-1]
-    reach = None if masked else Reach("full")
-    first, second = (tales.states(ids, Context(len(ids), reach), turned=turned) for ids in (one, other))
+    reach = None if masked else AttentionPattern("full")
+    first, second = (tales.states(ids, ExperimentContext(len(ids), reach), turned=turned) for ids in (one, other))
     return [float((a[-1] - b[-1]).norm() / a[-1].norm()) for a, b in zip(first, second, strict=True)]
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """The three ways, and what a story's loss says of the rotations."""
-    tales = Inside()
+    tales = InstrumentedModel()
     found = {
         "neither": differences(tales, turned=False, masked=False),
         "causal mask alone": differences(tales, turned=False, masked=True),
@@ -34,9 +34,9 @@ def run() -> Outcome:
     nothing, mask, both = found.values()
     ids = tales.ids(STORY)
     with_turns, without = tales.loss(ids), tales.loss(ids, turned=False)
-    rows = [Row((name, *(f"{x:.1e}" if x < 1e-3 else f"{x:.3f}" for x in line))) for name, line in found.items()]
+    rows = [TableRow((name, *(f"{x:.1e}" if x < 1e-3 else f"{x:.3f}" for x in line))) for name, line in found.items()]
     lines = tuple(Series(name, tuple(enumerate(line))) for name, line in found.items())
-    return Outcome(
+    return ExperimentOutcome(
         (
             (max(nothing) < _ALIKE, f"at most {max(nothing):.0e} in any layer: exactly a set"),
             (
@@ -47,7 +47,7 @@ def run() -> Outcome:
             (without > 1.5 * with_turns, f"{without:.2f} nats a token without rotation, {with_turns:.2f} with it"),
         ),
         (
-            Table(columns("", "table", *(f"layer {n}" for n in range(1, len(mask)))), tuple(rows)),
+            DocumentTable(columns("", "table", *(f"layer {n}" for n in range(1, len(mask)))), tuple(rows)),
             Chart("How much the last word notices that two words were swapped", "layer", "change", lines),
         ),
         {"changes": found, "nats": {"with": with_turns, "without": without}},

@@ -2,10 +2,10 @@
 
 from ridgeline.core.checkpoint import read_config
 from ridgeline.core.models.common.parameter_breakdown import PARTS
-from ridgeline.learn.lab.cost_calculator import Ledger
-from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.cost_calculator import CostCalculator
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
 from ridgeline.util.document.charts import Bar, Bars
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 MODELS = ("llama-3.2-1b", "llama-3-8b", "llama-3-70b", "llama-3.1-405b")
 
@@ -26,20 +26,22 @@ def by_hand(name: str, kv_heads: int | None = None) -> dict[str, int]:
     }
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """Four sizes of one family, and the largest as a text walks through it."""
-    ledger = Ledger()
+    ledger = CostCalculator()
     sums, bills = {name: by_hand(name) for name in MODELS}, {name: ledger.bill(name) for name in MODELS}
     equal = all(sums[name] == bills[name].parameters for name in MODELS)
     shares = {name: parts["feed-forward"] / sum(parts.values()) for name, parts in sums.items()}
     tables = {name: (parts["embedding"] + parts["head"]) / sum(parts.values()) for name, parts in sums.items()}
     walked = sum(by_hand("llama-3.1-405b", kv_heads=128).values())
     rows = [
-        Row((name, *(f"{100 * parts[part] / sum(parts.values()):.1f}" for part in PARTS), f"{sum(parts.values()):,}"))
+        TableRow(
+            (name, *(f"{100 * parts[part] / sum(parts.values()):.1f}" for part in PARTS), f"{sum(parts.values()):,}")
+        )
         for name, parts in sums.items()
     ]
     small, large = MODELS[0], MODELS[-1]
-    return Outcome(
+    return ExperimentOutcome(
         (
             (equal, f"equal to the last parameter, part by part: {bills[large].total:,} of the largest"),
             (
@@ -50,7 +52,7 @@ def run() -> Outcome:
             (abs(walked / 469e9 - 1) < 0.01, f"{walked / 1e9:.0f} billion"),
         ),
         (
-            Table(columns("percent", *PARTS, "parameters"), tuple(rows)),
+            DocumentTable(columns("percent", *PARTS, "parameters"), tuple(rows)),
             Bars(
                 "Where the parameters of four Llamas are",
                 "percent of all",

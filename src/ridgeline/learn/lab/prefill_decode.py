@@ -11,16 +11,16 @@ from dataclasses import asdict, dataclass
 
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.parameter_breakdown import bill
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.engine.engine_builder import drive
-from ridgeline.learn.lab.textbook_step import Texts, round_figure
+from ridgeline.learn.lab.textbook_step import TextbookStep, round_figure
 from ridgeline.learn.lab.users_per_gpu import on_the_box
 from ridgeline.price.crossovers import compute_bound_prompt, critical_batch
 from ridgeline.price.device import Device
 from ridgeline.price.device_roofline import roofline
 from ridgeline.price.op_time import compute_seconds
 from ridgeline.price.price import Price
-from ridgeline.util.document.elements import Bullets, Document, Paragraph, Row, Table, columns
+from ridgeline.util.document.elements import Bullets, Document, DocumentTable, Paragraph, TableRow, columns
 from ridgeline.util.document.humanize import percent, say, say_seconds
 from ridgeline.util.document.roofline_chart import Point, Roofline
 
@@ -55,7 +55,7 @@ class StepTiming:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PhaseComparison:
     """ridge: FLOPs a byte at which the card turns. batch: from which decode at this context is compute-bound, None if
     no batch is; intensity: what decode tends to as the batch grows. prompt: from which length on prefill is
     compute-bound. texts: the decode step of one user as they have it. room: users who fit, None where nobody asked."""
@@ -69,39 +69,39 @@ class Comparison:
     batch: float | None
     intensity: float
     prompt: int | None
-    texts: Texts
+    texts: TextbookStep
     room: int | None = None
 
 
 def compare(
     model: Model, device: Device, prompt: int, measured: tuple[float, float] | None = None, room: int | None = None
-) -> Comparison:
+) -> PhaseComparison:
     """The experiment: a prefill of `prompt` positions, and decode at that context in growing batches. measured: seconds
     of that prefill and of the decode step of one user. room: users whose keys and values the device has room for."""
     price = Price(model)
     took = measured or (None, None)
-    prefill = _phase("prefill", price, device, [Segment(prompt, prompt)], took[0])
+    prefill = _phase("prefill", price, device, [StepSegment(prompt, prompt)], took[0])
     decodes = [
-        _phase(f"decode x {batch:,}", price, device, [Segment(1, prompt)] * batch, took[1] if batch == 1 else None)
+        _phase(f"decode x {batch:,}", price, device, [StepSegment(1, prompt)] * batch, took[1] if batch == 1 else None)
         for batch in BATCHES
     ]
-    cost = price.step(_work(price, [Segment(1, prompt)]))
+    cost = price.step(_work(price, [StepSegment(1, prompt)]))
     number_format = max(cost.flops, key=lambda name: cost.flops[name])
     # What every user brings: its own arithmetic and its own KV. The weights are divided by ever more of them.
     limit = cost.flops[number_format] / (cost.kv_read_bytes + cost.kv_write_bytes)
     bandwidth = device.bandwidth_of(cost.memory_bytes)
-    texts = Texts(2 * on_the_box(bill(model).total), round_figure(bandwidth), device.peak("bf16"))
-    return Comparison(
+    texts = TextbookStep(2 * on_the_box(bill(model).total), round_figure(bandwidth), device.peak("bf16"))
+    return PhaseComparison(
         device, prompt, number_format, device.peak(number_format) / bandwidth, prefill, tuple(decodes),
         critical_batch(price, device, prompt), limit, compute_bound_prompt(price, device), texts, room,
     )  # fmt: skip
 
 
-def _work(price: Price, segments: list[Segment]) -> Work:
+def _work(price: Price, segments: list[StepSegment]) -> Work:
     return Work.of(segments, price.reaches)
 
 
-def _phase(name: str, price: Price, device: Device, segments: list[Segment], measured: float | None) -> StepTiming:
+def _phase(name: str, price: Price, device: Device, segments: list[StepSegment], measured: float | None) -> StepTiming:
     work = _work(price, segments)
     step = price.on(device, work)
     idle = 1 - compute_seconds(step.cost, device) / step.floor
@@ -125,7 +125,7 @@ def measure(model: Model, prompt: int, repeats: int = 5) -> tuple[float, float]:
 _HEAD = ("step", "FLOP/byte", "floor", "idle", "limit tok/s", "expected", "measured", "fits")
 
 
-def document(both: Comparison, model: str) -> Document:
+def document(both: PhaseComparison, model: str) -> Document:
     """The two phases side by side, batches of decode, and where they lie under the roofs."""
     return Document(
         f"Prefill against decode: {model} on {both.device.title}",
@@ -134,7 +134,7 @@ def document(both: Comparison, model: str) -> Document:
             both.texts.beside(
                 both.decodes[0].floor, 1 - both.decodes[0].idle, both.decodes[0].nbytes, both.ridge, both.batch
             ),
-            Table(columns(*_HEAD), tuple(_row(step, both.room) for step in (both.prefill, *both.decodes))),
+            DocumentTable(columns(*_HEAD), tuple(_row(step, both.room) for step in (both.prefill, *both.decodes))),
             _figure(both, model),
             Paragraph(f"the experiment in code: {__file__}", "dim"),
         ),
@@ -142,7 +142,7 @@ def document(both: Comparison, model: str) -> Document:
     )
 
 
-def as_json(both: Comparison, model: str) -> dict[str, object]:
+def as_json(both: PhaseComparison, model: str) -> dict[str, object]:
     """The figures of every step, and where decode and prefill turn."""
     return {
         "model": model,
@@ -159,7 +159,7 @@ def as_json(both: Comparison, model: str) -> dict[str, object]:
     }
 
 
-def _row(step: StepTiming, room: int | None) -> Row:
+def _row(step: StepTiming, room: int | None) -> TableRow:
     users = 1 if step.positions == 0 or step.name == "prefill" else step.positions
     cells = (
         step.name,
@@ -171,10 +171,10 @@ def _row(step: StepTiming, room: int | None) -> Row:
         "" if step.measured is None else say_seconds(step.measured),
         "" if room is None else "yes" if users <= room else f"{room:,} do",
     )
-    return Row(cells)
+    return TableRow(cells)
 
 
-def _figure(both: Comparison, model: str) -> Roofline:
+def _figure(both: PhaseComparison, model: str) -> Roofline:
     """The roofline with a point a step: at its measured speed where there is one, else at the expected."""
     points = []
     for step in (both.prefill, *both.decodes):
@@ -183,7 +183,7 @@ def _figure(both: Comparison, model: str) -> Roofline:
     return roofline(model, both.device, [both.number_format], points)
 
 
-def _words(both: Comparison) -> tuple[str, ...]:
+def _words(both: PhaseComparison) -> tuple[str, ...]:
     prefill, decode = both.prefill, both.decodes[0]
     device, ridge = both.device, both.ridge
     peak = device.peak(both.number_format)
@@ -209,7 +209,7 @@ def _words(both: Comparison) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _batch_words(both: Comparison) -> str:
+def _batch_words(both: PhaseComparison) -> str:
     if both.batch is None:
         return (
             f"No batch makes decode compute-bound at {both.context:,} tokens of context: users share the weights, but "

@@ -5,27 +5,27 @@ import torch
 from ridgeline.backends.model_loader import load_model
 from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
 from ridgeline.core.ops.embedding import Embedding
-from ridgeline.learn.lab.directions import ASKED, Words
-from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.directions import ASKED, WordVectors
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
 from ridgeline.util.document.charts import Bar, Bars
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 KING, QUEEN = "king", "queen"
 PAIRS = (("man", "woman"), ("he", "she"), ("his", "her"), ("boy", "girl"))
 """Words that differ as king and queen do. The first pair whose words are one token each is taken."""
 
 
-def words_of(model: str) -> Words:
+def words_of(model: str) -> WordVectors:
     """The embedding of a model and its tokenizer. Raises ValueError where it has none, or its rows are codes."""
     tables = [op for _, op in load_model(model).ops_of(Embedding)]
     if not tables or tables[0].weight is None:
         raise ValueError(
             f"{model} has no table of embeddings, or one of codes; take a checkpoint that is not quantised"
         )
-    return Words(tables[0].weight.detach(), tokenizer_of(model))
+    return WordVectors(tables[0].weight.detach(), tokenizer_of(model))
 
 
-def pair(words: Words) -> tuple[str, str]:
+def pair(words: WordVectors) -> tuple[str, str]:
     """The pair that the sum is made with. Raises ValueError where king, queen or every pair has no row of its own."""
     for word in (KING, QUEEN):
         words.token(word)
@@ -36,14 +36,14 @@ def pair(words: Words) -> tuple[str, str]:
     raise ValueError(f"none of the pairs {names} is one token for each word; take a model with a larger vocabulary")
 
 
-def lead(words: Words, vector: torch.Tensor, without: set[int]) -> float:
+def lead(words: WordVectors, vector: torch.Tensor, without: set[int]) -> float:
     """By how much the cosine to queen exceeds that to the nearest other word, or falls short of it."""
     queen = words.token(QUEEN)
     ((_, other),) = words.nearest(vector, without | {queen}, 1)
     return float(torch.cosine_similarity(vector, words.rows[queen], dim=0)) - other
 
 
-def run(words: Words) -> Outcome:
+def run(words: WordVectors) -> ExperimentOutcome:
     """The sum, and those of the built-in model whose words are tokens here. Raises ValueError as `pair` does."""
     minus, plus = pair(words)
     left_out = {words.token(word) for word in (KING, minus, plus)}
@@ -54,7 +54,7 @@ def run(words: Words) -> Outcome:
     found = {f"{a} - {b} + {c}": words.sum(a, b, c) for a, b, c in own}
     alone = words.nearest(words.rows[words.token(KING)], left_out)
     rows = [
-        Row((name, *(f"{word} {cosine:.2f}" for word, cosine in best)))
+        TableRow((name, *(f"{word} {cosine:.2f}" for word, cosine in best)))
         for name, best in (("king", alone), *found.items())
     ]
     bars = [
@@ -63,13 +63,13 @@ def run(words: Words) -> Outcome:
         for n, (word, cosine) in enumerate(best[:2])
     ]
     nearest = found[f"{KING} - {minus} + {plus}"][0][0]
-    return Outcome(
+    return ExperimentOutcome(
         (
             (nearest == QUEEN, f"{KING} - {minus} + {plus} is nearest to {nearest}, king alone to {alone[0][0]}"),
             (after > before, f"queen leads the next word by {after:.2f} with the sum, by {before:.2f} with king alone"),
         ),
         (
-            Table(columns("sum", "nearest", "next", "next", words=(0, 1, 2, 3)), tuple(rows)),
+            DocumentTable(columns("sum", "nearest", "next", "next", words=(0, 1, 2, 3)), tuple(rows)),
             Bars("How near the nearest token is, and the next", "cosine", tuple(bars)),
         ),
         {"pair": (minus, plus), "lead": {"king": before, "sum": after}, "sums": found},

@@ -19,14 +19,14 @@ from ridgeline.core.models import Fields, build
 from ridgeline.core.models.common.parameter_breakdown import bill
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.cost import Cost
-from ridgeline.core.ops.cost_features import Touched
+from ridgeline.core.ops.cost_features import ExpectedExperts
 from ridgeline.core.ops.kv_layout import KVSpec, deal_layers
 from ridgeline.core.ops.nonlinearity import ACTIVATIONS
 from ridgeline.core.ops.norm import RMSNorm
 from ridgeline.core.ops.number_formats import WeightFormat
 from ridgeline.core.ops.rotary import Rope, RotaryTable, rotate
 from ridgeline.core.ops.torch_attention import attend_segment
-from ridgeline.core.ops.work import Reach, Work
+from ridgeline.core.ops.work import AttentionPattern, Work
 from ridgeline.engine.engine_builder import engine_around
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.page_count import kv_layout
@@ -35,7 +35,7 @@ from ridgeline.engine.sampling.candidates import Candidates, weigh
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.acceptance import expected_tokens
 from ridgeline.insight.simulate.priced_executor import END_ID, PricedExecutor
-from ridgeline.insight.simulate.simulated_clock import Clock
+from ridgeline.insight.simulate.simulated_clock import SimulatedClock
 from ridgeline.insight.traffic.arrivals import SECOND
 from ridgeline.insight.traffic.slo import SLO
 from ridgeline.media.diffusion.guidance import Guidance, guide
@@ -63,7 +63,7 @@ def attention(query: Vector, keys: list[Vector], values: list[Vector]) -> Vector
 
 def causal(queries: list[Vector], keys: list[Vector], values: list[Vector]) -> list[Vector]:
     """The attention op: queries as the last of the positions, each of which sees itself and those before."""
-    spec = KVSpec(1, len(queries[0]), len(values[0]), Reach("causal"), torch.float32)
+    spec = KVSpec(1, len(queries[0]), len(values[0]), AttentionPattern("causal"), torch.float32)
     q_QHD = torch.tensor(queries)[:, None]
     out_QHW = attend_segment(Attention(0, 1, spec), q_QHD, torch.tensor([keys]), torch.tensor([values]))
     return [[float(x) for x in row] for row in out_QHW[:, 0]]
@@ -117,7 +117,7 @@ def users(left: float, model: str, context: int, page: int) -> int:
 
 def paged(length: int, page: int) -> tuple[int, int]:
     """Pages of the engine's layout for a request, and the positions in them that hold nothing."""
-    layout = deal_layers([KVSpec(1, 4, 4, Reach("causal"), torch.float32)], page, 1 << 20)
+    layout = deal_layers([KVSpec(1, 4, 4, AttentionPattern("causal"), torch.float32)], page, 1 << 20)
     pages = layout.kept(length, 1)
     return pages, pages * page - length
 
@@ -141,7 +141,7 @@ def chunks(prompt: int, budget: int, users: int) -> list[int]:
 
 def touched(experts: int, each: int, batch: int) -> float:
     """What the experts op counts its weights with."""
-    return Touched(experts, each).of(batch)
+    return ExpectedExperts(experts, each).of(batch)
 
 
 def parameters(config: dict[str, int]) -> int:
@@ -229,7 +229,7 @@ def in_time(requests: list[tuple[float, float, float, int]], ttft: float, tpot: 
 
 def finished(came: list[int], lengths: list[int], alone: int, each: int) -> list[int]:
     """The engine, with an executor that runs nothing and takes that long, on a clock of its own."""
-    model, clock, ends = build(read_config("tales")), Clock(), [0] * len(came)
+    model, clock, ends = build(read_config("tales")), SimulatedClock(), [0] * len(came)
     executor = PricedExecutor(lambda plan: alone + each * len(plan.items))
     layout = kv_layout(model, 1e9, most_tokens=4096)
     engine = engine_around(

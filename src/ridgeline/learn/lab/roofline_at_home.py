@@ -11,10 +11,10 @@ from ridgeline.insight.calibrate.calibration_file import Uncalibrated
 from ridgeline.insight.calibrate.estimate import PROBE_SECONDS, probed
 from ridgeline.insight.calibrate.local_device import this_device
 from ridgeline.insight.calibrate.timer import Timer
-from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
 from ridgeline.price.device import Device
 from ridgeline.price.device_roofline import roofline
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 from ridgeline.util.document.humanize import say
 from ridgeline.util.document.roofline_chart import Point
 
@@ -49,7 +49,7 @@ def point(rows: int, device: Device, took: float) -> Point:
 
 
 @torch.inference_mode()
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """Every shape, on one core."""
     torch.set_num_threads(THREADS)
     try:
@@ -64,12 +64,12 @@ def run() -> Outcome:
     rates = [each.flops_per_second for each in points]
     highest = max(points, key=lambda each: each.of_roof)
     rows = [
-        Row(
+        TableRow(
             (p.kind, f"{p.intensity:.1f}", say(p.flops_per_second, "FLOP/s"), say(p.roof, "FLOP/s"), f"{p.of_roof:.0%}")
         )
         for p in points
     ]
-    return Outcome(
+    return ExperimentOutcome(
         (
             (
                 first.intensity < ridge < last.intensity,
@@ -80,7 +80,7 @@ def run() -> Outcome:
             (highest.of_roof < DOUBT, f"{highest.kind} come highest, at {highest.of_roof:.0%} of their roof"),
         ),
         (
-            Table(columns("", "FLOP/byte", "rate", "roof", "of it"), tuple(rows)),
+            DocumentTable(columns("", "FLOP/byte", "rate", "roof", "of it"), tuple(rows)),
             roofline(f"Products with {EDGE} x {EDGE} numbers", device, [FORMAT], points),
         ),
         {"calibrated": device.calibrated, "ridge": ridge, "rates": rates, "of_roof": [p.of_roof for p in points]},

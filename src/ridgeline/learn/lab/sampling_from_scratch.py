@@ -16,7 +16,7 @@ from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Sampled
 from ridgeline.engine.sampling.uniform import uniform
 from ridgeline.util.document.charts import Chart, Series
-from ridgeline.util.document.elements import Bullets, Document, Paragraph, Row, Table, columns
+from ridgeline.util.document.elements import Bullets, Document, DocumentTable, Paragraph, TableRow, columns
 
 SETTINGS = {
     "greedy": SamplingParams(temperature=0.0),
@@ -75,7 +75,7 @@ def draw(logits: Sequence[float], params: SamplingParams, u: float) -> int:
 
 
 @dataclass(slots=True)
-class SecondSampler:
+class ShadowSampler:
     """Observes an engine's steps, and draws every token a second time."""
 
     runner: Runner
@@ -117,7 +117,7 @@ def compare(llm: LLM, prompt: str, count: int, seed: int) -> list[Continuation]:
     assert isinstance(runner, Runner)
     found = []
     for name, params in SETTINGS.items():
-        second = SecondSampler(runner)
+        second = ShadowSampler(runner)
         llm.engine.on_step = second.observe
         (completion,) = llm.generate(prompt, replace(params, max_tokens=count, seed=seed))
         (one,) = completion.choices
@@ -136,7 +136,9 @@ _TEMPERATURES = (0.5, 1.0, 1.5, 2.0)
 def document(written: Sequence[Continuation], prompt: str, tokenizer: Tokenizer) -> Document:
     """What every setting wrote, and the first token's distribution at several temperatures, with what rules keep."""
     rows = tuple(
-        Row((o.name, f"{sum(o.agreed)} of {len(o.agreed)}", f"{mean(o.kept):,.1f}", o.text.replace("\n", " ")[:_TEXT]))
+        TableRow(
+            (o.name, f"{sum(o.agreed)} of {len(o.agreed)}", f"{mean(o.kept):,.1f}", o.text.replace("\n", " ")[:_TEXT])
+        )
         for o in written
     )
     logits = written[0].logits
@@ -146,7 +148,7 @@ def document(written: Sequence[Continuation], prompt: str, tokenizer: Tokenizer)
         "Greedy, temperature, top-k and top-p",
         (
             Bullets(_words(written)),
-            Table(columns("setting", "same as engine", "candidates", "text", words=(0, 3)), rows),
+            DocumentTable(columns("setting", "same as engine", "candidates", "text", words=(0, 3)), rows),
             _first(logits, ranked, shares, tokenizer),
             Chart(
                 "How likely the first token is at several temperatures", "rank of the token, the likeliest first",
@@ -176,12 +178,12 @@ def as_json(written: Sequence[Continuation], prompt: str) -> dict[str, object]:
 
 def _first(
     logits: Sequence[float], ranked: Sequence[int], shares: Mapping[float, Sequence[float]], tokenizer: Tokenizer
-) -> Table:
+) -> DocumentTable:
     """How likely the likeliest first tokens are, and which rule keeps them."""
     rules = {"top-k 5": SamplingParams(top_k=5), "top-p 0.9": SamplingParams(top_p=0.9)}
     kept = {name: set(candidates(logits, params)) for name, params in rules.items()}
     rows = [
-        Row(
+        TableRow(
             (
                 repr(tokenizer.piece(token)),
                 f"{logits[token]:.2f}",
@@ -192,7 +194,7 @@ def _first(
         for rank, token in enumerate(ranked[:_SHOWN])
     ]
     names = ("first token", "logit", *(f"at {t:g}" for t in shares), "kept by")
-    return Table(columns(*names, words=(0, len(names) - 1)), tuple(rows))
+    return DocumentTable(columns(*names, words=(0, len(names) - 1)), tuple(rows))
 
 
 def _words(written: Sequence[Continuation]) -> tuple[str, ...]:

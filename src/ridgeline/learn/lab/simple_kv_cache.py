@@ -13,7 +13,7 @@ from ridgeline.core.ops.kv_layout import Kept, KVSpec
 from ridgeline.core.ops.latent_attention import LatentAttention
 from ridgeline.core.ops.recurrence import Recurrence
 from ridgeline.core.ops.torch_attention import attend_segment
-from ridgeline.core.ops.work import Segment
+from ridgeline.core.ops.work import StepSegment
 
 
 class KVCache:
@@ -52,7 +52,7 @@ class _Noting(Uncached):
     """Notes keys and values, in the order of the layers."""
 
     def __init__(self, length: int) -> None:
-        super().__init__([Segment(length, length)])
+        super().__init__([StepSegment(length, length)])
         self.noted: list[Tensor] = []
 
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:

@@ -1,9 +1,9 @@
 """An engine on a clock that prices move: what a formula says of waiting, and what it cannot know."""
 
-from ridgeline.learn.lab.experiment import Experiment, Outcome
-from ridgeline.learn.lab.load_simulation import Replica, Requests, Served
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
+from ridgeline.learn.lab.load_simulation import LoadOutcome, OneGpuReplica, RequestMix
 from ridgeline.util.document.charts import Chart, Series
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 from ridgeline.util.document.humanize import say_seconds
 
 RATES = (8, 20, 28)
@@ -13,32 +13,32 @@ LOW, HIGH = 8, 28
 COUNT = 400  # requests of each run
 
 
-def mean_tpot(one: Served) -> float:
+def mean_tpot(one: LoadOutcome) -> float:
     """Seconds a token takes after the first, on average."""
     found = one.metrics.latencies["TPOT"]
     assert found is not None
     return found.mean
 
 
-def off(one: Served) -> float:
+def off(one: LoadOutcome) -> float:
     """By how much the load law misses it, as a share."""
     assert one.law.tpot is not None
     return abs(mean_tpot(one) / one.law.tpot - 1)
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """An 8B on an H100: the same average rates, in three ways."""
-    replica = Replica()
+    replica = OneGpuReplica()
     found = {
-        way: {rate: replica.serve(rate, Requests(count=COUNT, burstiness=shape)) for rate in RATES}
+        way: {rate: replica.serve(rate, RequestMix(count=COUNT, burstiness=shape)) for rate in RATES}
         for way, shape in WAYS.items()
     }
-    again = replica.serve(HIGH, Requests(count=COUNT)).log.requests
+    again = replica.serve(HIGH, RequestMix(count=COUNT)).log.requests
     chance = found["by chance"]
     same = again.last == chance[HIGH].log.requests.last
     late = {way: each[HIGH].latency("TTFT", 90) for way, each in found.items()}
     rows = [
-        Row((
+        TableRow((
             f"{rate}", f"{one.law.load:.0%}", say_seconds(one.law.tpot or 0.0), say_seconds(mean_tpot(one)),
             *(say_seconds(each[rate].latency("TTFT", 90)) for each in found.values()),
         ))
@@ -48,7 +48,7 @@ def run() -> Outcome:
         Series(f"come {way}", tuple((100 * one.law.load, 1e3 * one.latency("TTFT", 90)) for one in each.values()))
         for way, each in found.items()
     ]
-    return Outcome(
+    return ExperimentOutcome(
         (
             (same, f"{COUNT} last tokens, each at the same nanosecond" if same else "two runs differ"),
             (
@@ -61,7 +61,7 @@ def run() -> Outcome:
             ),
         ),
         (
-            Table(
+            DocumentTable(
                 columns(
                     "a second",
                     "load",

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.speculation.acceptance import expected_tokens
 from ridgeline.engine.speculation.config import Speculation
-from ridgeline.learn.lab.cost_calculator import Ledger
-from ridgeline.learn.lab.experiment import Experiment, Outcome
+from ridgeline.learn.lab.cost_calculator import CostCalculator
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
 from ridgeline.learn.lab.instrumented_model import STORY
 from ridgeline.util.document.charts import Chart, Series
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 MODEL, CARD, CONTEXT, GUESSES = "llama-3-8b", "h100-sxm", 1000, 4
 USERS = (1, 4, 16, 32, 64, 128, 256)
@@ -18,7 +18,7 @@ COUNT, MEMORY = 80, 8 << 20  # tokens to write; bytes for keys and values
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class SpeculativeRun:
     """tokens: what was written. steps: of the model that gave them; guessed, right: tokens."""
 
     tokens: list[int]
@@ -27,27 +27,27 @@ class Written:
     right: int = 0
 
 
-def write(speculation: Speculation | None = None) -> Written:
+def write(speculation: Speculation | None = None) -> SpeculativeRun:
     """The built-in model goes on with a story, greedily."""
     llm = LLM("tales", EngineSettings(kv_bytes=MEMORY, speculation=speculation))
     (answer,) = llm.generate([STORY], SamplingParams(temperature=0.0, max_tokens=COUNT, ignore_eos=True))
     stats = llm.engine.stats
     tokens = list(answer.choices[0].token_ids)
-    return Written(tokens, len(tokens) - stats.accepted_tokens, stats.draft_tokens, stats.accepted_tokens)
+    return SpeculativeRun(tokens, len(tokens) - stats.accepted_tokens, stats.draft_tokens, stats.accepted_tokens)
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """In the engine, and in the ledger for one user and many."""
-    ledger = Ledger()
+    ledger = CostCalculator()
     plain, fast = write(), write(Speculation("ngram", GUESSES))
     alone = {n: ledger.decode(MODEL, CARD, n, CONTEXT) for n in USERS}
     checked = {n: ledger.verify(MODEL, CARD, n, CONTEXT, GUESSES) for n in USERS}
     dearer = {n: checked[n].expected / alone[n].expected for n in USERS}
     gain = {a: {n: expected_tokens(a, GUESSES) / dearer[n] for n in USERS} for a in RIGHT}
-    rows = [Row((f"{n}", f"x {dearer[n]:.2f}", *(f"x {gain[a][n]:.2f}" for a in RIGHT))) for n in USERS]
+    rows = [TableRow((f"{n}", f"x {dearer[n]:.2f}", *(f"x {gain[a][n]:.2f}" for a in RIGHT))) for n in USERS]
     lines = [Series(f"{a:.0%} of guesses right", tuple(of.items())) for a, of in gain.items()]
     lines.append(Series("none guessed", ((USERS[0], 1.0), (USERS[-1], 1.0)), "dashed"))
-    return Outcome(
+    return ExperimentOutcome(
         (
             (
                 plain.tokens == fast.tokens and fast.steps < 0.8 * plain.steps,
@@ -61,7 +61,7 @@ def run() -> Outcome:
             ),
         ),
         (
-            Table(
+            DocumentTable(
                 columns("users", "a step with 4 guesses", *(f"gain at {a:.0%}" for a in RIGHT), words=()),
                 tuple(rows),
             ),

@@ -6,7 +6,7 @@ The texts teach with round numbers. Each is computed here from the model that ru
 from collections.abc import Sequence
 from typing import Any
 
-from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.cost_calculator import CostCalculator
 from ridgeline.learn.lab.statement import Statement
 from ridgeline.learn.lab.statements_models import models
 from ridgeline.learn.lab.statements_steps import steps
@@ -15,7 +15,7 @@ from ridgeline.util.document.charts import Bar, Bars
 from ridgeline.util.document.elements import Document, Facts, Heading, Paragraph
 
 
-def statements(ledger: Ledger) -> list[Statement]:
+def statements(ledger: CostCalculator) -> list[Statement]:
     """All of them: the numbered ones in their order, then folklore."""
     found = [*steps(ledger), *models(ledger), *words_and_pictures(ledger)]
     return sorted(found, key=lambda one: (one.row is None, one.row or 0))

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 from ridgeline.core.models.common.architecture_name import parse
 from ridgeline.core.ops.work import Work
-from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.cost_calculator import CostCalculator
 from ridgeline.learn.lab.statement import Statement
 from ridgeline.util.document.humanize import gb, percent, say_gb
 
 _SMALL, _LARGE, _HUGE, _MIXTURE = "llama-3-8b", "llama-3-70b", "llama-3.1-405b", "qwen3-235b-a22b"
 
 
-def keys_and_values(ledger: Ledger) -> Iterator[Statement]:
+def keys_and_values(ledger: CostCalculator) -> Iterator[Statement]:
     """Rows 3, 4, 15, and what is said of attention with a cache."""
     token, grouped, single = (ledger.kv(_SMALL, heads) for heads in (None, 32, 1))
     yield Statement(
@@ -55,7 +55,7 @@ def keys_and_values(ledger: Ledger) -> Iterator[Statement]:
     )  # fmt: skip
 
 
-def configs(ledger: Ledger) -> Iterator[Statement]:
+def configs(ledger: CostCalculator) -> Iterator[Statement]:
     """Rows 9, 10 and 11: what a config, and the name of an architecture, say."""
     counted = ledger.bill(_HUGE)
     attention, ffn, layer = counted.layer["attention"], counted.layer["feed-forward"], sum(counted.layer.values())
@@ -89,7 +89,7 @@ def configs(ledger: Ledger) -> Iterator[Statement]:
     )  # fmt: skip
 
 
-def weights(ledger: Ledger) -> Iterator[Statement]:
+def weights(ledger: CostCalculator) -> Iterator[Statement]:
     """Rows 21, 22, 25, and what is said of small models: where parameters are."""
     small = ledger.bill(_SMALL)
     share, of_layer = (
@@ -125,7 +125,7 @@ def weights(ledger: Ledger) -> Iterator[Statement]:
     )  # fmt: skip
 
 
-def models(ledger: Ledger) -> Iterator[Statement]:
+def models(ledger: CostCalculator) -> Iterator[Statement]:
     """All of them."""
     yield from keys_and_values(ledger)
     yield from configs(ledger)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.cost_calculator import CostCalculator
 from ridgeline.learn.lab.statement import Statement
 from ridgeline.util.document.humanize import gb, percent, say, say_gb, say_seconds, three
 
@@ -10,7 +10,7 @@ _SMALL, _LARGE = "llama-3-8b", "llama-3-70b"
 _CONTEXTS = (128, 256, 512, 700)
 
 
-def one_user(ledger: Ledger) -> Iterator[Statement]:
+def one_user(ledger: CostCalculator) -> Iterator[Statement]:
     """Rows 1, 6, 7, 8."""
     card = ledger.card("h100-sxm")
     ridge = card.ridge("bf16")
@@ -55,7 +55,7 @@ def one_user(ledger: Ledger) -> Iterator[Statement]:
     )  # fmt: skip
 
 
-def many_users(ledger: Ledger) -> Iterator[Statement]:
+def many_users(ledger: CostCalculator) -> Iterator[Statement]:
     """Rows 2, 5, 16, 17, 18."""
     batches = {context: ledger.critical_batch(_SMALL, "a100", context) for context in (1, *_CONTEXTS)}
     never = {card: ledger.never_from(_SMALL, card) for card in ("a100", "h100-sxm")}
@@ -102,7 +102,7 @@ def many_users(ledger: Ledger) -> Iterator[Statement]:
     )  # fmt: skip
 
 
-def prompts(ledger: Ledger) -> Iterator[Statement]:
+def prompts(ledger: CostCalculator) -> Iterator[Statement]:
     """Row 26, and what is said of attention."""
     lengths = {card: ledger.compute_bound_prompt(_SMALL, card) or 0 for card in ("a100", "h100-sxm")}
     layer = sum(count for part, count in ledger.bill(_SMALL).layer.items() if part in ("attention", "feed-forward"))
@@ -134,7 +134,7 @@ def prompts(ledger: Ledger) -> Iterator[Statement]:
     )  # fmt: skip
 
 
-def steps(ledger: Ledger) -> Iterator[Statement]:
+def steps(ledger: CostCalculator) -> Iterator[Statement]:
     """All of them."""
     yield from one_user(ledger)
     yield from many_users(ledger)

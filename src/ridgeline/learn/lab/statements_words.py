@@ -10,7 +10,7 @@ from ridgeline.core.text.byte_tokenizer import BYTE_SYMBOLS
 from ridgeline.core.text.tokenizer import density
 from ridgeline.insight.trace.expert_sources import expert_sources
 from ridgeline.learn.lab.attention_by_hand import KEYS, QUERY, VALUES, mix, shares
-from ridgeline.learn.lab.cost_calculator import Ledger
+from ridgeline.learn.lab.cost_calculator import CostCalculator
 from ridgeline.learn.lab.statement import Statement
 from ridgeline.util.document.humanize import percent
 
@@ -32,7 +32,7 @@ VERSE = (
 """Two texts of one length in the English of two times, written for this."""
 
 
-def by_hand(_: Ledger) -> Iterator[Statement]:
+def by_hand(_: CostCalculator) -> Iterator[Statement]:
     """Rows 14, 23, 24."""
     parts = shares(QUERY, KEYS)
     result = mix(parts, VALUES)
@@ -60,7 +60,7 @@ def by_hand(_: Ledger) -> Iterator[Statement]:
     )  # fmt: skip
 
 
-def words(_: Ledger) -> Iterator[Statement]:
+def words(_: CostCalculator) -> Iterator[Statement]:
     """Rows 19 and 20, and a run a word."""
     yield Statement(
         "byte-tokenizer", 19, "A tokenizer of bytes has 257 symbols.",
@@ -84,7 +84,7 @@ def words(_: Ledger) -> Iterator[Statement]:
     )  # fmt: skip
 
 
-def experts(_: Ledger) -> Iterator[Statement]:
+def experts(_: CostCalculator) -> Iterator[Statement]:
     """What is said of experts and domains, measured on the built-in mixture."""
     model, tokenizer = load_model("mixture"), tokenizer_of("mixture")
     texts = {"prose": PROSE, "old drama": VERSE}
@@ -100,7 +100,7 @@ def experts(_: Ledger) -> Iterator[Statement]:
     )  # fmt: skip
 
 
-def pictures(ledger: Ledger) -> Iterator[Statement]:
+def pictures(ledger: CostCalculator) -> Iterator[Statement]:
     """Rows 12 and 13, and what is said of image tokens."""
     guided, few = ledger.picture("z-image", steps=50), ledger.picture("z-image-turbo", steps=8)
     yield Statement(
@@ -130,7 +130,7 @@ def pictures(ledger: Ledger) -> Iterator[Statement]:
     )  # fmt: skip
 
 
-def words_and_pictures(ledger: Ledger) -> Iterator[Statement]:
+def words_and_pictures(ledger: CostCalculator) -> Iterator[Statement]:
     """All of them."""
     for group in (by_hand, words, experts, pictures):
         yield from group(ledger)

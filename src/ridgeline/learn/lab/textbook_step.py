@@ -3,12 +3,12 @@
 import math
 from dataclasses import dataclass
 
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 from ridgeline.util.document.humanize import percent, say, say_seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class TextbookStep:
     """A decode step as texts teach it. nbytes: of all weights, two a parameter, from the number on the box; bandwidth:
     an even one; peak: FLOP/s in bf16."""
 
@@ -31,7 +31,7 @@ class Texts:
         """FLOPs a byte, which texts take for a batch, since each user has one FLOP for each of its bytes."""
         return self.peak / self.bandwidth
 
-    def beside(self, step: float, busy: float, nbytes: float, ridge: float, batch: float | None) -> Table:
+    def beside(self, step: float, busy: float, nbytes: float, ridge: float, batch: float | None) -> DocumentTable:
         """The text's column beside the ledger's. step: seconds at best of the ledger's, which reads `nbytes`; busy: the
         share of them in which there is arithmetic; batch: from which it is compute-bound, None where none is."""
         rows = (
@@ -48,7 +48,7 @@ class Texts:
                 "none" if batch is None else f"{math.ceil(batch):,}",
             ),
         )
-        return Table(columns("decode, one user", "texts", "ledger"), tuple(map(Row, rows)))
+        return DocumentTable(columns("decode, one user", "texts", "ledger"), tuple(map(TableRow, rows)))
 
 
 def round_figure(value: float) -> float:

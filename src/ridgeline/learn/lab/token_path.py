@@ -4,11 +4,11 @@ import torch
 
 from ridgeline.core.ops.work import Work
 from ridgeline.insight.trace.anatomy import final_norm
-from ridgeline.learn.lab.cost_calculator import Ledger
-from ridgeline.learn.lab.experiment import Experiment, Outcome
-from ridgeline.learn.lab.instrumented_model import Inside
+from ridgeline.learn.lab.cost_calculator import CostCalculator
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
+from ridgeline.learn.lab.instrumented_model import InstrumentedModel
 from ridgeline.util.document.charts import Chart, Series
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 TEXT = "One day, Tom and his mom went to the"
 SHOWN = 3  # likeliest words of the end, which are followed from the beginning
@@ -17,13 +17,13 @@ PARTS = {"embed_tokens": "embedding", "self_attn": "attention", "mlp": "feed-for
 
 
 @torch.inference_mode()
-def guesses(tales: Inside, ids: list[int]) -> torch.Tensor:
+def guesses(tales: InstrumentedModel, ids: list[int]) -> torch.Tensor:
     """What each depth would say next, were it the last [depths, V]: its stream through the final norm and the head."""
     stream_ND = torch.stack([state_TD[-1] for state_TD in tales.states(ids)])
     return tales.model.head(final_norm(tales.model).normalise(stream_ND)).softmax(-1)
 
 
-def read_by(ledger: Ledger, name: str) -> dict[str, float]:
+def read_by(ledger: CostCalculator, name: str) -> dict[str, float]:
     """Bytes of weights that a step of one token reads, by part, in the order of the way."""
     price = ledger.price(name)
     found: dict[str, float] = {}
@@ -34,9 +34,9 @@ def read_by(ledger: Ledger, name: str) -> dict[str, float]:
     return found
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """In the built-in model, in fp32; bytes as models are stored."""
-    tales, ledger = Inside(), Ledger()
+    tales, ledger = InstrumentedModel(), CostCalculator()
     ids = tales.ids(TEXT)
     back = tales.tokenizer.decode(ids)
     shares_NV = guesses(tales, ids)
@@ -47,7 +47,7 @@ def run() -> Outcome:
     big = read["llama-3-8b"]
     whole, layers = sum(big.values()), big["feed-forward"] + big["attention"]
     rows = [
-        Row(
+        TableRow(
             (
                 part,
                 *(f"{one[part]:,.0f}" for one in read.values()),
@@ -63,7 +63,7 @@ def run() -> Outcome:
         )
         for word in ends
     )
-    return Outcome(
+    return ExperimentOutcome(
         (
             (
                 back == TEXT and len(ids) < len(TEXT) / 3,
@@ -79,7 +79,7 @@ def run() -> Outcome:
             ),
         ),
         (
-            Table(columns("bytes read for one token", "tales", "Llama-3-8B", "of it"), tuple(rows)),
+            DocumentTable(columns("bytes read for one token", "tales", "Llama-3-8B", "of it"), tuple(rows)),
             Chart(f"{TEXT} ...: what each depth would say", "layers passed", "percent", lines),
         ),
         {"ranks": ranks, "settled": settled, "read": read},

@@ -2,10 +2,10 @@
 
 import torch
 
-from ridgeline.learn.lab.experiment import Experiment, Outcome
-from ridgeline.learn.lab.instrumented_model import Inside
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
+from ridgeline.learn.lab.instrumented_model import InstrumentedModel
 from ridgeline.util.document.charts import Chart, Series
-from ridgeline.util.document.elements import Row, Table, columns
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 PAIRS = {
     "left": ("She turned left", "The toys were all that she had left"),
@@ -17,7 +17,7 @@ PAIRS = {
 """A word, and two sentences that end with it."""
 
 
-def alike(tales: Inside, word: str, sentences: tuple[str, str]) -> list[float]:
+def alike(tales: InstrumentedModel, word: str, sentences: tuple[str, str]) -> list[float]:
     """The cosine of the word's two states, of the table and after each layer."""
     both = [tales.ids(sentence) for sentence in sentences]
     assert both[0][-1] == both[1][-1], f"the sentences end with {word!r} as one token"
@@ -25,16 +25,16 @@ def alike(tales: Inside, word: str, sentences: tuple[str, str]) -> list[float]:
     return [float(torch.cosine_similarity(one[-1], other[-1], dim=0)) for one, other in zip(*states, strict=True)]
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """Every word, layer by layer."""
-    tales = Inside()
+    tales = InstrumentedModel()
     found = {word: alike(tales, word, sentences) for word, sentences in PAIRS.items()}
     layers = len(next(iter(found.values()))) - 1
     same = min(cosines[0] for cosines in found.values())
     last = [cosines[-1] for cosines in found.values()]
-    rows = [Row((word, *(f"{cosine:.2f}" for cosine in cosines))) for word, cosines in found.items()]
+    rows = [TableRow((word, *(f"{cosine:.2f}" for cosine in cosines))) for word, cosines in found.items()]
     lines = tuple(Series(word, tuple(enumerate(cosines))) for word, cosines in list(found.items())[:4])
-    return Outcome(
+    return ExperimentOutcome(
         (
             (abs(same - 1) < 1e-6, f"{same:.6f} for the least alike of {len(found)} words"),
             (
@@ -43,7 +43,7 @@ def run() -> Outcome:
             ),
         ),
         (
-            Table(columns("word", "table", *(f"layer {n}" for n in range(1, layers + 1))), tuple(rows)),
+            DocumentTable(columns("word", "table", *(f"layer {n}" for n in range(1, layers + 1))), tuple(rows)),
             Chart("How alike one word is to itself in two sentences", "layer (0: the table)", "cosine", lines),
         ),
         {"cosines": found},

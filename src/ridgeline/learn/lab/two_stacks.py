@@ -6,15 +6,15 @@ import torch
 
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.kv_context import Uncached
-from ridgeline.core.ops.work import Segment
+from ridgeline.core.ops.work import StepSegment
 from ridgeline.engine import LLM, SamplingParams
-from ridgeline.insight.trace.cross_attention import CrossAttention, cross_attention
+from ridgeline.insight.trace.cross_attention import CrossAttentionWeights, cross_attention
 from ridgeline.insight.trace.token_candidates import Token
-from ridgeline.learn.lab.cost_calculator import Ledger
-from ridgeline.learn.lab.experiment import Experiment, Outcome
-from ridgeline.learn.lab.instrumented_model import Inside
-from ridgeline.util.document.elements import Row, Table, columns
-from ridgeline.util.document.heat_map import Grid
+from ridgeline.learn.lab.cost_calculator import CostCalculator
+from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
+from ridgeline.learn.lab.instrumented_model import InstrumentedModel
+from ridgeline.util.document.elements import DocumentTable, TableRow, columns
+from ridgeline.util.document.heat_map import HeatMap
 
 SOURCE, OTHER = "The red car is new.", "The red car is old."
 CROSSED = ((" voiture", " car"), (" rou", " red"), (" ne", " new"))
@@ -25,11 +25,11 @@ TWO, ONE, INPUT, CARD = "flan-t5-xxl", "falcon3-10b", 1000, "a100"
 @torch.inference_mode()
 def encoded(model: Model, ids: Sequence[int]) -> torch.Tensor:
     """What an encoder makes of a text: a row for each token."""
-    kv = Uncached([Segment(1, 1, len(ids), encodes=True)])
+    kv = Uncached([StepSegment(1, 1, len(ids), encodes=True)])
     return model.encode(torch.tensor(ids), torch.arange(len(ids)), kv)
 
 
-def translated(llm: LLM) -> CrossAttention:
+def translated(llm: LLM) -> CrossAttentionWeights:
     """Translate, and say whom the decoder looked at for each token."""
     (answer,) = llm.generate([SOURCE], SamplingParams(temperature=0.0))
     read = llm.tokenizer.encode(SOURCE)
@@ -39,9 +39,9 @@ def translated(llm: LLM) -> CrossAttention:
     return cross_attention(llm.loaded.model, read, llm.loaded.texts.decoder_prompt(read), sources, produced)
 
 
-def run() -> Outcome:
+def run() -> ExperimentOutcome:
     """In the built-in pair, in `tales`, and in the ledger of two models of like size."""
-    llm, tales, ledger = LLM("translate"), Inside(), Ledger()
+    llm, tales, ledger = LLM("translate"), InstrumentedModel(), CostCalculator()
     first, other = (encoded(llm.loaded.model, llm.tokenizer.encode(text))[0] for text in (SOURCE, OTHER))
     read_both = float((first - other).norm() / first.norm())
     states = [tales.states(tales.ids(text))[-1][1] for text in (SOURCE, OTHER)]
@@ -55,23 +55,25 @@ def run() -> Outcome:
     bills = ledger.bill(TWO), ledger.bill(ONE)
     used = [step.weights / bill.nbytes for step, bill in zip(writing, bills, strict=True)]
     rows = [
-        Row((name, f"{bill.total / 1e9:.2f} B", f"{read / INPUT / 1e9:.1f}", f"{one.flops / 1e9:.1f}", f"{share:.0%}"))
+        TableRow(
+            (name, f"{bill.total / 1e9:.2f} B", f"{read / INPUT / 1e9:.1f}", f"{one.flops / 1e9:.1f}", f"{share:.0%}")
+        )
         for name, bill, read, one, share in zip((TWO, ONE), bills, reading, writing, used, strict=True)
     ]
-    return Outcome(
+    return ExperimentOutcome(
         (
             (read_both > 0.01 and read_one == 0.0, f"the first row moves by {read_both:.0%}, and by {read_one:g}"),
             (all(found[word] == wanted for word, wanted in CROSSED), f"{found}"),
             (used[0] < 0.6 < 0.9 < used[1], f"{used[0]:.0%} of the weights are read, and {used[1]:.0%}"),
         ),
         (
-            Table(
+            DocumentTable(
                 columns(
                     f"{INPUT:,} tokens in", "parameters", "GFLOP a token read", "a token written", "weights for it"
                 ),
                 tuple(rows),
             ),
-            Grid(
+            HeatMap(
                 "Whom the decoder looks at while it writes (its last layer, heads averaged, percent)",
                 tuple(map(_shown, produced)),
                 tuple(map(_shown, sources)),

@@ -15,17 +15,17 @@ from ridgeline.core.models.common.parameter_breakdown import bill
 from ridgeline.core.ops.kv_layout import KVSpec
 from ridgeline.price.device import Device
 from ridgeline.price.engine_profile import load_engine
-from ridgeline.price.plan import Setup, Workload
+from ridgeline.price.plan import Deployment, PlanWorkload
 from ridgeline.price.plan.alternatives import DEVICES, fewest_devices
-from ridgeline.price.plan.device_memory import Memory, memory_of
-from ridgeline.price.plan.scenario import Case, ModelCache
-from ridgeline.util.document.charts import Stack, Stacks
-from ridgeline.util.document.elements import Bullets, Document, Paragraph, Row, Table, columns
+from ridgeline.price.plan.device_memory import DeviceMemory, memory_of
+from ridgeline.price.plan.scenario import ModelCache, Scenario
+from ridgeline.util.document.charts import StackedBar, StackedBars
+from ridgeline.util.document.elements import Bullets, Document, DocumentTable, Paragraph, TableRow, columns
 from ridgeline.util.document.humanize import gib, say, say_gib
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class TextbookUsers:
     """The subtraction as texts teach it, in GB (10^9): parameters x 2 bytes from the number on the box, and the rest
     divided by 2 x layers x KV heads x head dim x 2 bytes for every token."""
 
@@ -50,7 +50,7 @@ class Subtraction:
 
 
 @dataclass(frozen=True, slots=True)
-class Users:
+class GpuUsers:
     """A model on `cards` cards of one sort; all bytes are those of one card. steps: from the card to what is left.
 
     token: KV bytes of a position, state: bytes of a request's states, however long it is, request: of a whole request,
@@ -68,12 +68,12 @@ class Users:
     state: float
     request: float
     users: int
-    texts: Texts
+    texts: TextbookUsers
     fits_on: int | None
     formula: str
 
 
-def users_on(model: str, device: Device, cards: int, context: int) -> Users:
+def users_on(model: str, device: Device, cards: int, context: int) -> GpuUsers:
     """The experiment: a model in its own format on so many cards, users of `context` positions each.
 
     Raises ValueError for cards that are not joined, more than one machine has, or a context that the model does not.
@@ -83,23 +83,23 @@ def users_on(model: str, device: Device, cards: int, context: int) -> Users:
     if cards > 1 and device.link is None:
         raise ValueError(f"--devices is {cards}; {device.name} has no link to other cards: use one, or another card")
     fields = read_config(model)
-    models, setup = ModelCache(fields), Setup(device, cards)
+    models, setup = ModelCache(fields), Deployment(device, cards)
     case = models.case(setup)
     if not 2 <= context <= case.model.context:
         raise ValueError(
             f"--context is {context:,}; {model} can have 2 (a prompt and an answer) to {case.model.context:,} tokens"
         )
-    workload = Workload(input=context - 1, output=1)
+    workload = PlanWorkload(input=context - 1, output=1)
     memory = memory_of(case, workload)
     fewest = setup if memory.fits else fewest_devices(models, setup, workload, [n for n in DEVICES if n > cards])
-    return Users(
+    return GpuUsers(
         model, cards, memory.total, _subtract(case, workload, memory),
         memory.kv_bytes_per_token, memory.state_bytes, memory.request_bytes, memory.users,
         _texts(fields, device, cards, context), None if fewest is None else fewest.devices, _formula(fields),
     )  # fmt: skip
 
 
-def _subtract(case: Case, workload: Workload, memory: Memory) -> tuple[Subtraction, ...]:
+def _subtract(case: Scenario, workload: PlanWorkload, memory: DeviceMemory) -> tuple[Subtraction, ...]:
     """Every subtraction, in order."""
     left, steps = memory.total, []
     for name, nbytes in {
@@ -113,13 +113,13 @@ def _subtract(case: Case, workload: Workload, memory: Memory) -> tuple[Subtracti
     return tuple(steps)
 
 
-def _texts(fields: Fields, device: Device, cards: int, context: int) -> Texts:
+def _texts(fields: Fields, device: Device, cards: int, context: int) -> TextbookUsers:
     whole = build(fields)
     gib = device.memory / 2**30
     box = math.ceil(gib) if gib > 64 else 8 * math.ceil(gib / 8)  # what is sold as 24 GB shows 22.5 to 24 GiB
     weights = 2 * on_the_box(bill(whole).total)
     request = sum(2 * s.heads * s.k_dim * 2 for s in whole.kv_specs if isinstance(s, KVSpec)) * context
-    return Texts(cards * box * 1e9, weights, cards * box * 1e9 - weights, request)
+    return TextbookUsers(cards * box * 1e9, weights, cards * box * 1e9 - weights, request)
 
 
 def on_the_box(parameters: int) -> float:
@@ -132,14 +132,14 @@ def on_the_box(parameters: int) -> float:
 _HEAD = ("", "texts, GB", "ledger, GiB", "left, GiB")
 
 
-def document(users: Sequence[Users], device: Device, context: int) -> Document:
+def document(users: Sequence[GpuUsers], device: Device, context: int) -> Document:
     """The subtraction of every model, and the bar of the card."""
     return Document(
         f"Users on a card: {device.title}",
         (
             Bullets(tuple(word for one in users for word in _words(one, device, context))),
             *(_table(one, context) for one in users),
-            Stacks(
+            StackedBars(
                 "What is to lie on one card",
                 "GiB",
                 ("weights", "activations, driver, libraries", "kept free", "keys and values"),
@@ -152,7 +152,7 @@ def document(users: Sequence[Users], device: Device, context: int) -> Document:
     )
 
 
-def as_json(users: Sequence[Users], device: Device, context: int) -> dict[str, object]:
+def as_json(users: Sequence[GpuUsers], device: Device, context: int) -> dict[str, object]:
     """The figures of every model."""
     return {"device": device.name, "context": context, "models": [_data(one) for one in users]}
 
@@ -170,7 +170,7 @@ def _formula(fields: Fields) -> str:
     return f"{' + '.join(products)} = {total:,.0f} bytes ({total / 1024:g} KiB)" if products else "nothing"
 
 
-def _table(one: Users, context: int) -> Table:
+def _table(one: GpuUsers, context: int) -> DocumentTable:
     texts = one.texts
     many = f" on {one.cards} cards, figures of one" if one.cards > 1 else ""
     whole = _figure(gib(one.total), 2)
@@ -181,7 +181,7 @@ def _table(one: Users, context: int) -> Table:
     rows.append(("left for keys and values", _figure(texts.left / 1e9, 1), "", _figure(gib(one.steps[-1].left), 2)))
     rows.append((f"/ one user, {context:,} tokens", _figure(texts.request / 1e9, 3), _figure(gib(one.request), 3), ""))
     rows.append(("= users", f"{texts.users:,}", f"{one.users:,}", ""))
-    return Table(columns(*_HEAD), tuple(Row(row) for row in rows))
+    return DocumentTable(columns(*_HEAD), tuple(TableRow(row) for row in rows))
 
 
 def _figure(value: float, places: int) -> str:
@@ -189,17 +189,17 @@ def _figure(value: float, places: int) -> str:
     return f"{value:.{places}f}" if abs(value) >= 10**-places or not value else f"{value:.1g}"
 
 
-def _stack(one: Users) -> Stack:
+def _stack(one: GpuUsers) -> StackedBar:
     """What a model takes of a card, and what of it is left for users; or more than it has, with one of them."""
     free, weights, *others = (gib(step.takes) for step in one.steps)
     left, request = gib(one.steps[-1].left), gib(one.request)
     note = f"{one.users:,} users"
     if not one.users:
         note = f"{say_gib(gib(one.total + one.request - one.steps[-1].left))} with one user, does not fit"
-    return Stack(one.model, (weights, sum(others), free, left if one.users else request), note)
+    return StackedBar(one.model, (weights, sum(others), free, left if one.users else request), note)
 
 
-def _words(one: Users, device: Device, context: int) -> tuple[str, ...]:
+def _words(one: GpuUsers, device: Device, context: int) -> tuple[str, ...]:
     texts = one.texts
     cards = f"{one.cards} of them" if one.cards > 1 else "it"
     where = f"{one.model} on {device.title}" + (f" x {one.cards}" if one.cards > 1 else "")
@@ -229,5 +229,5 @@ def _no_more(device: Device) -> str:
     return f"no number of cards up to {max(DEVICES)} that the model divides over carries it"
 
 
-def _data(one: Users) -> dict[str, object]:
+def _data(one: GpuUsers) -> dict[str, object]:
     return asdict(one) | {"texts": asdict(one.texts) | {"users": one.texts.users}}

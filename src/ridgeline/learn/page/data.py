@@ -10,11 +10,11 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from ridgeline.core.checkpoint.catalogue import CATALOGUE, config_of, model_names
-from ridgeline.core.checkpoint.source import MODEL, Component, Source, open_source
+from ridgeline.core.checkpoint.source import MODEL, Component, ModelSource, open_source
 from ridgeline.core.models import family_of
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.learn.page.device_tables import cards_table
-from ridgeline.learn.page.model_tables import Stored, model_table
+from ridgeline.learn.page.model_tables import StoredModel, model_table
 from ridgeline.price.devices import cards
 
 CARDS, MODELS, TRAFFIC = "cards.json", "models.json", "traffic.json"
@@ -30,7 +30,9 @@ def cards_data() -> Mapping[str, Any]:
     return cards_table(cards())
 
 
-def models_data(tables: Mapping[str, Sequence[Stored]] | None = None, served: Iterable[str] = ()) -> Mapping[str, Any]:
+def models_data(
+    tables: Mapping[str, Sequence[StoredModel]] | None = None, served: Iterable[str] = ()
+) -> Mapping[str, Any]:
     """Of `models.json`. tables: of a file, which it has of each model; None for a server, which makes any. served: the
     models that run there."""
     names = [*served, *writers()] if tables is None else list(tables)
@@ -45,7 +47,7 @@ def writers() -> list[str]:
     return [name for name in model_names() if family_of(config_of(name)).writes]
 
 
-def table_data(name: str, opened: str, stored: Stored) -> Mapping[str, Any]:
+def table_data(name: str, opened: str, stored: StoredModel) -> Mapping[str, Any]:
     """The table of a model under this name. opened: what opens it, which neither the table nor an error tells. Raises
     ValueError for what cannot be stored so."""
     source = open_source(opened)
@@ -54,15 +56,15 @@ def table_data(name: str, opened: str, stored: Stored) -> Mapping[str, Any]:
     return model_table(replace(source, name=name, components=alone), stored)
 
 
-def config_table(values: Mapping[str, Any], stored: Stored) -> Mapping[str, Any]:
+def config_table(values: Mapping[str, Any], stored: StoredModel) -> Mapping[str, Any]:
     """The table of the model that a config.json describes, as `ridgeline page tables config.json` has it. values: of
     the file, which lies nowhere. Raises ValueError for what describes none, or none that can be stored so."""
     config = Fields(values, CONFIG)
-    source = Source("the model", None, {MODEL: Component(MODEL, CATALOGUE, config.architecture, config)}, {})
+    source = ModelSource("the model", None, {MODEL: Component(MODEL, CATALOGUE, config.architecture, config)}, {})
     return model_table(source, stored) | {"model": CONFIG, "command": stored.command(CONFIG)}
 
 
-def table_name(model: str, stored: Stored) -> str:
+def table_name(model: str, stored: StoredModel) -> str:
     """What a table is called; `source.js` calls it so too."""
     said = {"weights": stored.weights, "kv": stored.kv}
     if stored.devices != 1:
@@ -73,7 +75,7 @@ def table_name(model: str, stored: Stored) -> str:
     return f"tables/{quote(model, safe='')}.json" + (f"?{query}" if query else "")
 
 
-def stored_of(query: str) -> Stored:
+def stored_of(query: str) -> StoredModel:
     """How a model of a table is stored, of the part of its name behind the question mark. Raises ValueError."""
     said = dict(parse_qsl(query, strict_parsing=bool(query)))
     unknown = said.keys() - {"weights", "kv", "devices", "attention"}
@@ -82,4 +84,4 @@ def stored_of(query: str) -> Stored:
     devices = said.get("devices", "1")
     if not (devices.isascii() and devices.isdigit() and 1 <= int(devices[:4]) <= MOST_DEVICES):
         raise ValueError(f"devices: a number from 1 to {MOST_DEVICES}")
-    return Stored(said.get("weights"), said.get("kv"), int(devices), own_attention=said.get("attention") == "1")
+    return StoredModel(said.get("weights"), said.get("kv"), int(devices), own_attention=said.get("attention") == "1")

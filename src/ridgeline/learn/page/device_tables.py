@@ -15,8 +15,8 @@ from ridgeline.price.engine_profile import (
     load_engine,
     usual_engine,
 )
-from ridgeline.price.hourly_prices import Snapshot, snapshots
-from ridgeline.price.interconnect import Link
+from ridgeline.price.hourly_prices import PriceSnapshot, snapshots
+from ridgeline.price.interconnect import Interconnect
 from ridgeline.price.plan.scenario import computed_in
 from ridgeline.price.plan.trust import PLAN_METRICS, trust_in
 
@@ -24,7 +24,7 @@ from ridgeline.price.plan.trust import PLAN_METRICS, trust_in
 def cards_table(
     cards: Iterable[Device],
     driving: Iterable[EngineProfile] | None = None,
-    sellers: Sequence[Snapshot] | None = None,
+    sellers: Sequence[PriceSnapshot] | None = None,
 ) -> dict[str, Any]:
     """What a page prices on: `cards` and `engines` by name, in SI units, bytes and seconds.
 
@@ -49,7 +49,10 @@ def _usual() -> Iterator[EngineProfile]:
 
 
 def _card(
-    card: Device, sellers: Sequence[Snapshot], kernels: list[Mapping[str, Any]], reductions: list[Mapping[str, Any]]
+    card: Device,
+    sellers: Sequence[PriceSnapshot],
+    kernels: list[Mapping[str, Any]],
+    reductions: list[Mapping[str, Any]],
 ) -> Mapping[str, Any]:
     """speeds: the peak at which a product in each format runs. instead: what a model's number format is computed in
     here, where not in itself. engine: the usual one."""
@@ -98,7 +101,7 @@ def _constants(of: Efficiency) -> list[float | None]:
     return [of.launch, of.compute, of.memory, of.again, of.blend, of.recorded]
 
 
-def _reductions(link: Link) -> Mapping[str, Any]:
+def _reductions(link: Interconnect) -> Mapping[str, Any]:
     """By kind of kernel and number of cards: sizes of messages in bytes, and their seconds."""
     return {
         kind: {str(cards): [list(curve.nbytes), list(curve.seconds)] for cards, curve in known.items()}
@@ -113,7 +116,7 @@ def _place(pool: list[Mapping[str, Any]], value: Mapping[str, Any]) -> int:
     return pool.index(value)
 
 
-def _prices(card: Device, sellers: Sequence[Snapshot]) -> list[Mapping[str, Any]]:
+def _prices(card: Device, sellers: Sequence[PriceSnapshot]) -> list[Mapping[str, Any]]:
     """What is asked for it: of a user's card what its file says, else what each seller asks."""
     own = [card.price] if card.price is not None else [price for each in sellers if (price := each.price_of(card.name))]
     return [dataclasses.asdict(price) for price in own]

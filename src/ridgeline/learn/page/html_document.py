@@ -25,7 +25,7 @@ _SHARED = "base-uri 'none'; form-action 'none'; trusted-types 'none'; require-tr
 
 
 @dataclass(frozen=True)
-class Page:
+class HtmlPage:
     """The document, and the Content-Security-Policy that it is to be shown under."""
 
     document: Asset
@@ -33,7 +33,7 @@ class Page:
 
 
 @cache
-def served_page() -> Page:
+def served_page() -> HtmlPage:
     """The document of a server, beside whose address `page/NAME` has its files."""
     modules = of_type(".js")
     names = json.dumps({"imports": {f"page/{each.name}": f"./{_address(each)}" for each in modules}})
@@ -47,7 +47,7 @@ def served_page() -> Page:
         f"default-src 'none'; script-src 'self' {_allowed(names)}; style-src 'self'; connect-src 'self'; "
         f"img-src 'self' data: blob:; media-src blob:; frame-ancestors 'none'; {_SHARED}"
     )
-    return Page(Asset("index.html", _with_head(parts)), policy)
+    return HtmlPage(Asset("index.html", _with_head(parts)), policy)
 
 
 def file_page(blocks: Iterable[str] = ()) -> bytes:

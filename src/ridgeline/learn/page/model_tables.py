@@ -10,22 +10,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from ridgeline.backends import priced_backend
-from ridgeline.core.checkpoint.source import Source
+from ridgeline.core.checkpoint.source import ModelSource
 from ridgeline.core.models import family_of
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.parameter_breakdown import bill, layers_of
 from ridgeline.core.ops.backend import ReplayedSteps
-from ridgeline.core.ops.cost_features import Gathered
+from ridgeline.core.ops.cost_features import GatheredRows
 from ridgeline.core.ops.kv_layout import KVGroup, deal_layers
 from ridgeline.core.ops.matrix.operands import DTYPES
 from ridgeline.core.ops.number_formats import format_of
-from ridgeline.core.ops.work import Reach
-from ridgeline.learn.page.op_table import Pool, op_table
+from ridgeline.core.ops.work import AttentionPattern
+from ridgeline.learn.page.op_table import LinePool, op_table
 from ridgeline.price.activations import replayed_bytes
 from ridgeline.price.devices import KINDS, load_card
 from ridgeline.price.engine_profile import load_engine, with_own_attention
 from ridgeline.price.plan.device_memory import sampler_peak, weights_table
-from ridgeline.price.plan.scenario import Case, ModelCache, Setup, Workload
+from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload, Scenario
 from ridgeline.util.version import __version__
 
 FORMAT = 1
@@ -35,9 +35,9 @@ _CARD = "h100-sxm"  # any that computes in bf16: a table is of no card
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Stored:
+class StoredModel:
     """How the model of a table is stored, and on how many cards. weights, kv: formats by name, None as the config says.
-    own_attention: whether each card has requests of its own (`Case.ranks`). Raises
+    own_attention: whether each card has requests of its own (`Scenario.ranks`). Raises
     ValueError.
     """
 
@@ -51,10 +51,10 @@ class Stored:
             raise ValueError("--enable-dp-attention divides requests among cards; give --devices 2 or more")
 
     @property
-    def setup(self) -> Setup:
+    def setup(self) -> Deployment:
         """On a card that computes in whatever a model may be in. Raises ValueError for a format that is none."""
         engine = with_own_attention(load_engine()) if self.own_attention else load_engine()
-        return Setup(load_card(_CARD), self.devices, self.weights, self.kv, engine=engine)
+        return Deployment(load_card(_CARD), self.devices, self.weights, self.kv, engine=engine)
 
     def command(self, name: str) -> str:
         """What makes the table of a model stored so."""
@@ -65,7 +65,7 @@ class Stored:
         return shlex.join(words + ["--enable-dp-attention"] * self.own_attention)
 
 
-def model_table(source: Source, stored: Stored, models: ModelCache | None = None) -> dict[str, Any]:
+def model_table(source: ModelSource, stored: StoredModel, models: ModelCache | None = None) -> dict[str, Any]:
     """The table of a model that writes text. All figures are those of one card, in bytes and FLOPs. models: its own,
     where it has been built before.
 
@@ -79,9 +79,9 @@ def model_table(source: Source, stored: Stored, models: ModelCache | None = None
     model, price = case.model, case.price
     steps = priced_backend("cpu").replayed_steps(model)
     reaches = sorted(price.reaches, key=_order)
-    pool = Pool()
+    pool = LinePool()
     ops = [
-        op_table(alone, reaches, pool, gathers=Gathered() in priced.op.features)
+        op_table(alone, reaches, pool, gathers=GatheredRows() in priced.op.features)
         for alone, priced in zip(price.gathering(1).ops, price.ops, strict=True)
     ]
     return {
@@ -110,13 +110,13 @@ def model_table(source: Source, stored: Stored, models: ModelCache | None = None
     }
 
 
-def _otherwise(models: ModelCache, setup: Setup) -> list[str]:
+def _otherwise(models: ModelCache, setup: Deployment) -> list[str]:
     """The kinds of devices that have the model stored in another way, so that the table is not theirs."""
     kinds = {kind: dataclasses.replace(setup, device=dataclasses.replace(setup.device, kind=kind)) for kind in KINDS}
     return [kind for kind, other in kinds.items() if models.stored(other) != models.stored(setup)]
 
 
-def _order(reach: Reach) -> tuple[str, ...]:
+def _order(reach: AttentionPattern) -> tuple[str, ...]:
     return str(reach), reach.space, reach.keys
 
 
@@ -127,7 +127,7 @@ def _encoder(model: Model) -> dict[str, Any] | None:
     return {"context": model.encoder_context, "reads": "sound" if model.encoder_width else "tokens"}
 
 
-def _parameters(models: ModelCache, stored: Stored) -> Mapping[str, Any]:
+def _parameters(models: ModelCache, stored: StoredModel) -> Mapping[str, Any]:
     """The bill of the undivided model."""
     whole = models.whole(stored.setup).model
     counted = bill(whole)
@@ -141,10 +141,10 @@ def _parameters(models: ModelCache, stored: Stored) -> Mapping[str, Any]:
     }
 
 
-def _memory(case: Case, steps: ReplayedSteps | None) -> Mapping[str, Any]:
+def _memory(case: Scenario, steps: ReplayedSteps | None) -> Mapping[str, Any]:
     """What of a card's memory the model says: its weights, the pages of keys and values, a row of logits (fp32).
     steps: those that our engine replays on a processor."""
-    model, page_size = case.model, Workload().page_size
+    model, page_size = case.model, PlanWorkload().page_size
     layout = deal_layers(model.kv_specs, page_size, model.context)
     return {
         "weights": case.price.weight_bytes,

@@ -14,7 +14,7 @@ from typing import Any
 from ridgeline.backends import priced_backend
 from ridgeline.core.ops.backend import REFERENCE
 from ridgeline.core.ops.cost import Cost
-from ridgeline.core.ops.cost_features import Switch, Touched
+from ridgeline.core.ops.cost_features import ExpectedExperts, KernelThreshold
 from ridgeline.core.ops.op import Launch
 from ridgeline.core.ops.work import AttentionSum, AttentionWork, Work
 from ridgeline.learn.page.linear_functions import EXACT, Line, Values, straight, trimmed, whole
@@ -39,7 +39,7 @@ _COST: Key = ("", "", "", 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class OpFigures:
     """What an op says of a step: its cost, its kernels and those natively."""
 
     cost: Values
@@ -73,19 +73,19 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ProbedCase:
     """One class in one case: what is said at a point of it, and the lines there, by list and by place in it."""
 
     point: Point
-    said: Said
+    said: OpFigures
     lines: dict[str, list[Record]]
 
 
-Cases = Mapping[str, Mapping[int, Case]]
+Cases = Mapping[str, Mapping[int, ProbedCase]]
 """By class and number."""
 
 
-class Asker:
+class OpProbe:
     """Asks an op what steps cost. reach: of an op that reads the context; None for one of rows."""
 
     def __init__(self, priced: PricedOp) -> None:
@@ -93,8 +93,8 @@ class Asker:
         self.reach = priced.op.reach
         assert (self.reach is not None) == priced.op.reads_context, f"{priced.path} reads a context of no reach"
         features = priced.op.features
-        self._switches = [feature for feature in features if isinstance(feature, Switch)]
-        self.touched = next((feature for feature in features if isinstance(feature, Touched)), None)
+        self._switches = [feature for feature in features if isinstance(feature, KernelThreshold)]
+        self.touched = next((feature for feature in features if isinstance(feature, ExpectedExperts)), None)
         self._random = random.Random(0)
         self.steps = self._steps() if self.reach is None else []
 
@@ -108,11 +108,11 @@ class Asker:
         touched = {} if self.touched is None else {"touched": [self.touched.count, self.touched.active]}
         return {"steps": self.steps} | touched
 
-    def said(self, asked: Asked) -> Said:
+    def said(self, asked: Asked) -> OpFigures:
         """What it says of a step."""
         work = self._work(asked)
         kernels = (_by_key(self.priced.launches(work, backend)) for backend in _BACKENDS)
-        return Said(_figures(self.priced.cost(work)), *kernels)
+        return OpFigures(_figures(self.priced.cost(work)), *kernels)
 
     def arguments(self, name: str, point: Point) -> Sequence[float]:
         """What the lines of a class are in."""
@@ -125,12 +125,12 @@ class Asker:
         sums = AttentionSum(*point)
         return sum(each.holds(sums) << i for i, each in enumerate(self._switches))
 
-    def cases(self) -> dict[str, dict[int, Case]]:
+    def cases(self) -> dict[str, dict[int, ProbedCase]]:
         """Every case of every class, its lines found."""
         names = (ROWS,) if self.reach is None else CLASSES
         return {name: {case: self._case(name, point) for case, point in self._bases(name).items()} for name in names}
 
-    def trials(self, cases: Mapping[str, Mapping[int, Case]]) -> Iterator[Asked]:
+    def trials(self, cases: Mapping[str, Mapping[int, ProbedCase]]) -> Iterator[Asked]:
         """Random works, of some classes each; and all classes together."""
         for name, each in cases.items():
             yield from ({name: case.point} for case in each.values())
@@ -140,16 +140,16 @@ class Asker:
             drawn = {name: self._draw(name) for name in names}
             yield {name: point for name, point in drawn.items() if self.case_of(name, point) in cases[name]}
 
-    def _case(self, name: str, point: Point) -> Case:
+    def _case(self, name: str, point: Point) -> ProbedCase:
         said = self.said({name: point})
         lines: dict[str, list[Record]] = {"cost": [{}], "kernels": [{} for _ in said.kernels]}
         lines["native"] = [{} for _ in said.native]
         for place, line in self._lines(name, point, said).items():
             of, index, figure = place.split(" ", 2)
             lines[of][int(index)][figure] = line
-        return Case(point, said, lines)
+        return ProbedCase(point, said, lines)
 
-    def _lines(self, name: str, point: Point, said: Said) -> dict[str, Line]:
+    def _lines(self, name: str, point: Point, said: OpFigures) -> dict[str, Line]:
         if name == ROWS:
             return self._row_lines
         case = self.case_of(name, point)
@@ -166,7 +166,7 @@ class Asker:
     def _row_lines(self) -> dict[str, Line]:
         """Those of rows: other kernels run where there are more of them, over the same lines. Where so many rows run
         that all experts are touched, the rows alone tell; the first row then tells what an expert does."""
-        touched = self.touched or Touched(1, 1)
+        touched = self.touched or ExpectedExperts(1, 1)
         many = _MANY * -(-touched.count // touched.active)
         one, some, twice = (self.said({ROWS: (rows,)}).flat for rows in (1, many, 2 * many))
         lines = {}

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from ridgeline.core.ops.work import Reach
+from ridgeline.core.ops.work import AttentionPattern
 from ridgeline.learn.page.linear_functions import Values, at
-from ridgeline.learn.page.op_probe import Asked, Asker, Cases, Key, Record
+from ridgeline.learn.page.op_probe import Asked, Cases, Key, OpProbe, Record
 from ridgeline.price.priced_op import PricedOp
 
 _SAME = 1e-12  # relative difference of what is written from what the op says
 
 
-class Pool:
+class LinePool:
     """The lines of a model's ops: those that are alike are written once."""
 
     def __init__(self) -> None:
@@ -40,7 +40,9 @@ def _plain(number: float) -> float:
     return int(number) if number.is_integer() else number
 
 
-def op_table(priced: PricedOp, reaches: Sequence[Reach], pool: Pool, *, gathers: bool = False) -> dict[str, Any]:
+def op_table(
+    priced: PricedOp, reaches: Sequence[AttentionPattern], pool: LinePool, *, gathers: bool = False
+) -> dict[str, Any]:
     """What a page needs of an op, its lines put into `pool`. gathers: of an op as if one rank had rows alone, whether
     those of others come to it.
 
@@ -48,7 +50,7 @@ def op_table(priced: PricedOp, reaches: Sequence[Reach], pool: Pool, *, gathers:
     its lines; `once`: the place of what is counted once however many classes have it. Raises ValueError for an op whose
     figures are not on such lines, with its path.
     """
-    asker = Asker(priced)
+    asker = OpProbe(priced)
     cases = asker.cases()
     shared = _shared(asker, cases)
     table: dict[str, Any] = {
@@ -72,7 +74,7 @@ def op_table(priced: PricedOp, reaches: Sequence[Reach], pool: Pool, *, gathers:
     return table
 
 
-def _entries(of: str, cases: Cases, shared: "_Shared", pool: Pool) -> list[dict[str, Any]]:
+def _entries(of: str, cases: Cases, shared: "_Shared", pool: LinePool) -> list[dict[str, Any]]:
     """The cost (as if it were a kernel), or the kernels of a list: each once, with its lines by class and case."""
     entries: dict[tuple[Key, str], dict[str, Any]] = {}
     for name, each in cases.items():
@@ -102,7 +104,7 @@ class _Shared:
     once: dict[tuple[str, Key], Record]
 
 
-def _shared(asker: Asker, cases: Cases) -> _Shared:
+def _shared(asker: OpProbe, cases: Cases) -> _Shared:
     """What two classes together have once, as asking for both shows."""
     shared = _Shared({}, {})
     for one, other in combinations(cases, 2):
@@ -128,7 +130,7 @@ def _less(some: Values, others: Values, both: Values) -> dict[str, float]:
 # -- holding it against the op ----------------------------------------------------------------------------------------
 
 
-def _check(asker: Asker, table: Mapping[str, Any], pool: Pool, asked: Asked) -> None:
+def _check(asker: OpProbe, table: Mapping[str, Any], pool: LinePool, asked: Asked) -> None:
     """Raises ValueError where a table gives other figures than the op for a step."""
     said = asker.said(asked)
     places = [(name, asker.case_of(name, point), asker.arguments(name, point)) for name, point in asked.items()]
@@ -146,7 +148,7 @@ def _check(asker: Asker, table: Mapping[str, Any], pool: Pool, asked: Asked) -> 
             raise _refused(asker, asked)
 
 
-def _sum(entry: Mapping[str, Any], places: Sequence[tuple[str, int, Sequence[float]]], pool: Pool) -> Values:
+def _sum(entry: Mapping[str, Any], places: Sequence[tuple[str, int, Sequence[float]]], pool: LinePool) -> Values:
     """The figures of an entry in a step, as a page adds them up."""
     total: dict[str, float] = {}
     present = 0
@@ -171,7 +173,7 @@ def _key_of(entry: Mapping[str, Any]) -> Key:
     return entry.get("name", ""), entry.get("format", ""), entry.get("stored", ""), entry.get("sharers", 1), 0
 
 
-def _refused(asker: Asker, asked: Asked) -> ValueError:
+def _refused(asker: OpProbe, asked: Asked) -> ValueError:
     op = asker.priced
     return ValueError(
         f"{op.path} ({type(op.op).__name__}) costs other than a straight line in what it was asked at {dict(asked)}; "

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest
 from ridgeline.media.diffusion.forecast import Forecaster
 from ridgeline.media.diffusion.image_file import encode_picture
 from ridgeline.media.diffusion.pipeline import Pipeline
@@ -36,7 +36,7 @@ def recorded_pictures(device: Device, prompts: Sequence[str] = USUAL) -> list[di
     return found
 
 
-def _events(pipeline: Pipeline, plan: Plan, device: Device) -> Iterator[dict[str, Any]]:
+def _events(pipeline: Pipeline, plan: DiffusionPlan, device: Device) -> Iterator[dict[str, Any]]:
     each = seconds_each(plan, Forecaster(pipeline, device).seconds(plan, None))
     each["encode"] = 0.0  # the texts are kept
     ahead, schedule = counts(plan), plan.schedule
@@ -66,7 +66,7 @@ def _events(pipeline: Pipeline, plan: Plan, device: Device) -> Iterator[dict[str
         started = time.perf_counter()
 
 
-def _file(pipeline: Pipeline, plan: Plan, pixels: Tensor) -> dict[str, Any]:
+def _file(pipeline: Pipeline, plan: DiffusionPlan, pixels: Tensor) -> dict[str, Any]:
     data = encode_picture(pixels, _FORMAT.upper(), pipeline.parameters(plan, 0))
     return {
         "b64_json": base64.b64encode(data).decode(),

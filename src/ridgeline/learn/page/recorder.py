@@ -20,13 +20,13 @@ from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.setup import Loaded
+from ridgeline.engine.setup import LoadedEngine
 from ridgeline.insight.trace.attention_weights import AttentionWeights, attention_at
 from ridgeline.insight.trace.capture import capture
 from ridgeline.insight.trace.measure import measuring_seconds
-from ridgeline.insight.trace.request_trace import Subject, Wanted, trace
+from ridgeline.insight.trace.request_trace import TraceOptions, TraceSubject, trace
 from ridgeline.insight.trace.token_sampling import draws, plain
-from ridgeline.learn.page.request_recording import Pause, recording
+from ridgeline.learn.page.request_recording import RecordingTime, recording
 from ridgeline.price.device import Device
 
 MOST_TOKENS = 64
@@ -46,7 +46,7 @@ _MOST_SHARES = 400_000
 """Of attention that a recording holds. Of a model with more layers and heads only the last token's row is kept."""
 
 
-class Question(msgspec.Struct, frozen=True):
+class RecordingRequest(msgspec.Struct, frozen=True):
     """What is to be recorded. name: what the model is called. text, ids: the prompt. max_pause: seconds that it may
     be expected to take at most. The rest as SamplingParams."""
 
@@ -67,9 +67,9 @@ class Question(msgspec.Struct, frozen=True):
         )
 
 
-def inspect(loaded: Loaded, device: Device | None, question: bytes) -> bytes:
+def inspect(loaded: LoadedEngine, device: Device | None, question: bytes) -> bytes:
     """Answer a Question. Raises ValueError for what cannot be recorded."""
-    asked = msgspec.json.decode(question, type=Question)
+    asked = msgspec.json.decode(question, type=RecordingRequest)
     if device is None:
         raise ValueError("nothing is known of what this machine can do, so that there is nothing to compare with")
     told = record(loaded, asked.name, asked.text, asked.ids, asked.params(), device, max_pause=asked.max_pause)
@@ -77,7 +77,7 @@ def inspect(loaded: Loaded, device: Device | None, question: bytes) -> bytes:
 
 
 def record(
-    loaded: Loaded,
+    loaded: LoadedEngine,
     name: str,
     text: str,
     ids: Sequence[int],
@@ -104,17 +104,17 @@ def record(
     experts = any(op.experts is not None for _, op in loaded.model.ops())
     ledger = trace(
         llm,
-        Subject(name, text, lambda: list(ids)),
+        TraceSubject(name, text, lambda: list(ids)),
         rules,
         device,
-        Wanted(lens=True, memory=True, experts=experts, repeats=repeats),
+        TraceOptions(lens=True, memory=True, experts=experts, repeats=repeats),
         at_hand=device.calibrated or device.basis == "probe",
         threads=llm.threads,
     )
     drawn = draws(llm, ids, rules, len(ledger.steps))
     looked = _attention(llm, ids, [token.id for token in ledger.written])
     pause = time.perf_counter() - start
-    return recording(ledger, rules, drawn, looked, llm.tokenizer.special_ids, Pause(pause, expected))
+    return recording(ledger, rules, drawn, looked, llm.tokenizer.special_ids, RecordingTime(pause, expected))
 
 
 def _expected_pause(llm: LLM, ids: Sequence[int], repeats: int | None) -> float:
@@ -129,7 +129,7 @@ def _expected_pause(llm: LLM, ids: Sequence[int], repeats: int | None) -> float:
     return moments[-1] - moments[0] + measured + _PREFILLS * prefill + _DECODES * decode
 
 
-def _second_engine(loaded: Loaded, positions: int) -> Loaded:
+def _second_engine(loaded: LoadedEngine, positions: int) -> LoadedEngine:
     """The same model in an engine of its own, with KV memory for one request of so many positions."""
     first = loaded.engine
     layout = kv_layout(loaded.model, _BYTES, first.ledger.page_size, most_tokens=positions, most_requests=1)

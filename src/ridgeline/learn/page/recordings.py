@@ -13,8 +13,15 @@ from ridgeline.engine.engine_builder import engine_around
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.setup import Loaded, load_engine
-from ridgeline.engine.worker.engine_messages import Add, FromEngine, Look, Snapshot, Stepped, Watch
+from ridgeline.engine.setup import LoadedEngine, load_engine
+from ridgeline.engine.worker.engine_messages import (
+    AddRequest,
+    EngineSnapshot,
+    FromEngine,
+    GetSnapshot,
+    Stepped,
+    WatchPages,
+)
 from ridgeline.engine.worker.feed import Feed
 from ridgeline.engine.worker.loop import EngineLoop
 from ridgeline.price.device import Device
@@ -108,7 +115,7 @@ def recorded_runs(device: Device, scenes: Sequence[Scene] = SCENES) -> dict[str,
 class _Recording:
     """A scene and the engine that plays it."""
 
-    def __init__(self, loaded: Loaded, device: Device, scene: Scene) -> None:
+    def __init__(self, loaded: LoadedEngine, device: Device, scene: Scene) -> None:
         layout = replace(loaded.layout, pages=scene.pages)
         context = min(loaded.engine.context, layout.capacity(scene.limits.most_of_one))
         self.engine = engine_around(loaded.model, layout, scene.limits, context=context, seed=0)
@@ -122,16 +129,16 @@ class _Recording:
         """What the page plays."""
         self._warm_up()
         self._feed.begin()
-        self._loop.take(Watch(True))
-        self._loop.take(Look())
+        self._loop.take(WatchPages(True))
+        self._loop.take(GetSnapshot())
         waiting, step = sorted(self._scene.arrivals, key=lambda arrival: arrival.step), 0
         while waiting or self.engine.has_work:
             while waiting and (waiting[0].step <= step or not self.engine.has_work):
                 self._add(waiting.pop(0))
             self._loop.step()
-            self._loop.take(Look(pages=False))
+            self._loop.take(GetSnapshot(pages=False))
             step += 1
-        self._loop.take(Watch(False))
+        self._loop.take(WatchPages(False))
         snapshot, *frames = self._told
         scene = self._scene
         return {"id": scene.id, "title": scene.title, "words": scene.words, "snapshot": snapshot, "frames": frames}
@@ -148,7 +155,7 @@ class _Recording:
     def _add(self, arrival: Arrival) -> None:
         prompt = self._texts.encode(arrival.prompt, self.engine.context)
         params = SamplingParams(temperature=0.8, seed=arrival.step, max_tokens=arrival.output, ignore_eos=True)
-        self._loop.take(Add(0, GenerationRequest(prompt, params)))
+        self._loop.take(AddRequest(0, GenerationRequest(prompt, params)))
         self._lengths[max(self.engine.requests)] = [len(prompt), 0, 0]
 
     def _hear(self, message: FromEngine) -> None:
@@ -162,11 +169,11 @@ class _Recording:
                 if event.finish is not None:
                     prompt, cached, output = lengths
                     self._feed.ended(event.request, prompt, cached, output, str(event.finish), None)
-        elif isinstance(message, Snapshot):
+        elif isinstance(message, EngineSnapshot):
             told = self._feed.frame(message, _unnamed) if self._told else self._first(message)
             self._told.append(_rounded(msgspec.to_builtins(told)))
 
-    def _first(self, message: Snapshot) -> dict[str, Any]:
+    def _first(self, message: EngineSnapshot) -> dict[str, Any]:
         return self._feed.snapshot(self._info, message, _unnamed)
 
 

@@ -15,8 +15,8 @@ from ridgeline.insight.trace.expert_routing import Routing
 from ridgeline.insight.trace.feed_forward_memory import FeedForwardMemory
 from ridgeline.insight.trace.lens import Lens
 from ridgeline.insight.trace.token_candidates import Token
-from ridgeline.insight.trace.token_sampling import Draw, Drawable
-from ridgeline.insight.trace.trace_ledger import Entry, Ledger, OpRow, Step
+from ridgeline.insight.trace.token_sampling import DrawCandidate, TokenDraw
+from ridgeline.insight.trace.trace_ledger import Ledger, LedgerEntry, LedgerStep, OpRow
 from ridgeline.price.op_time import compute_seconds, memory_seconds
 
 VERSION = 1
@@ -35,7 +35,7 @@ _DIGITS, _DECIMALS = 7, 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Pause:
+class RecordingTime:
     """Seconds that a recording took, and that were expected once its first two steps had run."""
 
     measured: float
@@ -45,10 +45,10 @@ class Pause:
 def recording(
     ledger: Ledger,
     params: SamplingParams,
-    draws: Sequence[Draw],
+    draws: Sequence[TokenDraw],
     attention: Sequence[AttentionWeights],
     special: Collection[int],
-    pause: Pause,
+    pause: RecordingTime,
 ) -> dict[str, Any]:
     """A ledger as plain data.
 
@@ -97,7 +97,7 @@ def _op(row: OpRow) -> dict[str, Any]:
     return {"path": row.path, "kind": row.kind, "what": row.detail, "layer": row.layer}
 
 
-def _step(ledger: Ledger, step: Step) -> dict[str, Any]:
+def _step(ledger: Ledger, step: LedgerStep) -> dict[str, Any]:
     total = ledger.total(step.name)
     return {
         "name": step.name,
@@ -120,7 +120,7 @@ def _step(ledger: Ledger, step: Step) -> dict[str, Any]:
     }
 
 
-def _entry(ledger: Ledger, step: Step, entry: Entry) -> list[Any]:
+def _entry(ledger: Ledger, step: LedgerStep, entry: LedgerEntry) -> list[Any]:
     cost, device = entry.cost, ledger.device
     seconds = (entry.measured, entry.gap, entry.expected, entry.bound, entry.floor)
     alone = (compute_seconds(cost, device), memory_seconds(cost, device, step.working_set))
@@ -186,7 +186,7 @@ def _experts(routing: Routing) -> dict[str, Any]:
     return {"position": routing.position, "layers": layers}
 
 
-def _draw(draw: Draw) -> dict[str, Any]:
+def _draw(draw: TokenDraw) -> dict[str, Any]:
     return {
         "uniform": draw.uniform,
         "kept": draw.kept,
@@ -196,7 +196,7 @@ def _draw(draw: Draw) -> dict[str, Any]:
     }
 
 
-def _candidate(each: Drawable) -> dict[str, Any]:
+def _candidate(each: DrawCandidate) -> dict[str, Any]:
     return {
         "id": each.token.id,
         "piece": each.token.piece,

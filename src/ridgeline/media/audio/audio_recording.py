@@ -27,7 +27,7 @@ _UNKNOWN = (1 << 31) - (1 << 20)  # bytes: who writes to a pipe states the most 
 _HEADER = 64  # bytes: some writers count it in
 
 
-class Recording:
+class AudioRecording:
     """Sound of any length in the memory of what is looked at. Use `with`, or call `close`, from any thread.
 
     name: for errors. seconds: how long it says it is; None where it does not know.

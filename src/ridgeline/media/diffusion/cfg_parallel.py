@@ -11,7 +11,7 @@ from torch import Tensor, distributed
 from ridgeline.media.diffusion.guidance import Guidance, Pass, Text, guided
 
 
-class Pair:
+class CFGParallelPair:
     """This process as one of two of torch.distributed's default group; the first runs the prompt's passes.
 
     Raises ValueError where there is no such group.
@@ -46,7 +46,9 @@ def check_divides(guidance: Guidance) -> None:
         raise ValueError("guidance is off: a step is one pass, which a pair does not divide; run one process")
 
 
-def guide_apart(denoiser: Pass[Text], guidance: Guidance, own: Text, pair: Pair) -> Callable[[Tensor, float], Tensor]:
+def guide_apart(
+    denoiser: Pass[Text], guidance: Guidance, own: Text, pair: CFGParallelPair
+) -> Callable[[Tensor, float], Tensor]:
     """As `guide` with a second pass, of which each process runs one. own: the encoded text of this one's."""
     assert guidance.negative is not None, "one pass is no pair"
 

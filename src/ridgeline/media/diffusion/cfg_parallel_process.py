@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import distributed
 
-from ridgeline.media.diffusion.cfg_parallel import Pair
-from ridgeline.media.diffusion.diffusion_request import Plan
+from ridgeline.media.diffusion.cfg_parallel import CFGParallelPair
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan
 
 READY = "ready"
 """The first line of a process that has loaded; another is why it has not."""
@@ -23,22 +23,24 @@ _LAST_WORDS = 5.0  # seconds for a process to end whose connection has
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class CFGParallelStart:
     """What the second process does. model, dtype, threads: of `load_pipeline`. rendezvous: where both meet, a file."""
 
     model: str
     dtype: torch.dtype | None
     threads: int
     rendezvous: str
-    plan: Plan
+    plan: DiffusionPlan
 
 
 @contextmanager
-def second_process(model: str, dtype: torch.dtype | None, threads: int, plan: Plan) -> Iterator[Pair]:
+def second_process(
+    model: str, dtype: torch.dtype | None, threads: int, plan: DiffusionPlan
+) -> Iterator[CFGParallelPair]:
     """This process as the first of a pair, while another draws the same plan from the same folder. Ctrl-C is for this
     one alone. Raises ValueError in one line where the other cannot begin, or ends before it should."""
     with TemporaryDirectory(prefix="ridgeline-") as folder:
-        start = Start(model, dtype, threads, str(Path(folder) / "rendezvous"), plan)
+        start = CFGParallelStart(model, dtype, threads, str(Path(folder) / "rendezvous"), plan)
         child = subprocess.Popen(
             [sys.executable, "-m", "ridgeline.media.diffusion.cfg_parallel_child"],
             stdin=subprocess.PIPE,
@@ -51,7 +53,7 @@ def second_process(model: str, dtype: torch.dtype | None, threads: int, plan: Pl
                 raise ValueError(f"the second process of the pair did not start: {said}")
             try:
                 join(start.rendezvous, 0)
-                yield Pair()
+                yield CFGParallelPair()
             except ConnectionError as error:
                 raise ValueError(f"the second process of the pair is gone: {_epitaph(child) or error}") from error
         finally:
@@ -67,7 +69,7 @@ def join(rendezvous: str, rank: int) -> None:
     distributed.init_process_group("gloo", init_method=at, rank=rank, world_size=2, timeout=_WAITS)
 
 
-def _started(child: "subprocess.Popen[bytes]", start: Start) -> str:
+def _started(child: "subprocess.Popen[bytes]", start: CFGParallelStart) -> str:
     """Why it has not; empty where it has."""
     assert child.stdin is not None
     assert child.stdout is not None

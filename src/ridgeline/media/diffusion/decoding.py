@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
-from ridgeline.core.ops.pixel_grid import Grid
-from ridgeline.media.diffusion.video_autoencoder import ClipAutoencoder
+from ridgeline.core.ops.pixel_grid import PixelGrid
+from ridgeline.media.diffusion.video_autoencoder import VideoAutoencoder
 from ridgeline.util.document.humanize import gib, say_gib
 
 TILES = (64, 32, 16)
@@ -29,7 +29,7 @@ def tiles_of(size: int) -> Tiling:
     return Tiling(size, size // 4)
 
 
-def choose_tiling(autoencoder: AutoencoderKL, latents: Grid, free: float) -> Tiling | None:
+def choose_tiling(autoencoder: AutoencoderKL, latents: PixelGrid, free: float) -> Tiling | None:
     """How latents of a picture are decoded within so many bytes of free memory: whole (None) if they can be, as tiles
     change the result; else in the largest of TILES. Raises ValueError where none can."""
     budget = SPARE * free
@@ -46,7 +46,7 @@ def choose_tiling(autoencoder: AutoencoderKL, latents: Grid, free: float) -> Til
 
 
 @torch.inference_mode()
-def decode(autoencoder: AutoencoderKL | ClipAutoencoder, latents_BCHW: Tensor, tiling: Tiling | None = None) -> Tensor:
+def decode(autoencoder: AutoencoderKL | VideoAutoencoder, latents_BCHW: Tensor, tiling: Tiling | None = None) -> Tensor:
     """Latents [B, C, H, W] -> pixels fp32 [B, channels, lines, columns] about -1 to 1, one picture after the other; of
     clips [B, channels, frames, lines, columns]. Raises ValueError as `decode_parts`."""
     whole = []
@@ -57,7 +57,7 @@ def decode(autoencoder: AutoencoderKL | ClipAutoencoder, latents_BCHW: Tensor, t
 
 
 def decode_parts(
-    autoencoder: AutoencoderKL | ClipAutoencoder, latents_CHW: Tensor, tiling: Tiling | None = None
+    autoencoder: AutoencoderKL | VideoAutoencoder, latents_CHW: Tensor, tiling: Tiling | None = None
 ) -> Iterator[Tensor]:
     """One picture or clip in the parts that it comes in: a picture's pixels at once, as `decode` without B; a clip's
     [channels, frames, lines, columns] for each frame of latents. Other latents may be decoded between two parts.
@@ -66,11 +66,11 @@ def decode_parts(
     """
     if not torch.isfinite(latents_CHW).all():
         raise ValueError("the latents are not finite: the denoiser left the range of its number format; try fp32")
-    if not isinstance(autoencoder, ClipAutoencoder):
+    if not isinstance(autoencoder, VideoAutoencoder):
         autoencoder.backend.share_threads()
     moves = latents_CHW.dim() == 4
     assert tiling is None or not moves, "clips are decoded frame by frame"
-    if isinstance(autoencoder, ClipAutoencoder):
+    if isinstance(autoencoder, VideoAutoencoder):
         for chunk in autoencoder.chunks(latents_CHW[None]):
             yield chunk[0]
         return

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from ridgeline.core.models.common.denoiser import PICTURES, TEXT
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.cost import Cost
-from ridgeline.core.ops.work import AttentionSum, AttentionWork, Reach, Work
+from ridgeline.core.ops.work import AttentionPattern, AttentionSum, AttentionWork, Work
 from ridgeline.price.price import Price
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class ParallelDegrees:
     """guidance: 2 where the passes of a pair run side by side. sequence: parts that the rows of a pass are cut into."""
 
     guidance: int = 1
@@ -33,19 +33,19 @@ class Division:
         return " x ".join(parts) or "undivided"
 
 
-WHOLE = Division()
+WHOLE = ParallelDegrees()
 
 
-def divisions(cards: int, texts: int, heads: int) -> list[Division]:
+def divisions(cards: int, texts: int, heads: int) -> list[ParallelDegrees]:
     """The ways to divide a request among so many cards. texts: passes of a step. heads: of the denoiser's attention,
     of which each part of a sequence needs one."""
-    found = [Division(1, cards)]
+    found = [ParallelDegrees(1, cards)]
     if texts == 2 and cards % 2 == 0:
-        found.insert(0, Division(2, cards // 2))
+        found.insert(0, ParallelDegrees(2, cards // 2))
     return [each for each in found if each.sequence <= heads]
 
 
-class DividedPass:
+class ParallelPass:
     """What one card of so many does of a pass of a denoiser."""
 
     def __init__(self, price: Price, parts: int) -> None:
@@ -72,7 +72,7 @@ class DividedPass:
         rows = {s: count if s in whole else math.ceil(count / self._parts) for s, count in work.rows.items()}
         return Work(rows, 1, {reach: self._part(reach, each) for reach, each in work.attention.items()})
 
-    def _part(self, reach: Reach, attention: AttentionWork) -> AttentionWork:
+    def _part(self, reach: AttentionPattern, attention: AttentionWork) -> AttentionWork:
         """What a card attends. It has all rows for its own heads, which is as much work as its own rows for all heads,
         and is stated so; where the heads do not divide evenly, it is the card that has the most of them."""
         whole = attention.total
@@ -107,7 +107,7 @@ def exchange(latents: Sequence[int]) -> Cost:
 
 def heads_of(price: Price) -> int:
     """Heads of a denoiser's attention over all its rows."""
-    return DividedPass(price, 1).heads
+    return ParallelPass(price, 1).heads
 
 
 def message_bytes(costs: Iterable[Cost]) -> float:

@@ -58,7 +58,7 @@ def concerning(field: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DiffusionPlan:
     """A request that can be drawn, with all that it left open.
 
     Args:

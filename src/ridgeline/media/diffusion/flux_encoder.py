@@ -5,14 +5,14 @@ from torch import Tensor
 
 from ridgeline.backends.model_loader import bind_on_cpu
 from ridgeline.core.checkpoint.folder import open_checkpoint
-from ridgeline.core.checkpoint.source import Component, Source
+from ridgeline.core.checkpoint.source import Component, ModelSource
 from ridgeline.core.checkpoint.weight_loader import Progress, fill
 from ridgeline.core.models import Fields, ModelRefused, build_to_run, family_of
 from ridgeline.core.models.common.encoder import Encoder
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.sizes import sizes_of
 from ridgeline.core.ops.kv_context import Uncached
-from ridgeline.core.ops.work import Segment
+from ridgeline.core.ops.work import StepSegment
 from ridgeline.core.text import Tokenizer, load_tokenizer
 from ridgeline.media.diffusion.t5_encoder import T5TextEncoder
 from ridgeline.media.diffusion.text_encoder import padding_of
@@ -48,7 +48,7 @@ class FluxTextEncoder(T5TextEncoder):
         ids = self.pooled_ids(text)
         ids_T = torch.tensor(ids, device=next(self.clip.parameters()).device)
         rows_T = torch.arange(len(ids), device=ids_T.device)
-        return self.clip.hidden(ids_T, rows_T, Uncached([Segment(len(ids), len(ids))]), rows_T[-1:])[0]
+        return self.clip.hidden(ids_T, rows_T, Uncached([StepSegment(len(ids), len(ids))]), rows_T[-1:])[0]
 
     def pooled_ids(self, text: str) -> list[int]:
         """As TextEncoder.pooled_ids. CLIP's part is cut where T5's is refused: it is a summary of what T5 reads
@@ -57,7 +57,7 @@ class FluxTextEncoder(T5TextEncoder):
         return ids if len(ids) <= self.clip.context else [*ids[: self.clip.context - 1], ids[-1]]
 
 
-def load_flux_encoder(pipeline: Source, progress: Progress | None = None, *, most_tokens: int) -> FluxTextEncoder:
+def load_flux_encoder(pipeline: ModelSource, progress: Progress | None = None, *, most_tokens: int) -> FluxTextEncoder:
     """CLIP in `text_encoder`, T5 in `text_encoder_2`, each with its tokenizer. Raises ModelRefused."""
     first, second = (pipeline.components[name] for name in ("text_encoder", "text_encoder_2"))
     before = open_checkpoint(first.folder).nbytes

@@ -46,7 +46,7 @@ def menu(sides: Iterable[int]) -> tuple[Size, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PipelineLayout:
     """How a model lays out pictures: what its VAE and its patches make of pixels, and what sizes it takes.
 
     Args:
@@ -103,7 +103,7 @@ class Layout:
 class Geometry:
     """One request's shapes."""
 
-    layout: Layout
+    layout: PipelineLayout
     size: Size
     frames: int
 
@@ -149,15 +149,15 @@ _WAN_720P = (Size(1280, 720), Size(720, 1280))
 _WAN_FRAMES = 4 * 1023 + 1  # its rotary table has 1,024 places an axis
 
 LAYOUTS = {
-    "z-image": Layout(16, menu((1024, 512, 2048))),
-    "flux.1": Layout(16, menu((1024, 512, 2048))),
+    "z-image": PipelineLayout(16, menu((1024, 512, 2048))),
+    "flux.1": PipelineLayout(16, menu((1024, 512, 2048))),
     # Its VAE's 32 channels are packed 2 x 2 before anything else sees them.
-    "flux.2": Layout(128, menu((1024, 512, 2048)), spatial=16, patch=(1, 1, 1)),
-    "pixart-1024": Layout(4, menu((1024,))),
-    "wan-480p": Layout(16, _WAN_480P, temporal=4, most_frames=_WAN_FRAMES),
-    "wan-720p": Layout(16, (*_WAN_480P, *_WAN_720P), temporal=4, most_frames=_WAN_FRAMES),
+    "flux.2": PipelineLayout(128, menu((1024, 512, 2048)), spatial=16, patch=(1, 1, 1)),
+    "pixart-1024": PipelineLayout(4, menu((1024,))),
+    "wan-480p": PipelineLayout(16, _WAN_480P, temporal=4, most_frames=_WAN_FRAMES),
+    "wan-720p": PipelineLayout(16, (*_WAN_480P, *_WAN_720P), temporal=4, most_frames=_WAN_FRAMES),
     # 22.5 patches of 32 x 32 pixels would cover 720 rows, so it makes 704.
-    "wan2.2-5b": Layout(
+    "wan2.2-5b": PipelineLayout(
         48, (Size(1280, 704), Size(704, 1280), *_WAN_480P), spatial=16, temporal=4, most_frames=_WAN_FRAMES
     ),
 }

@@ -13,7 +13,7 @@ _TITLE, _SIZE = "Z-Image", Size(1024, 1024)
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class QuotedRatio:
     """Something of a clip's model, how many times a picture's it is, and between which multiples it is said to be."""
 
     own: int
@@ -38,19 +38,19 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class BesidePicture:
+class ImageComparison:
     """parameters: of the denoiser, all of its experts. latents: positions."""
 
-    parameters: Times
-    latents: Times
+    parameters: QuotedRatio
+    latents: QuotedRatio
 
     @classmethod
-    def of(cls, parameters: int, geometry: Geometry) -> "BesidePicture":
+    def of(cls, parameters: int, geometry: Geometry) -> "ImageComparison":
         """A clip of a model of so many."""
         picture = LAYOUTS[PICTURE].geometry(_SIZE)
         return cls(
-            Times(parameters, parameter_counts()[PICTURE][0], 3, 5),
-            Times(positions(geometry), positions(picture), 10, 100),
+            QuotedRatio(parameters, parameter_counts()[PICTURE][0], 3, 5),
+            QuotedRatio(positions(geometry), positions(picture), 10, 100),
         )
 
     @property

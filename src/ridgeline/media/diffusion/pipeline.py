@@ -13,25 +13,25 @@ from random import SystemRandom
 import torch
 from torch import Tensor
 
-from ridgeline.core.models.common.block_runner import Walk, every_block
+from ridgeline.core.models.common.block_runner import BlockRunner, every_block
 from ridgeline.core.models.common.denoiser import JOINT, LATENTS, Denoiser, Prepared
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.core.ops.backend import REFERENCE
 from ridgeline.media.diffusion.batching import batching_of, ridge_seconds
-from ridgeline.media.diffusion.cfg_parallel import Pair, guide_apart
+from ridgeline.media.diffusion.cfg_parallel import CFGParallelPair, guide_apart
 from ridgeline.media.diffusion.decoding import decode, decode_parts
-from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan, concerning
-from ridgeline.media.diffusion.geometry import Geometry, Layout
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest, concerning
+from ridgeline.media.diffusion.geometry import Geometry, PipelineLayout
 from ridgeline.media.diffusion.guidance import Guidance, guidance_of, guide, guide_paired
 from ridgeline.media.diffusion.noise import Noise, check_images, check_seed
 from ridgeline.media.diffusion.pipeline_class import PipelineClass
-from ridgeline.media.diffusion.samplers import State, data_of
-from ridgeline.media.diffusion.scheduler_config import Scheduler
+from ridgeline.media.diffusion.samplers import SamplerState, data_of
+from ridgeline.media.diffusion.scheduler_config import DiffusionScheduler
 from ridgeline.media.diffusion.schedules import Schedule
 from ridgeline.media.diffusion.step_cache import StepCache, check_threshold
 from ridgeline.media.diffusion.text_encoder import TextCache, TextEncoder
-from ridgeline.media.diffusion.video_autoencoder import ClipAutoencoder
+from ridgeline.media.diffusion.video_autoencoder import VideoAutoencoder
 
 CallSeconds = Callable[[Geometry, Sequence[int]], float]
 """What a call of the denoiser takes for pictures of a geometry side by side, one for each of the texts, which have so
@@ -42,7 +42,7 @@ _GRAPHS = 64  # that torch may keep of one block's code: a shape each, of texts 
 
 
 @dataclass(frozen=True, slots=True)
-class Expert:
+class LowNoiseExpert:
     """The second of two denoisers (Wan 2.2 A14B): it is asked at noise levels below `boundary`, of 1 for pure noise."""
 
     denoiser: Denoiser
@@ -54,7 +54,7 @@ class Expert:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DenoiseOutput:
     """What there is after a step.
 
     Args:
@@ -94,10 +94,10 @@ class Pipeline:
         kind: PipelineClass,
         encoder: TextEncoder,
         denoiser: Denoiser,
-        autoencoder: AutoencoderKL | ClipAutoencoder,
-        scheduler: Scheduler,
-        layout: Layout,
-        second: Expert | None = None,
+        autoencoder: AutoencoderKL | VideoAutoencoder,
+        scheduler: DiffusionScheduler,
+        layout: PipelineLayout,
+        second: LowNoiseExpert | None = None,
     ) -> None:
         """kind: with the steps and the guidance of requests that state none. layout: with the menu of sizes."""
         self.name, self.kind, self.layout = name, kind, layout
@@ -110,7 +110,7 @@ class Pipeline:
         """Where its parts are."""
         return next(self.denoiser.parameters()).device
 
-    def plan(self, request: DiffusionRequest, call_seconds: CallSeconds | None = None) -> Plan:
+    def plan(self, request: DiffusionRequest, call_seconds: CallSeconds | None = None) -> DiffusionPlan:
         """What a request comes to; nothing runs. call_seconds: where it is known better than by `ridge_seconds`.
 
         Raises InvalidRequest, a ValueError of one line: a size off the menu, steps, guidance, a seed or a number of
@@ -150,7 +150,7 @@ class Pipeline:
             return call_seconds(geometry, [longest] * pictures)
 
         batching = batching_of(request.images, len(texts), seconds)
-        return Plan(request, seed, scale, geometry, schedule, guidance, tuple(texts), batching, second)
+        return DiffusionPlan(request, seed, scale, geometry, schedule, guidance, tuple(texts), batching, second)
 
     def _guidance(self, request: DiffusionRequest, scale: float | None) -> tuple[Guidance, Guidance | None]:
         """The guidance of a request at this scale, and that of the second expert, None where there is one denoiser.
@@ -180,7 +180,7 @@ class Pipeline:
         rows = self.denoiser.work(geometry.latents[1:], [text]).rows
         return rows.get(JOINT, rows[LATENTS])
 
-    def kept(self, plan: Plan) -> int:
+    def kept(self, plan: DiffusionPlan) -> int:
         """Bytes that a plan's step cache keeps between steps: of each picture side by side and each of its passes, what
         two parts of the denoiser added to its rows; of two experts each keeps its own."""
         if plan.request.step_cache is None:
@@ -189,14 +189,16 @@ class Pipeline:
         each = 2 * rows * self.denoiser.hidden * self.denoiser.storage.dtype.itemsize
         return each * plan.batching.pictures * len(plan.texts) * (1 if plan.second is None else 2)
 
-    def encode(self, plan: Plan) -> tuple[Tensor, ...]:
+    def encode(self, plan: DiffusionPlan) -> tuple[Tensor, ...]:
         """The states of a plan's texts, each [tokens, width]: of the prompt, then of the negative one. Where the
         denoiser takes a vector of the prompt too, it is made now and kept for `denoise`."""
         self.denoiser.backend.share_threads()
         self.texts.pooled(plan.request.prompt)
         return tuple(self.texts.states(ids) for ids in plan.texts)
 
-    def denoise(self, plan: Plan, texts: Sequence[Tensor], pair: Pair | None = None) -> Iterator[Step]:
+    def denoise(
+        self, plan: DiffusionPlan, texts: Sequence[Tensor], pair: CFGParallelPair | None = None
+    ) -> Iterator[DenoiseOutput]:
         """From noise to latents, step by step, group by group. texts: what `encode` gave. pair: where another process
         runs the other pass of each step, with the same plan. Raises ValueError for a plan that a pair cannot share."""
         if pair is not None:
@@ -204,7 +206,9 @@ class Pipeline:
         for images in plan.groups:
             yield from self._denoise(plan, texts, images, pair)
 
-    def _denoise(self, plan: Plan, texts: Sequence[Tensor], images: range, pair: Pair | None) -> Iterator[Step]:
+    def _denoise(
+        self, plan: DiffusionPlan, texts: Sequence[Tensor], images: range, pair: CFGParallelPair | None
+    ) -> Iterator[DenoiseOutput]:
         """As `denoise`, of one group: images that are drawn side by side."""
         schedule = plan.schedule
         draw = Noise(plan.seed + images.start, len(images), plan.geometry.latents, self.device)
@@ -212,13 +216,13 @@ class Pipeline:
         pooled = self.texts.pooled(plan.request.prompt)
         threshold = plan.request.step_cache
         cache = None if threshold is None else StepCache(threshold)
-        calls = Calls(count, paired, pair, cache)
+        calls = DenoiserCalls(count, paired, pair, cache)
         predict = guided_denoiser(self.denoiser, plan.guidance, texts, calls, pooled)
         second = self.second
         late = predict
         if second is not None and plan.second is not None:
             late = guided_denoiser(second.denoiser, plan.second, texts, calls)
-        state = State(draw())
+        state = SamplerState(draw())
         for step in range(schedule.steps):
             with torch.inference_mode():
                 self.denoiser.backend.share_threads()
@@ -226,7 +230,7 @@ class Pipeline:
                 prediction = asked(state.x, schedule.time(step))
                 shown, state = state.x, self.scheduler.sampler(schedule, step, state, prediction, draw)
             skipped = 0 if cache is None else cache.take(pair)
-            yield Step(images, step + 1, schedule.steps, state.x, skipped, shown, prediction, schedule)
+            yield DenoiseOutput(images, step + 1, schedule.steps, state.x, skipped, shown, prediction, schedule)
 
     def decode(self, latents: Tensor, tiling: Tiling | None = None) -> Tensor:
         """As `decoding.decode`, by the pipeline's VAE."""
@@ -236,7 +240,7 @@ class Pipeline:
         """As `decoding.decode_parts`, by the pipeline's VAE."""
         return decode_parts(self.autoencoder, latents, tiling)
 
-    def parameters(self, plan: Plan, image: int) -> dict[str, str | int | float | None]:
+    def parameters(self, plan: DiffusionPlan, image: int) -> dict[str, str | int | float | None]:
         """What one of a plan's images is drawn from, as its file keeps it: enough to draw it again alone."""
         return {
             "model": self.name,
@@ -259,13 +263,13 @@ class Pipeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class DenoiserCalls:
     """How the denoiser is called. images: side by side. paired: both passes of guidance in one call. pair: where
     another process runs the other pass. cache: where passes may be cut short."""
 
     images: int
     paired: bool = False
-    pair: Pair | None = None
+    pair: CFGParallelPair | None = None
     cache: StepCache | None = None
 
 
@@ -273,7 +277,7 @@ def guided_denoiser(
     denoiser: Denoiser,
     guidance: Guidance,
     texts: Sequence[Tensor],
-    calls: Calls,
+    calls: DenoiserCalls,
     pooled: Tensor | None = None,
 ) -> Callable[[Tensor, float], Tensor]:
     """The denoiser with a request's texts and guidance: (latents, t) -> what it predicts. What it makes of the texts at
@@ -282,12 +286,12 @@ def guided_denoiser(
     assert pooled is None or guidance.negative is None, "a negative prompt has a vector of its own"
     vectors = None if pooled is None else pooled.expand(calls.images, -1)
 
-    def asked(latents: Tensor, t: float, given: tuple[Prepared, Walk]) -> Tensor:
+    def asked(latents: Tensor, t: float, given: tuple[Prepared, BlockRunner]) -> Tensor:
         prepared, walk = given
         velocity: Tensor = denoiser(latents, t, prepared, pooled=vectors, guidance=guidance.embedded, walk=walk)
         return velocity
 
-    def given(*called: Tensor) -> tuple[Prepared, Walk]:
+    def given(*called: Tensor) -> tuple[Prepared, BlockRunner]:
         each = [text for text in called for _ in range(calls.images)]
         return denoiser.prepare(each), every_block if calls.cache is None else calls.cache.walk(len(each))
 
@@ -300,7 +304,7 @@ def guided_denoiser(
     return guide(asked, guidance, positive, negative[0] if negative else None)
 
 
-def compile_blocks(pipeline: Pipeline, plan: Plan, texts: Sequence[Tensor]) -> int:
+def compile_blocks(pipeline: Pipeline, plan: DiffusionPlan, texts: Sequence[Tensor]) -> int:
     """Have the blocks of a pipeline's denoisers compiled for a plan, by a call of each shape that it has, which takes
     seconds to minutes. texts: what `encode` gave of the plan. Returns the number of blocks. Raises ValueError where
     there is no C++ compiler.
@@ -334,7 +338,7 @@ def compile_blocks(pipeline: Pipeline, plan: Plan, texts: Sequence[Tensor]) -> i
     pooled = pipeline.texts.pooled(plan.request.prompt)
     for images in {len(group) for group in plan.groups}:
         for denoiser, guidance in pairs:
-            predict = guided_denoiser(denoiser, guidance, texts, Calls(images, plan.batching.paired), pooled)
+            predict = guided_denoiser(denoiser, guidance, texts, DenoiserCalls(images, plan.batching.paired), pooled)
             with torch.inference_mode():
                 predict(torch.zeros(images, *plan.geometry.latents), plan.schedule.time(0))
     return len(blocks)

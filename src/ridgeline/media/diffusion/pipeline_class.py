@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from ridgeline.core.checkpoint.source import Component, Source
+from ridgeline.core.checkpoint.source import Component, ModelSource
 from ridgeline.core.checkpoint.weight_loader import Progress
 from ridgeline.core.models import Fields, ModelRefused
 from ridgeline.core.models.common.cross_denoiser import CrossDenoiser
 from ridgeline.core.models.common.denoiser import Denoiser
 from ridgeline.media.diffusion.flux_encoder import load_flux_encoder
-from ridgeline.media.diffusion.geometry import LAYOUTS, Layout
+from ridgeline.media.diffusion.geometry import LAYOUTS, PipelineLayout
 from ridgeline.media.diffusion.guidance import Convention
 from ridgeline.media.diffusion.t5_encoder import load_t5_encoder, lowered, unescaped
 from ridgeline.media.diffusion.text_encoder import TextEncoder, load_chat_encoder
@@ -23,7 +23,7 @@ _WAN_14B = 5120  # numbers of a token's state in its large models
 class LoadEncoder(Protocol):
     """Loads the text encoder of a pipeline's folder. Raises ModelRefused."""
 
-    def __call__(self, pipeline: Source, progress: Progress | None = None) -> TextEncoder: ...
+    def __call__(self, pipeline: ModelSource, progress: Progress | None = None) -> TextEncoder: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +45,13 @@ class PipelineClass:
     text_parts: tuple[str, ...]
     load_encoder: LoadEncoder
     convention: Convention
-    layout: Layout
+    layout: PipelineLayout
     steps: int
     guidance: float | None
     timesteps: TimestepCall
     frames: int = 1
-    layout_of: Callable[[Denoiser], Layout] | None = None
-    settled: "Callable[[PipelineClass, Source], PipelineClass] | None" = None
+    layout_of: Callable[[Denoiser], PipelineLayout] | None = None
+    settled: "Callable[[PipelineClass, ModelSource], PipelineClass] | None" = None
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ class PipelineClass:
         return (*self.text_parts, "transformer", "vae", "scheduler")
 
 
-def _klein(found: PipelineClass, source: Source) -> PipelineClass:
+def _klein(found: PipelineClass, source: ModelSource) -> PipelineClass:
     """FLUX.2-klein: one that was distilled, as model_index.json says, needs no guidance, and four steps."""
     assert source.folder is not None
     if not Fields.read(source.folder / "model_index.json").flag("is_distilled", False):
@@ -67,7 +67,7 @@ def _klein(found: PipelineClass, source: Source) -> PipelineClass:
     return replace(found, convention=Convention.NONE, guidance=None, steps=4)
 
 
-def _flux(found: PipelineClass, source: Source) -> PipelineClass:
+def _flux(found: PipelineClass, source: ModelSource) -> PipelineClass:
     """FLUX.1: schnell, whose denoiser has no input for guidance, reads half as many tokens, and takes four steps."""
     part = source.components.get("transformer")
     config = None if part is None else part.config
@@ -90,7 +90,7 @@ def _pixart(name: str, most_tokens: int) -> PipelineClass:
     )
 
 
-def _wan_layout(denoiser: Denoiser) -> Layout:
+def _wan_layout(denoiser: Denoiser) -> PipelineLayout:
     """The sizes that Wan's releases take: 2.2's 5B, the 14B models, and the small one."""
     if denoiser.channels == LAYOUTS["wan2.2-5b"].channels:
         return LAYOUTS["wan2.2-5b"]
@@ -145,7 +145,7 @@ PIPELINES: Mapping[str, PipelineClass] = {
 """By the `_class_name` of model_index.json."""
 
 
-def pipeline_class_of(source: Source) -> PipelineClass:
+def pipeline_class_of(source: ModelSource) -> PipelineClass:
     """Return the class of a pipeline's folder, even if parts of it are missing. Raises ModelRefused for what is no
     pipeline and for a class that is not built."""
     if not source.pipeline:
@@ -163,7 +163,7 @@ def pipeline_class_of(source: Source) -> PipelineClass:
     return found if found.settled is None else found.settled(found, source)
 
 
-def check_parts(source: Source, parts: Iterable[str]) -> None:
+def check_parts(source: ModelSource, parts: Iterable[str]) -> None:
     """Raise ModelRefused if the folder of a pipeline lacks one of these parts."""
     for part in parts:
         component = _listed(source, part)
@@ -171,7 +171,7 @@ def check_parts(source: Source, parts: Iterable[str]) -> None:
             raise ModelRefused(f"{source.folder} lacks the folder {part} ({component.kind}); fetch it again")
 
 
-def check_configs(source: Source, parts: Iterable[str]) -> None:
+def check_configs(source: ModelSource, parts: Iterable[str]) -> None:
     """Raise ModelRefused if one of these parts has no config, which is all that a plan reads of it."""
     for part in parts:
         component = _listed(source, part)
@@ -179,7 +179,7 @@ def check_configs(source: Source, parts: Iterable[str]) -> None:
             raise ModelRefused(f"{component.folder} has no config.json ({component.kind}); fetch it again")
 
 
-def _listed(source: Source, part: str) -> Component:
+def _listed(source: ModelSource, part: str) -> Component:
     """Return a part that the pipeline's index lists. Raises ModelRefused."""
     component = source.components.get(part)
     if component is None:

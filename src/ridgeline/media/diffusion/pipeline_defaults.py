@@ -5,28 +5,28 @@ from dataclasses import dataclass
 
 import torch
 
-from ridgeline.core.checkpoint.source import Source
+from ridgeline.core.checkpoint.source import ModelSource
 from ridgeline.core.models import Fields, ModelRefused
 from ridgeline.core.models.building import build, build_denoiser
 from ridgeline.core.models.common.decoder import Decoder
 from ridgeline.core.models.common.denoiser import Denoiser
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.families import autoencoder_kl
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
-from ridgeline.media.diffusion.geometry import LAYOUTS, Layout, Size
+from ridgeline.media.diffusion.geometry import LAYOUTS, PipelineLayout, Size
 from ridgeline.media.diffusion.guidance import Convention
 from ridgeline.media.diffusion.pipeline_class import check_configs, pipeline_class_of
 from ridgeline.media.diffusion.pipeline_loader import requests_of, scheduler_refusal
-from ridgeline.media.diffusion.pipeline_price import Parts
-from ridgeline.media.diffusion.video_decode_price import ClipDecoder
+from ridgeline.media.diffusion.pipeline_price import PipelineComponents
+from ridgeline.media.diffusion.video_decode_price import VideoDecodePrice
 
 PROMPT, NEGATIVE = 96, 32
 """Tokens of a prompt, and of an empty one in its template, where texts are read as long as they are."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class EncoderSpec:
     """How one encoder of a pipeline reads texts. part: its component. layers: how many of its layers are run, from the
     end where it is negative; 0 for all. tokens: that it pads every text to, where that is not what the denoiser is
     given; 0 where it is."""
@@ -36,20 +36,20 @@ class Reading:
     tokens: int = 0
 
 
-READINGS: Mapping[str, tuple[Reading, ...]] = {
-    "ZImagePipeline": (Reading("text_encoder", layers=-1),),
-    "FluxPipeline": (Reading("text_encoder", tokens=77), Reading("text_encoder_2")),
+READINGS: Mapping[str, tuple[EncoderSpec, ...]] = {
+    "ZImagePipeline": (EncoderSpec("text_encoder", layers=-1),),
+    "FluxPipeline": (EncoderSpec("text_encoder", tokens=77), EncoderSpec("text_encoder_2")),
     # It takes the states after 9, 18 and 27 of 36 layers.
-    "Flux2KleinPipeline": (Reading("text_encoder", layers=27),),
-    "PixArtSigmaPipeline": (Reading("text_encoder"),),
-    "PixArtAlphaPipeline": (Reading("text_encoder"),),
-    "WanPipeline": (Reading("text_encoder"),),
+    "Flux2KleinPipeline": (EncoderSpec("text_encoder", layers=27),),
+    "PixArtSigmaPipeline": (EncoderSpec("text_encoder"),),
+    "PixArtAlphaPipeline": (EncoderSpec("text_encoder"),),
+    "WanPipeline": (EncoderSpec("text_encoder"),),
 }
 """By the class of a pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
-class Usual:
+class PipelineDefaults:
     """The default request of a pipeline: sizes, steps, guidance and frames.
 
     layout: the sizes that it takes. guidance: the scale, in the convention of the release. rate: frames a second of a
@@ -57,9 +57,9 @@ class Usual:
     refuses the scheduler of the folder; "" if it does not.
     """
 
-    readings: tuple[Reading, ...]
+    readings: tuple[EncoderSpec, ...]
 
-    layout: Layout
+    layout: PipelineLayout
     size: Size
     steps: int
     convention: Convention
@@ -70,7 +70,7 @@ class Usual:
     refused: str = ""
 
     @classmethod
-    def of(cls, source: Source, parts: Parts | None = None) -> "Usual":
+    def of(cls, source: ModelSource, parts: PipelineComponents | None = None) -> "PipelineDefaults":
         """Return the outline that the catalogue states, or else the folder and its class. parts: those of the folder.
         Raises ModelRefused for a folder that states what cannot be."""
         readings, stated = READINGS[source.pipeline], source.generation
@@ -98,7 +98,7 @@ class Usual:
         return tuple(tuple(reading.tokens or tokens for tokens in texts) for reading in self.readings)
 
 
-def outline(source: Source, dtype: torch.dtype = torch.bfloat16) -> Parts:
+def outline(source: ModelSource, dtype: torch.dtype = torch.bfloat16) -> PipelineComponents:
     """Return the models of a pipeline on meta, all in one number format.
 
     Only the configs of these models are read: a folder needs no weights, tokenizers or scheduler. Raises ModelRefused
@@ -115,7 +115,7 @@ def outline(source: Source, dtype: torch.dtype = torch.bfloat16) -> Parts:
     encoders = tuple(_encoder(configs, reading, dtype) for reading in READINGS[source.pipeline])
     names = [name for name in ("transformer", "transformer_2") if name in configs]
     denoisers = tuple(build_denoiser(_unread(configs[name]), dtype) for name in names)
-    return Parts(encoders, denoisers, _autoencoder(_unread(configs["vae"]), dtype))
+    return PipelineComponents(encoders, denoisers, _autoencoder(_unread(configs["vae"]), dtype))
 
 
 def _reads(denoiser: Denoiser, tokens: int) -> bool:
@@ -127,13 +127,13 @@ def _reads(denoiser: Denoiser, tokens: int) -> bool:
     return True
 
 
-def _autoencoder(config: Fields, dtype: torch.dtype) -> AutoencoderKL | ClipDecoder:
+def _autoencoder(config: Fields, dtype: torch.dtype) -> AutoencoderKL | VideoDecodePrice:
     if config.architecture == "AutoencoderKLWan":
-        return ClipDecoder(config, dtype)
-    return autoencoder_kl.build(config, Storage(dtype))
+        return VideoDecodePrice(config, dtype)
+    return autoencoder_kl.build(config, StorageConfig(dtype))
 
 
-def _encoder(configs: Mapping[str, Fields], reading: Reading, dtype: torch.dtype) -> Model:
+def _encoder(configs: Mapping[str, Fields], reading: EncoderSpec, dtype: torch.dtype) -> Model:
     config = configs[reading.part]
     model = build(config, dtype)
     if reading.layers:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ridgeline.backends.model_loader import load_autoencoder, load_denoiser, prepare_on_gpu, room_on
-from ridgeline.core.checkpoint import Source
+from ridgeline.core.checkpoint import ModelSource
 from ridgeline.core.checkpoint.folder import open_checkpoint
 from ridgeline.core.checkpoint.source import Component, as_source
 from ridgeline.core.checkpoint.weight_loader import Progress, memory_beside
@@ -15,16 +15,16 @@ from ridgeline.core.models import ModelRefused
 from ridgeline.core.models.common.cross_denoiser import CrossDenoiser
 from ridgeline.core.models.common.denoiser import Denoiser
 from ridgeline.core.models.common.fields import Fields
-from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
-from ridgeline.media.diffusion.geometry import Layout, Size
-from ridgeline.media.diffusion.pipeline import Expert, Pipeline
+from ridgeline.media.diffusion.geometry import PipelineLayout, Size
+from ridgeline.media.diffusion.pipeline import LowNoiseExpert, Pipeline
 from ridgeline.media.diffusion.pipeline_class import PipelineClass, check_parts, pipeline_class_of
-from ridgeline.media.diffusion.scheduler_config import Scheduler, read_scheduler
+from ridgeline.media.diffusion.scheduler_config import DiffusionScheduler, read_scheduler
 from ridgeline.media.diffusion.text_encoder import TextEncoder
 from ridgeline.media.diffusion.video_autoencoder import ARCHITECTURE as CLIPS
-from ridgeline.media.diffusion.video_autoencoder import ClipAutoencoder, load_clip_autoencoder
-from ridgeline.media.diffusion.video_decode_price import ClipDecoder
+from ridgeline.media.diffusion.video_autoencoder import VideoAutoencoder, load_clip_autoencoder
+from ridgeline.media.diffusion.video_decode_price import VideoDecodePrice
 from ridgeline.util.host import check_threads, threads_for
 
 _WEIGHTED, _SECOND = ("text_encoder", "text_encoder_2", "transformer", "vae"), "transformer_2"
@@ -33,7 +33,7 @@ _PROCESSOR = torch.device("cpu")
 
 
 def load_pipeline(
-    model: Source | str,
+    model: ModelSource | str,
     dtype: torch.dtype | None = None,
     *,
     threads: int | None = None,
@@ -67,7 +67,7 @@ def load_pipeline(
     denoiser = load_denoiser(str(folders["transformer"]), dtype, progress=told["transformer"])
     second = None
     if boundary is not None:
-        second = Expert(load_denoiser(str(folders[_SECOND]), dtype, progress=told[_SECOND]), boundary)
+        second = LowNoiseExpert(load_denoiser(str(folders[_SECOND]), dtype, progress=told[_SECOND]), boundary)
     autoencoder = _load_autoencoder(source.components["vae"], told["vae"])
     _check_fits(source, encoder, denoiser, autoencoder)
     check_predicts(denoiser, scheduler, str(source.folder))
@@ -79,20 +79,20 @@ def load_pipeline(
     return Pipeline(source.title, kind, encoder, denoiser, autoencoder, scheduler, layout, second)
 
 
-def _place(networks: Iterable[Network | ClipAutoencoder], device: torch.device) -> None:
+def _place(networks: Iterable[PricedModule | VideoAutoencoder], device: torch.device) -> None:
     """Put the parts of a pipeline where they run. Raises ModelRefused where a card has no room for them."""
     if device.type == "cpu":
         return
     torch.cuda.set_device(device)  # of this thread, in which Triton launches
     for network in networks:
-        if isinstance(network, ClipAutoencoder):
+        if isinstance(network, VideoAutoencoder):
             with room_on(device):
                 network.theirs.to(device)
         else:
             prepare_on_gpu(network, device)
 
 
-def _boundary(source: Source) -> float | None:
+def _boundary(source: ModelSource) -> float | None:
     """Below which part of all noise a second denoiser is asked, as model_index.json says; None for one denoiser. Raises
     ModelRefused for one without the other."""
     assert source.folder is not None
@@ -111,7 +111,7 @@ def _boundary(source: Source) -> float | None:
     return boundary
 
 
-def _load_autoencoder(part: Component, progress: Progress | None) -> AutoencoderKL | ClipAutoencoder:
+def _load_autoencoder(part: Component, progress: Progress | None) -> AutoencoderKL | VideoAutoencoder:
     """A VAE in fp32: of pictures, or that of clips."""
     if part.kind == CLIPS:
         return load_clip_autoencoder(str(part.folder))
@@ -119,8 +119,8 @@ def _load_autoencoder(part: Component, progress: Progress | None) -> Autoencoder
 
 
 def load_vae(
-    model: Source | str, *, threads: int | None = None, device: torch.device = _PROCESSOR
-) -> AutoencoderKL | ClipAutoencoder:
+    model: ModelSource | str, *, threads: int | None = None, device: torch.device = _PROCESSOR
+) -> AutoencoderKL | VideoAutoencoder:
     """The VAE of a pipeline's folder alone, as `load_pipeline` has it: for latents that were saved. Raises
     ModelRefused."""
     if threads is not None:
@@ -147,7 +147,7 @@ def _each(sizes: Mapping[str, int], progress: Progress | None) -> dict[str, Prog
 
 
 def _check_fits(
-    source: Source, encoder: TextEncoder, denoiser: Denoiser, autoencoder: AutoencoderKL | ClipAutoencoder
+    source: ModelSource, encoder: TextEncoder, denoiser: Denoiser, autoencoder: AutoencoderKL | VideoAutoencoder
 ) -> None:
     """Raises ModelRefused for parts of different pipelines."""
     if encoder.width != denoiser.text_width:
@@ -168,13 +168,13 @@ def _check_fits(
         )
 
 
-def _scheduler(source: Source, kind: PipelineClass) -> Scheduler:
+def _scheduler(source: ModelSource, kind: PipelineClass) -> DiffusionScheduler:
     """Read the scheduler of a pipeline's folder. Raises ModelRefused for one that is not supported."""
     listed = source.components["scheduler"]
     return read_scheduler(listed.folder / _SCHEDULER, kind.timesteps, listed.kind)
 
 
-def scheduler_refusal(source: Source, kind: PipelineClass, denoiser: Denoiser) -> str:
+def scheduler_refusal(source: ModelSource, kind: PipelineClass, denoiser: Denoiser) -> str:
     """Return why `load_pipeline` would refuse the scheduler of a folder; "" if it would take it, or if the folder has
     none, which is enough for a plan."""
     listed = source.components.get("scheduler")
@@ -187,7 +187,7 @@ def scheduler_refusal(source: Source, kind: PipelineClass, denoiser: Denoiser) -
     return ""
 
 
-def check_predicts(denoiser: Denoiser, scheduler: Scheduler, called: str) -> None:
+def check_predicts(denoiser: Denoiser, scheduler: DiffusionScheduler, called: str) -> None:
     """Raises ModelRefused where the samples of a denoiser's predictions would be taken for something else."""
     wanted = scheduler.schedule(1, 1).prediction
     if denoiser.predicts != wanted:
@@ -201,15 +201,18 @@ def check_predicts(denoiser: Denoiser, scheduler: Scheduler, called: str) -> Non
 
 
 def requests_of(
-    source: Source, kind: PipelineClass, denoiser: Denoiser, autoencoder: AutoencoderKL | ClipAutoencoder | ClipDecoder
-) -> tuple[PipelineClass, Layout]:
+    source: ModelSource,
+    kind: PipelineClass,
+    denoiser: Denoiser,
+    autoencoder: AutoencoderKL | VideoAutoencoder | VideoDecodePrice,
+) -> tuple[PipelineClass, PipelineLayout]:
     """The class with what a folder states of requests that leave it open, and the sizes that it takes. Raises
     ModelRefused for sizes that the parts cannot make."""
     released = kind.layout_of(denoiser) if kind.layout_of else kind.layout
     return _with_defaults(kind, source), _layout(source, released, denoiser, autoencoder)
 
 
-def _with_defaults(kind: PipelineClass, source: Source) -> PipelineClass:
+def _with_defaults(kind: PipelineClass, source: ModelSource) -> PipelineClass:
     """The class with the steps, the guidance and a clip's frames that the folder's generation_config.json states, under
     the names of diffusers' arguments."""
     stated = _stated(source)
@@ -220,8 +223,11 @@ def _with_defaults(kind: PipelineClass, source: Source) -> PipelineClass:
 
 
 def _layout(
-    source: Source, released: Layout, denoiser: Denoiser, autoencoder: AutoencoderKL | ClipAutoencoder | ClipDecoder
-) -> Layout:
+    source: ModelSource,
+    released: PipelineLayout,
+    denoiser: Denoiser,
+    autoencoder: AutoencoderKL | VideoAutoencoder | VideoDecodePrice,
+) -> PipelineLayout:
     """The layout of a folder: channels, patches and pixels to a latent are those of its parts. The menu of sizes is
     what its generation_config.json states as `sizes`, which no other file of a pipeline does; else that of the class's
     releases. Raises ModelRefused for sizes that the parts cannot make."""
@@ -235,18 +241,18 @@ def _layout(
             )
     patch = (1, denoiser.patch, denoiser.patch)
     temporal, most = _frames(released, denoiser, autoencoder)
-    return Layout(denoiser.channels, sizes, autoencoder.factor, temporal, patch, most)
+    return PipelineLayout(denoiser.channels, sizes, autoencoder.factor, temporal, patch, most)
 
 
 def _frames(
-    released: Layout, denoiser: Denoiser, autoencoder: AutoencoderKL | ClipAutoencoder | ClipDecoder
+    released: PipelineLayout, denoiser: Denoiser, autoencoder: AutoencoderKL | VideoAutoencoder | VideoDecodePrice
 ) -> tuple[int, int]:
     """Frames to one of latents, and the most of a clip: as many as the denoiser has places for. A picture's autoencoder
     makes each frame one by itself."""
     if not denoiser.clips:
         return 1, 1
     temporal = released.temporal
-    if isinstance(autoencoder, ClipAutoencoder):
+    if isinstance(autoencoder, VideoAutoencoder):
         temporal = autoencoder.shape.temporal
     elif isinstance(autoencoder, AutoencoderKL):
         temporal = 1
@@ -267,6 +273,6 @@ def _sizes(stated: Fields) -> tuple[Size, ...]:
         raise stated.refuse(str(error)) from None
 
 
-def _stated(source: Source) -> Fields:
+def _stated(source: ModelSource) -> Fields:
     values: Mapping[str, Any] = source.generation
     return Fields(values, f"{source.folder}/{_DEFAULTS}")

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ridgeline.media.diffusion.diffusion_parallel import Division
+from ridgeline.media.diffusion.diffusion_parallel import ParallelDegrees
 from ridgeline.media.diffusion.eager import unfused
 from ridgeline.media.diffusion.geometry import Geometry, Size
 from ridgeline.media.diffusion.guidance import guidance_of
-from ridgeline.media.diffusion.image_comparison import BesidePicture
-from ridgeline.media.diffusion.pipeline_defaults import Usual
-from ridgeline.media.diffusion.pipeline_price import Job, Memory, PipelinePrice, RequestPrice
+from ridgeline.media.diffusion.image_comparison import ImageComparison
+from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults
+from ridgeline.media.diffusion.pipeline_price import PipelineMemory, PipelinePrice, PipelineWorkload, RequestPrice
 from ridgeline.price.device import Device
 from ridgeline.price.engine_profile import OWN_ENGINE, load_engine
 from ridgeline.price.plan.request_phases import Estimate
@@ -23,7 +23,7 @@ _HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PipelineOptions:
     """What is asked of a pipeline; None for what its release is usually asked for. guidance: in the convention of the
     release."""
 
@@ -35,7 +35,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class MemoryFit:
     """One card's memory in bytes. resident: the most of a request where all parts stay there; tiled: the same with
     tiles in its decode; taking_turns: the most of any stage where each has its own part alone there. overhead: driver
     and libraries. budget: what may be used."""
@@ -75,9 +75,9 @@ class PipelinePlan:
         self,
         name: str,
         price: PipelinePrice,
-        usual: Usual,
+        usual: PipelineDefaults,
         device: Device,
-        asked: Asked,
+        asked: PipelineOptions,
         devices: int = 1,
         utilization: float = 0.9,
         *,
@@ -108,11 +108,11 @@ class PipelinePlan:
                 f"{devices} cards are more than the attention of {name} has heads for; give fewer --devices"
             )
 
-    def _job(self, geometry: Geometry, steps: int, passes: int) -> Job:
+    def _job(self, geometry: Geometry, steps: int, passes: int) -> PipelineWorkload:
         count, texts = _positive(self.asked.count, "--count"), self.usual.texts(passes)
-        return Job(geometry, steps, texts, count, self.usual.read(texts))
+        return PipelineWorkload(geometry, steps, texts, count, self.usual.read(texts))
 
-    def _ways(self, devices: int) -> dict[Division, RequestPrice]:
+    def _ways(self, devices: int) -> dict[ParallelDegrees, RequestPrice]:
         """The request, divided in each way among so many cards, the fastest first."""
         device, ops = self.engine.on(self.card, devices), self.unfused if self.eager else None
         ways = self.price.divisions(self.job, devices)
@@ -141,9 +141,9 @@ class PipelinePlan:
         return counts | {"autoencoder": self.price.decoder.parameters}
 
     @property
-    def beside_picture(self) -> BesidePicture | None:
+    def beside_picture(self) -> ImageComparison | None:
         """A clip compared with a picture; None where a picture is asked for."""
-        return BesidePicture.of(self.parameters["denoisers"], self.geometry) if self.geometry.frames > 1 else None
+        return ImageComparison.of(self.parameters["denoisers"], self.geometry) if self.geometry.frames > 1 else None
 
     @property
     def an_hour(self) -> Estimate:
@@ -160,11 +160,11 @@ class PipelinePlan:
         return self.card.price.dollars * devices * seconds / _HOUR
 
     @cached_property
-    def fit(self) -> Fit:
+    def fit(self) -> MemoryFit:
         """Whether a card's memory holds it."""
         memory, overhead = self.request.memory, self.engine.memory.overhead(self.card, self.devices)
         budget = self.card.memory * self.utilization
-        return Fit(memory.peak, memory.with_decode(memory.tiled), _in_turns(memory), overhead, budget)
+        return MemoryFit(memory.peak, memory.with_decode(memory.tiled), _in_turns(memory), overhead, budget)
 
     # -- what would change it -----------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class PipelinePlan:
         """The request on one card."""
         return self._alone(self.job)
 
-    def _alone(self, job: Job) -> RequestPrice:
+    def _alone(self, job: PipelineWorkload) -> RequestPrice:
         return self.price.on(self.engine.on(self.card), job, eager=self.unfused if self.eager else None)
 
     @cached_property
@@ -212,7 +212,7 @@ class PipelinePlan:
         return {n: n * alone / self.price.call(device, self.geometry, [text] * n).expected for n in SIDE_BY_SIDE}
 
     @cached_property
-    def cards(self) -> Mapping[int, dict[Division, RequestPrice]]:
+    def cards(self) -> Mapping[int, dict[ParallelDegrees, RequestPrice]]:
         """The request on 1, 2, 4 and 8 cards, and on those asked for, in each way there is; on one where nothing joins
         them."""
         counts = sorted({1, 2, 4, 8, self.devices}) if self.card.link is not None else [1]
@@ -225,7 +225,7 @@ class PipelinePlan:
         return self._dollars(request.seconds.expected / self.job.pictures, request.division.cards)
 
 
-def _in_turns(memory: Memory) -> float:
+def _in_turns(memory: PipelineMemory) -> float:
     """The most bytes of any stage, where only the part that runs is on the card; of two experts one at a time."""
     encoders = [nbytes for name, nbytes in memory.weights.items() if name.startswith("text encoder")]
     return max(

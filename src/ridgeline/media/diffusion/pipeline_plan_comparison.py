@@ -6,13 +6,13 @@ from typing import Any
 from ridgeline.media.diffusion.pipeline_plan import PipelinePlan
 from ridgeline.media.diffusion.pipeline_plan_page import answer_json, refusals, thing
 from ridgeline.price.plan.comparison import Unpriced
-from ridgeline.util.document.elements import Column, Document, Row, Table
+from ridgeline.util.document.elements import Column, Document, DocumentTable, TableRow
 from ridgeline.util.document.humanize import gib, say_seconds, three
 
 
 def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced) -> Document:
     """The rankings, the seller of most cards first, and in a note the cards that do not hold it."""
-    some, rows = plans[0], list[Row | str]()
+    some, rows = plans[0], list[TableRow | str]()
     for seller, ranked in _rankings(plans):
         heading = f"{seller}: cheapest {thing(some)}s first" if seller else f"{unpriced.words}: fastest first"
         rows += [*([""] if rows else []), heading, *map(_row, ranked)]
@@ -27,7 +27,9 @@ def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced)
     table_columns = (Column("cards", words=True, whole=True), *map(Column, heads), Column("fits", words=True))
     frames = f" x {some.geometry.frames} frames" if some.geometry.frames > 1 else ""
     title = f"{some.name}: {some.geometry.size}{frames}, {some.job.passes} passes"
-    return Document(title, (Table(table_columns, tuple(rows), tuple(notes)),), "one request after the other: no queues")
+    return Document(
+        title, (DocumentTable(table_columns, tuple(rows), tuple(notes)),), "one request after the other: no queues"
+    )
 
 
 def compare_pipeline_json(plans: Sequence[PipelinePlan]) -> dict[str, Any]:
@@ -60,8 +62,10 @@ def _cost(plan: PipelinePlan) -> float:
     return plan.each.expected if plan.dollars is None else plan.dollars
 
 
-def _row(plan: PipelinePlan) -> Row:
+def _row(plan: PipelinePlan) -> TableRow:
     price, name = plan.card.price, plan.card.name if plan.devices == 1 else f"{plan.devices} x {plan.card.name}"
     hourly = "" if price is None else f"{price.dollars * plan.devices:.2f}"
     dollars = "" if plan.dollars is None else three(plan.dollars)
-    return Row((name, say_seconds(plan.each.expected), three(plan.an_hour.expected), hourly, dollars, plan.fit.how))
+    return TableRow(
+        (name, say_seconds(plan.each.expected), three(plan.an_hour.expected), hourly, dollars, plan.fit.how)
+    )

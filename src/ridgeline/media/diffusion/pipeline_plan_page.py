@@ -5,14 +5,23 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ridgeline.media.diffusion.diffusion_parallel import Division
+from ridgeline.media.diffusion.diffusion_parallel import ParallelDegrees
 from ridgeline.media.diffusion.image_comparison import positions
 from ridgeline.media.diffusion.pipeline_plan import PipelinePlan
-from ridgeline.media.diffusion.pipeline_price import RequestPrice, Stage
+from ridgeline.media.diffusion.pipeline_price import RequestPrice, StagePrice
 from ridgeline.price.plan.plan_document import check_sections, classes_table
 from ridgeline.price.plan.request_phases import Estimate
 from ridgeline.price.plan.trust import trust_in, trust_in_words
-from ridgeline.util.document.elements import Block, Document, Facts, Heading, Paragraph, Row, Table, columns
+from ridgeline.util.document.elements import (
+    Block,
+    Document,
+    DocumentTable,
+    Facts,
+    Heading,
+    Paragraph,
+    TableRow,
+    columns,
+)
 from ridgeline.util.document.humanize import gb, gib, say, say_gib, say_seconds, three
 
 _MORE = "more: --full, --section NAME; figures: --json"
@@ -169,25 +178,25 @@ def _eager(plan: PipelinePlan) -> str:
 # -- the sections -----------------------------------------------------------------------------------------------------
 
 
-def _stages(plan: PipelinePlan) -> Table:
+def _stages(plan: PipelinePlan) -> DocumentTable:
     rows = [_stage(stage, stage.name, stage.count) for stage in plan.request.stages]
     request = plan.request
     denoise = request.denoise
     one = denoise.once.seconds * (1 / denoise.once.steps)
     flops, nbytes = denoise.flops / denoise.runs, denoise.nbytes / denoise.runs
     cells = ("a pass", "", *_figures(flops, nbytes, one), f"{denoise.attention:.0%}", denoise.limit)
-    rows.insert(2, Row(cells, "dim"))
+    rows.insert(2, TableRow(cells, "dim"))
     flops, nbytes = (sum(getattr(stage, name) for stage in request.stages) for name in ("flops", "nbytes"))
-    rows.append(Row(("all", "", *_figures(flops, nbytes, request.seconds), "", ""), "strong"))
+    rows.append(TableRow(("all", "", *_figures(flops, nbytes, request.seconds), "", ""), "strong"))
     heads = ("", "runs", "FLOP", "moved", "floor", "bound", "expected", "attention", "roof")
     each = " a card" if plan.devices > 1 else ""
     notes = (f"FLOPs and bytes are one card's{', and so are seconds, with what cards exchange' * bool(each)}",)
-    return Table(columns(*heads, words=(0, 8)), tuple(rows), notes if each else ())
+    return DocumentTable(columns(*heads, words=(0, 8)), tuple(rows), notes if each else ())
 
 
-def _stage(stage: Stage, name: str, count: int) -> Row:
+def _stage(stage: StagePrice, name: str, count: int) -> TableRow:
     cells = (name, f"{stage.runs:,}", *_figures(stage.flops, stage.nbytes, stage.seconds))
-    return Row((*cells, f"{stage.attention:.0%}", stage.limit))
+    return TableRow((*cells, f"{stage.attention:.0%}", stage.limit))
 
 
 def _figures(flops: float, nbytes: float, seconds: Estimate) -> tuple[str, ...]:
@@ -198,7 +207,7 @@ def _figures(flops: float, nbytes: float, seconds: Estimate) -> tuple[str, ...]:
     )
 
 
-def _memory(plan: PipelinePlan) -> Table:
+def _memory(plan: PipelinePlan) -> DocumentTable:
     memory, fit = plan.request.memory, plan.fit
     rows = [(f"weights: {name}", nbytes) for name, nbytes in memory.weights.items()]
     rows += [
@@ -212,16 +221,16 @@ def _memory(plan: PipelinePlan) -> Table:
         ("parts take turns", fit.taking_turns + fit.overhead),
         ("may be used", fit.budget),
     ]
-    cells = (Row((name, f"{gib(nbytes):,.2f}", f"{gb(nbytes):,.2f}")) for name, nbytes in rows)
-    return Table(columns("a card", "GiB", "GB"), tuple(cells))
+    cells = (TableRow((name, f"{gib(nbytes):,.2f}", f"{gb(nbytes):,.2f}")) for name, nbytes in rows)
+    return DocumentTable(columns("a card", "GiB", "GB"), tuple(cells))
 
 
-def _changes(plan: PipelinePlan) -> Table:
+def _changes(plan: PipelinePlan) -> DocumentTable:
     """Steps, guidance, pictures side by side, on one card."""
     asked = plan.alone.seconds.expected
     variants = [plan.alone, *(each for each in (plan.otherwise, plan.guidance_off) if each), *plan.fewer_steps]
     rows = [
-        Row((
+        TableRow((
             each.name, f"{each.passes:,}", say_seconds(each.seconds.expected),
             "" if not number else f"{each.seconds.expected / asked - 1:+.0%}",
             "" if not number else f"{each.passes / plan.job.passes - 1:+.0%}",
@@ -230,16 +239,16 @@ def _changes(plan: PipelinePlan) -> Table:
     ]  # fmt: skip
     for count, gain in plan.side_by_side.items():
         name = f"{count} {thing(plan)}s in one pass"
-        rows.append(Row((name, f"{plan.job.passes:,}", "", f"{1 / gain - 1:+.0%} a pass and {thing(plan)}", "")))
-    return Table(columns("on one card", "passes in all", "expected", "time", "passes", words=(0,)), tuple(rows))
+        rows.append(TableRow((name, f"{plan.job.passes:,}", "", f"{1 / gain - 1:+.0%} a pass and {thing(plan)}", "")))
+    return DocumentTable(columns("on one card", "passes in all", "expected", "time", "passes", words=(0,)), tuple(rows))
 
 
-def _cards(plan: PipelinePlan) -> Table:
+def _cards(plan: PipelinePlan) -> DocumentTable:
     one, rows = plan.alone.seconds.expected, []
     for count, ways in plan.cards.items():
         for division, request in ways.items():
             seconds, dollars = request.seconds.expected, plan.dollars_of(request)
-            rows.append(Row((
+            rows.append(TableRow((
                 f"{count}", str(division), say_seconds(seconds), f"x {three(one / seconds)}",
                 say(request.denoise.message_bytes, "B") if request.denoise.message_bytes else "",
                 say_seconds(request.denoise.talk.expected) if request.denoise.message_bytes else "",
@@ -247,10 +256,10 @@ def _cards(plan: PipelinePlan) -> Table:
             )))  # fmt: skip
     heads = ("cards", "divided by", "expected", "of one", "exchanged a step", "takes", f"a {thing(plan)}")
     notes = ("guidance: a pass of the pair on each half; sequence: rows, and heads around attention (Ulysses)",)
-    return Table(columns(*heads, words=(1,)), tuple(rows), notes)
+    return DocumentTable(columns(*heads, words=(1,)), tuple(rows), notes)
 
 
-SECTIONS: Mapping[str, tuple[str, Callable[[PipelinePlan], Table]]] = MappingProxyType(
+SECTIONS: Mapping[str, tuple[str, Callable[[PipelinePlan], DocumentTable]]] = MappingProxyType(
     {
         "stages": ("Stage by stage", _stages),
         "memory": ("Memory", _memory),
@@ -318,11 +327,11 @@ def _beside_json(plan: PipelinePlan) -> dict[str, dict[str, Any]] | None:
     }  # fmt: skip
 
 
-def _division(division: Division) -> dict[str, int]:
+def _division(division: ParallelDegrees) -> dict[str, int]:
     return dataclasses.asdict(division)
 
 
-def _stage_json(stage: Stage) -> dict[str, Any]:
+def _stage_json(stage: StagePrice) -> dict[str, Any]:
     return {
         "name": stage.name, "runs": stage.runs, "flops": stage.flops, "bytes": stage.nbytes,
         "seconds": dataclasses.asdict(stage.seconds), "limit": stage.limit, "attention": stage.attention,

@@ -9,19 +9,19 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ridgeline.core.models.common.activation_peak import Alive
+from ridgeline.core.models.common.activation_peak import ActivationTracker
 from ridgeline.core.models.common.denoiser import Denoiser
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.core.ops.padded_text import padded_work
-from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.work import Work
 from ridgeline.media.diffusion.diffusion_parallel import (
     WHOLE,
-    DividedPass,
-    Division,
+    ParallelDegrees,
+    ParallelPass,
     divisions,
     exchange,
     heads_of,
@@ -29,7 +29,7 @@ from ridgeline.media.diffusion.diffusion_parallel import (
 )
 from ridgeline.media.diffusion.eager import Unfused, unfused_phase
 from ridgeline.media.diffusion.geometry import Geometry
-from ridgeline.media.diffusion.video_decode_price import ClipDecoder
+from ridgeline.media.diffusion.video_decode_price import VideoDecodePrice
 from ridgeline.price.bounded_cache import keep
 from ridgeline.price.device import Device
 from ridgeline.price.op_time import communication_seconds
@@ -39,7 +39,7 @@ from ridgeline.price.price import Price, StepPrice
 _NOTHING = Estimate(0.0, 0.0, 0.0)
 
 
-class PictureDecoder:
+class ImageDecodePrice:
     """The price of an autoencoder's decodes."""
 
     def __init__(self, autoencoder: AutoencoderKL) -> None:
@@ -59,10 +59,10 @@ class PictureDecoder:
         """Bytes of activations at once, of one picture."""
         return self._autoencoder.decode_bytes(self._latents(geometry), tiling)
 
-    def _latents(self, geometry: Geometry) -> Grid:
+    def _latents(self, geometry: Geometry) -> PixelGrid:
         """Lines and columns of a picture's latents, as the autoencoder takes them."""
         factor, size = self._autoencoder.factor, geometry.size
-        return Grid(1, size.height // factor, size.width // factor)
+        return PixelGrid(1, size.height // factor, size.width // factor)
 
 
 def _parameters(autoencoder: AutoencoderKL) -> int:
@@ -70,7 +70,7 @@ def _parameters(autoencoder: AutoencoderKL) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class PipelineComponents:
     """The models of a pipeline, filled or on meta, each in the number format that it runs in.
 
     encoders: each reads every text; as they are cut off where a denoiser takes states from further in. denoisers: one,
@@ -79,11 +79,11 @@ class Parts:
 
     encoders: tuple[Model, ...]
     denoisers: tuple[Denoiser, ...]
-    autoencoder: AutoencoderKL | ClipDecoder
+    autoencoder: AutoencoderKL | VideoDecodePrice
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PipelineWorkload:
     """What is asked of a pipeline, as far as it costs anything.
 
     texts: tokens of the text of each pass of a step, as the denoiser is given it: one, or with guidance two. read: the
@@ -106,7 +106,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StagePrice:
     """A part of a request on one card: encode, denoise or decode.
 
     once: what is done `count` times: all texts read, a step with all its passes, a picture or a tile of it decoded.
@@ -162,7 +162,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class PipelineMemory:
     """Bytes on one card, where every part stays there. weights: by part. encode, denoise: activations of a run of
     either. decode: those of the decode that was asked for; whole, tiled: without tiles, and with such as are cut where
     nobody says otherwise. experts: how many denoisers there are."""
@@ -194,15 +194,15 @@ class Memory:
 class RequestPrice:
     """A request on a device, stage by stage."""
 
-    job: Job
-    division: Division
-    encode: Stage
-    denoise: Stage
-    decode: Stage
-    memory: Memory
+    job: PipelineWorkload
+    division: ParallelDegrees
+    encode: StagePrice
+    denoise: StagePrice
+    decode: StagePrice
+    memory: PipelineMemory
 
     @property
-    def stages(self) -> tuple[Stage, Stage, Stage]:
+    def stages(self) -> tuple[StagePrice, StagePrice, StagePrice]:
         """In their order."""
         return self.encode, self.denoise, self.decode
 
@@ -215,19 +215,19 @@ class RequestPrice:
 class PipelinePrice:
     """The prices of a pipeline's parts: made once, and asked for each request."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: PipelineComponents) -> None:
         self.parts = parts
         self._encoders = tuple(Price(encoder) for encoder in parts.encoders)
         self._denoiser, autoencoder = Price(parts.denoisers[0]), parts.autoencoder
-        self.decoder = autoencoder if isinstance(autoencoder, ClipDecoder) else PictureDecoder(autoencoder)
-        self._memories: dict[tuple[Hashable, ...], Memory] = {}
+        self.decoder = autoencoder if isinstance(autoencoder, VideoDecodePrice) else ImageDecodePrice(autoencoder)
+        self._memories: dict[tuple[Hashable, ...], PipelineMemory] = {}
 
     def on(
         self,
         device: Device,
-        job: Job,
+        job: PipelineWorkload,
         tiling: Tiling | None = None,
-        division: Division = WHOLE,
+        division: ParallelDegrees = WHOLE,
         eager: Unfused | None = None,
     ) -> RequestPrice:
         """What a request takes on a device. tiling: of its decode; None for none. division: of its passes among cards;
@@ -242,11 +242,11 @@ class PipelinePrice:
     def stages(
         self,
         device: Device,
-        job: Job,
+        job: PipelineWorkload,
         tiling: Tiling | None = None,
-        division: Division = WHOLE,
+        division: ParallelDegrees = WHOLE,
         eager: Unfused | None = None,
-    ) -> tuple[Stage, Stage, Stage]:
+    ) -> tuple[StagePrice, StagePrice, StagePrice]:
         """The same without its memory, for which every part is run on meta: encode, denoise, decode."""
         denoise = self._denoise(device, job, division, eager)
         return self._encode(device, job), denoise, self._decode(device, job, tiling)
@@ -261,11 +261,11 @@ class PipelinePrice:
         work = self.parts.denoisers[0].prepare_work(texts)
         return len(self.parts.denoisers) * self._denoiser.on(device, work).expected if work.rows else 0.0
 
-    def divisions(self, job: Job, cards: int) -> list[Division]:
+    def divisions(self, job: PipelineWorkload, cards: int) -> list[ParallelDegrees]:
         """The ways in which a request is divided among so many cards."""
         return divisions(cards, len(job.texts), heads_of(self._denoiser))
 
-    def _encode(self, device: Device, job: Job) -> Stage:
+    def _encode(self, device: Device, job: PipelineWorkload) -> StagePrice:
         """Every text through every encoder, one after the other, once a request, and through what of the denoiser does
         not depend on the noise level."""
         read = list(zip(self._encoders, self._texts_read(job), strict=True))
@@ -278,11 +278,13 @@ class PipelinePrice:
         steps += [(self._denoiser, work) for _ in self.parts.denoisers for work in prepared if work.rows]
         about = f"{sum(tokens for texts in self._texts_read(job) for tokens in texts):,} tokens"
         phase = Phase("encode", tuple(work for _, work in steps), 1, about)
-        return Stage(sum_phase(phase, [price.on(device, work) for price, work in steps], device))
+        return StagePrice(sum_phase(phase, [price.on(device, work) for price, work in steps], device))
 
-    def _denoise(self, device: Device, job: Job, division: Division, eager: Unfused | None) -> Stage:
+    def _denoise(
+        self, device: Device, job: PipelineWorkload, division: ParallelDegrees, eager: Unfused | None
+    ) -> StagePrice:
         """A step is a pass for each of its texts; where two halves of the cards have one each, the longer of them."""
-        own, each = DividedPass(self._denoiser, division.sequence), job.texts
+        own, each = ParallelPass(self._denoiser, division.sequence), job.texts
         if division.guidance > 1:
             each = (max(job.texts),)
         works = tuple(own.of(_pass(self.parts.denoisers[0], job.geometry, [tokens])) for tokens in each)
@@ -295,22 +297,22 @@ class PipelinePrice:
             talks.append((exchange(job.geometry.latents), division.guidance))
         seconds = [communication_seconds(message, device, cards) for message, cards in talks]
         bound, expected = (sum(times) for times in zip(*seconds, strict=True)) if seconds else (0.0, 0.0)
-        return Stage(once, Estimate(bound, bound, expected), message_bytes(message for message, _ in talks))
+        return StagePrice(once, Estimate(bound, bound, expected), message_bytes(message for message, _ in talks))
 
-    def _decode(self, device: Device, job: Job, tiling: Tiling | None) -> Stage:
-        if isinstance(self.decoder, ClipDecoder):
+    def _decode(self, device: Device, job: PipelineWorkload, tiling: Tiling | None) -> StagePrice:
+        if isinstance(self.decoder, VideoDecodePrice):
             assert tiling is None, "clips are decoded frame by frame, not in tiles"
-            return Stage(self.decoder.price(device, job.geometry, job.pictures))
-        return Stage(self.decoder.price(device, job.geometry, job.pictures, tiling))
+            return StagePrice(self.decoder.price(device, job.geometry, job.pictures))
+        return StagePrice(self.decoder.price(device, job.geometry, job.pictures, tiling))
 
-    def memory(self, job: Job, tiling: Tiling | None = None) -> Memory:
+    def memory(self, job: PipelineWorkload, tiling: Tiling | None = None) -> PipelineMemory:
         """What a request takes; its parts are run on meta, and by nobody else meanwhile. Once for a size and texts: no
         card, no number of steps or pictures and no division changes it."""
         key = (job.geometry, job.texts, self._texts_read(job), tiling)
         found = self._memories.get(key)
         return keep(self._memories, key, self._measured(job, tiling)) if found is None else found
 
-    def _measured(self, job: Job, tiling: Tiling | None) -> Memory:
+    def _measured(self, job: PipelineWorkload, tiling: Tiling | None) -> PipelineMemory:
         """The same, run."""
         encoders = self.parts.encoders
         names = ["text encoder", *(f"text encoder {i}" for i in range(2, len(encoders) + 1))][: len(encoders)]
@@ -326,11 +328,13 @@ class PipelinePrice:
         size = job.geometry.latents[1:]
         passes = [_alive(denoiser, denoiser.work(size, [tokens])) for tokens in set(job.texts)]
         whole = asked = tiled = self.decoder.activations(job.geometry)
-        if isinstance(self.decoder, PictureDecoder) and not job.geometry.layout.clips:
+        if isinstance(self.decoder, ImageDecodePrice) and not job.geometry.layout.clips:
             asked, tiled = (self.decoder.activations(job.geometry, tiles) for tiles in (tiling, Tiling()))
-        return Memory(weights, max(reads, default=0), max(passes), asked, whole, tiled, len(self.parts.denoisers))
+        return PipelineMemory(
+            weights, max(reads, default=0), max(passes), asked, whole, tiled, len(self.parts.denoisers)
+        )
 
-    def _texts_read(self, job: Job) -> tuple[tuple[int, ...], ...]:
+    def _texts_read(self, job: PipelineWorkload) -> tuple[tuple[int, ...], ...]:
         """By encoder, tokens of each text."""
         return job.read or (job.texts,) * len(self._encoders)
 
@@ -341,13 +345,13 @@ def _pass(denoiser: Denoiser, geometry: Geometry, texts: Sequence[int]) -> Work:
     return denoiser.pass_work(tuple(size), texts)
 
 
-def _about(job: Job, passes: Sequence[int]) -> str:
+def _about(job: PipelineWorkload, passes: Sequence[int]) -> str:
     """`2 x 4,096 tokens of latents`."""
     return f"{len(passes)} x {job.geometry.tokens:,} tokens of latents"
 
 
-def _alive(network: Network, work: Work) -> int:
+def _alive(network: PricedModule, work: Work) -> int:
     """Most bytes of activations at once in a step of a network, which is run on meta, over as many rows."""
-    alive = Alive()
+    alive = ActivationTracker()
     network.trace_calls({space: work.rows.get(space, 0) for space in network.spaces}, alive)
     return alive.peak

@@ -27,14 +27,14 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ridgeline.media.diffusion.schedules import Level, Prediction, Schedule
+from ridgeline.media.diffusion.schedules import NoiseLevel, Prediction, Schedule
 
 Draw = Callable[[], Tensor]
 """Gives fresh noise of the latents' shape."""
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SamplerState:
     """Where a sampler stands before a step.
 
     Args:
@@ -48,38 +48,40 @@ class State:
     origin: Tensor | None = None
 
 
-class Sampler(Protocol):
+class DiffusionSampler(Protocol):
     """One step of a schedule: from the state before it, and what was predicted for its x, to the state after."""
 
-    def __call__(self, schedule: Schedule, step: int, state: State, prediction: Tensor, draw: Draw) -> State:
+    def __call__(
+        self, schedule: Schedule, step: int, state: SamplerState, prediction: Tensor, draw: Draw
+    ) -> SamplerState:
         """`draw` is called only by samplers that add noise, at most once a step."""
 
 
-def data_of(x: Tensor, prediction: Tensor, level: Level, kind: Prediction) -> Tensor:
+def data_of(x: Tensor, prediction: Tensor, level: NoiseLevel, kind: Prediction) -> Tensor:
     """The data that a prediction implies: x = alpha * data + sigma * noise solved for it."""
     if kind == "velocity":  # noise - data, and alpha = 1 - sigma
         return x - level.sigma * prediction
     return (x - level.sigma * prediction) / level.alpha
 
 
-def euler(schedule: Schedule, step: int, state: State, prediction: Tensor, draw: Draw) -> State:
+def euler(schedule: Schedule, step: int, state: SamplerState, prediction: Tensor, draw: Draw) -> SamplerState:
     """Euler's method on the straight path of flow matching (arXiv:2210.02747): velocity times the change of sigma.
 
     It is the step that `dpmpp_2m` makes with a single guess, and DDIM's, written for velocities.
     """
     assert schedule.prediction == "velocity", "Euler's step follows velocities"
     here, there = schedule.levels[step : step + 2]
-    return State(state.x + (there.sigma - here.sigma) * prediction)
+    return SamplerState(state.x + (there.sigma - here.sigma) * prediction)
 
 
-def dpmpp_2m(schedule: Schedule, step: int, state: State, prediction: Tensor, draw: Draw) -> State:
+def dpmpp_2m(schedule: Schedule, step: int, state: SamplerState, prediction: Tensor, draw: Draw) -> SamplerState:
     """DPM-Solver++ 2M (arXiv:2211.01095, algorithm 2), in its midpoint form."""
     guess = data_of(state.x, prediction, schedule.levels[step], schedule.prediction)
     guesses = (*state.data, guess)[-2:]
-    return State(_predict(schedule, step, state.x, guesses), guesses)
+    return SamplerState(_predict(schedule, step, state.x, guesses), guesses)
 
 
-def unipc(schedule: Schedule, step: int, state: State, prediction: Tensor, draw: Draw) -> State:
+def unipc(schedule: Schedule, step: int, state: SamplerState, prediction: Tensor, draw: Draw) -> SamplerState:
     """UniPC of order 2 with B2(h), on guesses of the data (arXiv:2302.04867, UniP and UniC of section 3).
 
     The prediction at the end of a step is the one that the next step begins with; before it does, the corrector makes
@@ -88,7 +90,7 @@ def unipc(schedule: Schedule, step: int, state: State, prediction: Tensor, draw:
     guess = data_of(state.x, prediction, schedule.levels[step], schedule.prediction)
     x = state.x if state.origin is None else _correct(schedule, step - 1, state.origin, state.data, guess)
     guesses = (*state.data, guess)[-2:]
-    return State(_predict(schedule, step, x, guesses), guesses, origin=x)
+    return SamplerState(_predict(schedule, step, x, guesses), guesses, origin=x)
 
 
 DATA_DEVIATION = 0.5  # standard deviation of the data that consistency models take for granted (arXiv:2303.01469)
@@ -104,7 +106,9 @@ class LatentConsistency:
 
     scaling: float = 10.0
 
-    def __call__(self, schedule: Schedule, step: int, state: State, prediction: Tensor, draw: Draw) -> State:
+    def __call__(
+        self, schedule: Schedule, step: int, state: SamplerState, prediction: Tensor, draw: Draw
+    ) -> SamplerState:
         here, there = schedule.levels[step : step + 2]
         time = self.scaling * schedule.timesteps[step] / DATA_DEVIATION
         skip, out = 1 / (time**2 + 1), time / math.sqrt(time**2 + 1)
@@ -112,7 +116,7 @@ class LatentConsistency:
         return _renoised(final, there, draw)
 
 
-def renoise(schedule: Schedule, step: int, state: State, prediction: Tensor, draw: Draw) -> State:
+def renoise(schedule: Schedule, step: int, state: SamplerState, prediction: Tensor, draw: Draw) -> SamplerState:
     """Multistep sampling of a consistency model (arXiv:2303.01469, algorithm 1) of flow matching: the guess is final,
     and where there are steps left noise of the next level is added to it. A velocity meets the boundary condition by
     itself: where there is no noise the guess is x. FlowMatchEulerDiscreteScheduler calls it stochastic sampling."""
@@ -120,9 +124,9 @@ def renoise(schedule: Schedule, step: int, state: State, prediction: Tensor, dra
     return _renoised(data_of(state.x, prediction, here, schedule.prediction), there, draw)
 
 
-def _renoised(final: Tensor, level: Level, draw: Draw) -> State:
+def _renoised(final: Tensor, level: NoiseLevel, draw: Draw) -> SamplerState:
     """A final guess with the noise of a level, which is drawn where there is any."""
-    return State(level.alpha * final + level.sigma * draw() if level.sigma else final)
+    return SamplerState(level.alpha * final + level.sigma * draw() if level.sigma else final)
 
 
 # -- the integral -----------------------------------------------------------------------------------------------------

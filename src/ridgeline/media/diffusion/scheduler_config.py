@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ridgeline.core.models.common.fields import Fields
-from ridgeline.media.diffusion.samplers import LatentConsistency, Sampler, dpmpp_2m, euler, renoise, unipc
+from ridgeline.media.diffusion.samplers import DiffusionSampler, LatentConsistency, dpmpp_2m, euler, renoise, unipc
 from ridgeline.media.diffusion.schedules import (
     Betas,
     Schedule,
@@ -33,7 +33,7 @@ Shift = Callable[[int, int], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduler:
+class DiffusionScheduler:
     """A sampler with the schedules that it takes.
 
     Args:
@@ -42,7 +42,7 @@ class Scheduler:
         make: a schedule of so many steps for a latent of so many tokens.
     """
 
-    sampler: Sampler
+    sampler: DiffusionSampler
     most_steps: int
     make: Callable[[int, int], Schedule]
 
@@ -53,7 +53,7 @@ class Scheduler:
         return self.make(steps, tokens)
 
 
-def read_scheduler(path: Path, call: TimestepCall, listed: str = "") -> Scheduler:
+def read_scheduler(path: Path, call: TimestepCall, listed: str = "") -> DiffusionScheduler:
     """Return the sampler and the schedules that the scheduler_config.json at `path` states.
 
     call: how the pipeline asks its scheduler for timesteps. listed: the scheduler's class by the pipeline's index, ""
@@ -72,7 +72,7 @@ def read_scheduler(path: Path, call: TimestepCall, listed: str = "") -> Schedule
     return scheduler
 
 
-def scheduler_of(fields: Fields, call: TimestepCall) -> Scheduler:
+def scheduler_of(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
     """As `read_scheduler`, of fields that were read."""
     name = fields.text("_class_name", "")
     if name not in READERS:
@@ -84,18 +84,18 @@ def scheduler_of(fields: Fields, call: TimestepCall) -> Scheduler:
     return scheduler
 
 
-def _euler(fields: Fields, call: TimestepCall) -> Scheduler:
+def _euler(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
     """Read FlowMatchEulerDiscreteScheduler."""
     return _flow_match(fields, call, renoise if fields.flag("stochastic_sampling", False) else euler)
 
 
-def _flow_lcm(fields: Fields, call: TimestepCall) -> Scheduler:
+def _flow_lcm(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
     """Read FlowMatchLCMScheduler, the stochastic sampling of flow-match Euler under a name of its own."""
     fields.refuse_if("scale_factors")
     return _flow_match(fields, call, renoise)
 
 
-def _flow_match(fields: Fields, call: TimestepCall, step: Sampler) -> Scheduler:
+def _flow_match(fields: Fields, call: TimestepCall, step: DiffusionSampler) -> DiffusionScheduler:
     """Return flow-match Euler's schedules, from the sigmas that the pipeline passes or else the scheduler's own."""
     train_steps = _train_steps(fields)
     _refuse_other_sigmas(fields)
@@ -109,17 +109,17 @@ def _flow_match(fields: Fields, call: TimestepCall, step: Sampler) -> Scheduler:
             sigmas_S = passed(steps) if passed else trained_sigmas(steps, 1.0, train_steps)
             return euler_flow(sigmas_S, shift_of(tokens, steps), train_steps, dynamic=True)
 
-        return Scheduler(step, train_steps - 1, dynamic)
+        return DiffusionScheduler(step, train_steps - 1, dynamic)
     shift = fields.positive("shift", 1.0)
 
     def static(steps: int, tokens: int) -> Schedule:
         sigmas_S = passed(steps) if passed else trained_sigmas(steps, shift, train_steps)
         return euler_flow(sigmas_S, shift, train_steps)
 
-    return Scheduler(step, train_steps - 1, static)
+    return DiffusionScheduler(step, train_steps - 1, static)
 
 
-def _unipc(fields: Fields, call: TimestepCall) -> Scheduler:
+def _unipc(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
     """UniPCMultistepScheduler of order 2."""
     fields.refuse_but("solver_order", 2)
     _refuse_but_read_as(fields, "solver_type", "bh2", "midpoint", "heun", "logrho")
@@ -138,7 +138,7 @@ def _unipc(fields: Fields, call: TimestepCall) -> Scheduler:
     return _multistep(fields, unipc, flow)
 
 
-def _dpmpp(fields: Fields, call: TimestepCall) -> Scheduler:
+def _dpmpp(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
     """DPMSolverMultistepScheduler as DPM-Solver++ 2M."""
     fields.refuse_but("algorithm_type", "dpmsolver++")
     fields.refuse_but("solver_order", 2)
@@ -167,7 +167,7 @@ def _dpmpp(fields: Fields, call: TimestepCall) -> Scheduler:
     return _multistep(fields, dpmpp_2m, flow)  # a last sigma of zero asks for order 1, whatever lower_order_final says
 
 
-def _lcm(fields: Fields, call: TimestepCall) -> Scheduler:
+def _lcm(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
     """Read LCMScheduler. Its timesteps are those of the distillation, whatever timestep_spacing says. No step ends
     before the first of them, whatever set_alpha_to_one says."""
     _refuse_passed_sigmas(fields, call)
@@ -177,10 +177,10 @@ def _lcm(fields: Fields, call: TimestepCall) -> Scheduler:
         fields.refuse_if(name)
     original = fields.count("original_inference_steps", 50, most=betas.train_steps)
     sampler = LatentConsistency(fields.positive("timestep_scaling", 10.0))
-    return Scheduler(sampler, original, lambda steps, tokens: consistency(steps, betas, original))
+    return DiffusionScheduler(sampler, original, lambda steps, tokens: consistency(steps, betas, original))
 
 
-READERS: dict[str, Callable[[Fields, TimestepCall], Scheduler]] = {
+READERS: dict[str, Callable[[Fields, TimestepCall], DiffusionScheduler]] = {
     "FlowMatchEulerDiscreteScheduler": _euler,
     "FlowMatchLCMScheduler": _flow_lcm,
     "UniPCMultistepScheduler": _unipc,
@@ -248,7 +248,9 @@ def _dynamic_shift(fields: Fields, call: TimestepCall) -> Shift:
     return mu if kind == "linear" else lambda tokens, steps: math.exp(mu(tokens, steps))
 
 
-def _multistep(fields: Fields, sampler: Sampler, flow: Callable[[int, int, int], Schedule]) -> Scheduler:
+def _multistep(
+    fields: Fields, sampler: DiffusionSampler, flow: Callable[[int, int, int], Schedule]
+) -> DiffusionScheduler:
     """Return the schedules of UniPC or DPM-Solver++, which take velocities along flow sigmas or noise along betas.
 
     flow: makes a schedule of flow sigmas from the steps, the tokens of the latent and the steps of training.
@@ -261,11 +263,11 @@ def _multistep(fields: Fields, sampler: Sampler, flow: Callable[[int, int, int],
         raise fields.refuse(f"prediction_type = {prediction} is not supported beside use_flow_sigmas = {along_flow}")
     if along_flow:
         train_steps = _train_steps(fields)
-        return Scheduler(sampler, train_steps - 1, lambda steps, tokens: flow(steps, tokens, train_steps))
+        return DiffusionScheduler(sampler, train_steps - 1, lambda steps, tokens: flow(steps, tokens, train_steps))
     spacing, offset = _spacing(fields)
     betas = _betas(fields, start=0.0001, end=0.02, kind="linear")
     most = betas.train_steps - 1 - offset
-    return Scheduler(sampler, most, lambda steps, tokens: discrete(steps, betas, spacing, offset))
+    return DiffusionScheduler(sampler, most, lambda steps, tokens: discrete(steps, betas, spacing, offset))
 
 
 def _spacing(fields: Fields) -> tuple[Spacing, int]:

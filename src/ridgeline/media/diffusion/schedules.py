@@ -31,7 +31,7 @@ TOLD_STEPS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class NoiseLevel:
     """How a noisy latent is mixed: alpha * data + sigma * noise."""
 
     alpha: float
@@ -43,7 +43,7 @@ class Level:
         return math.log(self.alpha) - math.log(self.sigma) if self.sigma else math.inf
 
 
-DATA = Level(1.0, 0.0)
+DATA = NoiseLevel(1.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Schedule:
 
     prediction: Prediction
     timesteps: tuple[float, ...]
-    levels: tuple[Level, ...]
+    levels: tuple[NoiseLevel, ...]
     train_steps: int
 
     def __post_init__(self) -> None:
@@ -142,7 +142,7 @@ def _whole(sigmas_S: Floats, train_steps: int) -> list[float]:
 def _flow(sigmas: Sequence[float], timesteps: Sequence[float], train_steps: int) -> Schedule:
     """The reference keeps sigmas in fp32, and so do we: at 1 - 1e-6 the rounding moves alpha by 1.3 %."""
     rounded = [float(np.float32(sigma)) for sigma in sigmas]
-    levels = [Level(1 - sigma, sigma) for sigma in rounded]
+    levels = [NoiseLevel(1 - sigma, sigma) for sigma in rounded]
     return Schedule("velocity", tuple(timesteps), (*levels, DATA), train_steps)
 
 
@@ -197,11 +197,11 @@ def _spaced(steps: int, train_steps: int, spacing: Spacing, offset: int) -> list
     return [int(timestep) for timestep in even]
 
 
-def _preserving(kept: np.float32) -> Level:
+def _preserving(kept: np.float32) -> NoiseLevel:
     """The level with this alpha^2. The reference keeps sigma / alpha in fp32 and works from there."""
     ratio = float(np.sqrt((np.float32(1) - kept) / kept))
     alpha = 1 / math.sqrt(ratio * ratio + 1)
-    return Level(alpha, ratio * alpha)
+    return NoiseLevel(alpha, ratio * alpha)
 
 
 def consistency(steps: int, betas: Betas, original_steps: int) -> Schedule:
@@ -211,5 +211,5 @@ def consistency(steps: int, betas: Betas, original_steps: int) -> Schedule:
     stride = betas.train_steps // original_steps
     distilled = [stride * number - 1 for number in range(original_steps, 0, -1)]
     timesteps = [distilled[int(original_steps / steps * step)] for step in range(steps)]
-    levels = [Level(math.sqrt(kept[timestep]), math.sqrt(1 - kept[timestep])) for timestep in timesteps]
+    levels = [NoiseLevel(math.sqrt(kept[timestep]), math.sqrt(1 - kept[timestep])) for timestep in timesteps]
     return Schedule("noise", tuple(map(float, timesteps)), (*levels, DATA), betas.train_steps)

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ridgeline.core.models.common.block_runner import Blocks, Walk
+from ridgeline.core.models.common.block_runner import BlockRunner, Blocks
 from ridgeline.core.models.common.modulated import ResidualStream
-from ridgeline.media.diffusion.cfg_parallel import Pair
+from ridgeline.media.diffusion.cfg_parallel import CFGParallelPair
 
 
 def check_threshold(threshold: float) -> None:
@@ -40,18 +40,18 @@ class StepCache:
     def __init__(self, threshold: float) -> None:
         self.threshold, self.skipped = threshold, 0
 
-    def take(self, pair: Pair | None) -> int:
+    def take(self, pair: CFGParallelPair | None) -> int:
         """The passes skipped since they were last asked for, those of the other process too."""
         skipped, self.skipped = self.skipped, 0
         return skipped if pair is None else int(sum(pair.exchange(torch.tensor(skipped))))
 
-    def walk(self, pictures: int) -> Walk:
+    def walk(self, pictures: int) -> BlockRunner:
         """The walk of one sort of passes, each over so many pictures: those with the prompt, those with the negative
         prompt, or calls that have both. From one to the next only latents and noise level change."""
-        return _CachedWalk(self, pictures)
+        return _CachedBlockRunner(self, pictures)
 
 
-class _CachedWalk:
+class _CachedBlockRunner:
     """The walk that skips. It keeps what each picture's last whole pass added to the rows of latents: `first` its first
     block, `rest` all others, each [P, N, D]."""
 

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from ridgeline.backends.model_loader import bind_on_cpu
-from ridgeline.core.checkpoint.source import Source, open_source
+from ridgeline.core.checkpoint.source import ModelSource, open_source
 from ridgeline.core.checkpoint.weight_loader import Progress, load_weights
 from ridgeline.core.models import ModelRefused, build_to_run
 from ridgeline.core.models.common.encoder import Encoder
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.sizes import sizes_of
 from ridgeline.core.ops.kv_context import Uncached
-from ridgeline.core.ops.work import Segment
+from ridgeline.core.ops.work import StepSegment
 from ridgeline.core.text import Tokenizer, load_tokenizer
 from ridgeline.media.diffusion.text_encoder import TextEncoder
 
@@ -63,11 +63,11 @@ class T5TextEncoder(TextEncoder):
         """As TextEncoder.encode."""
         ids_T = torch.tensor(ids, device=next(self.model.parameters()).device)
         rows_T = torch.arange(len(ids), device=ids_T.device)
-        return self.model.hidden(ids_T, rows_T, Uncached([Segment(len(ids), len(ids))]), rows_T)
+        return self.model.hidden(ids_T, rows_T, Uncached([StepSegment(len(ids), len(ids))]), rows_T)
 
 
 def load_t5_encoder(
-    pipeline: Source, progress: Progress | None = None, *, clean: Clean, most_tokens: int
+    pipeline: ModelSource, progress: Progress | None = None, *, clean: Clean, most_tokens: int
 ) -> T5TextEncoder:
     """The `text_encoder` of a pipeline with its `tokenizer`. Raises ModelRefused."""
     source = open_source(str(pipeline.components["text_encoder"].folder))

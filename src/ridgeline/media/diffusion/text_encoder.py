@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from ridgeline.backends.model_loader import bind_on_cpu
-from ridgeline.core.checkpoint.source import Source, open_source
+from ridgeline.core.checkpoint.source import ModelSource, open_source
 from ridgeline.core.checkpoint.weight_loader import Progress, load_weights
 from ridgeline.core.models import ModelRefused, build_to_run
 from ridgeline.core.models.common.decoder import Decoder
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.sizes import sizes_of
-from ridgeline.core.ops.padded_text import Padded, padded_work
+from ridgeline.core.ops.padded_text import PaddedText, padded_work
 from ridgeline.core.ops.work import Work
 from ridgeline.core.text import ChatTemplate, Tokenizer, load_templates, load_tokenizer
 
@@ -130,11 +130,11 @@ class ChatEncoder(TextEncoder):
         """As TextEncoder.encode."""
         ids_T = torch.tensor(ids, device=next(self.model.parameters()).device)
         rows_T = torch.arange(len(ids), device=ids_T.device)
-        return self.model.hidden(ids_T, rows_T, Padded(self.seen(ids), len(ids)), rows_T)
+        return self.model.hidden(ids_T, rows_T, PaddedText(self.seen(ids), len(ids)), rows_T)
 
 
 def load_chat_encoder(
-    pipeline: Source,
+    pipeline: ModelSource,
     progress: Progress | None = None,
     *,
     layers: Sequence[int],

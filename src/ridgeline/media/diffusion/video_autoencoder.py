@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ridgeline.core.checkpoint.source import Source, as_source
+from ridgeline.core.checkpoint.source import ModelSource, as_source
 from ridgeline.core.models import Fields, ModelRefused
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.util.untrusted import refuse_pointer
@@ -25,7 +25,7 @@ PIP = "pip install 'ridgeline[images]'"
 
 
 @dataclass(frozen=True, slots=True)
-class ClipShape:
+class VideoLatentShape:
     """What a config says of latents. spatial: pixels on a side of a latent. temporal: frames in a latent, but for the
     first latent, which is the first frame alone. mean, std: of each channel."""
 
@@ -44,10 +44,10 @@ class ClipShape:
         return 1 + self.temporal * (latents - 1)
 
 
-class ClipAutoencoder:
+class VideoAutoencoder:
     """The decoder of an AutoencoderKLWan, of Wan 2.1 or 2.2."""
 
-    def __init__(self, theirs: Any, shape: ClipShape, config: Fields) -> None:
+    def __init__(self, theirs: Any, shape: VideoLatentShape, config: Fields) -> None:
         """theirs: diffusers' model with its weights. config: its config.json."""
         self.theirs, self.shape, self.config = theirs, shape, config
 
@@ -102,7 +102,7 @@ class ClipAutoencoder:
         return cut.permute(0, 1, 4, 5, 3, 6, 2).reshape(clips, -1, frames, height * side, width * side)
 
 
-def load_clip_autoencoder(model: Source | str, dtype: torch.dtype = torch.float32) -> ClipAutoencoder:
+def load_clip_autoencoder(model: ModelSource | str, dtype: torch.dtype = torch.float32) -> VideoAutoencoder:
     """The VAE of a folder, its weights in fp32 or bf16. Raises ModelRefused in one line: another class, a config that
     does not say how latents are normalised, a file that is missing or broken, no diffusers."""
     source = as_source(model)
@@ -119,10 +119,10 @@ def load_clip_autoencoder(model: Source | str, dtype: torch.dtype = torch.float3
     except (OSError, ValueError, RuntimeError, TypeError, KeyError) as error:
         said = " ".join(str(error).split())
         raise ModelRefused(f"{source.folder}: diffusers cannot load it ({said[:200]}); fetch it again") from None
-    return ClipAutoencoder(filled.eval().requires_grad_(False), shape, source.config)
+    return VideoAutoencoder(filled.eval().requires_grad_(False), shape, source.config)
 
 
-def shape_of(fields: Fields) -> ClipShape:
+def shape_of(fields: Fields) -> VideoLatentShape:
     """What a config says of latents. Raises ModelRefused."""
     if fields.architecture != ARCHITECTURE:
         called = fields.architecture or "(none)"
@@ -131,7 +131,9 @@ def shape_of(fields: Fields) -> ClipShape:
     mean, std = (_numbers(fields, name, channels) for name in ("latents_mean", "latents_std"))
     if min(std) <= 0:
         raise fields.refuse("latents_std holds a number that is not above 0")
-    return ClipShape(fields.count("scale_factor_spatial", 8), fields.count("scale_factor_temporal", 4), mean, std)
+    return VideoLatentShape(
+        fields.count("scale_factor_spatial", 8), fields.count("scale_factor_temporal", 4), mean, std
+    )
 
 
 def _numbers(fields: Fields, name: str, count: int) -> tuple[float, ...]:

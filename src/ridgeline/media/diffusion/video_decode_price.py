@@ -25,7 +25,7 @@ _NORM_FLOPS = 8  # for each number: its square, their sum, a product with the ro
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class DecodeLayer:
     """All calls of one layer in a decode.
 
     kind: convolution, attention or norm. calls: how often it is called. cost: FLOPs and bytes of all calls together.
@@ -41,7 +41,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _FeatureMapSize:
     """What passes a layer: latent frames; rate, frames that each of them but the first has become there; pixels of such
     a frame."""
 
@@ -54,7 +54,7 @@ class _Place:
         return 1 + (self.latents - 1) * self.rate
 
 
-class ClipDecoder:
+class VideoDecodePrice:
     """The decoder of an AutoencoderKLWan, of Wan 2.1 or 2.2."""
 
     def __init__(self, fields: Fields, dtype: torch.dtype) -> None:
@@ -111,7 +111,7 @@ class ClipDecoder:
             host=0.0,
         )  # fmt: skip
 
-    def _seconds(self, layer: Layer, device: Device) -> OpTime:
+    def _seconds(self, layer: DecodeLayer, device: Device) -> OpTime:
         each = layer.cost * (1 / layer.calls)
         name = format_of(self.dtype).name
         kernel = Launch(f"{layer.kind}.{'images' if layer.kind == 'convolution' else 'frames'}", name, 1, each)
@@ -120,11 +120,11 @@ class ClipDecoder:
 
     # -- layer by layer -----------------------------------------------------------------------------------------------
 
-    def layers(self, latents: Sequence[int]) -> Iterator[Layer]:
+    def layers(self, latents: Sequence[int]) -> Iterator[DecodeLayer]:
         """The layers of a decode in their order. latents: frames, rows, columns."""
         frames, rows, columns = latents
-        place, first = _Place(frames, 1, rows * columns), self._widths[0]
-        yield self._convolution(_Place(1, 1, frames * place.pixels), self._latents, self._latents, 1)
+        place, first = _FeatureMapSize(frames, 1, rows * columns), self._widths[0]
+        yield self._convolution(_FeatureMapSize(1, 1, frames * place.pixels), self._latents, self._latents, 1)
         yield self._convolution(place, self._latents, first, 27)
         yield from self._block(place, first, first)
         yield from self._attention(place, first)
@@ -138,13 +138,13 @@ class ClipDecoder:
                 if self._grows[stage]:
                     if place.latents > 1:  # all but the first of them
                         yield self._convolution(place, width, 2 * width, 3, skipped=1)
-                    place = _Place(place.latents, 2 * place.rate, place.pixels)
-                place = _Place(place.latents, place.rate, 4 * place.pixels)
+                    place = _FeatureMapSize(place.latents, 2 * place.rate, place.pixels)
+                place = _FeatureMapSize(place.latents, place.rate, 4 * place.pixels)
                 yield self._convolution(place, width, width if self._residual else width // 2, 9)
         yield self._norm(place, self._widths[-1])
         yield self._convolution(place, self._widths[-1], self._outputs, 27)
 
-    def _block(self, place: _Place, inputs: int, width: int) -> Iterator[Layer]:
+    def _block(self, place: _FeatureMapSize, inputs: int, width: int) -> Iterator[DecodeLayer]:
         """Norm and convolution, twice, beside the stream."""
         yield self._norm(place, inputs)
         yield self._convolution(place, inputs, width, 27)
@@ -153,17 +153,19 @@ class ClipDecoder:
         if inputs != width:
             yield self._convolution(place, inputs, width, 1)
 
-    def _attention(self, place: _Place, width: int) -> Iterator[Layer]:
+    def _attention(self, place: _FeatureMapSize, width: int) -> Iterator[DecodeLayer]:
         """Over the pixels of each frame, with one head."""
         yield self._norm(place, width)
         yield self._convolution(place, width, 3 * width, 1)
         numbers = 4 * width * place.pixels
         flops = {format_of(self.dtype).name: 4.0 * width * place.pixels**2 * place.frames}
         cost = Cost(flops, activation_bytes=numbers * place.frames * self.dtype.itemsize)
-        yield Layer("attention", place.frames, cost, numbers)
+        yield DecodeLayer("attention", place.frames, cost, numbers)
         yield self._convolution(place, width, width, 1)
 
-    def _convolution(self, place: _Place, inputs: int, width: int, volume: int, *, skipped: int = 0) -> Layer:
+    def _convolution(
+        self, place: _FeatureMapSize, inputs: int, width: int, volume: int, *, skipped: int = 0
+    ) -> DecodeLayer:
         """inputs, width: channels in and out. volume: of the kernel, frames x lines x columns. skipped: latent frames
         for which it is not called. Each call reads its weights."""
         calls, results = place.latents - skipped, (place.frames - skipped) * place.pixels
@@ -175,16 +177,16 @@ class ClipDecoder:
             activation_bytes=(inputs + width) * results * self.dtype.itemsize,
         )
         kept = _KEPT * inputs * place.pixels if volume in _OVER_TIME else 0
-        return Layer("convolution", calls, cost, numbers, kept, parameters)
+        return DecodeLayer("convolution", calls, cost, numbers, kept, parameters)
 
-    def _norm(self, place: _Place, width: int) -> Layer:
+    def _norm(self, place: _FeatureMapSize, width: int) -> DecodeLayer:
         """RMSNorm over channels and silu."""
         results = place.frames * place.pixels * width
         cost = Cost({"fp32": float(_NORM_FLOPS * results)}, activation_bytes=2 * results * self.dtype.itemsize)
-        return Layer("norm", place.latents, cost, 2 * width * place.rate * place.pixels)
+        return DecodeLayer("norm", place.latents, cost, 2 * width * place.rate * place.pixels)
 
 
-def _classes(rows: Sequence[tuple[Layer, OpTime]], bound: float) -> tuple[ClassRow, ...]:
+def _classes(rows: Sequence[tuple[DecodeLayer, OpTime]], bound: float) -> tuple[ClassRow, ...]:
     """By class, the longest first."""
     found = []
     for kind in dict.fromkeys(layer.kind for layer, _ in rows):

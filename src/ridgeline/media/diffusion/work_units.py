@@ -12,14 +12,14 @@ from typing import Literal
 from torch import Tensor
 
 from ridgeline.core.models.common.tiling import Tiling
-from ridgeline.media.diffusion.diffusion_request import Plan
-from ridgeline.media.diffusion.pipeline import Pipeline, Step
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan
+from ridgeline.media.diffusion.pipeline import DenoiseOutput, Pipeline
 
 StageName = Literal["encode", "denoise", "decode"]
 
 
 @dataclass(frozen=True, slots=True)
-class Stride:
+class WorkUnit:
     """What has just been done.
 
     stage: of the request. step: what the denoiser gave, of a stride that denoised. image: which picture or clip was
@@ -28,36 +28,36 @@ class Stride:
     """
 
     stage: StageName
-    step: Step | None = None
+    step: DenoiseOutput | None = None
     image: int | None = None
     pixels: Tensor | None = None
     whole: bool = False
 
 
-def strides(pipeline: Pipeline, plan: Plan, tiling: Tiling | None = None) -> Iterator[Stride]:
+def strides(pipeline: Pipeline, plan: DiffusionPlan, tiling: Tiling | None = None) -> Iterator[WorkUnit]:
     """Draw a plan, stride by stride. Each picture is decoded as soon as its latents are finished, so that the first is
     there early. Pixels are those of `Pipeline.draw`, bit for bit. tiling: of the decode. Raises ValueError as
     `Pipeline.decode`."""
     texts = pipeline.encode(plan)
-    yield Stride("encode")
+    yield WorkUnit("encode")
     for step in pipeline.denoise(plan, texts):
-        yield Stride("denoise", step)
+        yield WorkUnit("denoise", step)
         if step.last:
             for image, latents_CHW in zip(step.images, step.latents, strict=True):
                 for part, pixels in enumerate(pipeline.decode_parts(latents_CHW, tiling), 1):
-                    yield Stride("decode", image=image, pixels=pixels, whole=part == plan.geometry.parts)
+                    yield WorkUnit("decode", image=image, pixels=pixels, whole=part == plan.geometry.parts)
 
 
-def counts(plan: Plan) -> dict[StageName, int]:
+def counts(plan: DiffusionPlan) -> dict[StageName, int]:
     """How many strides of each stage a plan has."""
     return {"encode": 1, "denoise": plan.steps, "decode": plan.request.images * plan.geometry.parts}
 
 
-def count(plan: Plan) -> int:
+def count(plan: DiffusionPlan) -> int:
     """How many strides a plan has."""
     return sum(counts(plan).values())
 
 
-def seconds_each(plan: Plan, seconds: Mapping[str, float]) -> dict[StageName, float]:
+def seconds_each(plan: DiffusionPlan, seconds: Mapping[str, float]) -> dict[StageName, float]:
     """Seconds of one stride of each stage. seconds: of each stage in all."""
     return {stage: seconds[stage] / many for stage, many in counts(plan).items()}

@@ -12,19 +12,19 @@ import torch
 from torch import Tensor
 
 from ridgeline.backends.model_loader import load_vq_autoencoder, prepare_on_gpu
-from ridgeline.core.checkpoint import Source
+from ridgeline.core.checkpoint import ModelSource
 from ridgeline.core.checkpoint.weight_loader import Progress
 from ridgeline.core.models import ModelRefused
 from ridgeline.core.models.families.janus import JanusDrawer
 from ridgeline.core.models.families.vq_autoencoder import VQAutoencoder
 from ridgeline.core.models.registry import DRAWERS
 from ridgeline.core.ops.cost import Cost
-from ridgeline.core.ops.pixel_grid import Grid
-from ridgeline.core.ops.work import Segment, Work
+from ridgeline.core.ops.pixel_grid import PixelGrid
+from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.setup import Loaded, load_engine
+from ridgeline.engine.setup import LoadedEngine, load_engine
 from ridgeline.media.images.prompt import ImageTokens
 from ridgeline.price.device import Device
 from ridgeline.price.price import Price
@@ -63,7 +63,7 @@ class TokenForecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class ImageTokenProgress:
     """What there is after a step. tokens: how many are written, of all pictures. finished: the tokens of the pictures
     that the step finished, by the picture's number from 0."""
 
@@ -71,15 +71,15 @@ class Drawn:
     finished: dict[int, list[int]]
 
 
-def draws_tokens(source: Source) -> bool:
+def draws_tokens(source: ModelSource) -> bool:
     """Whether a source is a model that writes the tokens of an image."""
     return not source.pipeline and source.config.architecture in {family.architecture for family in DRAWERS}
 
 
-class TokenDrawer:
+class TokenImageGenerator:
     """A model that writes the tokens of images, in an engine, and the autoencoder that makes pixels of them."""
 
-    def __init__(self, loaded: Loaded, autoencoder: VQAutoencoder, begins: int, params: SamplingParams) -> None:
+    def __init__(self, loaded: LoadedEngine, autoencoder: VQAutoencoder, begins: int, params: SamplingParams) -> None:
         """begins: the id of the token behind which an image is written. params: how its tokens are sampled."""
         assert isinstance(loaded.model, JanusDrawer)
         self.loaded, self.engine, self.autoencoder = loaded, loaded.engine, autoencoder
@@ -120,10 +120,10 @@ class TokenDrawer:
         prompts, of which each gives its first token, one for each further token, and their pixels."""
         price, beside = self.loaded.price, min(plan.images, self.engine.scheduler.limits.requests)
         length, reaches = len(plan.prompt), self.loaded.model.reaches
-        prefill = price.on(device, Work.of([Segment(length, length)] * beside, reaches))
+        prefill = price.on(device, Work.of([StepSegment(length, length)] * beside, reaches))
         times = plan.images / beside
         steps = [price.on(device, Work.decode([length + done] * beside, reaches)) for done in range(1, plan.tokens)]
-        decode = self._pixels.on(device, self.autoencoder.decode_work(Grid(1, self.side, self.side)))
+        decode = self._pixels.on(device, self.autoencoder.decode_work(PixelGrid(1, self.side, self.side)))
         written = Cost()
         for step in steps:
             written += step.cost
@@ -137,7 +137,7 @@ class TokenDrawer:
             device,
         )
 
-    def draw(self, plan: TokenPlan) -> Generator[Drawn, None, None]:
+    def draw(self, plan: TokenPlan) -> Generator[ImageTokenProgress, None, None]:
         """Write the tokens of a plan's pictures, a step of the engine at a time. Leaving the loop early ends them.
         Raises ValueError for a picture that failed."""
         params = replace(self.params, max_tokens=plan.tokens)
@@ -157,7 +157,7 @@ class TokenDrawer:
                         own.append(event.token.token)
                         if len(own) == plan.tokens:
                             finished[numbers[event.request]] = own
-                yield Drawn(sum(map(len, written.values())), finished)
+                yield ImageTokenProgress(sum(map(len, written.values())), finished)
         finally:
             for request in numbers:
                 self.engine.abort(request)
@@ -170,8 +170,8 @@ class TokenDrawer:
 
 
 def load_drawer(
-    source: Source, settings: EngineSettings | None = None, progress: Progress | None = None
-) -> TokenDrawer:
+    source: ModelSource, settings: EngineSettings | None = None, progress: Progress | None = None
+) -> TokenImageGenerator:
     """Both parts of a folder. Raises ModelRefused."""
     if source.folder is None:
         raise ModelRefused(f"{source.name} is a config without weights; give a checkpoint folder")
@@ -191,4 +191,4 @@ def load_drawer(
     # pictures, all alike.
     said = source.generation.get("do_sample") is not None
     params = loaded.defaults if said else replace(loaded.defaults, temperature=1.0)
-    return TokenDrawer(loaded, autoencoder, begins, params)
+    return TokenImageGenerator(loaded, autoencoder, begins, params)

@@ -16,7 +16,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ridgeline.core.models import ModelRefused
 from ridgeline.core.models.common.model import PlacedRows
-from ridgeline.engine.encoder_features import Features
+from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.util import untrusted
 
 _FILES = ("preprocessor_config.json", "processor_config.json")  # the second has it in a section
@@ -95,7 +95,7 @@ class Preprocessing:
         normalised: NDArray[np.float64] = (numbers - mean) / std
         return normalised.astype(np.float32)
 
-    def patches(self, images: Sequence[Image.Image], rows: PlacedRows) -> Features:
+    def patches(self, images: Sequence[Image.Image], rows: PlacedRows) -> EncoderFeatures:
         """Images, at least one -> the patches of all, line by line, as a tower of these `rows` reads them; of a patch
         its channels one after the other."""
         side = round(rows.rows**0.5)
@@ -109,7 +109,7 @@ class Preprocessing:
             self.pixels(image).reshape(3, side, patch, side, patch).transpose(1, 3, 0, 2, 4).reshape(rows.rows, -1)
             for image in images
         ]
-        return Features(np.ascontiguousarray(np.concatenate(cut)).tobytes(), rows.width, len(images))
+        return EncoderFeatures(np.ascontiguousarray(np.concatenate(cut)).tobytes(), rows.width, len(images))
 
 
 def read_preprocessing(folder: Path) -> Preprocessing:

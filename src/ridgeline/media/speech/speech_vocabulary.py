@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ridgeline.core.checkpoint import Source, open_source
+from ridgeline.core.checkpoint import ModelSource, open_source
 from ridgeline.core.models import SPEECH, ModelRefused, family_of
 from ridgeline.core.models.families.whisper import FRAMES
 from ridgeline.core.text import Tokenizer
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
-from ridgeline.engine.token_rules import Timestamps, TokenRules
+from ridgeline.engine.token_rules import TimestampRules, TokenRules
 
 Task = Literal["transcribe", "translate"]
 
@@ -44,7 +44,7 @@ class SpeechVocabulary:
     context: int
 
     @classmethod
-    def read(cls, source: Source, tokenizer: Tokenizer) -> "SpeechVocabulary":
+    def read(cls, source: ModelSource, tokenizer: Tokenizer) -> "SpeechVocabulary":
         """Of a model's folder. Raises ModelRefused for one that is no speech model, or whose tokens do not say what
         they mean."""
         config, stated = source.config, source.generation
@@ -98,7 +98,7 @@ class SpeechVocabulary:
         else:
             prompt += [self.languages[language]] if self.languages and language is not None else []
             prompt += [token for (token,) in after]
-        moments = Timestamps(self.no_timestamps + 1, self.end, self.no_timestamps, self.most_first)
+        moments = TimestampRules(self.no_timestamps + 1, self.end, self.no_timestamps, self.most_first)
         rules = TokenRules(tuple(opening), self.suppressed, self.suppressed_first, moments if timestamps else None)
         return prompt, rules
 
@@ -116,7 +116,7 @@ def speech_vocabulary(model: str, tokenizer: Tokenizer) -> SpeechVocabulary | No
 class _Ids:
     """Ids as a folder states them, each within the vocabulary."""
 
-    def __init__(self, source: Source, tokenizer: Tokenizer, vocabulary: int) -> None:
+    def __init__(self, source: ModelSource, tokenizer: Tokenizer, vocabulary: int) -> None:
         self.source, self.tokenizer, self.vocabulary = source, tokenizer, vocabulary
 
     def of(self, field: str, literal: str) -> int:

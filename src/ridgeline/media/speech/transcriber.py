@@ -18,19 +18,19 @@ import torch
 from ridgeline.core.models.families.whisper import FRAMES, MOMENT
 from ridgeline.core.text import Tokenizer
 from ridgeline.engine import AsyncLLM, Completion, SamplingParams
-from ridgeline.engine.encoder_features import Features
-from ridgeline.media.audio.audio_recording import Recording, Samples
+from ridgeline.engine.encoder_features import EncoderFeatures
+from ridgeline.media.audio.audio_recording import AudioRecording, Samples
 from ridgeline.media.audio.mel import HOP, RATE, LogMel
 from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary, Task
 
-Generate = Callable[[list[int], SamplingParams, Features], Awaitable[Completion]]
+Generate = Callable[[list[int], SamplingParams, EncoderFeatures], Awaitable[Completion]]
 """Has an engine complete a prompt beside what its encoder reads."""
 
 _SILENT: Final = 2.0**-15
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class WindowSegment:
     """A part of a window's text. start, end: seconds from its beginning. tokens: its moments included."""
 
     start: float
@@ -38,7 +38,7 @@ class Said:
     tokens: tuple[int, ...]
 
 
-def read_window(tokens: Sequence[int], first: int, seconds: float) -> tuple[list[Said], float]:
+def read_window(tokens: Sequence[int], first: int, seconds: float) -> tuple[list[WindowSegment], float]:
     """What was said in a window of so many seconds, and how many of them are done with: the next window begins there.
 
     tokens: without the opening and the end. first: the id of the moment 0. Two moments in a row part two segments; what
@@ -51,12 +51,12 @@ def read_window(tokens: Sequence[int], first: int, seconds: float) -> tuple[list
     if not cuts:
         times = [token for token in tokens if token >= first]
         end = (times[-1] - first) * MOMENT if times and times[-1] != first else seconds
-        return ([Said(0.0, min(end, seconds), tuple(tokens))] if tokens else []), seconds
+        return ([WindowSegment(0.0, min(end, seconds), tuple(tokens))] if tokens else []), seconds
     if closed:
         cuts.append(len(tokens))
     parts = [tuple(tokens[start:stop]) for start, stop in pairwise([0, *cuts])]
     said = [
-        Said(min((part[0] - first) * MOMENT, seconds), min((part[-1] - first) * MOMENT, seconds), part)
+        WindowSegment(min((part[0] - first) * MOMENT, seconds), min((part[-1] - first) * MOMENT, seconds), part)
         for part in parts
     ]
     done = seconds if closed else said[-1].end
@@ -64,7 +64,7 @@ def read_window(tokens: Sequence[int], first: int, seconds: float) -> tuple[list
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TranscriptionOptions:
     """What is asked for. language: a code; None has the model choose, once for a recording. timestamps: whether
     segments have times of their own; else each is a window, the next begins where it ends, and what is said across
     that is cut. temperature: 0 takes the likeliest token."""
@@ -76,7 +76,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class TranscriptSegment:
     """start, end: seconds of the recording. logprob: mean natural log-probability of its tokens. seek: the second at
     which its window began."""
 
@@ -95,11 +95,11 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TranscribedWindow:
     """What was heard of a window. done: seconds of the recording that are dealt with. language: its code, None while
     nothing was heard."""
 
-    segments: tuple[Segment, ...]
+    segments: tuple[TranscriptSegment, ...]
     done: float
     language: str | None
 
@@ -108,11 +108,11 @@ class Window:
 class Transcript:
     """A whole recording. seconds: how long it is."""
 
-    segments: list[Segment] = field(default_factory=list)
+    segments: list[TranscriptSegment] = field(default_factory=list)
     language: str | None = None
     seconds: float = 0.0
 
-    def take(self, window: Window) -> None:
+    def take(self, window: TranscribedWindow) -> None:
         """Add what was heard of the next window."""
         self.segments += window.segments
         self.language, self.seconds = window.language, window.done
@@ -134,27 +134,29 @@ class Transcriber:
     def of(cls, llm: AsyncLLM, vocabulary: SpeechVocabulary) -> Self:
         """Around an engine."""
 
-        async def generate(prompt: list[int], params: SamplingParams, features: Features) -> Completion:
+        async def generate(prompt: list[int], params: SamplingParams, features: EncoderFeatures) -> Completion:
             return await llm.generate(prompt, params, encoder=features)
 
         return cls(generate, llm.texts.tokenizer, vocabulary)
 
-    async def windows(self, recording: Recording, options: Options) -> AsyncGenerator[Window, None]:
+    async def windows(
+        self, recording: AudioRecording, options: TranscriptionOptions
+    ) -> AsyncGenerator[TranscribedWindow, None]:
         """What is heard, window by window. Raises ValueError for a language that the model does not know, a recording
         without any sound in it or damaged, and a request that fails."""
         self.vocabulary.check(options.language, options.task)
         start, language = 0, options.language
         while len(samples := await asyncio.to_thread(recording.window, start, self._mel.samples)):
             seconds, begins = len(samples) / RATE, start / RATE
-            said, done = list[Segment](), seconds
+            said, done = list[TranscriptSegment](), seconds
             if float(np.abs(samples).max()) > _SILENT:
                 said, done, language = await self._hear(samples, start, language, options)
             start += max(HOP, round(done * RATE))
-            yield Window(tuple(said), min(start / RATE, begins + seconds), language)
+            yield TranscribedWindow(tuple(said), min(start / RATE, begins + seconds), language)
         if start == 0:
             raise ValueError(f"{recording.name} holds no sound: it has no samples")
 
-    async def transcribe(self, recording: Recording, options: Options) -> Transcript:
+    async def transcribe(self, recording: AudioRecording, options: TranscriptionOptions) -> Transcript:
         """The whole, as `windows`."""
         transcript = Transcript()
         async for window in self.windows(recording, options):
@@ -162,8 +164,8 @@ class Transcriber:
         return transcript
 
     async def _hear(
-        self, samples: Samples, start: int, language: str | None, options: Options
-    ) -> tuple[list[Segment], float, str | None]:
+        self, samples: Samples, start: int, language: str | None, options: TranscriptionOptions
+    ) -> tuple[list[TranscriptSegment], float, str | None]:
         """The segments of a window, the seconds of it that are done with, and its language."""
         vocabulary = self.vocabulary
         features = await asyncio.to_thread(self.features, samples, start)
@@ -183,14 +185,14 @@ class Transcriber:
         known = language or ("en" if not vocabulary.languages else None)
         return [segment for segment in segments if segment.text.strip()], done, known
 
-    def features(self, samples: Samples, start: int) -> Features:
+    def features(self, samples: Samples, start: int) -> EncoderFeatures:
         """A window as the encoder reads it: two frames a position. start: the sample that it begins with."""
         values_FM = self._mel(torch.from_numpy(samples)).numpy()
-        return Features.of(values_FM.reshape(-1, FRAMES * self._mel.bins))
+        return EncoderFeatures.of(values_FM.reshape(-1, FRAMES * self._mel.bins))
 
-    def _segment(self, said: Said, begins: float, logprob: float) -> Segment:
+    def _segment(self, said: WindowSegment, begins: float, logprob: float) -> TranscriptSegment:
         text = self.tokenizer.decode(token for token in said.tokens if token < self.vocabulary.end)
-        return Segment(begins + said.start, begins + said.end, text, said.tokens, logprob, begins)
+        return TranscriptSegment(begins + said.start, begins + said.end, text, said.tokens, logprob, begins)
 
 
 def _sampled(completion: Completion, end: int) -> tuple[list[int], float]:

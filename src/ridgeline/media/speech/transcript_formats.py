@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ridgeline.media.speech.speech_vocabulary import Task
-from ridgeline.media.speech.transcriber import Segment, Transcript
+from ridgeline.media.speech.transcriber import Transcript, TranscriptSegment
 
 
 def clock(seconds: float, point: str = ".") -> str:
@@ -14,12 +14,12 @@ def clock(seconds: float, point: str = ".") -> str:
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{point}{rest % 1000:03}"
 
 
-def line(segment: Segment) -> str:
+def line(segment: TranscriptSegment) -> str:
     """A segment with its times, for people."""
     return f"[{clock(segment.start)} --> {clock(segment.end)}] {segment.text.strip()}"
 
 
-def srt(segments: Iterable[Segment]) -> str:
+def srt(segments: Iterable[TranscriptSegment]) -> str:
     """Subtitles as SubRip has them."""
     blocks = (
         f"{number}\n{clock(each.start, ',')} --> {clock(each.end, ',')}\n{_cue(each.text)}\n"
@@ -28,7 +28,7 @@ def srt(segments: Iterable[Segment]) -> str:
     return "\n".join(blocks)
 
 
-def vtt(segments: Iterable[Segment]) -> str:
+def vtt(segments: Iterable[TranscriptSegment]) -> str:
     """Subtitles as WebVTT has them (w3.org/TR/webvtt1): what would begin a tag or a character's name is escaped."""
     blocks = (
         f"{clock(each.start)} --> {clock(each.end)}\n{_cue(each.text).replace('&', '&amp;').replace('<', '&lt;')}\n"
@@ -55,7 +55,7 @@ def as_json(transcript: Transcript, task: Task) -> dict[str, Any]:
     }
 
 
-def _segment_json(number: int, segment: Segment) -> dict[str, Any]:
+def _segment_json(number: int, segment: TranscriptSegment) -> dict[str, Any]:
     return {
         "id": number,
         "seek": round(segment.seek * 100),

@@ -8,7 +8,7 @@ paragraph, `plan_document.py` and `comparison_document.py` are documents, `plan_
 """
 
 from ridgeline.price.plan.demand import Demand
-from ridgeline.price.plan.deployment_plan import Plan, make_plan
-from ridgeline.price.plan.scenario import Setup, Workload
+from ridgeline.price.plan.deployment_plan import DeploymentPlan, make_plan
+from ridgeline.price.plan.scenario import Deployment, PlanWorkload
 
-__all__ = ["Demand", "Plan", "Setup", "Workload", "make_plan"]
+__all__ = ["Demand", "Deployment", "DeploymentPlan", "PlanWorkload", "make_plan"]

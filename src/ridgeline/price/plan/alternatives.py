@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from ridgeline.core.models import ModelRefused
 from ridgeline.core.ops.number_formats import FORMATS, KV_FORMATS, WEIGHT_FORMATS
 from ridgeline.price.device import Device, HourlyPrice
-from ridgeline.price.plan.device_memory import Memory, memory_of
-from ridgeline.price.plan.load_estimate import Serving
-from ridgeline.price.plan.scenario import Case, ModelCache, Setup, Workload
+from ridgeline.price.plan.device_memory import DeviceMemory, memory_of
+from ridgeline.price.plan.load_estimate import LoadEstimator
+from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload, Scenario
 
 DEVICES = (1, 2, 4, 8)
 # More than one machine has: said, but not priced, since nothing is known of what joins them.
@@ -18,7 +18,7 @@ _MORE_DEVICES = (16, 32)
 # -- ways to fit ------------------------------------------------------------------------------------------------------
 
 
-def ways_to_fit(models: ModelCache, setup: Setup, workload: Workload) -> list[Setup]:
+def ways_to_fit(models: ModelCache, setup: Deployment, workload: PlanWorkload) -> list[Deployment]:
     """What would make the model and one request fit: the widest format with the cards asked for, or if none does, a
     narrower format on fewer cards than the format asked for takes; and those, the fewest. Empty if nothing does."""
     narrower = narrower_weights(models.case(setup))
@@ -30,7 +30,9 @@ def ways_to_fit(models: ModelCache, setup: Setup, workload: Workload) -> list[Se
     return [way for way in (same, more) if way is not None]
 
 
-def _narrower_on_more(models: ModelCache, narrower: Sequence[Setup], workload: Workload, most: int) -> Setup | None:
+def _narrower_on_more(
+    models: ModelCache, narrower: Sequence[Deployment], workload: PlanWorkload, most: int
+) -> Deployment | None:
     """The fewest cards, `most` at most, on which a narrower format fits, and the widest that does. Only what its share
     of the weights leaves room for is built: a build takes longer than all else here."""
     held = [(setup, _memory(models, setup, workload)) for setup in narrower]
@@ -46,14 +48,14 @@ def _narrower_on_more(models: ModelCache, narrower: Sequence[Setup], workload: W
 
 
 def fewest_devices(
-    models: ModelCache, setup: Setup, workload: Workload, counts: Sequence[int] = DEVICES
-) -> Setup | None:
+    models: ModelCache, setup: Deployment, workload: PlanWorkload, counts: Sequence[int] = DEVICES
+) -> Deployment | None:
     """The setup over the fewest cards on which it fits; None if it does on none of the `counts`."""
     tried = (dataclasses.replace(setup, devices=count) for count in counts)
     return next((s for s in tried if (s.devices == 1 or s.device.link) and fits(models, s, workload)), None)
 
 
-def fits(models: ModelCache, setup: Setup, workload: Workload) -> bool:
+def fits(models: ModelCache, setup: Deployment, workload: PlanWorkload) -> bool:
     """Whether the weights and one request fit; False also where the model does not divide so."""
     try:
         case = models.case(setup)
@@ -80,7 +82,7 @@ def bits_of(name: str) -> int:
     return next(f.bits for f in (*FORMATS, *WEIGHT_FORMATS, *KV_FORMATS) if f.name == name)
 
 
-def narrower_weights(case: Case, *, every: bool = False) -> list[Setup]:
+def narrower_weights(case: Scenario, *, every: bool = False) -> list[Deployment]:
     """The same with narrower weights, the widest first; every: in all formats of eight bits, not the best alone. KV
     asked for in full is then that of the model as stored so."""
     full = {known.name for known in FORMATS}
@@ -90,7 +92,7 @@ def narrower_weights(case: Case, *, every: bool = False) -> list[Setup]:
     return [dataclasses.replace(case.setup, weights=name, kv=kv) for name in order]
 
 
-def _memory(models: ModelCache, setup: Setup, workload: Workload) -> Memory | None:
+def _memory(models: ModelCache, setup: Deployment, workload: PlanWorkload) -> DeviceMemory | None:
     try:
         return memory_of(models.case(setup), workload)
     except ModelRefused:
@@ -107,9 +109,9 @@ class CaseOutcome:
     users: the most at once, by memory, step and targets; limit: what stops one more (memory, step, ttft, tpot).
 
     Of the workload's batch, all asking at once, as in `Plan.prefill` and `Plan.decode`: ttft, until all have their
-    first token; itl, a decode step of all. What stands beside it for another batch is `Serving.together` and
-    `Serving.itl` of that batch, not the times of a Load, whose users ask at different moments, with the prefills of
-    others between two tokens.
+    first token; itl, a decode step of all. What stands beside it for another batch is `LoadEstimator.together` and
+    `LoadEstimator.itl` of that batch, not the times of a Load, whose users ask at different moments, with the prefills
+    of others between two tokens.
 
     linked: whether a link to other cards is known. dollars_per_hour: of all cards; price: of one, with date and source.
 
@@ -139,7 +141,7 @@ def same_seller(one: CaseOutcome, other: CaseOutcome) -> bool:
     return one.price is None or other.price is None or one.price.asked_by == other.price.asked_by
 
 
-def outcome_of(serving: Serving) -> CaseOutcome:
+def outcome_of(serving: LoadEstimator) -> CaseOutcome:
     """The outcome of a case under its workload."""
     case, memory, capacity = serving.case, serving.memory, serving.capacity
     batch = serving.workload.batch
@@ -204,7 +206,7 @@ def changes(base: CaseOutcome, named: Sequence[tuple[str, CaseOutcome]]) -> list
     ]
 
 
-def batch_lever(serving: Serving, base: CaseOutcome) -> Change | None:
+def batch_lever(serving: LoadEstimator, base: CaseOutcome) -> Change | None:
     """From the workload's batch to the most users; None where that is no more."""
     batch, most = serving.workload.batch, serving.capacity
     if most.users <= batch:
@@ -221,12 +223,12 @@ def batch_lever(serving: Serving, base: CaseOutcome) -> Change | None:
     )
 
 
-def levers(models: ModelCache, serving: Serving, base: CaseOutcome) -> list[Change]:
+def levers(models: ModelCache, serving: LoadEstimator, base: CaseOutcome) -> list[Change]:
     """The same card with narrower weights, narrower KV, twice the cards."""
     return _changed(models, serving, base, _setups(serving, every=True))
 
 
-def narrower_levers(models: ModelCache, serving: Serving, base: CaseOutcome) -> list[Change]:
+def narrower_levers(models: ModelCache, serving: LoadEstimator, base: CaseOutcome) -> list[Change]:
     """What costs no money: the next narrower format of the weights, and of KV. Four bits, which cost quality more
     often, are left to `levers`."""
     setups = ((name, setup) for name, setup in _setups(serving) if setup.devices == serving.case.setup.devices)
@@ -239,18 +241,18 @@ def card_levers(others: Sequence[CaseOutcome], base: CaseOutcome) -> list[Change
 
 
 def _changed(
-    models: ModelCache, serving: Serving, base: CaseOutcome, setups: Iterable[tuple[str, Setup]]
+    models: ModelCache, serving: LoadEstimator, base: CaseOutcome, setups: Iterable[tuple[str, Deployment]]
 ) -> list[Change]:
     found: list[tuple[str, CaseOutcome]] = []
     for name, setup in setups:
         try:
-            found.append((name, outcome_of(Serving(models.case(setup), serving.workload))))
+            found.append((name, outcome_of(LoadEstimator(models.case(setup), serving.workload))))
         except ModelRefused:  # heads or experts that do not divide
             continue
     return changes(base, found)
 
 
-def sensitivities(models: ModelCache, serving: Serving, base: CaseOutcome) -> list[Change]:
+def sensitivities(models: ModelCache, serving: LoadEstimator, base: CaseOutcome) -> list[Change]:
     """The same card with twice of one thing; with twice the link where cards are joined."""
     device, setup = serving.case.device, serving.case.setup
     caches = tuple(dataclasses.replace(cache, bandwidth=2 * cache.bandwidth) for cache in device.caches)
@@ -262,10 +264,10 @@ def sensitivities(models: ModelCache, serving: Serving, base: CaseOutcome) -> li
     if device.link is not None and setup.devices > 1:
         doubled["twice the link bandwidth"] = dataclasses.replace(device, link=device.link.over(2))
     cases = {name: models.case(dataclasses.replace(setup, device=d)) for name, d in doubled.items()}
-    return changes(base, [(name, outcome_of(Serving(case, serving.workload))) for name, case in cases.items()])
+    return changes(base, [(name, outcome_of(LoadEstimator(case, serving.workload))) for name, case in cases.items()])
 
 
-def _setups(serving: Serving, *, every: bool = False) -> Iterator[tuple[str, Setup]]:
+def _setups(serving: LoadEstimator, *, every: bool = False) -> Iterator[tuple[str, Deployment]]:
     """By name; every: as of `narrower_weights`."""
     case, setup, device = serving.case, serving.case.setup, serving.case.device
     full = {known.name for known in FORMATS}
@@ -290,11 +292,11 @@ def _best(others: Sequence[CaseOutcome], base: CaseOutcome) -> list[CaseOutcome]
     return [o for o in dict.fromkeys(better) if o is not None]
 
 
-def catalogue_outcomes(models: ModelCache, serving: Serving, devices: Sequence[Device]) -> list[CaseOutcome]:
+def catalogue_outcomes(models: ModelCache, serving: LoadEstimator, devices: Sequence[Device]) -> list[CaseOutcome]:
     """The same setup on other cards, at their own prices; those that cannot be joined so are left out."""
     setup = serving.case.setup
     able = [device for device in devices if setup.devices == 1 or device.link is not None]
-    return [outcome_of(Serving(models.case(setup.on(device)), serving.workload)) for device in able]
+    return [outcome_of(LoadEstimator(models.case(setup.on(device)), serving.workload)) for device in able]
 
 
 def _ratio(new: float | None, base: float | None) -> float | None:

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 from ridgeline.price.device import Device
 from ridgeline.price.plan.alternatives import CaseOutcome, fewest_devices, outcome_of
-from ridgeline.price.plan.demand import Demand, Fleet, fleet_for
+from ridgeline.price.plan.demand import Demand, ReplicaCount, fleet_for
 from ridgeline.price.plan.deployment_plan import check_context
-from ridgeline.price.plan.load_estimate import Load, Serving, dollars_per_million
-from ridgeline.price.plan.plan_audio import Sound, sound_of
-from ridgeline.price.plan.scenario import ModelCache, Setup, Workload
+from ridgeline.price.plan.load_estimate import LoadEstimate, LoadEstimator, dollars_per_million
+from ridgeline.price.plan.plan_audio import AudioWorkload, sound_of
+from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload
 from ridgeline.price.plan.trust import Trust, class_of, trust_in
 
 
@@ -21,8 +21,8 @@ class Offer:
 
     device: Device
     outcome: CaseOutcome
-    load: Load
-    fleet: Fleet | None
+    load: LoadEstimate
+    fleet: ReplicaCount | None
     trust: Trust
 
     @property
@@ -50,16 +50,16 @@ class Unpriced:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class DeviceComparison:
     """The cards that serve somebody within the targets, by seller, the one that has most of them first and those
     without a price last; and those that do not. workload: as the model runs it. sound: the windows that requests are,
     where it reads sound. unpriced: of the cards without a price."""
 
     name: str
-    workload: Workload
-    sound: Sound | None
+    workload: PlanWorkload
+    sound: AudioWorkload | None
     demand: Demand
-    setup: Setup
+    setup: Deployment
     rankings: tuple[Ranking, ...]
     unable: tuple[Offer, ...]
     unpriced: Unpriced
@@ -73,16 +73,16 @@ class Comparison:
 def compare(
     name: str,
     models: ModelCache,
-    setup: Setup,
-    workload: Workload,
+    setup: Deployment,
+    workload: PlanWorkload,
     devices: Iterable[Device],
     demand: Demand,
     unpriced: Unpriced = Unpriced("No price known"),
-) -> Comparison:
+) -> DeviceComparison:
     """The cards with as many of each as the setup has, or where that does not do, the fewest that hold the model.
 
-    devices: a card as often as there are prices of it. unpriced: as of `Comparison`. Raises ValueError for requests
-    that are longer than the model takes.
+    devices: a card as often as there are prices of it. unpriced: as of `DeviceComparison`. Raises ValueError for
+    requests that are longer than the model takes.
     """
     whole = models.whole(setup)
     workload = workload.of(whole.model)
@@ -96,7 +96,7 @@ def compare(
             able.append(_at_price(once[device.name], device))
     unable = sorted((o for o in once.values() if not o.serves), key=lambda offer: offer.outcome.missing_bytes)
     sound = sound_of(whole.model, workload)
-    return Comparison(name, workload, sound, demand, setup, tuple(_rankings(able)), tuple(unable), unpriced)
+    return DeviceComparison(name, workload, sound, demand, setup, tuple(_rankings(able)), tuple(unable), unpriced)
 
 
 def _at_price(offer: Offer, device: Device) -> Offer:
@@ -112,12 +112,12 @@ def _at_price(offer: Offer, device: Device) -> Offer:
     return replace(offer, device=device, outcome=outcome, fleet=fleet)
 
 
-def _offer(models: ModelCache, setup: Setup, workload: Workload, demand: Demand) -> Offer:
+def _offer(models: ModelCache, setup: Deployment, workload: PlanWorkload, demand: Demand) -> Offer:
     if setup.devices > 1 and setup.device.link is None:
         setup = replace(setup, devices=1)
-    serving = Serving(models.case(setup), workload)
+    serving = LoadEstimator(models.case(setup), workload)
     if not serving.memory.fits and (fewest := fewest_devices(models, setup, workload)) is not None:
-        serving = Serving(models.case(fewest), workload)
+        serving = LoadEstimator(models.case(fewest), workload)
     fleet = fleet_for(serving, demand) if demand else None
     outcome, load = outcome_of(serving), serving.capacity.load if fleet is None else fleet.load
     trust = trust_in(setup.device.name, setup.engine.name, class_of("serving", outcome.devices))

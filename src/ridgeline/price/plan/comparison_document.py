@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator
 
-from ridgeline.price.plan.comparison import Comparison, Offer, Ranking
+from ridgeline.price.plan.comparison import DeviceComparison, Offer, Ranking
 from ridgeline.price.plan.plan_answer import targets_in_words
-from ridgeline.price.plan.plan_audio import Sound
+from ridgeline.price.plan.plan_audio import AudioWorkload
 from ridgeline.price.plan.scenario import own_attention_in_words
 from ridgeline.price.plan.trust import basis_of
-from ridgeline.util.document.elements import Column, Document, Row, Table
+from ridgeline.util.document.elements import Column, Document, DocumentTable, TableRow
 from ridgeline.util.document.humanize import gib, say_seconds, three
 
 # What stands for each basis of a price; NONE is to be seen.
 _MARKS = {"calibrated": "here", "own": "own", "alike": "family", "kind": "NONE", "file": "file", "probe": "probe"}
 
 
-def compare_document(comparison: Comparison) -> Document:
+def compare_document(comparison: DeviceComparison) -> Document:
     """The rankings, the best first, and in notes the cards that cannot serve it."""
     workload, any_of_them = comparison.workload, comparison.offers[0].outcome
     title = (
@@ -24,14 +24,14 @@ def compare_document(comparison: Comparison) -> Document:
     targets = targets_in_words(workload)
     within = f" within {targets} on average" if targets else ""
     lead = f"{_asked(comparison)}{within}, {_under(comparison)}; arrivals are even: no queues"
-    rows: list[Row | str] = []
+    rows: list[TableRow | str] = []
     for ranking in comparison.rankings:
         rows += [*([""] if rows else []), _heading(comparison, ranking)]
         rows += [_row(offer, comparison.sound) for offer in ranking.offers]
-    return Document(title, (Table(_columns(comparison), tuple(rows), tuple(_notes(comparison))),), lead)
+    return Document(title, (DocumentTable(_columns(comparison), tuple(rows), tuple(_notes(comparison))),), lead)
 
 
-def _under(comparison: Comparison) -> str:
+def _under(comparison: DeviceComparison) -> str:
     """`under vLLM 0.14 and later, this under Ridgeline`: the engine of most cards first."""
     cards: dict[str, list[str]] = {}
     for name, device in {offer.device.name: offer.device for offer in comparison.offers}.items():
@@ -40,21 +40,21 @@ def _under(comparison: Comparison) -> str:
     return ", ".join((f"under {first}", *(f"{' and '.join(cards[title])} under {title}" for title in others)))
 
 
-def _asked(comparison: Comparison) -> str:
+def _asked(comparison: DeviceComparison) -> str:
     demand = comparison.demand
     if demand.rate is not None:
         return f"cards for {three(demand.rate)} requests/s"
     return "the most users" if demand.users is None else f"cards for {demand.users:,} users under way"
 
 
-def _heading(comparison: Comparison, ranking: Ranking) -> str:
+def _heading(comparison: DeviceComparison, ranking: Ranking) -> str:
     by = "cheapest first" if comparison.demand else "cheapest tokens first"
     if not ranking.seller:
         return f"{comparison.unpriced.words}: {'fewest cards' if comparison.demand else 'fastest'} first"
     return f"{ranking.seller} ({ranking.date}): {by}"
 
 
-def _columns(comparison: Comparison) -> tuple[Column, ...]:
+def _columns(comparison: DeviceComparison) -> tuple[Column, ...]:
     rate, cost = ("tok/s", "$/M") if comparison.sound is None else ("hours an hour", "$/h of sound")
     return (
         Column("cards", words=True, whole=True),
@@ -69,7 +69,7 @@ def _columns(comparison: Comparison) -> tuple[Column, ...]:
     )
 
 
-def _row(offer: Offer, sound: Sound | None) -> Row:
+def _row(offer: Offer, sound: AudioWorkload | None) -> TableRow:
     outcome, load, fleet, trust = offer.outcome, offer.load, offer.fleet, offer.trust
     hourly = outcome.dollars_per_hour if fleet is None else fleet.dollars_per_hour
     million = outcome.dollars_per_million if fleet is None else fleet.dollars_per_million
@@ -78,7 +78,7 @@ def _row(offer: Offer, sound: Sound | None) -> Row:
     if sound is not None:
         each, total = sound.rate(load.tokens_per_second.expected / load.users), sound.rate(total)
         million = None if million is None else sound.dollars(million)
-    return Row((
+    return TableRow((
         _cards(outcome.card, outcome.devices if fleet is None else fleet.cards),
         f"{load.users:,}",
         say_seconds(load.ttft.expected),
@@ -96,7 +96,7 @@ def _cards(name: str, count: int) -> str:
     return name if count == 1 else f"{count} x {name}"
 
 
-def _notes(comparison: Comparison) -> Iterator[str]:
+def _notes(comparison: DeviceComparison) -> Iterator[str]:
     cost = "$/M: dollars for a million output tokens, prompts included"
     if comparison.sound is not None:
         said = f"in windows of {comparison.sound.window:g} s of which {comparison.sound.tokens:,} tokens are said"

@@ -8,7 +8,7 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from ridgeline.price.plan.load_estimate import Load, Serving
+from ridgeline.price.plan.load_estimate import LoadEstimate, LoadEstimator
 
 _ROUNDING = 1e-9
 
@@ -36,7 +36,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class ReplicaCount:
     """Replicas that serve a demand within the targets.
 
     load: of the fullest replica. requests_per_second, tokens_per_second: of all of them, as expected. share: of the
@@ -46,7 +46,7 @@ class Fleet:
 
     replicas: int
     cards: int
-    load: Load
+    load: LoadEstimate
     requests_per_second: float
     tokens_per_second: float
     share: float
@@ -54,7 +54,7 @@ class Fleet:
     dollars_per_million: float | None
 
 
-def fleet_for(serving: Serving, demand: Demand) -> Fleet | None:
+def fleet_for(serving: LoadEstimator, demand: Demand) -> ReplicaCount | None:
     """The fewest replicas that serve a demand; None where one cannot serve a single user within the targets."""
     assert demand, "there is nothing to serve"
     if not serving.capacity.users or not serving.memory.fits:
@@ -62,7 +62,7 @@ def fleet_for(serving: Serving, demand: Demand) -> Fleet | None:
     return _of_users(serving, demand.users) if demand.users is not None else _of_rate(serving, demand.rate or 0.0)
 
 
-def _of_users(serving: Serving, users: int) -> Fleet:
+def _of_users(serving: LoadEstimator, users: int) -> ReplicaCount:
     replicas = math.ceil(users / serving.capacity.users)
     fewer, fuller = divmod(users, replicas)  # so many replicas have one user more than the others
     load = serving.load(fewer + 1 if fuller else fewer)
@@ -73,7 +73,7 @@ def _of_users(serving: Serving, users: int) -> Fleet:
     return _fleet(serving, replicas, load, rate)
 
 
-def _of_rate(serving: Serving, rate: float) -> Fleet:
+def _of_rate(serving: LoadEstimator, rate: float) -> ReplicaCount:
     most = serving.capacity.load.requests_per_second.expected
     replicas = max(1, math.ceil(rate / most - _ROUNDING))
     enough = rate / replicas * (1 - _ROUNDING)
@@ -82,10 +82,10 @@ def _of_rate(serving: Serving, rate: float) -> Fleet:
     return _fleet(serving, replicas, serving.load(users), rate)
 
 
-def _fleet(serving: Serving, replicas: int, load: Load, rate: float) -> Fleet:
+def _fleet(serving: LoadEstimator, replicas: int, load: LoadEstimate, rate: float) -> ReplicaCount:
     setup, tokens = serving.case.setup, rate * serving.workload.output
     hourly = None if setup.hourly is None else setup.hourly * replicas
-    return Fleet(
+    return ReplicaCount(
         replicas,
         replicas * setup.devices,
         load,
@@ -97,5 +97,5 @@ def _fleet(serving: Serving, replicas: int, load: Load, rate: float) -> Fleet:
     )
 
 
-def _rate(serving: Serving, users: int) -> float:
+def _rate(serving: LoadEstimator, users: int) -> float:
     return serving.load(users).requests_per_second.expected

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ridgeline.core.models import Fields
-from ridgeline.core.models.common.parameter_breakdown import Bill, bill
+from ridgeline.core.models.common.parameter_breakdown import ParameterBreakdown, bill
 from ridgeline.price.cold_start import ColdStart, Disk, cold_start, disks
 from ridgeline.price.crossovers import compute_bound_prompt, context_where_kv_outweighs_weights, critical_batch
 from ridgeline.price.device import Device
@@ -22,10 +22,10 @@ from ridgeline.price.plan.alternatives import (
     sensitivities,
     ways_to_fit,
 )
-from ridgeline.price.plan.demand import Demand, Fleet, fleet_for
-from ridgeline.price.plan.device_memory import Memory, WeightsRow, weights_table
-from ridgeline.price.plan.load_estimate import Capacity, Load, Serving, SweepRow, batch_sweep
-from ridgeline.price.plan.plan_audio import Sound, sound_of
+from ridgeline.price.plan.demand import Demand, ReplicaCount, fleet_for
+from ridgeline.price.plan.device_memory import DeviceMemory, WeightsRow, weights_table
+from ridgeline.price.plan.load_estimate import LoadEstimate, LoadEstimator, SweepRow, UserCapacity, batch_sweep
+from ridgeline.price.plan.plan_audio import AudioWorkload, sound_of
 from ridgeline.price.plan.request_phases import (
     Estimate,
     PhasePrice,
@@ -34,7 +34,7 @@ from ridgeline.price.plan.request_phases import (
     price_phase,
     request_seconds,
 )
-from ridgeline.price.plan.scenario import Beside, Case, ModelCache, Setup, Workload
+from ridgeline.price.plan.scenario import Beside, Deployment, ModelCache, PlanWorkload, Scenario
 from ridgeline.price.plan.score_matrix import ScoresRow, score_rows
 from ridgeline.price.plan.trust import Trust, classes_of
 from ridgeline.util.document.humanize import gb, gib, say_gb, say_gib
@@ -56,7 +56,7 @@ class Crossings:
     kv_outweighs_weights: int | None
 
 
-class Plan:
+class DeploymentPlan:
     """Everything that `ridgeline plan` says, each part priced when it is first asked for: an answer of fifteen lines
     need not wait for the tables. All figures of a phase are those of one card."""
 
@@ -64,7 +64,7 @@ class Plan:
         self,
         name: str,
         models: ModelCache,
-        serving: Serving,
+        serving: LoadEstimator,
         others: Sequence[Device],
         demand: Demand,
         stated_bytes: int | None = None,
@@ -91,7 +91,7 @@ class Plan:
     # -- the model and its memory -------------------------------------------------------------------------------------
 
     @cached_property
-    def whole(self) -> Bill:
+    def whole(self) -> ParameterBreakdown:
         """The parameter bill of the undivided model."""
         return bill(self.models.whole(self.case.setup).model)
 
@@ -113,12 +113,12 @@ class Plan:
         return tuple(weights_table(self.case))
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> DeviceMemory:
         """Subtraction by subtraction."""
         return self.serving.memory
 
     @cached_property
-    def ways(self) -> tuple[Setup, ...]:
+    def ways(self) -> tuple[Deployment, ...]:
         """What would make it fit, where it does not."""
         return () if self.memory.fits else tuple(ways_to_fit(self.models, self.case.setup, self.workload))
 
@@ -169,7 +169,7 @@ class Plan:
         )
 
     @property
-    def sound(self) -> Sound | None:
+    def sound(self) -> AudioWorkload | None:
         """The windows of sound that requests are; None where the model reads none."""
         return sound_of(self.case.model, self.workload)
 
@@ -186,27 +186,27 @@ class Plan:
     # -- under load ---------------------------------------------------------------------------------------------------
 
     @property
-    def capacity(self) -> Capacity:
+    def capacity(self) -> UserCapacity:
         """The most users within the targets."""
         return self.serving.capacity
 
     @cached_property
-    def load(self) -> Load:
+    def load(self) -> LoadEstimate:
         """The workload's batch as users under way."""
         return self.serving.load(self.workload.batch)
 
     @cached_property
-    def fullest(self) -> Load:
+    def fullest(self) -> LoadEstimate:
         """As many users as memory and a step hold, whatever they wait; of one where there is room for none."""
         return self.serving.load(max(1, self.memory.users))
 
     @cached_property
-    def fleet(self) -> Fleet | None:
+    def fleet(self) -> ReplicaCount | None:
         """The replicas for the demand; None where there is none, or none that can be served."""
         return fleet_for(self.serving, self.demand) if self.demand else None
 
     @cached_property
-    def asked(self) -> Load:
+    def asked(self) -> LoadEstimate:
         """The users that the answer is about: those of the fullest replica where a demand was given, else the most
         within the targets; one where there is not one."""
         return self.fleet.load if self.fleet is not None else self.capacity.load
@@ -270,30 +270,30 @@ class Plan:
 def make_plan(
     name: str,
     fields: Fields,
-    setup: Setup,
-    workload: Workload,
+    setup: Deployment,
+    workload: PlanWorkload,
     others: Sequence[Device],
     demand: Demand | None = None,
     stated_bytes: int | None = None,
     batches: Sequence[int] = (),
     beside: Beside | None = None,
-) -> Plan:
+) -> DeploymentPlan:
     """Plan a model, called `name`, on a setup.
 
-    others, stated_bytes, batches: as of `Plan`. beside: as of ModelCache. Raises ModelRefused for a model that cannot
-    be built or divided so, ValueError for a workload that the model or the memory cannot take.
+    others, stated_bytes, batches: as of `DeploymentPlan`. beside: as of ModelCache. Raises ModelRefused for a model
+    that cannot be built or divided so, ValueError for a workload that the model or the memory cannot take.
     """
     check_devices(setup)
     models = ModelCache(fields, beside)
     case = models.case(setup)
     workload = workload.of(case.model)
     check_context(case, workload)
-    serving = Serving(case, workload)
+    serving = LoadEstimator(case, workload)
     _check_batch(serving)
-    return Plan(name, models, serving, others, demand or Demand(), stated_bytes, batches)
+    return DeploymentPlan(name, models, serving, others, demand or Demand(), stated_bytes, batches)
 
 
-def check_devices(setup: Setup) -> None:
+def check_devices(setup: Deployment) -> None:
     """Raises ValueError for more cards than are priced, or more than nothing known joins."""
     if setup.devices > max(DEVICES):
         raise ValueError(f"devices is {setup.devices}; one machine's are priced, up to {max(DEVICES)}")
@@ -303,7 +303,7 @@ def check_devices(setup: Setup) -> None:
         )
 
 
-def check_context(case: Case, workload: Workload) -> None:
+def check_context(case: Scenario, workload: PlanWorkload) -> None:
     """Raises ValueError for requests that are longer than the model's context."""
     if workload.encoded > case.model.encoder_context:
         raise ValueError(
@@ -325,7 +325,7 @@ def check_context(case: Case, workload: Workload) -> None:
         )
 
 
-def _check_batch(serving: Serving) -> None:
+def _check_batch(serving: LoadEstimator) -> None:
     """A batch beyond a step, or the memory of a card on which the model itself fits, is a mistake in the question."""
     memory, batch, step = serving.memory, serving.workload.batch, serving.workload.step_tokens
     if not memory.fits or serving.batch_fits:

@@ -11,7 +11,7 @@ from ridgeline.core.ops.kv_layout import KVLayout, deal_layers
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.price.activations import LOGIT_ROWS, ActivationPeak, replayed_bytes
 from ridgeline.price.engine_profile import OWN_ENGINE
-from ridgeline.price.plan.scenario import Case, Workload
+from ridgeline.price.plan.scenario import PlanWorkload, Scenario
 from ridgeline.price.price import Price
 
 
@@ -26,7 +26,7 @@ class WeightsRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class DeviceMemory:
     """One card's memory in bytes.
 
     total: as the driver shows it. budget: what of it may be used. left: of the budget after weights, activations and
@@ -138,7 +138,7 @@ class Memory:
         return 0.0 if self.fits else self.request_bytes - self.left
 
 
-def memory_of(case: Case, workload: Workload) -> Memory:
+def memory_of(case: Scenario, workload: PlanWorkload) -> DeviceMemory:
     """What a card holds in this case."""
     dealt = deal_layers(case.model.kv_specs, workload.page_size, case.model.context)
     # At either end of a step's tokens an image may be of which it needs a part.
@@ -161,8 +161,8 @@ def memory_of(case: Case, workload: Workload) -> Memory:
 
 
 def _with_logits(
-    case: Case, workload: Workload, dealt: KVLayout, peak: ActivationPeak, recorded: float, rows: int
-) -> Memory:
+    case: Scenario, workload: PlanWorkload, dealt: KVLayout, peak: ActivationPeak, recorded: float, rows: int
+) -> DeviceMemory:
     """What a card holds where a step has the logits of so many requests. dealt: the layers, without pages. peak: of a
     step's activations. recorded: what recorded steps hold on to."""
     device, model, rule = case.device, case.model, case.setup.engine.memory
@@ -176,14 +176,14 @@ def _with_logits(
     left = budget - taken
     per_token = sum(spec.bytes_per_token for spec in model.kv_specs)
     layout = replace(dealt, pages=max(0, int(left // dealt.page_bytes)))
-    return Memory(
+    return DeviceMemory(
         device.memory, budget, weights, activations, overhead, left, per_token, layout, workload.tokens,
         workload.tokens if case.setup.engine.admission == "full" else workload.context,
         workload.step_tokens, rows, sampler, workload.encoded, case.ranks, recorded,
     )  # fmt: skip
 
 
-def weights_table(case: Case) -> list[WeightsRow]:
+def weights_table(case: Scenario) -> list[WeightsRow]:
     """The weights of one card by part and format; a tied head is the embedding's."""
     parameters: Counter[tuple[str, str]] = Counter()
     nbytes: Counter[tuple[str, str]] = Counter()

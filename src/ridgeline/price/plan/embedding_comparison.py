@@ -8,8 +8,8 @@ from ridgeline.price.device import Device
 from ridgeline.price.plan.comparison import Unpriced
 from ridgeline.price.plan.embedding_document import embedding_json
 from ridgeline.price.plan.embedding_plan import EmbeddingPlan, embedding_plan
-from ridgeline.price.plan.scenario import ModelCache, Setup, Workload
-from ridgeline.util.document.elements import Column, Document, Row, Table
+from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload
+from ridgeline.util.document.elements import Column, Document, DocumentTable, TableRow
 from ridgeline.util.document.humanize import gib, say_seconds, three
 
 
@@ -24,7 +24,12 @@ class EmbeddingComparison:
 
 
 def compare_embedding(
-    name: str, models: ModelCache, setup: Setup, workload: Workload, devices: Iterable[Device], unpriced: Unpriced
+    name: str,
+    models: ModelCache,
+    setup: Deployment,
+    workload: PlanWorkload,
+    devices: Iterable[Device],
+    unpriced: Unpriced,
 ) -> EmbeddingComparison:
     """The cards with as many of each as the setup has, or one where nothing joins them. devices: a card as often as
     there are prices of it. Raises as `embedding_plan`."""
@@ -39,7 +44,7 @@ def compare_embedding(
 def compare_embedding_document(compared: EmbeddingComparison) -> Document:
     """The rankings, the seller of most cards first, and in a note the cards that do not hold it."""
     some = (*compared.plans, *compared.unable)[0]
-    rows: list[Row | str] = []
+    rows: list[TableRow | str] = []
     for seller, plans in _rankings(compared.plans):
         heading = f"{seller}: cheapest tokens first" if seller else f"{compared.unpriced.words}: fastest first"
         rows += [*([""] if rows else []), heading, *map(_row, plans)]
@@ -47,7 +52,7 @@ def compare_embedding_document(compared: EmbeddingComparison) -> Document:
     table_columns = (Column("cards", words=True, whole=True), *map(Column, heads), Column("limit", words=True))
     return Document(
         f"{some.name}: {some.case.weights} weights, vectors of texts of {some.length:,} tokens",
-        (Table(table_columns, tuple(rows), tuple(_notes(compared))),),
+        (DocumentTable(table_columns, tuple(rows), tuple(_notes(compared))),),
         "full steps, one after the other; arrivals are even: no queues",
     )
 
@@ -80,12 +85,12 @@ def _cost(plan: EmbeddingPlan) -> float:
     return -plan.texts_per_second.expected if cost is None else cost
 
 
-def _row(plan: EmbeddingPlan) -> Row:
+def _row(plan: EmbeddingPlan) -> TableRow:
     setup, rate, cost = plan.case.setup, plan.texts_per_second.expected, plan.dollars_per_million
     name = setup.device.name if setup.devices == 1 else f"{setup.devices} x {setup.device.name}"
     dollars = ("" if setup.hourly is None else f"{setup.hourly:.2f}", "" if cost is None else three(cost))
     one = say_seconds(plan.one.seconds.expected)
-    return Row((name, three(rate), three(rate * plan.length), one, *dollars, plan.full.limit))
+    return TableRow((name, three(rate), three(rate * plan.length), one, *dollars, plan.full.limit))
 
 
 def _notes(compared: EmbeddingComparison) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from ridgeline.price.plan.embedding_plan import EmbeddingPlan, lengths
 from ridgeline.price.plan.plan_document import classes_table, phases_table
 from ridgeline.price.plan.request_phases import PhasePrice
-from ridgeline.util.document.elements import Block, Document, Facts, Heading, Row, Table, columns
+from ridgeline.util.document.elements import Block, Document, DocumentTable, Facts, Heading, TableRow, columns
 from ridgeline.util.document.humanize import gb, gib, say_gib, say_seconds, three
 
 
@@ -44,15 +44,15 @@ def _answer(plan: EmbeddingPlan) -> list[tuple[str, str]]:
     return facts + [("note", note) for note in plan.case.notes]
 
 
-def _times(plan: EmbeddingPlan) -> Table:
+def _times(plan: EmbeddingPlan) -> DocumentTable:
     rows = (
-        Row((
+        TableRow((
             phase.about, *(say_seconds(s) for s in dataclasses.astuple(phase.seconds)),
             three(phase.seconds.per_second(texts).expected), phase.limit,
         ))
         for phase, texts in ((plan.one, 1), (plan.full, plan.texts))
     )  # fmt: skip
-    return Table(columns("step", "floor", "bound", "expected", "texts/s", "limit"), tuple(rows))
+    return DocumentTable(columns("step", "floor", "bound", "expected", "texts/s", "limit"), tuple(rows))
 
 
 def _limit(phase: PhasePrice) -> str:
@@ -60,24 +60,26 @@ def _limit(phase: PhasePrice) -> str:
     return f"{phase.limit}-bound, {three(times)} times {side} the ridge"
 
 
-def _memory(plan: EmbeddingPlan) -> Table:
+def _memory(plan: EmbeddingPlan) -> DocumentTable:
     parts = ("weights", plan.weights), ("activations of a step", plan.activations), ("overhead", plan.overhead)
     kept = (("KV of the texts of a step", plan.kv),) if plan.kv else ()
     rows = (*parts, *kept, ("all of it", plan.taken), ("may be used", plan.budget))
-    cells = (Row((name, f"{gib(nbytes):,.2f}", f"{gb(nbytes):,.2f}")) for name, nbytes in rows)
-    return Table(columns("a card", "GiB", "GB"), tuple(cells))
+    cells = (TableRow((name, f"{gib(nbytes):,.2f}", f"{gb(nbytes):,.2f}")) for name, nbytes in rows)
+    return DocumentTable(columns("a card", "GiB", "GB"), tuple(cells))
 
 
-def _lengths(plan: EmbeddingPlan) -> Table:
+def _lengths(plan: EmbeddingPlan) -> DocumentTable:
     rows = []
     for other in lengths(plan):
         rate, cost = other.texts_per_second.expected, other.dollars_per_million
         cells = (f"{other.length:,}", f"{other.texts:,}", three(rate), three(rate * other.length), other.full.limit)
-        rows.append(Row((*cells, "" if cost is None else three(cost), "yes" if other.fits else "no")))
-    return Table(columns("tokens a text", "a step", "texts/s", "tokens/s", "limit", "$/M tokens", "fits"), tuple(rows))
+        rows.append(TableRow((*cells, "" if cost is None else three(cost), "yes" if other.fits else "no")))
+    return DocumentTable(
+        columns("tokens a text", "a step", "texts/s", "tokens/s", "limit", "$/M tokens", "fits"), tuple(rows)
+    )
 
 
-SECTIONS: Mapping[str, tuple[str, Callable[[EmbeddingPlan], Table]]] = MappingProxyType(
+SECTIONS: Mapping[str, tuple[str, Callable[[EmbeddingPlan], DocumentTable]]] = MappingProxyType(
     {
         "memory": ("Memory", _memory),
         "steps": ("What a step does", lambda plan: phases_table((plan.one, plan.full))),

@@ -10,7 +10,7 @@ from ridgeline.core.ops.kv_layout import deal_layers
 from ridgeline.price.activations import activation_peak
 from ridgeline.price.plan.deployment_plan import check_devices
 from ridgeline.price.plan.request_phases import Estimate, PhasePrice, prefill_phase, price_phase
-from ridgeline.price.plan.scenario import Case, ModelCache, Setup, Workload
+from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload, Scenario
 
 _MILLION = 1e6
 _SHORTEST = 32  # tokens of the shortest text of `lengths`
@@ -26,8 +26,8 @@ class EmbeddingPlan:
     """
 
     name: str
-    case: Case
-    workload: Workload
+    case: Scenario
+    workload: PlanWorkload
     one: PhasePrice
     full: PhasePrice
     weights: float
@@ -70,7 +70,7 @@ class EmbeddingPlan:
         return hourly / 3600 / (self.texts_per_second.expected * self.length) * _MILLION
 
 
-def embedding_plan(name: str, models: ModelCache, setup: Setup, workload: Workload) -> EmbeddingPlan:
+def embedding_plan(name: str, models: ModelCache, setup: Deployment, workload: PlanWorkload) -> EmbeddingPlan:
     """Plan a model without a head for texts of `workload.input` tokens. Raises ModelRefused, and ValueError for texts
     that are longer than the model takes."""
     check_devices(setup)
@@ -85,7 +85,7 @@ def lengths(plan: EmbeddingPlan) -> list[EmbeddingPlan]:
     return [_planned(plan.name, plan.case, replace(plan.workload, input=length)) for length in found]
 
 
-def _planned(name: str, case: Case, workload: Workload) -> EmbeddingPlan:
+def _planned(name: str, case: Scenario, workload: PlanWorkload) -> EmbeddingPlan:
     setup, length = case.setup, workload.input
     if length > case.model.context:
         raise ValueError(
@@ -105,13 +105,13 @@ def _planned(name: str, case: Case, workload: Workload) -> EmbeddingPlan:
     )
 
 
-def _filled(case: Case, workload: Workload) -> Workload:
+def _filled(case: Scenario, workload: PlanWorkload) -> PlanWorkload:
     """As many texts as a step has room for; one that has to run whole makes the step as long as it is."""
     step = max(workload.step_tokens, workload.input) if case.model.whole else workload.step_tokens
     return replace(workload, batch=max(1, step // workload.input), step_tokens=step)
 
 
-def _kept(case: Case, workload: Workload) -> float:
+def _kept(case: Scenario, workload: PlanWorkload) -> float:
     """Bytes of keys and values of the texts of a step; none where nothing is kept of a text."""
     if not case.model.kv_specs:
         return 0.0
@@ -120,6 +120,6 @@ def _kept(case: Case, workload: Workload) -> float:
     return float(workload.batch * pages * layout.page_bytes)
 
 
-def _step(case: Case, workload: Workload, name: str) -> PhasePrice:
+def _step(case: Scenario, workload: PlanWorkload, name: str) -> PhasePrice:
     """A text's way through the model is a decoder's prefill, with pooling where the head would be."""
     return price_phase(case.price, case.device, replace(prefill_phase(case, workload), name=name))

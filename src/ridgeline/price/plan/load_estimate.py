@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ridgeline.price.plan.device_memory import Memory, memory_of
+from ridgeline.price.plan.device_memory import DeviceMemory, memory_of
 from ridgeline.price.plan.prompt_queue import Pauses, RankPrompts
 from ridgeline.price.plan.request_phases import (
     Estimate,
@@ -36,7 +36,7 @@ from ridgeline.price.plan.request_phases import (
     decode_step,
     price_phase,
 )
-from ridgeline.price.plan.scenario import Case, Workload
+from ridgeline.price.plan.scenario import PlanWorkload, Scenario
 
 _MAX_UNHELD = 256  # users that a sweep goes up to where memory holds none
 
@@ -54,7 +54,7 @@ class RankWaits:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadEstimate:
     """What `users` users side by side get.
 
     itl: seconds of a decode step. prefill: of one prompt alone. tpot: between two tokens of a request on average, the
@@ -82,7 +82,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class UserCapacity:
     """The most users there may be. limit: what stops one more of them: memory, step (a decode step runs no more
     positions), ttft or tpot.
 
@@ -91,18 +91,18 @@ class Capacity:
 
     users: int
     limit: str
-    load: Load
+    load: LoadEstimate
 
 
-class Serving:
+class LoadEstimator:
     """A case under a workload's requests."""
 
-    def __init__(self, case: Case, workload: Workload) -> None:
+    def __init__(self, case: Scenario, workload: PlanWorkload) -> None:
         self.case, self.workload = case, workload
         self._prompts = RankPrompts(case, workload)
 
     @cached_property
-    def memory(self) -> Memory:
+    def memory(self) -> DeviceMemory:
         """What a card holds."""
         return memory_of(self.case, self.workload)
 
@@ -120,7 +120,7 @@ class Serving:
         own = self.case.on_each(batch)
         return Estimate.of([decode_step(self.case, own, self.workload.context, self.workload.encoded)])
 
-    def load(self, users: int) -> Load:
+    def load(self, users: int) -> LoadEstimate:
         """What `users` users get, whether memory holds them or not."""
         output, steps = self.workload.output, self.workload.output - 1
         itl, own = self.itl(users), self.case.on_each(users)
@@ -135,7 +135,7 @@ class Serving:
             tpot, waits = itl, None
         requests = stay.per_second(users)
         share = 1 - itl.expected * steps / stay.expected
-        return Load(users, itl, self.prefill, tpot, ttft, marching, requests * output, requests, share, waits)
+        return LoadEstimate(users, itl, self.prefill, tpot, ttft, marching, requests * output, requests, share, waits)
 
     def _waits(self, users: int, itl: Estimate, pauses: Pauses) -> RankWaits | None:
         """The ends that a load lies between where ranks wait for each other."""
@@ -152,13 +152,13 @@ class Serving:
         )
 
     @cached_property
-    def capacity(self) -> Capacity:
+    def capacity(self) -> UserCapacity:
         """The most users that memory holds, that a step has positions for and the targets allow, by expected times."""
         users = held = self.memory.users
         if held and self._missed(held):
             users = bisect_left(range(1, held), True, key=lambda count: self._missed(count) is not None)
         limit = self.memory.limit if users == held else self._missed(users + 1) or self.memory.limit
-        return Capacity(users, limit, self.load(max(1, users)))
+        return UserCapacity(users, limit, self.load(max(1, users)))
 
     def _missed(self, users: int) -> str | None:
         """Which target so many users would miss."""
@@ -207,7 +207,7 @@ class SweepRow:
     fits: bool
 
 
-def batch_sweep(serving: Serving, asked: Sequence[int] = ()) -> list[SweepRow]:
+def batch_sweep(serving: LoadEstimator, asked: Sequence[int] = ()) -> list[SweepRow]:
     """The batches asked for; where none are, powers of two up to the users that memory holds, that many, the largest
     batch that it holds to its end, and the workload's.
 
@@ -222,20 +222,20 @@ def batch_sweep(serving: Serving, asked: Sequence[int] = ()) -> list[SweepRow]:
     return rows
 
 
-def touched_experts(case: Case, tokens: int) -> float | None:
+def touched_experts(case: Scenario, tokens: int) -> float | None:
     """Distinct experts of one layer that so many tokens are expected to hit, those of all ranks with as many as the
     fullest; None for a model without experts."""
     op = next((priced.op for priced in case.price.ops if priced.op.experts is not None), None)
     return None if op is None or op.experts is None else op.experts.of(case.on_each(tokens) * op.gathered)
 
 
-def _decode(serving: Serving, batch: int) -> PhasePrice:
+def _decode(serving: LoadEstimator, batch: int) -> PhasePrice:
     case, workload = serving.case, serving.workload
     phase = decode_phase(case, case.on_each(batch), workload.context, encoded=workload.encoded)
     return price_phase(case.price, case.device, phase)
 
 
-def _row(serving: Serving, batch: int, phase: PhasePrice, lone: PhasePrice) -> SweepRow:
+def _row(serving: LoadEstimator, batch: int, phase: PhasePrice, lone: PhasePrice) -> SweepRow:
     memory = serving.memory
     return SweepRow(
         batch,

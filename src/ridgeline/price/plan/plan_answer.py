@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from ridgeline.price.plan.alternatives import Change
-from ridgeline.price.plan.demand import Fleet
-from ridgeline.price.plan.deployment_plan import Plan
-from ridgeline.price.plan.load_estimate import Load
-from ridgeline.price.plan.plan_audio import Sound, cost_in_words
+from ridgeline.price.plan.demand import ReplicaCount
+from ridgeline.price.plan.deployment_plan import DeploymentPlan
+from ridgeline.price.plan.load_estimate import LoadEstimate
+from ridgeline.price.plan.plan_audio import AudioWorkload, cost_in_words
 from ridgeline.price.plan.plan_text import NOTICED, lacking, scarcest, users_in_words, without_kernels, work_in_words
-from ridgeline.price.plan.scenario import Workload
+from ridgeline.price.plan.scenario import PlanWorkload
 from ridgeline.price.plan.trust import class_of, trust_in_words
 from ridgeline.util.document.humanize import gib, say_gib, say_seconds, three
 
@@ -19,7 +19,7 @@ ROOFS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def answer(plan: Plan, queue: str = "") -> Iterator[tuple[str, str]]:
+def answer(plan: DeploymentPlan, queue: str = "") -> Iterator[tuple[str, str]]:
     """What a reader came for. queue: what somebody has simulated of the demand, whose arrivals are even here."""
     yield "fits", _fits(plan)
     if plan.demand:
@@ -40,7 +40,7 @@ def answer(plan: Plan, queue: str = "") -> Iterator[tuple[str, str]]:
     yield from (("note", note) for note in plan.notes)
 
 
-def targets_in_words(workload: Workload) -> str:
+def targets_in_words(workload: PlanWorkload) -> str:
     """`TTFT 500 ms and TPOT 40 ms`."""
     wanted = (("TTFT", workload.ttft), ("TPOT", workload.tpot))
     return " and ".join(f"{name} {target_in_words(seconds)}" for name, seconds in wanted if seconds is not None)
@@ -51,12 +51,12 @@ def target_in_words(seconds: float) -> str:
     return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"
 
 
-def _tag(plan: Plan, metric: str) -> str:
+def _tag(plan: DeploymentPlan, metric: str) -> str:
     """` [serving]`."""
     return f" [{class_of(metric, plan.case.setup.devices)}]"
 
 
-def _fits(plan: Plan) -> str:
+def _fits(plan: DeploymentPlan) -> str:
     memory = plan.memory
     if not memory.fits:
         return f"NO: {lacking(plan)}{_tag(plan, 'memory')}"
@@ -66,7 +66,7 @@ def _fits(plan: Plan) -> str:
     )
 
 
-def _users(plan: Plan) -> str:
+def _users(plan: DeploymentPlan) -> str:
     capacity, targets = plan.capacity, targets_in_words(plan.workload)
     if not capacity.users:
         return f"none within {targets}: {stops(plan)}{_tag(plan, 'serving')}"
@@ -80,12 +80,12 @@ def _users(plan: Plan) -> str:
     return line if held == capacity.users else f"{line}; memory holds {held:,}{_tag(plan, 'memory')}"
 
 
-def _on_each(load: Load) -> str:
+def _on_each(load: LoadEstimate) -> str:
     """`, 8 a card` where each has requests of its own."""
     return "" if load.waits is None or load.waits.users == load.users else f", {load.waits.users:,} a card"
 
 
-def stops(plan: Plan) -> str:
+def stops(plan: DeploymentPlan) -> str:
     """Return what allows no more users, or none."""
     capacity, workload = plan.capacity, plan.workload
     if capacity.limit == "memory":
@@ -100,7 +100,7 @@ def stops(plan: Plan) -> str:
     return f"a single user gets a {name} of {say_seconds(got.expected)}, {target_in_words(wanted or 0.0)} is wanted"
 
 
-def demand_in_words(plan: Plan) -> str:
+def demand_in_words(plan: DeploymentPlan) -> str:
     """Return what serves the demand of a plan, and how full it is."""
     fleet, targets, demand = plan.fleet, targets_in_words(plan.workload), plan.demand
     asked = f"{demand.users:,} under way" if demand.users is not None else f"{three(demand.rate or 0.0)} requests/s"
@@ -113,13 +113,13 @@ def demand_in_words(plan: Plan) -> str:
     return f"{asked}: {_replicas(plan, fleet)}{within}, at {fleet.share:.0%} of what they can serve; {each}"
 
 
-def _replicas(plan: Plan, fleet: Fleet) -> str:
+def _replicas(plan: DeploymentPlan, fleet: ReplicaCount) -> str:
     """`3 replicas of 2 cards`."""
     cards = "one card" if plan.case.setup.devices == 1 else f"{plan.case.setup.devices} cards"
     return cards if fleet.replicas == 1 else f"{fleet.replicas:,} replicas of {cards}"
 
 
-def _speed(plan: Plan) -> str:
+def _speed(plan: DeploymentPlan) -> str:
     load, batch = plan.asked, plan.workload.batch
     first, step = plan.prefill.seconds.expected, plan.decode.seconds.expected
     alone = "one alone" if batch == 1 else f"{batch:,} asking at once"
@@ -138,7 +138,7 @@ def _speed(plan: Plan) -> str:
     )
 
 
-def _sound(plan: Plan, sound: Sound) -> str:
+def _sound(plan: DeploymentPlan, sound: AudioWorkload) -> str:
     """`512 hours an hour for 8 users, 60.1 for one alone: windows of 30 s, 128 tokens said of each`."""
     loads = plan.asked, plan.serving.load(1)
     most, alone = (three(sound.rate(load.tokens_per_second.expected)) for load in loads)
@@ -146,14 +146,14 @@ def _sound(plan: Plan, sound: Sound) -> str:
     return f"{both}: windows of {sound.window:g} s, {sound.tokens:,} tokens said of each{_tag(plan, 'serving')}"
 
 
-def _ttft(plan: Plan) -> str:
+def _ttft(plan: DeploymentPlan) -> str:
     """`88.8 ms (1.40 s if all ask at once)`: what lies between is up to the arrivals."""
     load = plan.asked
     steady, marching = say_seconds(load.ttft.expected), say_seconds(load.ttft_marching.expected)
     return steady if steady == marching else f"{steady} ({marching} if all ask at once)"
 
 
-def _waits(load: Load) -> str:
+def _waits(load: LoadEstimate) -> str:
     """` (18.3 to 22.1, as prompts come to one card after the other or to all at once)`: what cards that wait for each
     other are between."""
     if load.waits is None:
@@ -164,7 +164,7 @@ def _waits(load: Load) -> str:
     return f" ({least} to {most}, as prompts come to one card after the other or to all at once)"
 
 
-def _limit(plan: Plan) -> str:
+def _limit(plan: DeploymentPlan) -> str:
     phase, scarce = plan.asked_decode, scarcest(plan)
     who = users_in_words(plan.asked.users)
     line = f"{ROOFS[phase.limit]}: a step of {who} has {work_in_words(phase)}"
@@ -177,7 +177,7 @@ def _limit(plan: Plan) -> str:
     return f"{line}; {scarce.name} would bring most, x {three(scarce.throughput or 1)} tokens"
 
 
-def _lever(plan: Plan) -> str:
+def _lever(plan: DeploymentPlan) -> str:
     """What costs no money and brings most, and a card whose tokens are cheaper."""
     if not plan.memory.fits:
         return ""
@@ -192,7 +192,7 @@ def _lever(plan: Plan) -> str:
     return "; ".join(parts)
 
 
-def _narrower(change: Change, sound: Sound | None) -> str:
+def _narrower(change: Change, sound: AudioWorkload | None) -> str:
     """`fp8 weights: x 1.90 users, x 1.85 tokens, $0.48 a million (quality is not priced)`."""
     outcome = change.outcome
     if change.throughput is None:
@@ -203,7 +203,7 @@ def _narrower(change: Change, sound: Sound | None) -> str:
     return f"{change.name}: {users}x {three(change.throughput)} tokens{dollars} (quality is not priced)"
 
 
-def _cheaper(plan: Plan, change: Change) -> str:
+def _cheaper(plan: DeploymentPlan, change: Change) -> str:
     """`b200: $0.13 a million (Nebius, on demand)`; of a card without kernel times that, too."""
     cost, price = change.outcome.dollars_per_million, change.outcome.price
     assert cost is not None
@@ -217,13 +217,13 @@ def _worth(change: Change) -> float:
     return float(change.outcome.users) if change.throughput is None else change.gain
 
 
-def _trust(plan: Plan) -> str:
+def _trust(plan: DeploymentPlan) -> str:
     said, device = trust_in_words(plan.case.setup.device, plan.trust), plan.case.device
     unknown = device.host is None and not device.calibrated and device.kind != "cpu"
     return f"{said}; the engine's own time a step is not known, and not in it" if unknown else said
 
 
-def _cost(plan: Plan) -> str:
+def _cost(plan: DeploymentPlan) -> str:
     price = plan.case.device.price
     if price is None:
         return "no seller known here has this card; give --price, or --prices FILE"

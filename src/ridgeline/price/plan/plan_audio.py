@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.families.whisper import MOMENT
-from ridgeline.price.plan.scenario import Workload
+from ridgeline.price.plan.scenario import PlanWorkload
 from ridgeline.util.document.humanize import three
 
 _HOUR, _MILLION = 3600.0, 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Sound:
+class AudioWorkload:
     """window: seconds of sound of a request. tokens: said of it."""
 
     window: float
@@ -26,11 +26,11 @@ class Sound:
         return million / _MILLION * self.tokens * _HOUR / self.window
 
 
-def sound_of(model: Model, workload: Workload) -> Sound | None:
+def sound_of(model: Model, workload: PlanWorkload) -> AudioWorkload | None:
     """The windows that a model is given; None where it reads no sound."""
-    return Sound(model.encoder_context * MOMENT, workload.output) if model.encoder_width else None
+    return AudioWorkload(model.encoder_context * MOMENT, workload.output) if model.encoder_width else None
 
 
-def cost_in_words(million: float, sound: Sound | None) -> str:
+def cost_in_words(million: float, sound: AudioWorkload | None) -> str:
     """`$0.48 a million`, of speech `$0.0031 an hour of sound`."""
     return f"${three(million)} a million" if sound is None else f"${three(sound.dollars(million))} an hour of sound"

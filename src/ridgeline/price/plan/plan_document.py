@@ -6,20 +6,30 @@ from types import MappingProxyType
 
 from ridgeline.price.cold_start import ColdStart, disks
 from ridgeline.price.plan.alternatives import Change
-from ridgeline.price.plan.deployment_plan import Plan
-from ridgeline.price.plan.load_estimate import Load
+from ridgeline.price.plan.deployment_plan import DeploymentPlan
+from ridgeline.price.plan.load_estimate import LoadEstimate
 from ridgeline.price.plan.plan_answer import answer, targets_in_words
 from ridgeline.price.plan.plan_text import DEFINITIONS, users_in_words, verdict, without_kernels
 from ridgeline.price.plan.request_phases import ClassRow, Estimate, PhasePrice
 from ridgeline.price.plan.short_answer import short_answer
 from ridgeline.price.plan.trust import class_of
-from ridgeline.util.document.elements import Block, Column, Document, Facts, Heading, Paragraph, Row, Table, columns
+from ridgeline.util.document.elements import (
+    Block,
+    Column,
+    Document,
+    DocumentTable,
+    Facts,
+    Heading,
+    Paragraph,
+    TableRow,
+    columns,
+)
 from ridgeline.util.document.humanize import gb, gib, say, say_gb, say_seconds, three
 
 _MORE = "more: --full, --section NAME; other cards: --compare; replicas: --users N, --rate R; figures: --json"
 
 
-def plan_document(plan: Plan, sections: Iterable[str] | None = None, queue: str = "") -> Document:
+def plan_document(plan: DeploymentPlan, sections: Iterable[str] | None = None, queue: str = "") -> Document:
     """The answer of a plan; or these of SECTIONS, with all of them the answer before them. queue: as of `answer`."""
     names = None if sections is None else check_sections(sections, SECTIONS)
     whole = names == tuple(SECTIONS)
@@ -32,7 +42,7 @@ def plan_document(plan: Plan, sections: Iterable[str] | None = None, queue: str 
     return Document(_title(plan), tuple(blocks), lead)
 
 
-def short_document(plan: Plan) -> Document:
+def short_document(plan: DeploymentPlan) -> Document:
     """The answer of a plan in five lines, and where the rest of it is."""
     engine = plan.case.setup.engine.title
     more = f"predicted for {engine}; without --short: what this rests on, and how far to trust it"
@@ -48,7 +58,7 @@ def check_sections(names: Iterable[str], known: Iterable[str]) -> tuple[str, ...
     return found
 
 
-def _title(plan: Plan) -> str:
+def _title(plan: DeploymentPlan) -> str:
     case, workload = plan.case, plan.workload
     return (
         f"{plan.name} on {case.setup.devices} x {case.setup.device.title}: {case.weights} weights, {case.kv} KV, "
@@ -56,7 +66,7 @@ def _title(plan: Plan) -> str:
     )
 
 
-def _lead(plan: Plan, *, simulated: bool) -> str:
+def _lead(plan: DeploymentPlan, *, simulated: bool) -> str:
     targets = targets_in_words(plan.workload)
     held = f"held to {targets} on average (--slo)" if targets else "held to no targets (--slo)"
     arrivals = "arrivals are even: no queues, no percentiles"
@@ -72,11 +82,11 @@ def _headed(heading: str, *blocks: Block) -> list[Block]:
     return [Heading(heading), *blocks]
 
 
-def _each(plan: Plan) -> str:
+def _each(plan: DeploymentPlan) -> str:
     return " (of one card)" if plan.case.setup.devices > 1 else ""
 
 
-def _memory(plan: Plan) -> Table:
+def _memory(plan: DeploymentPlan) -> DocumentTable:
     """Subtraction by subtraction."""
     m, setup = plan.memory, plan.case.setup
     rows = (
@@ -88,23 +98,23 @@ def _memory(plan: Plan) -> Table:
         ("= left for KV", m.left, _pages(plan)),
     )
     cells = ((name, f"{gib(nbytes):,.2f}", f"{gb(nbytes):,.2f}", note) for name, nbytes, note in rows)
-    return Table(columns("", "GiB", "GB", "", words=(0, 3)), tuple(map(Row, cells)))
+    return DocumentTable(columns("", "GiB", "GB", "", words=(0, 3)), tuple(map(TableRow, cells)))
 
 
-def _overhead(plan: Plan) -> str:
+def _overhead(plan: DeploymentPlan) -> str:
     """What it is of."""
     rule, recorded = plan.case.setup.engine.memory.describe(), plan.memory.recorded
     return f"{rule}; {recorded / 1e6:,.0f} MB of recorded decode steps" if recorded else rule
 
 
-def _activations(plan: Plan) -> str:
+def _activations(plan: DeploymentPlan) -> str:
     """Of what the most activations are."""
     if plan.memory.sampler == plan.memory.activations:
         return f"of the sampler over the logits of {plan.memory.logit_rows:,} requests"
     return f"of a step of {max(plan.workload.step_tokens, plan.workload.encoder_step):,} tokens"
 
 
-def _pages(plan: Plan) -> str:
+def _pages(plan: DeploymentPlan) -> str:
     m = plan.memory
     line = m.layout.taken()
     if not m.fits:
@@ -117,34 +127,36 @@ def _pages(plan: Plan) -> str:
     )
 
 
-def _weights(plan: Plan) -> Table:
+def _weights(plan: DeploymentPlan) -> DocumentTable:
     """By part and format: parameters of the whole model, bytes of one card."""
     whole = plan.whole
     rows = []
     for row in plan.weights:
         count = whole.parameters[row.part]
         share, sizes = f"{count / whole.total:.1%}", _gib_and_gb(row.nbytes)
-        rows.append(Row((row.part, row.format, f"{count:,}", share, *sizes)))
+        rows.append(TableRow((row.part, row.format, f"{count:,}", share, *sizes)))
     total = sum(row.nbytes for row in plan.weights)
-    rows.append(Row(("all", "", f"{whole.total:,}", "", *_gib_and_gb(total)), "strong"))
+    rows.append(TableRow(("all", "", f"{whole.total:,}", "", *_gib_and_gb(total)), "strong"))
     if whole.active != whole.total:
-        rows.append(Row(("active for a token", "", f"{whole.active:,}", f"{whole.active / whole.total:.1%}")))
-    return Table(columns("part", "format", "parameters", "share", "GiB a card", "GB a card", words=(0, 1)), tuple(rows))
+        rows.append(TableRow(("active for a token", "", f"{whole.active:,}", f"{whole.active / whole.total:.1%}")))
+    return DocumentTable(
+        columns("part", "format", "parameters", "share", "GiB a card", "GB a card", words=(0, 1)), tuple(rows)
+    )
 
 
 def _gib_and_gb(nbytes: float) -> tuple[str, str]:
     return f"{gib(nbytes):,.2f}", f"{gb(nbytes):,.2f}"
 
 
-def _times(plan: Plan) -> Table:
+def _times(plan: DeploymentPlan) -> DocumentTable:
     """floor, bound and expected side by side: of the batch that was asked about, then of the most users."""
-    rows: list[Row | str] = [*_batch_times(plan)]
+    rows: list[TableRow | str] = [*_batch_times(plan)]
     if plan.capacity.users and plan.memory.fits:
         rows += ["", *_load_times(plan, plan.asked)]
-    return Table(columns("", "floor", "bound", "expected", "class", words=(0, 4)), tuple(rows))
+    return DocumentTable(columns("", "floor", "bound", "expected", "class", words=(0, 4)), tuple(rows))
 
 
-def _batch_times(plan: Plan) -> Iterator[Row]:
+def _batch_times(plan: DeploymentPlan) -> Iterator[TableRow]:
     batch, workload, devices = plan.workload.batch, plan.workload, plan.case.setup.devices
     prompts = "a prompt" if batch == 1 else f"{batch:,} prompts at once"
     step, decode, static = plan.decode.seconds, class_of("decode", devices), class_of("static", devices)
@@ -157,7 +169,7 @@ def _batch_times(plan: Plan) -> Iterator[Row]:
     yield _seconds(f"all {workload.output:,} tokens", plan.request, static)
 
 
-def _load_times(plan: Plan, load: Load) -> Iterator[Row]:
+def _load_times(plan: DeploymentPlan, load: LoadEstimate) -> Iterator[TableRow]:
     serving, decode = class_of("serving", plan.case.setup.devices), class_of("decode", plan.case.setup.devices)
     yield _seconds(f"TTFT, {users_in_words(load.users)} under way", load.ttft, serving)
     yield _seconds("TTFT, if all ask at once", load.ttft_marching, serving)
@@ -171,19 +183,19 @@ def _load_times(plan: Plan, load: Load) -> Iterator[Row]:
     yield _rate("requests/s", load.requests_per_second, serving)
 
 
-def _seconds(name: str, e: Estimate, metric: str) -> Row:
-    return Row((name, *(say_seconds(value) for value in (e.floor, e.bound, e.expected)), metric))
+def _seconds(name: str, e: Estimate, metric: str) -> TableRow:
+    return TableRow((name, *(say_seconds(value) for value in (e.floor, e.bound, e.expected)), metric))
 
 
-def _rate(name: str, e: Estimate, metric: str) -> Row:
-    return Row((name, *(three(value) for value in (e.floor, e.bound, e.expected)), metric))
+def _rate(name: str, e: Estimate, metric: str) -> TableRow:
+    return TableRow((name, *(three(value) for value in (e.floor, e.bound, e.expected)), metric))
 
 
-def _loading(plan: Plan) -> Table:
+def _loading(plan: DeploymentPlan) -> DocumentTable:
     """From the page cache and from each disk: what the disk and the link to the host take, and both."""
     device, whole = plan.case.setup.device, say_gb(gb(plan.whole.nbytes))
     rows = (
-        Row((f"from {name}", *map(_seconds_or_nothing, (start.read, start.copy)), *_both(start)))
+        TableRow((f"from {name}", *map(_seconds_or_nothing, (start.read, start.copy)), *_both(start)))
         for name, start in plan.loading.items()
     )
     copy = "its link to the host is not in the catalogue"
@@ -194,7 +206,7 @@ def _loading(plan: Plan) -> Table:
         copy += f"{three(device.host_link / 1e9)} GB/s"
     speeds = ", ".join(f"{three(disk.bandwidth / 1e9)} GB/s" for disk in disks())
     notes = (f"{whole} from the disk (sequential reads at {speeds}); then {copy}",)
-    return Table(columns("", "disk", "to the card", "at once", "in turn", words=(0,)), tuple(rows), notes)
+    return DocumentTable(columns("", "disk", "to the card", "at once", "in turn", words=(0,)), tuple(rows), notes)
 
 
 def _seconds_or_nothing(value: float | None) -> str:
@@ -208,7 +220,7 @@ def _both(start: ColdStart) -> tuple[str, str]:
     return _seconds_or_nothing(start.floor), _seconds_or_nothing(start.in_turn)
 
 
-def _users(plan: Plan) -> Table:
+def _users(plan: DeploymentPlan) -> DocumentTable:
     """Little's law in figures: who is under way is who comes a second times how long each stays."""
     loads = {"in targets": plan.capacity.load} if plan.capacity.users else {}
     if plan.fleet is not None:
@@ -218,18 +230,18 @@ def _users(plan: Plan) -> Table:
     rows = (_little(name, load, plan.workload.output) for name, load in loads.items())
     heads = ("", "users", "=", "requests/s", "x", "seconds each", "TTFT", "TPOT", "tok/s each", "total")
     note = "expected figures of one replica; in targets: as many as those allow; memory full: as many as it holds"
-    return Table(columns(*heads), tuple(rows), (note,))
+    return DocumentTable(columns(*heads), tuple(rows), (note,))
 
 
-def _little(name: str, load: Load, output: int) -> Row:
+def _little(name: str, load: LoadEstimate, output: int) -> TableRow:
     rate = load.requests_per_second.expected
-    return Row((
+    return TableRow((
         name, f"{load.users:,}", "=", three(rate), "x", three(load.users / rate), say_seconds(load.ttft.expected),
         say_seconds(load.tpot.expected), three(load.tokens_per_user.expected), three(load.tokens_per_second.expected),
     ))  # fmt: skip
 
 
-def phases_table(phases: Sequence[PhasePrice]) -> Table:
+def phases_table(phases: Sequence[PhasePrice]) -> DocumentTable:
     """What each phase does: FLOPs, bytes, intensity, roof. Bytes between cards by collective."""
     rows = [
         ("arithmetic", *(say(p.flops, "FLOP") for p in phases)),
@@ -245,7 +257,7 @@ def phases_table(phases: Sequence[PhasePrice]) -> Table:
         rows.append((f"{name.replace('_', '-')} between cards", *(say(nbytes, "B") for nbytes in moved)))
     rows.append(("FLOP a byte", *(f"{three(p.intensity)} (ridge {three(p.ridge)})" for p in phases)))
     rows.append(("roof", *(_roof(p) for p in phases)))
-    return Table(columns("", *(_phase_head(p) for p in phases)), tuple(map(Row, rows)))
+    return DocumentTable(columns("", *(_phase_head(p) for p in phases)), tuple(map(TableRow, rows)))
 
 
 def _phase_head(phase: PhasePrice) -> str:
@@ -259,7 +271,7 @@ def _roof(phase: PhasePrice) -> str:
     return f"compute, {three(phase.balance)} x over the ridge" if phase.limit == "compute" else "the link between cards"
 
 
-def classes_table(phases: Sequence[PhasePrice]) -> Table:
+def classes_table(phases: Sequence[PhasePrice]) -> DocumentTable:
     """Where the time of each phase goes."""
     heads = [Column("", words=True)]
     for phase in phases:
@@ -268,14 +280,14 @@ def classes_table(phases: Sequence[PhasePrice]) -> Table:
     by_kind = [{row.kind: row for row in phase.classes} for phase in phases]
     kinds = dict.fromkeys(kind for rows in by_kind for kind in rows)
     cells = ((kind, *(cell for rows in by_kind for cell in _class_cells(rows.get(kind)))) for kind in kinds)
-    return Table(tuple(heads), tuple(map(Row, cells)))
+    return DocumentTable(tuple(heads), tuple(map(TableRow, cells)))
 
 
 def _class_cells(row: ClassRow | None) -> tuple[str, str, str]:
     return ("", "", "") if row is None else (say_seconds(row.bound), say_seconds(row.expected), row.limit)
 
 
-def _crossings(plan: Plan) -> Table:
+def _crossings(plan: DeploymentPlan) -> DocumentTable:
     """Critical batch, prompt and context."""
     c, context = plan.crossings, f"{plan.workload.context:,} tokens of context"
     each = " on each card" * (plan.case.ranks > 1)
@@ -296,19 +308,19 @@ def _crossings(plan: Plan) -> Table:
         ("prefill reaches the ridge", prefill),
         ("KV read outweighs weights", kv),
     )
-    return Table(columns("", "", words=(0, 1)), tuple(map(Row, rows)))
+    return DocumentTable(columns("", "", words=(0, 1)), tuple(map(TableRow, rows)))
 
 
-def _over(plan: Plan) -> str:
+def _over(plan: DeploymentPlan) -> str:
     """`6.83 times`."""
     balance = plan.prefill.balance
     return f"{three(balance if balance >= 1 else 1 / balance)} times"
 
 
-def _scores(plan: Plan) -> Table:
+def _scores(plan: DeploymentPlan) -> DocumentTable:
     """What attention moves and takes with its score matrix in memory, and without."""
     rows = (
-        Row((
+        TableRow((
             f"{row.prompt:,}", say(row.flops, "FLOP"), say(row.nbytes, "B"), say_seconds(row.fused),
             say(row.score_bytes, "B"), say_seconds(row.unfused), f"x {three(row.unfused / row.fused)}",
         ))
@@ -316,10 +328,10 @@ def _scores(plan: Plan) -> Table:
     )  # fmt: skip
     heads = ("prompt", "arithmetic", "q, k, v, out", "bound", "scores", "bound with them", "slower")
     note = "all layers, one prompt in one pass; a fused kernel keeps the scores of queries and keys out of memory"
-    return Table(columns(*heads, words=()), tuple(rows), (note,))
+    return DocumentTable(columns(*heads, words=()), tuple(rows), (note,))
 
 
-def _sweep(plan: Plan) -> Table:
+def _sweep(plan: DeploymentPlan) -> DocumentTable:
     """One row a batch."""
     mixture = plan.sweep[0].experts is not None
     heads = ("batch", "ITL floor", "bound", "expected", "tok/s each", "total", "gain", "FLOP/B", "KV GiB", "fits")
@@ -336,17 +348,17 @@ def _sweep(plan: Plan) -> Table:
             "yes" if row.fits else "no",
             *([three(row.experts)] if row.experts is not None else []),
         )
-        rows.append(Row(cells, "" if row.fits else "dim"))
-    return Table(columns(*heads, *(("experts hit",) if mixture else ()), words=()), tuple(rows))
+        rows.append(TableRow(cells, "" if row.fits else "dim"))
+    return DocumentTable(columns(*heads, *(("experts hit",) if mixture else ()), words=()), tuple(rows))
 
 
-def _changes(plan: Plan) -> Table:
+def _changes(plan: DeploymentPlan) -> DocumentTable:
     """Levers and sensitivities."""
     first = [plan.batching] if plan.batching is not None else []
-    rows: list[Row | str] = [_change(plan, change) for change in (*first, *plan.levers)]
+    rows: list[TableRow | str] = [_change(plan, change) for change in (*first, *plan.levers)]
     rows += ["", *(_change(plan, change) for change in plan.sensitivities)]
     heads = ("", "TTFT", "tok/s a user", "users", "tok/s in total", "$/M tokens", "")
-    return Table(columns(*heads, words=(0, 6)), tuple(rows))
+    return DocumentTable(columns(*heads, words=(0, 6)), tuple(rows))
 
 
 def _factor(value: float) -> str:
@@ -354,29 +366,29 @@ def _factor(value: float) -> str:
     return f"x {1 if abs(value - 1) < 0.005 else value:.2f}" if 0.1 < value < 10 else f"x {three(value)}"
 
 
-def _change(plan: Plan, change: Change) -> Row:
+def _change(plan: DeploymentPlan, change: Change) -> TableRow:
     factors = (1 / change.first, change.faster, change.users, change.throughput, change.cost)
     cells = ["" if factor is None else _factor(factor) for factor in factors]
     note = ("no kernel times" if without_kernels(plan, change) else "") if change.outcome.fits else "does not fit"
     if change.users is None and change.outcome.fits:
         users = change.outcome.users
         note = f"fits {users_in_words(users)}" if users else "fits, but misses the targets"
-    return Row((change.name, *cells, note))
+    return TableRow((change.name, *cells, note))
 
 
 # -- all of them ------------------------------------------------------------------------------------------------------
 
 
-def _scores_heading(plan: Plan) -> str:
+def _scores_heading(plan: DeploymentPlan) -> str:
     return f"Attention without its score matrix in memory, and with it{_each(plan)}"
 
 
-def _sweep_heading(plan: Plan) -> str:
+def _sweep_heading(plan: DeploymentPlan) -> str:
     what = "Batches" if plan.batches else "Batch sweep"
     return f"{what}: a decode step at {plan.workload.context:,} tokens of context; gain in bound over batch 1"
 
 
-SECTIONS: Mapping[str, Callable[[Plan], list[Block]]] = MappingProxyType(
+SECTIONS: Mapping[str, Callable[[DeploymentPlan], list[Block]]] = MappingProxyType(
     {
         "words": lambda plan: [Paragraph(verdict(plan))],
         "memory": lambda plan: _headed(f"Memory{_each(plan)}", _memory(plan)),

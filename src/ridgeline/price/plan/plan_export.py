@@ -7,20 +7,20 @@ from ridgeline.core.models.common.parameter_breakdown import layers_of
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.price.cold_start import ColdStart
 from ridgeline.price.engine_profile import EngineProfile
-from ridgeline.price.plan.comparison import Comparison, Offer
-from ridgeline.price.plan.demand import Fleet
-from ridgeline.price.plan.deployment_plan import Plan
-from ridgeline.price.plan.device_memory import Memory
-from ridgeline.price.plan.load_estimate import Load, touched_experts
-from ridgeline.price.plan.plan_audio import Sound
+from ridgeline.price.plan.comparison import DeviceComparison, Offer
+from ridgeline.price.plan.demand import ReplicaCount
+from ridgeline.price.plan.deployment_plan import DeploymentPlan
+from ridgeline.price.plan.device_memory import DeviceMemory
+from ridgeline.price.plan.load_estimate import LoadEstimate, touched_experts
+from ridgeline.price.plan.plan_audio import AudioWorkload
 from ridgeline.price.plan.plan_text import DEFINITIONS, verdict
 from ridgeline.price.plan.request_phases import PhasePrice
-from ridgeline.price.plan.scenario import Setup
+from ridgeline.price.plan.scenario import Deployment
 from ridgeline.price.plan.trust import basis_in_words, basis_of, class_of
 from ridgeline.util.document.humanize import gb, gib
 
 
-def plan_json(plan: Plan, comparison: Comparison | None = None) -> dict[str, Any]:
+def plan_json(plan: DeploymentPlan, comparison: DeviceComparison | None = None) -> dict[str, Any]:
     """All figures of a plan, and of the cards it was compared on."""
     return {
         "model": _model(plan),
@@ -64,7 +64,7 @@ def plan_json(plan: Plan, comparison: Comparison | None = None) -> dict[str, Any
     }
 
 
-def comparison_json(comparison: Comparison) -> dict[str, Any]:
+def comparison_json(comparison: DeviceComparison) -> dict[str, Any]:
     """The cards of a comparison, ranking by ranking, then those that cannot serve it."""
     return {
         "model": {"name": comparison.name},
@@ -79,7 +79,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _offer(offer: Offer, sound: Sound | None) -> dict[str, Any]:
+def _offer(offer: Offer, sound: AudioWorkload | None) -> dict[str, Any]:
     outcome = offer.outcome
     return dataclasses.asdict(outcome) | {
         "seller": None if outcome.price is None else outcome.price.asked_by,
@@ -99,11 +99,11 @@ def _cold_start(start: ColdStart) -> dict[str, float | None]:
     }
 
 
-def _fleet(fleet: Fleet) -> dict[str, Any]:
+def _fleet(fleet: ReplicaCount) -> dict[str, Any]:
     return dataclasses.asdict(fleet) | {"load": _load(fleet.load)}
 
 
-def _trust(plan: Plan) -> dict[str, Any]:
+def _trust(plan: DeploymentPlan) -> dict[str, Any]:
     """Of each class what was measured of this card; and which class each figure of the answer is of."""
     devices = plan.case.setup.devices
     figures = {
@@ -119,7 +119,7 @@ def _trust(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _model(plan: Plan) -> dict[str, Any]:
+def _model(plan: DeploymentPlan) -> dict[str, Any]:
     case, whole = plan.case, plan.whole
     return {
         "name": plan.name,
@@ -138,7 +138,7 @@ def _model(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _device(setup: Setup) -> dict[str, Any]:
+def _device(setup: Deployment) -> dict[str, Any]:
     device, price = setup.device, setup.device.price
     return {
         "name": device.name,
@@ -165,7 +165,7 @@ def _engine(engine: EngineProfile) -> dict[str, Any]:
     }
 
 
-def _answer(plan: Plan) -> dict[str, Any]:
+def _answer(plan: DeploymentPlan) -> dict[str, Any]:
     users = plan.capacity.users
     load = plan.capacity.load
     return {
@@ -183,7 +183,7 @@ def _answer(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _sound(sound: Sound, load: Load, million: float | None) -> dict[str, Any]:
+def _sound(sound: AudioWorkload, load: LoadEstimate, million: float | None) -> dict[str, Any]:
     """Hours of sound an hour of all users, and what one costs."""
     return {
         "window_seconds": sound.window,
@@ -192,7 +192,7 @@ def _sound(sound: Sound, load: Load, million: float | None) -> dict[str, Any]:
     }
 
 
-def _memory(memory: Memory, setup: Setup) -> dict[str, Any]:
+def _memory(memory: DeviceMemory, setup: Deployment) -> dict[str, Any]:
     fields = dataclasses.asdict(memory)
     del fields["layout"]
     sizes = ("total", "budget", "weights", "activations", "overhead", "left")
@@ -221,10 +221,10 @@ def _phase(phase: PhasePrice) -> dict[str, Any]:
     }
 
 
-def _load(load: Load) -> dict[str, Any]:
+def _load(load: LoadEstimate) -> dict[str, Any]:
     return dataclasses.asdict(load) | {"tokens_per_second_per_user": dataclasses.asdict(load.tokens_per_user)}
 
 
-def _experts(plan: Plan) -> dict[str, float] | None:
+def _experts(plan: DeploymentPlan) -> dict[str, float] | None:
     touched = {str(batch): touched_experts(plan.case, batch) for batch in (1, 8, 32, 64, 128, 256)}
     return {batch: count for batch, count in touched.items() if count is not None} or None

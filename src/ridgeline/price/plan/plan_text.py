@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from ridgeline.price.plan.alternatives import DEVICES, Change
-from ridgeline.price.plan.deployment_plan import Plan
+from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.plan_audio import cost_in_words
 from ridgeline.price.plan.request_phases import PhasePrice
-from ridgeline.price.plan.scenario import Setup
+from ridgeline.price.plan.scenario import Deployment
 from ridgeline.price.plan.trust import basis_of
 from ridgeline.util.document.humanize import gb, gib, say, say_gb, say_gib, say_seconds, three
 
@@ -34,17 +34,17 @@ NOTICED, _WORTH = 1.03, 1.5
 _READING = 5.0
 
 
-def verdict(plan: Plan) -> str:
+def verdict(plan: DeploymentPlan) -> str:
     """One paragraph."""
     return " ".join((*_fit(plan), *_decode(plan), *_ridge(plan), *_batch(plan), *_load(plan), *_levers(plan)))
 
 
-def lacking(plan: Plan) -> str:
+def lacking(plan: DeploymentPlan) -> str:
     """`each card lacks 25.32 GiB; it would fit with fp8 weights on 8 cards`, where it does not fit."""
     return f"{_card(plan)} lacks {say_gib(gib(plan.memory.missing))}; {ways_in_words(plan.ways)}"
 
 
-def ways_in_words(ways: Sequence[Setup]) -> str:
+def ways_in_words(ways: Sequence[Deployment]) -> str:
     """`it would fit with fp8 weights on 8 cards, or on 16 cards (beyond one machine, not priced)`."""
     if not ways:
         return "no weight format and no number of joined cards known here makes it fit"
@@ -61,13 +61,13 @@ def users_in_words(count: int) -> str:
     return "one user" if count == 1 else f"{count:,} users"
 
 
-def scarcest(plan: Plan) -> Change | None:
+def scarcest(plan: DeploymentPlan) -> Change | None:
     """The doubling that multiplies the tokens of the most users most; None where none would be noticed."""
     best = max(plan.sensitivities, key=lambda change: change.throughput or 0.0, default=None)
     return best if best is not None and (best.throughput or 0.0) >= NOTICED else None
 
 
-def without_kernels(plan: Plan, change: Change) -> bool:
+def without_kernels(plan: DeploymentPlan, change: Change) -> bool:
     """Whether a change is to another card of which no kernel times are known, or to products of int8 where none of them
     are: priced as bf16's share of another peak."""
     outcome, card = change.outcome, plan.case.setup.device
@@ -78,18 +78,18 @@ def without_kernels(plan: Plan, change: Change) -> bool:
     return outcome.weights == "w8a8" != plan.case.weights and not known
 
 
-def _way(way: Setup) -> str:
+def _way(way: Deployment) -> str:
     cards = f"on {way.devices} card{'s' * (way.devices > 1)}"
     beyond = " (beyond one machine, not priced)" if way.devices > max(DEVICES) else ""
     return (f"with {way.weights} weights " if way.weights else "") + cards + beyond
 
 
-def _fit(plan: Plan) -> Iterator[str]:
+def _fit(plan: DeploymentPlan) -> Iterator[str]:
     if not plan.memory.fits:
         yield f"It does not fit: {lacking(plan)}. The rest is what it would do if it did."
 
 
-def _decode(plan: Plan) -> Iterator[str]:
+def _decode(plan: DeploymentPlan) -> Iterator[str]:
     phase = plan.decode
     work = (
         f"Decoding for {users_in_words(plan.workload.batch)}, {_card(plan)} computes {say(phase.flops, 'FLOP')} "
@@ -108,7 +108,7 @@ def _decode(plan: Plan) -> Iterator[str]:
         yield f"{work} But the link between the cards is the limit: it takes {share:.0%} of the step's bound."
 
 
-def _ridge(plan: Plan) -> Iterator[str]:
+def _ridge(plan: DeploymentPlan) -> Iterator[str]:
     """What a larger batch would do to a decode step that waits for memory."""
     if plan.decode.limit != "memory":
         return
@@ -121,7 +121,7 @@ def _ridge(plan: Plan) -> Iterator[str]:
     yield f"{context} a batch of {batch:,} would reach the ridge{beyond}."
 
 
-def _batch(plan: Plan) -> Iterator[str]:
+def _batch(plan: DeploymentPlan) -> Iterator[str]:
     """What the most users make of the card."""
     lever, load = plan.batching, plan.capacity.load
     if lever is None or lever.throughput is None or not plan.memory.fits:
@@ -136,7 +136,7 @@ def _batch(plan: Plan) -> Iterator[str]:
     )
 
 
-def _load(plan: Plan) -> Iterator[str]:
+def _load(plan: DeploymentPlan) -> Iterator[str]:
     if not plan.capacity.users:
         return
     scarce = scarcest(plan)
@@ -152,7 +152,7 @@ def _resource(change: Change) -> str:
     return change.name.removeprefix("twice the ")
 
 
-def _levers(plan: Plan) -> Iterator[str]:
+def _levers(plan: DeploymentPlan) -> Iterator[str]:
     helps = [change for change in plan.levers if change.outcome.fits and _helps(change)]
     same = [change for change in helps if change.outcome.card == plan.case.device.name]
     same.sort(key=lambda change: (change.outcome.users > 0, change.gain), reverse=True)
@@ -162,7 +162,7 @@ def _levers(plan: Plan) -> Iterator[str]:
             yield f"{where}: {'; '.join(_lever(plan, change) for change in changes)}."
 
 
-def _lever(plan: Plan, change: Change) -> str:
+def _lever(plan: DeploymentPlan, change: Change) -> str:
     """`fp8 KV (x 1.41 total tokens/s, x 1.02 for one user)`; of other cards `$0.06 a million tokens` too."""
     users, batch, cost = change.outcome.users, plan.workload.batch, change.outcome.dollars_per_million
     if change.throughput is not None:
@@ -188,5 +188,5 @@ def _helps(change: Change) -> bool:
     return newly or change.gain >= NOTICED or (change.cost is not None and change.cost <= 1 / NOTICED)
 
 
-def _card(plan: Plan) -> str:
+def _card(plan: DeploymentPlan) -> str:
     return "the card" if plan.case.setup.devices == 1 else "each card"

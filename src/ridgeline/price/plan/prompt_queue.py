@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ridgeline.price.plan.request_phases import Estimate, prefill_step
-from ridgeline.price.plan.scenario import Case, Workload
+from ridgeline.price.plan.scenario import PlanWorkload, Scenario
 
 Figures = npt.NDArray[np.float64]
 """Rows of floor, bound and expected."""
@@ -36,7 +36,7 @@ class PromptQueue:
     """Prompts of one workload that wait together on one rank, packed into steps: how long until all of them, and one of
     them, have a first token. Each full step is priced once, however many prompts follow."""
 
-    def __init__(self, case: Case, workload: Workload) -> None:
+    def __init__(self, case: Scenario, workload: PlanWorkload) -> None:
         self.case, self.workload = case, workload
         # Floor, bound and expected after so many full steps, and of the prompts that have ended by then, summed.
         self._clock = self._waits = np.zeros((1, 3))
@@ -116,7 +116,7 @@ class Pauses:
 class RankPrompts:
     """Prompts of one workload on all ranks of a case."""
 
-    def __init__(self, case: Case, workload: Workload) -> None:
+    def __init__(self, case: Scenario, workload: PlanWorkload) -> None:
         self.case, self.workload = case, workload
         self._queues: dict[int, PromptQueue] = {}
 

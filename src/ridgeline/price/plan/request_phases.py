@@ -9,7 +9,7 @@ from ridgeline.core.ops.work import Work
 from ridgeline.price.crossovers import both_seconds, matrix_flops
 from ridgeline.price.device import Device
 from ridgeline.price.op_time import compute_seconds
-from ridgeline.price.plan.scenario import Case, Workload
+from ridgeline.price.plan.scenario import PlanWorkload, Scenario
 from ridgeline.price.price import Price, StepPrice
 
 
@@ -170,7 +170,7 @@ def request_seconds(phases: Iterable[PhasePrice]) -> Estimate:
 # -- the phases of a decoder, on one rank -----------------------------------------------------------------------------
 
 
-def decoder_phases(case: Case, workload: Workload) -> list[Phase]:
+def decoder_phases(case: Scenario, workload: PlanWorkload) -> list[Phase]:
     """The workload's batch, asking at once: its prefill, which emits the first token, and a decode step for each other
     one. Of several ranks with requests of their own what the fullest runs: a prefill leaves those out that have no
     prompt, in a decode step they run a row that nobody needs (vLLM docs/serving/data_parallel_deployment.md)."""
@@ -180,7 +180,7 @@ def decoder_phases(case: Case, workload: Workload) -> list[Phase]:
     return [prefill if batch >= case.ranks else dataclasses.replace(prefill, ranks=batch), decode]
 
 
-def prefill_phase(case: Case, workload: Workload) -> Phase:
+def prefill_phase(case: Scenario, workload: PlanWorkload) -> Phase:
     """The prefill of the workload's batch, all prompts there at once: steps of at most `step_tokens` positions, prompts
     follow each other, and a chunk sees all of its own before it. An encoder runs with the first positions of a prompt,
     a tower with those of its images."""
@@ -191,18 +191,18 @@ def prefill_phase(case: Case, workload: Workload) -> Phase:
     return Phase("prefill", works, about=about, context=workload.input)
 
 
-def decode_phase(case: Case, batch: int, context: int, count: int = 1, encoded: int = 0) -> Phase:
+def decode_phase(case: Scenario, batch: int, context: int, count: int = 1, encoded: int = 0) -> Phase:
     """Decode steps of `batch` sequences at this context, which look at so many positions of an encoder."""
     works = (decode_work(case, batch, context, encoded),)
     return Phase("decode", works, count, f"{batch:,} x 1 token at {context:,}", context)
 
 
-def decode_work(case: Case, batch: int, context: int, encoded: int = 0) -> Work:
+def decode_work(case: Scenario, batch: int, context: int, encoded: int = 0) -> Work:
     """One new position in each of `batch` sequences at this context."""
     return case.dealt(Work.decode([context], case.price.reaches, [encoded]) * batch)
 
 
-def prefill_work(case: Case, workload: Workload, start: int, end: int) -> Work:
+def prefill_work(case: Scenario, workload: PlanWorkload, start: int, end: int) -> Work:
     """The step that runs the positions from `start` to `end` of the workload's prompts, laid end to end; a prompt that
     ends in it has its logits."""
     length, segments = workload.input, []
@@ -215,12 +215,12 @@ def prefill_work(case: Case, workload: Workload, start: int, end: int) -> Work:
     return case.dealt(Work.of(segments, case.price.reaches, ends))
 
 
-def decode_step(case: Case, batch: int, context: int, encoded: int = 0) -> StepPrice:
+def decode_step(case: Scenario, batch: int, context: int, encoded: int = 0) -> StepPrice:
     """One step that gives `batch` sequences of `context` positions a token each."""
     return case.price.on(case.device, decode_work(case, batch, context, encoded))
 
 
-def prefill_step(case: Case, workload: Workload, start: int, end: int) -> StepPrice:
+def prefill_step(case: Scenario, workload: PlanWorkload, start: int, end: int) -> StepPrice:
     """The step that runs the positions from `start` to `end` of the workload's prompts."""
     return case.price.on(case.device, prefill_work(case, workload, start, end))
 

@@ -32,7 +32,7 @@ from ridgeline.core.ops.number_formats import (
     kv_format_named,
 )
 from ridgeline.core.ops.shard import WHOLE, Shard
-from ridgeline.core.ops.work import Segment, Work, adapter_space
+from ridgeline.core.ops.work import StepSegment, Work, adapter_space
 from ridgeline.price.device import NARROW, Device
 from ridgeline.price.engine_profile import EngineProfile, load_engine, usual_engine
 from ridgeline.price.price import Price
@@ -43,7 +43,7 @@ SPEECH_PROMPT = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class PlanWorkload:
     """Requests of `input` prompt tokens and `output` new ones.
 
     batch: how many of them side by side where no load is considered. ttft, tpot: the most seconds to the first token
@@ -77,7 +77,7 @@ class Workload:
             if target is not None and not target > 0:
                 raise ValueError(f"the {name} target is {target} s; it must be above 0")
 
-    def of(self, model: Model) -> "Workload":
+    def of(self, model: Model) -> "PlanWorkload":
         """The same as a model runs it: what an encoder-decoder is given its encoder reads, and the decoder begins with
         one token; a speech model is given windows of sound, a prompt of a few control tokens beside each, and says no
         more of one than its decoder has room for."""
@@ -128,7 +128,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class Deployment:
     """Where a model is put, and how it is stored.
 
     devices: cards that each layer is divided over, or its experts alone where attention is data-parallel. weights, kv:
@@ -157,7 +157,7 @@ class Setup:
         price = self.device.price
         return None if price is None else price.dollars * self.devices
 
-    def on(self, device: Device) -> "Setup":
+    def on(self, device: Device) -> "Deployment":
         """The same on a card, at that card's own price."""
         engine = usual_engine(device) if self.usual else self.engine
         return dataclasses.replace(self, device=device, engine=engine)
@@ -167,11 +167,11 @@ _Key = tuple[int, str | None, str | None, torch.dtype, str, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class Scenario:
     """A setup, and one card's part of the model in it. recipe: how it is stored. notes: what a reader must know of
     that, a sentence each. adapters: how many are beside the model. device: the card as the engine drives it."""
 
-    setup: Setup
+    setup: Deployment
     model: Model
     price: Price
     recipe: Recipe = PLAIN
@@ -196,28 +196,28 @@ class Case:
         """Places of an image in a prompt; 0 where the model reads none."""
         return 0 if self.model.images is None else self.model.images.rows
 
-    def part(self, workload: Workload, start: int, end: int) -> Segment:
+    def part(self, workload: PlanWorkload, start: int, end: int) -> StepSegment:
         """The positions of one prompt from `start` to `end`: an encoder's input is run with the first of them, and a
         tower's images whole with any of theirs."""
         rows = self.image_rows
         places = min(end, rows * workload.images)
         if start >= places:
             encodes = start == 0 and workload.encoded > 0
-            return Segment(end - start, end, workload.encoded, encodes=encodes)
+            return StepSegment(end - start, end, workload.encoded, encodes=encodes)
         images = -(-places // rows) - start // rows
-        return Segment(end - start, end, images * rows, encodes=True, inputs=images)
+        return StepSegment(end - start, end, images * rows, encodes=True, inputs=images)
 
-    def prompt(self, length: int) -> Segment:
+    def prompt(self, length: int) -> StepSegment:
         """What attention sees of a prompt of so many tokens: an encoder reads it where there is one, and the decoder
         begins with one position."""
-        return Segment(1, 1, length, encodes=True) if self.model.encodes else Segment(length, length)
+        return StepSegment(1, 1, length, encodes=True) if self.model.encodes else StepSegment(length, length)
 
     @property
     def longest(self) -> int:
         """Tokens of the longest prompt."""
         return self.model.encoder_context if self.model.encodes else self.model.context
 
-    def busy(self, ranks: int) -> "Case":
+    def busy(self, ranks: int) -> "Scenario":
         """The same in steps in which only so many ranks have rows, and the others wait for them."""
         return self if ranks >= self.ranks else dataclasses.replace(self, price=self.price.gathering(ranks))
 
@@ -259,7 +259,7 @@ class ModelCache:
         self.fields, self._beside, self._around = fields, beside, around
         self._built: dict[_Key, tuple[Model, Price, Recipe, int]] = {}
 
-    def case(self, setup: Setup) -> Case:
+    def case(self, setup: Deployment) -> Scenario:
         """A setup with its model. Raises ModelRefused where the model cannot be built or divided so, ValueError for
         data-parallel attention where there are no experts to divide."""
         asked = self._dtype(setup)
@@ -274,25 +274,25 @@ class ModelCache:
             adapters = 0 if self._beside is None else self._beside(model)
             self._built[key] = model, Price(model, setup.devices), recipe, adapters
         model, price, recipe, adapters = self._built[key]
-        case = Case(setup, model, price, recipe, adapters=adapters)
+        case = Scenario(setup, model, price, recipe, adapters=adapters)
         return dataclasses.replace(case, notes=tuple(self._notes(case, asked)))
 
-    def whole(self, setup: Setup) -> Case:
+    def whole(self, setup: Deployment) -> Scenario:
         """The same undivided."""
         return self.case(dataclasses.replace(setup, devices=1))
 
-    def _dtype(self, setup: Setup) -> torch.dtype:
+    def _dtype(self, setup: Deployment) -> torch.dtype:
         """What is not narrowed by a recipe: as asked for, or as the config says."""
         plain = {known.name for known in FORMATS}
         return format_named(setup.weights).dtype if setup.weights in plain else stored_dtype(self.fields)
 
-    def stored(self, setup: Setup) -> tuple[torch.dtype, str]:
+    def stored(self, setup: Deployment) -> tuple[torch.dtype, str]:
         """What a setup's card has to do with how the model is stored: the dtype of what is not narrowed, and the
         recipe, where the config is to say it."""
         dtype = computed_in(self._dtype(setup), setup.device, narrows=self._narrows(setup))
         return dtype, self._stated(setup.device).name if setup.weights is None else ""
 
-    def _narrows(self, setup: Setup) -> bool:
+    def _narrows(self, setup: Deployment) -> bool:
         """Whether matrices are narrower than all else, as the config says or as plain ones are quantised to run."""
         if setup.weights is None:
             return bool(self._stated(setup.device).name)
@@ -306,7 +306,7 @@ class ModelCache:
             return dataclasses.replace(PLAIN, kv=stated.kv, unread=stated.unread)
         return stated
 
-    def _recipe(self, setup: Setup, stated: Recipe, dtype: torch.dtype) -> Recipe:
+    def _recipe(self, setup: Deployment, stated: Recipe, dtype: torch.dtype) -> Recipe:
         """How the model is stored: as the config says, `stated`, but for what the setup asks for."""
         plain = {known.name for known in FORMATS}
         recipe = stated
@@ -319,7 +319,7 @@ class ModelCache:
             return dataclasses.replace(recipe, kv=None)
         return dataclasses.replace(recipe, kv=kv_format_named(setup.kv))
 
-    def _notes(self, case: Case, asked: torch.dtype) -> Iterator[str]:
+    def _notes(self, case: Scenario, asked: torch.dtype) -> Iterator[str]:
         """What stands in for what the card cannot do, and what was not read. asked: the dtype that was wanted."""
         card, dtype, engine = case.device, case.model.storage.dtype, case.setup.engine
         if unable := engine.not_on(card):
@@ -343,7 +343,7 @@ class ModelCache:
             yield f"only the text model is priced, not what {' and '.join(lacking)} describes"
 
 
-def one_cards_part(fields: Fields, dtype: torch.dtype, recipe: Recipe, setup: Setup) -> Model:
+def one_cards_part(fields: Fields, dtype: torch.dtype, recipe: Recipe, setup: Deployment) -> Model:
     """A model as one card of a setup has it, as its engine divides it. Raises ModelRefused."""
     part = Shard(0, setup.devices)
     shard, experts = (WHOLE, part) if setup.engine.own_attention else (part, None)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ridgeline.core.ops.work import Work
 from ridgeline.price.op_time import compute_seconds, memory_seconds
-from ridgeline.price.plan.scenario import Case
+from ridgeline.price.plan.scenario import Scenario
 
 _SHORTEST = 512
 
@@ -27,7 +27,7 @@ class ScoresRow:
     unfused: float
 
 
-def score_rows(case: Case) -> list[ScoresRow]:
+def score_rows(case: Scenario) -> list[ScoresRow]:
     """One row for each prompt of 512, 2,048, ... positions up to what the model takes; of speech for a window; none for
     a model without attention."""
     prompts = (case.longest,) if case.model.encoder_width else _prompts(case.longest)
@@ -44,7 +44,7 @@ def _prompts(context: int) -> Iterator[int]:
     yield context
 
 
-def scores_of(case: Case, work: Work, prompt: int, working_set: float | None = None) -> ScoresRow:
+def scores_of(case: Scenario, work: Work, prompt: int, working_set: float | None = None) -> ScoresRow:
     """The row of any step. working_set: bytes of weights and KV that the step goes over, as keys and values are read
     from what holds all of them; None for those of one layer alone."""
     device = case.device

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 
-from ridgeline.price.plan.deployment_plan import Plan
+from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.plan_answer import ROOFS, demand_in_words, stops, target_in_words
 from ridgeline.price.plan.plan_audio import cost_in_words
 from ridgeline.price.plan.plan_text import lacking, scarcest, users_in_words, work_in_words
-from ridgeline.price.plan.scenario import Workload
+from ridgeline.price.plan.scenario import PlanWorkload
 from ridgeline.util.document.humanize import gib, say_gib, say_seconds, three
 
 
-def short_answer(plan: Plan) -> Iterator[tuple[str, str]]:
+def short_answer(plan: DeploymentPlan) -> Iterator[tuple[str, str]]:
     """Return the lines by their names. `plan_answer.py` states the same figures, and what they rest on."""
     yield "fits", _fits(plan)
     if plan.demand:
@@ -22,7 +22,7 @@ def short_answer(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "cost", _cost(plan)
 
 
-def _fits(plan: Plan) -> str:
+def _fits(plan: DeploymentPlan) -> str:
     memory = plan.memory
     if not memory.fits:
         return f"NO: {lacking(plan)}"
@@ -30,13 +30,13 @@ def _fits(plan: Plan) -> str:
     return f"yes: {say_gib(gib(memory.weights))} of weights, {say_gib(gib(memory.left))} left for keys and values{each}"
 
 
-def _users(plan: Plan) -> str:
+def _users(plan: DeploymentPlan) -> str:
     if not plan.capacity.users:
         return f"none: {stops(plan)}"
     return f"{plan.capacity.users:,} at once{_within(plan.workload)}"
 
 
-def _within(workload: Workload) -> str:
+def _within(workload: PlanWorkload) -> str:
     """Return the targets, such as `: the first token within 1 s on average, the next ones every 50 ms`."""
     first = f"the first token within {target_in_words(workload.ttft)} on average" if workload.ttft else ""
     later = f"the next ones every {target_in_words(workload.tpot)}" if workload.tpot else ""
@@ -44,7 +44,7 @@ def _within(workload: Workload) -> str:
     return f": {targets}" if targets else ""
 
 
-def _speed(plan: Plan) -> str:
+def _speed(plan: DeploymentPlan) -> str:
     load, batch = plan.asked, plan.workload.batch
     who = "one alone" if batch == 1 else f"{batch:,} asking at once"
     each = " each" if batch > 1 else ""
@@ -58,7 +58,7 @@ def _speed(plan: Plan) -> str:
     return f"{users_in_words(load.users)}: {rate} tokens a second each, {three(total)} in all; {at_once}"
 
 
-def _limit(plan: Plan) -> str:
+def _limit(plan: DeploymentPlan) -> str:
     """Return the limit, such as `prompts take 51% of the time, memory bandwidth limits the rest`."""
     phase, scarce = plan.asked_decode, scarcest(plan)
     if plan.asked.users == 1:
@@ -69,7 +69,7 @@ def _limit(plan: Plan) -> str:
     return line
 
 
-def _cost(plan: Plan) -> str:
+def _cost(plan: DeploymentPlan) -> str:
     price = plan.case.device.price
     if price is None:
         return "no price known; give --price"

@@ -33,7 +33,7 @@ class SlowReader(Exception):
     """A client has left more unread than it may."""
 
 
-class Outbox:
+class StreamOutbox:
     """Frames that wait for the client to read them, at most `limit` bytes.
 
     They are taken by whoever sends them on; once there is a direct way to the connection, they go it by themselves.
@@ -109,7 +109,7 @@ class Outbox:
             self._waiter = None
 
 
-class EventStream:
+class EventStreamResponse:
     """A response that is a stream of events, as an ASGI application.
 
     It starts with its first frame, so that what fails before has a status of its own. When the client leaves, or reads
@@ -117,7 +117,7 @@ class EventStream:
     """
 
     def __init__(
-        self, produce: Callable[[Outbox], Awaitable[None]], limit: int, headers: Mapping[str, str] | None = None
+        self, produce: Callable[[StreamOutbox], Awaitable[None]], limit: int, headers: Mapping[str, str] | None = None
     ) -> None:
         """produce: puts the frames. limit: bytes that a client may leave unread."""
         self._produce, self._limit = produce, limit
@@ -131,7 +131,7 @@ class EventStream:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        outbox, direct = Outbox(self._limit), scope.get("extensions", {}).get(EXTENSION)
+        outbox, direct = StreamOutbox(self._limit), scope.get("extensions", {}).get(EXTENSION)
         producer = asyncio.ensure_future(self._produce(outbox))
         producer.add_done_callback(lambda _: outbox.close())
         writer = asyncio.ensure_future(self._write(outbox, producer, direct, send))
@@ -150,7 +150,7 @@ class EventStream:
             await end(producer, writer, gone, alive)
 
     async def _write(
-        self, outbox: Outbox, producer: "asyncio.Future[None]", direct: DirectWriter | None, send: Send
+        self, outbox: StreamOutbox, producer: "asyncio.Future[None]", direct: DirectWriter | None, send: Send
     ) -> None:
         """Send what the outbox gives. Raises what the producer raised where nothing has been sent yet."""
         data = await outbox.take()
@@ -178,7 +178,7 @@ class EventStream:
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
-async def _keep_alive(outbox: Outbox, direct: DirectWriter | None) -> None:
+async def _keep_alive(outbox: StreamOutbox, direct: DirectWriter | None) -> None:
     """Send comments in silent times, soon if the client may have gone: then its host says so."""
     pause, waited = min(_LOOK_SECONDS, ALIVE_SECONDS), 0.0
     while True:

@@ -21,7 +21,7 @@ WATCH_SECONDS = 1.0
 logger = logging.getLogger(__name__)
 
 
-class Watched(Protocol):
+class HealthSource(Protocol):
     """What runs: an engine, or what draws pictures.
 
     alive: requests are taken now. heard: grows with all that it says. ended: done when it is gone for good.
@@ -50,7 +50,7 @@ class Health:
     """
 
     def __init__(self, stalled_seconds: float) -> None:
-        self.watched: Watched | None = None
+        self.watched: HealthSource | None = None
         self.draining = False
         self._alive = True
         self._stalled_seconds = stalled_seconds
@@ -93,7 +93,7 @@ class Health:
         return JSONResponse({"status": state}, 200 if good else 503, {"cache-control": "no-store"})
 
 
-class Front:
+class ReadinessGate:
     """The outermost application, which answers from the first connection on. It tells health, and hands all else to
     `app`; as long as that is None, there is the page, and any other request is a 503."""
 

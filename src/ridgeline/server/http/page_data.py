@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from ridgeline.learn.page.assets import Asset
 from ridgeline.learn.page.data import cards_data, config_table, models_data, stored_of, table_data, table_name, writers
-from ridgeline.learn.page.model_tables import Stored
+from ridgeline.learn.page.model_tables import StoredModel
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.http.auth import check_asker
 from ridgeline.server.http.body import parse_beside, read_bytes
@@ -108,7 +108,7 @@ class PageData:
             self._made.popitem(last=False)
 
 
-def _stored(request: Request) -> Stored:
+def _stored(request: Request) -> StoredModel:
     """How the model of a request is to be stored. Raises ApiError."""
     try:
         return stored_of(request.url.query)

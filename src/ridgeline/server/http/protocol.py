@@ -38,12 +38,12 @@ logger = logging.getLogger(__name__)
 
 def protocol_of(settings: ServerSettings, observers: Sequence[ExchangeObserver]) -> type[asyncio.Protocol]:
     """What uvicorn makes of each connection (`Config(http=...)`). observers: told of requests that it refuses."""
-    made = partial(LimitedProtocol, settings=settings, fullness=Fullness(), observers=observers)
+    made = partial(LimitedProtocol, settings=settings, fullness=ConnectionLimitWarning(), observers=observers)
     return cast(type[asyncio.Protocol], made)
 
 
 @dataclass(slots=True)
-class Fullness:
+class ConnectionLimitWarning:
     """When the server last said that it has as many connections as it may have. It says so once a minute."""
 
     said: float = field(default=float("-inf"))
@@ -70,7 +70,7 @@ class LimitedProtocol(H11Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         settings: ServerSettings,
-        fullness: Fullness,
+        fullness: ConnectionLimitWarning,
         observers: Sequence[ExchangeObserver],
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)

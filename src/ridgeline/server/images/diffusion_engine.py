@@ -17,12 +17,12 @@ from typing import Self
 from torch import Tensor
 
 from ridgeline.core.models.common.tiling import Tiling
-from ridgeline.media.diffusion.diffusion_request import Plan
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan
 from ridgeline.media.diffusion.pipeline import Pipeline
-from ridgeline.media.diffusion.work_units import StageName, Stride, count, counts, strides
+from ridgeline.media.diffusion.work_units import StageName, WorkUnit, count, counts, strides
 from ridgeline.price.device import Device
-from ridgeline.server.fair_queue import Turns
-from ridgeline.server.images.work_unit_prices import Prices
+from ridgeline.server.fair_queue import FairQueue
+from ridgeline.server.images.work_unit_prices import WorkUnitPrices
 from ridgeline.server.model_loop import ModelLoop
 
 PATIENCE = 10
@@ -36,18 +36,18 @@ Encode = Callable[[Tensor, int], bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class DiffusionSubmission:
     """What is to be drawn. model: the pipeline's name. previews: after which steps of the denoiser, counted from 1, the
     guess is decoded too."""
 
     model: str
-    plan: Plan
+    plan: DiffusionPlan
     encode: Encode
     previews: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class StrideReport:
+class WorkUnitReport:
     """What is told of a stride that has run.
 
     number, of: which stride of the request it was, counted from 1, and how many there are. started, finished:
@@ -75,29 +75,29 @@ class StrideReport:
         return (self.finished - self.started) * 1e-9
 
 
-Take = Callable[[StrideReport | Exception], None]
+Take = Callable[[WorkUnitReport | Exception], None]
 """Is called with each stride of a request, or with what ended it. It is not to raise."""
 
 
 @dataclass(eq=False, slots=True)
-class _Run:
+class _ActiveDiffusion:
     """A request under way. seconds: of one stride of each stage, by the price. ahead: strides that are left, by stage.
     run: gives its next stride. number: strides that have run. left: whether nobody waits for it any more. begun:
     called on the loop just before its first stride runs."""
 
-    order: Order
+    order: DiffusionSubmission
     take: Take
     loop: asyncio.AbstractEventLoop
     seconds: dict[StageName, float] = field(default_factory=dict)
     tiling: Tiling | None = None
     ahead: dict[StageName, int] = field(default_factory=dict)
-    run: Iterator[Stride] | None = None
+    run: Iterator[WorkUnit] | None = None
     number: int = 0
     left: bool = False
     begun: Callable[[], None] | None = None
 
 
-class Drawer:
+class DiffusionEngine:
     """Draws with pipelines, by their names, for many callers. Use `async with`, or call `close`."""
 
     def __init__(self, pipelines: Mapping[str, Pipeline], device: Device, room: float, loop: ModelLoop) -> None:
@@ -109,9 +109,9 @@ class Drawer:
         """Done, with the reason, when the thread is gone."""
         self.heard = 0
         """Strides that have run."""
-        self._prices = {name: Prices(pipeline, device, room) for name, pipeline in pipelines.items()}
-        self._turns: Turns[_Run] = Turns()
-        self._runs: set[_Run] = set()  # of callers that wait, touched on the event loop
+        self._prices = {name: WorkUnitPrices(pipeline, device, room) for name, pipeline in pipelines.items()}
+        self._turns: FairQueue[_ActiveDiffusion] = FairQueue()
+        self._runs: set[_ActiveDiffusion] = set()  # of callers that wait, touched on the event loop
         self._expected_by = 0.0  # seconds of time.monotonic
         loop.join(self)
 
@@ -126,14 +126,16 @@ class Drawer:
         """Whether the present stride began no longer ago than PATIENCE times the price of a stride of each stage."""
         return time.monotonic() <= self._expected_by
 
-    def submit(self, order: Order, take: Take, begun: Callable[[], None] | None = None) -> Callable[[], None]:
+    def submit(
+        self, order: DiffusionSubmission, take: Take, begun: Callable[[], None] | None = None
+    ) -> Callable[[], None]:
         """Have a request drawn and `take` told of it, on the event loop that runs now. Returns what to call when nobody
         waits any more: what is left of it is dropped before its next stride. `take` gets a ValueError for a request
         that does not fit into memory. begun: called there just before the first stride of the request runs.
         Raises RuntimeError where the thread is gone."""
         if not self.alive:
             raise RuntimeError("pictures are not drawn any more")
-        run = _Run(order, take, asyncio.get_running_loop(), begun=begun)
+        run = _ActiveDiffusion(order, take, asyncio.get_running_loop(), begun=begun)
         self._runs.add(run)
         self.loop.ask(partial(self._begin, run))
 
@@ -172,7 +174,7 @@ class Drawer:
             self._tell(run, RuntimeError(f"the thread that draws has ended: {reason}"))
         self.ended.set_result(reason)
 
-    def _begin(self, run: _Run) -> None:
+    def _begin(self, run: _ActiveDiffusion) -> None:
         order, pipeline = run.order, self.pipelines[run.order.model]
         if run.left:
             return
@@ -184,7 +186,7 @@ class Drawer:
         run.ahead, run.run = counts(order.plan), strides(pipeline, order.plan, run.tiling)
         self._turns.join(run)
 
-    def _step(self, run: _Run) -> float:
+    def _step(self, run: _ActiveDiffusion) -> float:
         """Run a stride of a request, or drop the request if nobody waits for it. Returns its priced seconds."""
         if run.left:
             self._turns.leave(run)
@@ -204,7 +206,7 @@ class Drawer:
         self._tell(run, told)
         return told.predicted
 
-    def _stride(self, run: _Run) -> StrideReport:
+    def _stride(self, run: _ActiveDiffusion) -> WorkUnitReport:
         order, started = run.order, time.perf_counter_ns()
         assert run.run is not None
         stride = next(run.run)
@@ -219,12 +221,12 @@ class Drawer:
             assert stride.image is not None
             file = order.encode(stride.pixels, stride.image)
         finished, left = time.perf_counter_ns(), sum(run.seconds[stage] * many for stage, many in run.ahead.items())
-        return StrideReport(
+        return WorkUnitReport(
             *(stride.stage, run.number, count(order.plan), started, finished, predicted, left),
             *(preview, stride.image if stride.whole else None, file, 0 if step is None else step.skipped),
         )
 
-    def _tell(self, run: _Run, told: StrideReport | Exception) -> None:
+    def _tell(self, run: _ActiveDiffusion, told: WorkUnitReport | Exception) -> None:
         self.heard += 1
 
         def take() -> None:
@@ -234,7 +236,7 @@ class Drawer:
         self._on_loop(run, take)
 
     @staticmethod
-    def _on_loop(run: _Run, work: Callable[[], None]) -> None:
+    def _on_loop(run: _ActiveDiffusion, work: Callable[[], None]) -> None:
         """Schedule a call on the event loop of the coroutine that waits for a request."""
         try:
             run.loop.call_soon_threadsafe(work)

@@ -14,10 +14,10 @@ from ridgeline.server.errors import invalid
 from ridgeline.server.event_loop import beside
 from ridgeline.server.http.body import read_object
 from ridgeline.server.http.disconnect import unless_gone
-from ridgeline.server.http.event_stream import EventStream, Outbox
-from ridgeline.server.images.image_service import PictureService
-from ridgeline.server.images.pipeline_names import Names
-from ridgeline.server.images.video_job_store import Jobs
+from ridgeline.server.http.event_stream import EventStreamResponse, StreamOutbox
+from ridgeline.server.images.image_service import ImageService
+from ridgeline.server.images.pipeline_names import PipelineNames
+from ridgeline.server.images.video_job_store import VideoJobStore
 from ridgeline.server.images.video_routes import VideoApi
 from ridgeline.server.routes.diffusion_fields import plan_of
 from ridgeline.server.routes.image_generation import PROGRESS_BYTES, ImageFields, ImageGeneration, check_fields
@@ -35,10 +35,15 @@ def writes_no_text(pipelines: Collection[Pipeline]) -> str:
 
 
 def build_picture_app(
-    service: PictureService, jobs: Jobs, settings: ServerSettings, names: Names, *, routes: Sequence[BaseRoute] = ()
+    service: ImageService,
+    jobs: VideoJobStore,
+    settings: ServerSettings,
+    names: PipelineNames,
+    *,
+    routes: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """The application around a service. jobs: of it. routes: of the other parts of the server."""
-    api = PictureApi(service, settings, names)
+    api = ImageApi(service, settings, names)
     return application(
         (
             *picture_routes(api, VideoApi(service, jobs, settings, names)),
@@ -49,20 +54,20 @@ def build_picture_app(
     )
 
 
-def picture_routes(api: "PictureApi", videos: VideoApi) -> Sequence[BaseRoute]:
+def picture_routes(api: "ImageApi", videos: VideoApi) -> Sequence[BaseRoute]:
     """What pipelines are asked."""
     return [Route(IMAGES, api.generate, methods=["POST"]), *videos.routes()]
 
 
-class PictureApi:
+class ImageApi:
     """The handlers."""
 
-    def __init__(self, service: PictureService, settings: ServerSettings, names: Names) -> None:
+    def __init__(self, service: ImageService, settings: ServerSettings, names: PipelineNames) -> None:
         self._service, self._names = service, names
         # A picture that lacks what was asked for looks like one with it.
         self._settings = replace(settings, strict=True)
 
-    async def generate(self, request: Request) -> Response | EventStream:
+    async def generate(self, request: Request) -> Response | EventStreamResponse:
         """/v1/images/generations"""
         fields, _ = read_fields(await read_object(request, self._settings), ImageFields, self._settings)
         own = self._names.find(fields.model)
@@ -77,12 +82,12 @@ class PictureApi:
             await unless_gone(request.receive, self._service.run(generation.live, generation.order, generation.take))
             return answer(generation.body(), headers)
 
-        async def produce(outbox: Outbox) -> None:
+        async def produce(outbox: StreamOutbox) -> None:
             await self._service.run(generation.live, generation.order, generation.events(outbox))
 
         unread = self._settings.send_buffer_bytes + (1 + fields.partial_images) * generation.file_bytes
         unread += fields.progress * (2 + plan.steps) * 2 * PROGRESS_BYTES
-        return EventStream(produce, unread, headers)
+        return EventStreamResponse(produce, unread, headers)
 
     async def refuse_text(self, request: Request) -> Response:
         """What is posted to a language model."""

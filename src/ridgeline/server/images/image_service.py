@@ -13,7 +13,7 @@ from ridgeline.server.admission import RetryAfter, shutting_down
 from ridgeline.server.deadlines import Deadlines
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.http.event_stream import SlowReader
-from ridgeline.server.images.diffusion_engine import Drawer, Order, StrideReport
+from ridgeline.server.images.diffusion_engine import DiffusionEngine, DiffusionSubmission, WorkUnitReport
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.util.host import out_of_memory
 
@@ -26,7 +26,7 @@ Phase = Literal["queue", "encode", "denoise", "decode"]
 
 
 @dataclass(eq=False, slots=True)
-class LivePicture:
+class InFlightImageRequest:
     """A request while it is in the server, without any of its text. id: what the client sees. model: its name in
     answers. images: how many it asks for. nbytes: most that their files can have. kept: bytes that its step
     cache holds between its steps, while others are stepped. clip: whether it asks for a clip.
@@ -45,20 +45,20 @@ class LivePicture:
     fail: Callable[[Exception], None] | None = None
 
 
-class PictureObserver(Protocol):
+class ImageObserver(Protocol):
     """Who is told of every request."""
 
-    def refused(self, live: LivePicture, error: ApiError) -> None:
+    def refused(self, live: InFlightImageRequest, error: ApiError) -> None:
         """There is no room for it. Nothing else is told of it."""
 
-    def told(self, live: LivePicture, told: StrideReport) -> None:
+    def told(self, live: InFlightImageRequest, told: WorkUnitReport) -> None:
         """A stride has run; `live.phase` is still the one before it."""
 
-    def ended(self, live: LivePicture, error: BaseException | None) -> None:
+    def ended(self, live: InFlightImageRequest, error: BaseException | None) -> None:
         """It is over; told once. error: what ended it (CancelledError: the client left)."""
 
 
-class PictureQueue:
+class ImageQueue:
     """Counts requests in and out, and the bytes of their files, which wait here for the last of them to be drawn."""
 
     def __init__(self, settings: ServerSettings, clock: Callable[[], float] = time.monotonic) -> None:
@@ -67,10 +67,10 @@ class PictureQueue:
         self.places = QUEUED_REQUESTS if queued is None else max(1, queued)
         self.nbytes = settings.picture_bytes
         self.draining = False
-        self._inside: set[LivePicture] = set()
+        self._inside: set[InFlightImageRequest] = set()
         self._retry = RetryAfter(clock)
 
-    def admit(self, live: LivePicture) -> None:
+    def admit(self, live: InFlightImageRequest) -> None:
         """Count a request in. Raises ApiError: 400 where its pictures, or what its step cache keeps, are more than is
         held at all, 429 where there is no room, 503 where the server is to end."""
         if self.draining:
@@ -93,21 +93,21 @@ class PictureQueue:
             raise self._retry.full("pictures", "queue_pictures")
         self._inside.add(live)
 
-    def leave(self, live: LivePicture) -> None:
+    def leave(self, live: InFlightImageRequest) -> None:
         """Count it out."""
         self._inside.discard(live)
         self._retry.left()
 
 
-class PictureService:
+class ImageService:
     """Pipelines that are served. live: requests under way by their id; held: those whose client waits for the
     answer."""
 
     def __init__(
         self,
-        drawer: Drawer,
-        queue: PictureQueue,
-        observers: Iterable[PictureObserver] = (),
+        drawer: DiffusionEngine,
+        queue: ImageQueue,
+        observers: Iterable[ImageObserver] = (),
         *,
         queue_seconds: float = math.inf,
         total_seconds: float = math.inf,
@@ -115,10 +115,12 @@ class PictureService:
         """Limit a request's time. queue_seconds: until its first stride begins; total_seconds: until its end."""
         self.drawer, self.queue, self.observers = drawer, queue, list(observers)
         self.deadlines = Deadlines(queue_seconds, total_seconds)
-        self.live: dict[str, LivePicture] = {}
-        self.held: dict[str, LivePicture] = {}
+        self.live: dict[str, InFlightImageRequest] = {}
+        self.held: dict[str, InFlightImageRequest] = {}
 
-    async def run(self, live: LivePicture, order: Order, take: Callable[[StrideReport], None]) -> None:
+    async def run(
+        self, live: InFlightImageRequest, order: DiffusionSubmission, take: Callable[[WorkUnitReport], None]
+    ) -> None:
         """As `admit` and `draw`, for a client that waits, within the limits of time. Raises ApiError."""
         self.admit(live)
         self.held[live.id] = live
@@ -128,7 +130,7 @@ class PictureService:
         finally:
             del self.held[live.id]
 
-    def admit(self, live: LivePicture) -> None:
+    def admit(self, live: InFlightImageRequest) -> None:
         """Count a request in; `draw` is to follow. Raises ApiError where there is no room."""
         try:
             self.queue.admit(live)
@@ -138,7 +140,9 @@ class PictureService:
             raise
         self.live[live.id] = live
 
-    async def draw(self, live: LivePicture, order: Order, take: Callable[[StrideReport], None]) -> None:
+    async def draw(
+        self, live: InFlightImageRequest, order: DiffusionSubmission, take: Callable[[WorkUnitReport], None]
+    ) -> None:
         """Have a request drawn that was admitted; `take` is told of each stride as it ends. Cancelling drops the rest.
         Raises ApiError for what `end` ended, what does not fit into memory and what cannot be drawn."""
         ended: BaseException | None = None
@@ -156,10 +160,12 @@ class PictureService:
             for observer in self.observers:
                 observer.ended(live, ended)
 
-    async def _strides(self, live: LivePicture, order: Order, take: Callable[[StrideReport], None]) -> None:
+    async def _strides(
+        self, live: InFlightImageRequest, order: DiffusionSubmission, take: Callable[[WorkUnitReport], None]
+    ) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def told(stride: StrideReport | Exception) -> None:
+        def told(stride: WorkUnitReport | Exception) -> None:
             if done.done():
                 return
             try:
@@ -185,7 +191,7 @@ class PictureService:
         finally:
             leave()
 
-    def end(self, live: LivePicture, error: ApiError) -> None:
+    def end(self, live: InFlightImageRequest, error: ApiError) -> None:
         """Have a request under way end with an error."""
         if live.fail is not None:
             live.fail(error)
@@ -196,7 +202,7 @@ class PictureService:
             self.end(live, error)
 
 
-def _failure(live: LivePicture, error: Exception) -> ApiError:
+def _failure(live: InFlightImageRequest, error: Exception) -> ApiError:
     """What the client is told of a request that failed while it was drawn: an exception's own words only where the
     request was refused before its first stride."""
     if isinstance(error, ValueError) and live.phase == "queue":

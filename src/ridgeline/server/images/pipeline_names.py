@@ -9,7 +9,7 @@ from ridgeline.server.routes.served_model import none_of_these
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class PipelineNames:
     """What requests may call the pipelines. own: the pipeline's own name, by each name that it goes by. created: when
     the server began, in Unix seconds. others: by the name of a model that draws nothing, what is said to whoever asks
     it for a picture."""

@@ -22,7 +22,7 @@ WAITING = 2
 logger = logging.getLogger(__name__)
 
 
-class ClipFolder:
+class VideoFolder:
     """A temporary folder, made when the first file is to be written."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class _Abandoned(Exception):
     """Nobody wants the file any more."""
 
 
-class ClipWriter:
+class VideoWriter:
     """Writes one clip's file in a thread of its own: neither the event loop nor what draws waits for an encoder."""
 
     def __init__(self, path: Path, format_: str, fps: float, parameters: Mapping[str, Any]) -> None:

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from ridgeline.server.errors import ApiError, invalid
-from ridgeline.server.images.image_service import PictureService
-from ridgeline.server.images.video_folder import ClipFolder, ClipWriter, write_failure
+from ridgeline.server.images.image_service import ImageService
+from ridgeline.server.images.video_folder import VideoFolder, VideoWriter, write_failure
 from ridgeline.server.routes.video_job import VideoJob
 from ridgeline.server.server_settings import ServerSettings
 
@@ -21,12 +21,12 @@ _MADE_ROOM = "the video has made room for newer ones; ask for it again"
 logger = logging.getLogger(__name__)
 
 
-class Jobs:
+class VideoJobStore:
     """Those of one server, on its event loop."""
 
-    def __init__(self, service: PictureService, settings: ServerSettings) -> None:
+    def __init__(self, service: ImageService, settings: ServerSettings) -> None:
         self._service, self._most, self._lifetime = service, settings.clip_bytes, settings.clip_seconds
-        self._folder = ClipFolder()
+        self._folder = VideoFolder()
         self._jobs: dict[str, VideoJob] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -35,7 +35,7 @@ class Jobs:
     def start(self, job: VideoJob) -> None:
         """Begin a job. Raises ApiError where there is no room for it."""
         try:
-            writer = ClipWriter(self.path(job), job.format_, job.fields.fps, job.parameters())
+            writer = VideoWriter(self.path(job), job.format_, job.fields.fps, job.parameters())
         except OSError as error:
             raise write_failure(error) from None
         self._service.admit(job.live)
@@ -75,7 +75,7 @@ class Jobs:
 
     # -- one job's life ------------------------------------------------------------------------------------------------
 
-    async def _run(self, job: VideoJob, writer: ClipWriter) -> None:
+    async def _run(self, job: VideoJob, writer: VideoWriter) -> None:
         try:
             await self._service.draw(job.live, job.order(writer.add), job.take)
             # Shielded: where this task is cancelled, the writer's thread still has its future to set.

@@ -16,9 +16,9 @@ from ridgeline.server.event_loop import beside
 from ridgeline.server.http.auth import KEY
 from ridgeline.server.http.body import read_object
 from ridgeline.server.http.form import is_form, read_form
-from ridgeline.server.images.image_service import PictureService
-from ridgeline.server.images.pipeline_names import Names
-from ridgeline.server.images.video_job_store import Jobs
+from ridgeline.server.images.image_service import ImageService
+from ridgeline.server.images.pipeline_names import PipelineNames
+from ridgeline.server.images.video_job_store import VideoJobStore
 from ridgeline.server.routes.request_fields import read_fields
 from ridgeline.server.routes.video_job import VideoFields, VideoJob, clip_plan, format_of
 from ridgeline.server.server_settings import ServerSettings
@@ -32,7 +32,9 @@ _MOST_LISTED, _LISTED = 100, 20
 class VideoApi:
     """The handlers."""
 
-    def __init__(self, service: PictureService, jobs: Jobs, settings: ServerSettings, names: Names) -> None:
+    def __init__(
+        self, service: ImageService, jobs: VideoJobStore, settings: ServerSettings, names: PipelineNames
+    ) -> None:
         self._service, self._names, self._jobs = service, names, jobs
         # As of pictures: a clip that lacks what was asked for looks like one with it.
         self._settings = replace(settings, strict=True)

@@ -2,9 +2,9 @@
 
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
-from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.media.diffusion.decoding import SPARE, choose_tiling
-from ridgeline.media.diffusion.diffusion_request import Plan
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan
 from ridgeline.media.diffusion.forecast import Forecaster
 from ridgeline.media.diffusion.geometry import Geometry
 from ridgeline.media.diffusion.pipeline import Pipeline
@@ -13,7 +13,7 @@ from ridgeline.price.device import Device
 from ridgeline.util.document.humanize import gib, say_gib
 
 
-class Prices:
+class WorkUnitPrices:
     """The prices of one pipeline. To find what a size takes, its parts are run on meta, and nobody else may run them
     meanwhile: so only the thread that draws asks, once for each size."""
 
@@ -25,7 +25,7 @@ class Prices:
         self._tilings: dict[Geometry, Tiling | None] = {}
         self._activations: dict[tuple[Geometry, int], float] = {}
 
-    def of(self, plan: Plan) -> tuple[dict[StageName, float], Tiling | None]:
+    def of(self, plan: DiffusionPlan) -> tuple[dict[StageName, float], Tiling | None]:
         """Expected seconds of a plan's strides, and how its pictures are decoded. Raises ValueError for one whose
         activations do not fit."""
         tiling = self._tiling(plan.geometry)
@@ -49,7 +49,7 @@ class Prices:
         if geometry not in self._tilings:
             assert isinstance(self._autoencoder, AutoencoderKL)
             height, width = geometry.latents[-2:]
-            self._tilings[geometry] = choose_tiling(self._autoencoder, Grid(1, height, width), self._room)
+            self._tilings[geometry] = choose_tiling(self._autoencoder, PixelGrid(1, height, width), self._room)
         return self._tilings[geometry]
 
     def _check(self, nbytes: float, what: str) -> None:

@@ -15,14 +15,14 @@ import msgspec
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied, EngineRestarting, StepObserver, Take
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.text_processor import Texts
+from ridgeline.engine.text_processor import TextProcessor
 from ridgeline.engine.worker.engine_messages import EngineInfo, StepReport
-from ridgeline.insight.traffic.routers import REQUEST_TOKENS, Router, Signal
+from ridgeline.insight.traffic.routers import REQUEST_TOKENS, ReplicaRouter, Signal
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 
 
 @dataclass(eq=False, slots=True)
-class Replica:
+class EngineReplica:
     """One of the engines. number: of the replica, which its requests' numbers say too. taking: new requests may go
     there. live: its requests; load: what they come to for a router. where: it runs, in words."""
 
@@ -30,7 +30,7 @@ class Replica:
     llm: AsyncLLM
     where: Callable[[], str] = str
     taking: bool = True
-    live: "dict[_Sent, None]" = field(default_factory=dict)
+    live: "dict[_RoutedRequest, None]" = field(default_factory=dict)
     load: int = 0
 
     @property
@@ -43,23 +43,23 @@ _SUMMED = ("requests", "pages", "concurrency", "weight_bytes", "kv_bytes")
 """Of EngineInfo: what several engines have more of than one."""
 
 
-class Fleet:
+class EngineFleet:
     """Engines of one model. `AsyncLLM` says what its methods and attributes are; here only what differs.
 
     retried: requests that were lost with an engine and given to another. changed: told when a replica has come or gone.
     """
 
-    def __init__(self, replicas: Iterable[Replica], new_router: Callable[[], Router]) -> None:
+    def __init__(self, replicas: Iterable[EngineReplica], new_router: Callable[[], ReplicaRouter]) -> None:
         """new_router: of the replicas that there are; another when they change, because it knows them by their
         places."""
         self._new_router, self._router = new_router, new_router()
-        self.replicas: dict[int, Replica] = {}
+        self.replicas: dict[int, EngineReplica] = {}
         self.observers: list[StepObserver] = []
         self.changed: list[Callable[[], None]] = []
         self.ended: Future[str] = Future()
         self.retried = 0
-        self._taking: list[Replica] = []
-        self._waiting: dict[_Sent, None] = {}
+        self._taking: list[EngineReplica] = []
+        self._waiting: dict[_RoutedRequest, None] = {}
         self._gone = 0  # what engines that have gone had said
         self.page_size = 0
         for each in replicas:
@@ -67,7 +67,7 @@ class Fleet:
 
     # -- which there are ----------------------------------------------------------------------------------------------
 
-    def add(self, replica: Replica) -> None:
+    def add(self, replica: EngineReplica) -> None:
         """Add a replica, which takes requests from now on."""
         self.replicas[replica.number] = replica
         self.page_size = replica.llm.info.page_size
@@ -75,7 +75,7 @@ class Fleet:
         self.deal()
         self._say_changed()
 
-    def remove(self, replica: Replica) -> None:
+    def remove(self, replica: EngineReplica) -> None:
         """Remove a replica, which has no requests any more."""
         assert not replica.live, "its requests would be lost"
         del self.replicas[replica.number]
@@ -101,7 +101,7 @@ class Fleet:
         return next(iter(self.replicas.values())).llm
 
     @property
-    def texts(self) -> Texts:
+    def texts(self) -> TextProcessor:
         return self._first.texts
 
     @property
@@ -153,7 +153,7 @@ class Fleet:
         """As AsyncLLM.submit. added: told again where another engine has the request. A request whose engine dies goes
         once to another if nothing was told of it, and waits for one that is started again where there is none."""
         self.texts.check_request(spec)
-        sent = _Sent(self, spec, take, added, begun)
+        sent = _RoutedRequest(self, spec, take, added, begun)
         if not self._dealt_to():
             raise EngineRestarting("all engines are being started again")
         sent.to(self.choose(sent))
@@ -166,21 +166,21 @@ class Fleet:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def choose(self, sent: "_Sent") -> Replica:
+    def choose(self, sent: "_RoutedRequest") -> EngineReplica:
         """Which replica a request goes to, of those that take any."""
         among = self._dealt_to()
         if len(among) == 1:
             return among[0]
         return among[self._router.choose(sent.request, [Signal(each.load) for each in among])]
 
-    def _dealt_to(self) -> list[Replica]:
+    def _dealt_to(self) -> list[EngineReplica]:
         """The replicas that take requests now, which the router knows by their places."""
         taking = [each for each in self.replicas.values() if each.taking and each.llm.alive]
         if taking != self._taking:
             self._taking, self._router = taking, self._new_router()
         return taking
 
-    def lost(self, sent: "_Sent") -> None:
+    def lost(self, sent: "_RoutedRequest") -> None:
         """Give a request to another engine, now or later: its own died before it told anything."""
         self.retried += 1
         if self._dealt_to():
@@ -188,7 +188,7 @@ class Fleet:
         else:
             self._waiting[sent] = None
 
-    def forget(self, sent: "_Sent") -> None:
+    def forget(self, sent: "_RoutedRequest") -> None:
         """Drop a request that waits for an engine."""
         self._waiting.pop(sent, None)
 
@@ -197,12 +197,12 @@ class Fleet:
             observer(report, stats)
 
 
-class _Sent:
+class _RoutedRequest:
     """A request, with the replica that has it."""
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: EngineFleet,
         spec: GenerationRequest,
         take: Take,
         added: Callable[[int], None] | None,
@@ -211,7 +211,7 @@ class _Sent:
         """The arguments but fleet are as of AsyncLLM.submit."""
         self._fleet, self._spec, self._take, self._added, self._begun = fleet, spec, take, added, begun
         self._unfinished = spec.params.n  # choices that go on
-        self._replica: Replica | None = None
+        self._replica: EngineReplica | None = None
         self._leave: Callable[[], None] | None = None
         self._told_of = self._again = False
         self.load = len(spec.prompt) + REQUEST_TOKENS * self._unfinished
@@ -224,7 +224,7 @@ class _Sent:
         name = hashlib.blake2b(self._spec.cache_namespace + array("q", first).tobytes(), digest_size=8).hexdigest()
         return TraceRequest(0, len(self._spec.prompt), 0, (name,) if len(first) == page else (), page)
 
-    def to(self, replica: Replica) -> None:
+    def to(self, replica: EngineReplica) -> None:
         """Give it to a replica. Raises as AsyncLLM.submit."""
         self._replica = replica
         replica.live[self] = None
@@ -235,7 +235,7 @@ class _Sent:
             self._over()
             raise
 
-    def again(self, replica: Replica) -> None:
+    def again(self, replica: EngineReplica) -> None:
         """Give it to another replica after its engine died; an error is told to whoever waits."""
         try:
             self.to(replica)

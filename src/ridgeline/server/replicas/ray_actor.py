@@ -15,7 +15,7 @@ _PATIENCE = 60.0
 """Seconds that whoever connects has to say the secret, and that somebody has to connect."""
 
 
-class Listening(NamedTuple):
+class ActorAddress(NamedTuple):
     """Where an actor listens: an address of its machine; the secret that is to be said there first; its process. far:
     on another machine than who asked."""
 
@@ -33,7 +33,7 @@ class EngineActor:
     it some ten microseconds, and a call of Ray's some hundred.
     """
 
-    def listen(self, front: str) -> Listening:
+    def listen(self, front: str) -> ActorAddress:
         """Be ready for a connection. front: the Ray node of who will connect, on which nothing leaves the machine."""
         import ray
 
@@ -41,7 +41,7 @@ class EngineActor:
         host = ray.util.get_node_ip_address() if far else "127.0.0.1"
         self._socket = socket.create_server((host, 0), backlog=4)
         self._secret = secrets.token_bytes(SECRET_BYTES)
-        return Listening(host, self._socket.getsockname()[1], self._secret, os.getpid(), far)
+        return ActorAddress(host, self._socket.getsockname()[1], self._secret, os.getpid(), far)
 
     def run(self) -> str:
         """Run what the first message asks for, until the connection ends; why the engine was lost, "" where it was

@@ -1,4 +1,4 @@
-"""A batch on Ray Data: its lines are dealt to engines in actors, each of which answers them as `Batch` does.
+"""A batch on Ray Data: its lines are dealt to engines in actors, each of which answers them as `BatchRunner` does.
 
 What is dealt are parts of a file, by the places of their lines; an engine asks an actor beside the file for those that
 it is given. So lines are nowhere but where they are being answered.
@@ -18,7 +18,7 @@ from ridgeline.engine.async_llm import AsyncLLM, EngineDied
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import load_with_threads
 from ridgeline.engine.worker.engine_process import NotLoaded
-from ridgeline.server.openai_batch import Batch, Tally
+from ridgeline.server.openai_batch import BatchRunner, Tally
 from ridgeline.server.replicas.chosen_lines import ChosenLines, LineReader
 from ridgeline.server.replicas.ray_cluster import PIP, check_ray
 from ridgeline.server.server_settings import ServerSettings
@@ -39,11 +39,11 @@ class _Response(msgspec.Struct, frozen=True):
     body: msgspec.Raw
 
 
-class _Output(msgspec.Struct, frozen=True):
+class _EngineOutput(msgspec.Struct, frozen=True):
     response: _Response | None
 
 
-class Answering:
+class BatchActor:
     """What runs in an actor: an engine, for as many lines as come. One that cannot be loaded says so for each of them:
     Ray would try again to make an actor that raises, and tell of it in pages."""
 
@@ -76,7 +76,7 @@ class Answering:
             return {"output": [b""], "not_loaded": [msgspec.json.encode(self._not_loaded)]}
         outputs: list[bytes] = []
         for places in rows["places"]:
-            asyncio.run(Batch(self._llm, self._settings, outputs.append).run(_given(self._lines(places))))
+            asyncio.run(BatchRunner(self._llm, self._settings, outputs.append).run(_given(self._lines(places))))
         return {"output": outputs, "not_loaded": [b""] * len(outputs)}
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ def answer_on_ray(
 
     parts = [{"places": lines.part(first, first + size)} for first in range(0, len(lines), size)]
     answered = ray.data.from_items(parts, override_num_blocks=len(parts)).map_batches(
-        Answering,
+        BatchActor,
         fn_constructor_kwargs={**made, "lines": given},
         batch_size=1,
         concurrency=min(engines, len(parts)),
@@ -136,7 +136,7 @@ def answer_on_ray(
 def take_output(output: bytes, path: str, write: Callable[[bytes], None], tally: Tally) -> None:
     """Write what an engine gave for a line of a file, and count it. Only requests are dealt, so a line that is none by
     now has been changed, and what is said of it, with its number in a part, is not written. Raises EngineDied."""
-    response = msgspec.json.decode(output, type=_Output).response
+    response = msgspec.json.decode(output, type=_EngineOutput).response
     if response is None:
         raise EngineDied(f"{path} is not what it was; leave it as it is until it is answered")
     write(output)

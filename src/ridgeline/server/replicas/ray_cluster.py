@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.engine.worker.process_handle import NewLine
-from ridgeline.server.replicas.ray_actor import EngineActor, Listening
+from ridgeline.server.replicas.ray_actor import ActorAddress, EngineActor
 
 PIP = "pip install 'ridgeline[ray]'"
 
@@ -31,7 +31,7 @@ def check_ray() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ReplicaResources:
     """What a replica has to itself of a cluster: cores, and cards."""
 
     cores: int
@@ -53,13 +53,13 @@ class RayCluster:
         self._ray = ray
         self._node = ray.get_runtime_context().get_node_id()
 
-    def free(self, share: Share) -> bool:
+    def free(self, share: ReplicaResources) -> bool:
         """Whether a replica may find its share now: a machine has as much, and the cluster has it free. What is free on
         each machine Ray does not say in public."""
         machines = [each["Resources"] for each in self._ray.nodes() if each["Alive"]]
         return any(map(share.within, machines)) and share.within(self._ray.available_resources())
 
-    def actor(self, share: Share) -> Any:
+    def actor(self, share: ReplicaResources) -> Any:
         """A new actor, which Ray places where its share is free."""
         made = self._ray.remote(EngineActor)
         return made.options(num_cpus=share.cores, num_gpus=share.cards, max_restarts=0).remote()
@@ -129,15 +129,15 @@ def _nobody(address: str, why: str) -> ValueError:
     )
 
 
-class RayPlace:
+class RayProcessHandle:
     """An engine in an actor: a Place (engine/worker/process_handle.py)."""
 
-    def __init__(self, cluster: RayCluster, replica: int, share: Share) -> None:
+    def __init__(self, cluster: RayCluster, replica: int, share: ReplicaResources) -> None:
         self._cluster, self._replica, self._share = cluster, replica, share
         self._actor: Any = None
         self._ended: asyncio.Task[None] | None = None
         self._told_to_end = False
-        self.listening: Listening | None = None
+        self.listening: ActorAddress | None = None
 
     @property
     def far(self) -> bool:
@@ -161,7 +161,7 @@ class RayPlace:
         transport.write(self.listening.secret)
         self._ended = asyncio.create_task(self._until_its_end(ran, transport))
 
-    async def _placed(self) -> Listening:
+    async def _placed(self) -> ActorAddress:
         listening = asyncio.ensure_future(_listening(self._actor.listen.remote(self._cluster.node)))
         if not (await asyncio.wait([listening], timeout=_PATIENCE))[0] and not self._cluster.free(self._share):
             logger.warning("replica %d waits until a machine of the cluster has %s free", self._replica, self._share)
@@ -196,8 +196,8 @@ class RayPlace:
         return "its process is gone" if self.listening is None else f"its process ({self.listening.pid}) is gone"
 
 
-async def _listening(reference: Any) -> Listening:
-    return Listening(*await reference)
+async def _listening(reference: Any) -> ActorAddress:
+    return ActorAddress(*await reference)
 
 
 def _line(error: BaseException) -> str:

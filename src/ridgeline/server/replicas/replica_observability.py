@@ -14,26 +14,28 @@ from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.worker.engine_messages import replica_of
 from ridgeline.server.app import answer
 from ridgeline.server.errors import ApiError, invalid
-from ridgeline.server.http.event_stream import EventStream
+from ridgeline.server.http.event_stream import EventStreamResponse
 from ridgeline.server.in_flight import InFlightRequest
-from ridgeline.server.replicas.engine_fleet import Fleet, Replica
+from ridgeline.server.replicas.engine_fleet import EngineFleet, EngineReplica
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
-from ridgeline.server.telemetry.engine_metrics import Metrics
+from ridgeline.server.telemetry.engine_metrics import EngineMetrics
 from ridgeline.server.telemetry.live_state import EVENTS, STATE, LiveState
 from ridgeline.server.telemetry.metric_families import FLEET_FAMILIES, REPLICA_STATES
-from ridgeline.server.telemetry.throughput import Throughput
-from ridgeline.server.telemetry.transfers import Transfers
+from ridgeline.server.telemetry.throughput import ThroughputLog
+from ridgeline.server.telemetry.transfers import TransferLog
 
 ROUTE = "/v1/replicas"
 
 logger = logging.getLogger("ridgeline.server")
 
 
-class FirstMetrics(Metrics):
+class FleetMetrics(EngineMetrics):
     """Those of the first replica, which tell of the fleet and of HTTP requests as well."""
 
-    def __init__(self, llm: AsyncLLM, model: str, fleet: Fleet, starting: Callable[[], int], alias: str | None) -> None:
+    def __init__(
+        self, llm: AsyncLLM, model: str, fleet: EngineFleet, starting: Callable[[], int], alias: str | None
+    ) -> None:
         """starting: how many replicas take no requests yet."""
         super().__init__(llm, model, alias=alias, more=FLEET_FAMILIES)
         self._fleet, self._starting, self._retried = fleet, starting, 0
@@ -49,17 +51,19 @@ class FirstMetrics(Metrics):
         self._retried = self._fleet.retried
 
 
-class _OfOne:
+class _ReplicaMonitor:
     """What watches one replica, and the next one of its number."""
 
-    def __init__(self, metrics: Metrics, replica: Replica, service: Service, settings: ServerSettings) -> None:
+    def __init__(
+        self, metrics: EngineMetrics, replica: EngineReplica, service: Service, settings: ServerSettings
+    ) -> None:
         priced = bool(settings.priced)
-        self.metrics, self.throughput = metrics, Throughput(replica.llm, replica.number, priced=priced)
-        self.observers: tuple[Metrics, Throughput] = (metrics, self.throughput)
-        self._service, self._transfers = service, Transfers(metrics)
+        self.metrics, self.throughput = metrics, ThroughputLog(replica.llm, replica.number, priced=priced)
+        self.observers: tuple[EngineMetrics, ThroughputLog] = (metrics, self.throughput)
+        self._service, self._transfers = service, TransferLog(metrics)
         self.follow(replica)
 
-    def follow(self, replica: Replica) -> None:
+    def follow(self, replica: EngineReplica) -> None:
         """Watch this one from now on."""
         for observer in self.observers:
             observer.follow(replica.llm)
@@ -68,20 +72,20 @@ class _OfOne:
         replica.llm.observers += [self.live_state.stepped, self.metrics.stepped, self.throughput.stepped]
 
 
-class Replicas:
+class FleetMonitor:
     """Watches the engines of a fleet (telemetry/observability.py: a Watching), and is the Observer that tells each
     replica's counts of its own requests."""
 
     def __init__(
-        self, service: Service, fleet: Fleet, settings: ServerSettings, model: str, starting: Callable[[], int]
+        self, service: Service, fleet: EngineFleet, settings: ServerSettings, model: str, starting: Callable[[], int]
     ) -> None:
         """starting: how many replicas take no requests yet."""
         self._service, self._fleet, self._settings, self._model = service, fleet, settings, model
         first = fleet.replicas[0]
-        self.metrics: Metrics = FirstMetrics(first.llm, model, fleet, starting, settings.metrics_alias)
-        self._of: dict[int, _OfOne] = {0: _OfOne(self.metrics, first, service, settings)}
+        self.metrics: EngineMetrics = FleetMetrics(first.llm, model, fleet, starting, settings.metrics_alias)
+        self._of: dict[int, _ReplicaMonitor] = {0: _ReplicaMonitor(self.metrics, first, service, settings)}
         self._known = {0: first}
-        self._where: dict[InFlightRequest, _OfOne] = {}
+        self._where: dict[InFlightRequest, _ReplicaMonitor] = {}
         service.observers.append(self)
         fleet.changed.append(self._changed)
         self._changed()
@@ -99,8 +103,8 @@ class Replicas:
                 self._of[number].follow(replica)
             else:
                 alias = self._settings.metrics_alias
-                metrics = Metrics(replica.llm, self._model, alias=alias, engine=number)
-                self._of[number] = _OfOne(metrics, replica, self._service, self._settings)
+                metrics = EngineMetrics(replica.llm, self._model, alias=alias, engine=number)
+                self._of[number] = _ReplicaMonitor(metrics, replica, self._service, self._settings)
         self._known = dict(replicas)
         others = [self._of[number].metrics for number in sorted(replicas) if number]
         own = [each.metrics for each in self._of.values()]
@@ -127,7 +131,7 @@ class Replicas:
         for observer in watching.observers:
             observer.ended(live, error)
 
-    def _counting(self, live: InFlightRequest) -> _OfOne:
+    def _counting(self, live: InFlightRequest) -> _ReplicaMonitor:
         """What counts a request: where its first event came from, as nothing is retried after that."""
         found = self._where.get(live)
         if found is None:
@@ -165,10 +169,10 @@ class Replicas:
     async def _state(self, request: Request) -> Response:
         return await self._asked(request).live_state.state(request)
 
-    async def _events(self, request: Request) -> EventStream:
+    async def _events(self, request: Request) -> EventStreamResponse:
         return await self._asked(request).live_state.events(request)
 
-    def _asked(self, request: Request) -> _OfOne:
+    def _asked(self, request: Request) -> _ReplicaMonitor:
         replicas = self._fleet.replicas
         stated = request.query_params.get("replica", str(min(replicas)))
         found = {str(number): number for number in replicas}.get(stated)
@@ -183,7 +187,7 @@ class Replicas:
         return answer({"replicas": each, "retried": retried, "sum": asdict(self._fleet.stats)})
 
 
-def _told(replica: Replica) -> dict[str, object]:
+def _told(replica: EngineReplica) -> dict[str, object]:
     """A replica as JSON has it. load: what a router counts its requests for; stats: what its engine did since it was
     started last."""
     stats: Stats = replica.llm.stats

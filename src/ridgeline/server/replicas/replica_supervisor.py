@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from ridgeline.engine.request import NANOSECONDS
 from ridgeline.engine.worker.engine_process import EngineProcess
 from ridgeline.insight.traffic.scaling import Scaling
-from ridgeline.server.replicas.engine_fleet import Fleet, Replica
+from ridgeline.server.replicas.engine_fleet import EngineFleet, EngineReplica
 
 LOOK_SECONDS = 0.2
 _PAUSE = 30.0  # seconds after a replica could not be started, until the next one is tried
 
 logger = logging.getLogger("ridgeline.server")
 
-Start = Callable[[int], Awaitable[Replica]]
+Start = Callable[[int], Awaitable[EngineReplica]]
 """Starts the engine of a replica with this number. Raises ValueError, RuntimeError in one line."""
 
 
 @dataclass(slots=True)
-class _Seen:
+class _ReplicaSnapshot:
     """What a replica was at the last look. why: it died, or could not be started again. still: seconds that its engine
     has said nothing, though requests wait."""
 
@@ -31,14 +31,16 @@ class _Seen:
     still: float = 0.0
 
 
-class Watch:
+class ReplicaSupervisor:
     """Looks after the engines of a fleet, five times a second."""
 
-    def __init__(self, fleet: Fleet, start: Start, stalled_seconds: float, scaling: Scaling | None = None) -> None:
+    def __init__(
+        self, fleet: EngineFleet, start: Start, stalled_seconds: float, scaling: Scaling | None = None
+    ) -> None:
         """stalled_seconds: that an engine may say nothing though requests wait for it. scaling: None for as many
         engines as there are."""
         self.fleet, self._start, self._stalled_seconds, self._scaling = fleet, start, stalled_seconds, scaling
-        self._seen: dict[Replica, _Seen] = {}
+        self._seen: dict[EngineReplica, _ReplicaSnapshot] = {}
         self._starting: dict[int, asyncio.Task[None]] = {}
         self._looked = self._changed = time.monotonic()
         self._not_before = 0.0
@@ -62,11 +64,11 @@ class Watch:
     def look(self, seconds: float) -> None:
         """Look at all replicas. seconds: since the last look."""
         for replica in list(self.fleet.replicas.values()):
-            self._look_at(replica, self._seen.setdefault(replica, _Seen(True, replica.llm.why, 0)), seconds)
+            self._look_at(replica, self._seen.setdefault(replica, _ReplicaSnapshot(True, replica.llm.why, 0)), seconds)
         self._seen = {replica: seen for replica, seen in self._seen.items() if replica.number in self.fleet.replicas}
         self._scale()
 
-    def _look_at(self, replica: Replica, seen: _Seen, seconds: float) -> None:
+    def _look_at(self, replica: EngineReplica, seen: _ReplicaSnapshot, seconds: float) -> None:
         llm = replica.llm
         if llm.alive != seen.alive:
             seen.alive = llm.alive
@@ -137,7 +139,7 @@ class Watch:
         self.fleet.deal()
 
 
-def end(replica: Replica) -> None:
+def end(replica: EngineReplica) -> None:
     """End a replica's process, which the next one follows."""
     process = replica.llm.host
     assert isinstance(process, EngineProcess)

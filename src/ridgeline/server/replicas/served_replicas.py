@@ -11,19 +11,19 @@ from typing import Self
 from ridgeline.core.checkpoint.weight_loader import Progress
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.engine.text_processor import Texts
+from ridgeline.engine.text_processor import TextProcessor
 from ridgeline.engine.worker.engine_process import EngineProcess, texts_beside
-from ridgeline.engine.worker.engine_process import Start as StartMessage
-from ridgeline.engine.worker.process_handle import Place
-from ridgeline.insight.traffic.routers import Router
+from ridgeline.engine.worker.engine_process import EngineStart as StartMessage
+from ridgeline.engine.worker.process_handle import ProcessHandle
+from ridgeline.insight.traffic.routers import ReplicaRouter
 from ridgeline.insight.traffic.scaling import Scaling
 from ridgeline.learn.page.recorder import INSPECTOR
 from ridgeline.price.device import Device
-from ridgeline.server.admission import Queue
-from ridgeline.server.lifecycle import Served, Serving, service_of
-from ridgeline.server.replicas.engine_fleet import Fleet, Replica
-from ridgeline.server.replicas.replica_observability import Replicas
-from ridgeline.server.replicas.replica_supervisor import Start, Watch
+from ridgeline.server.admission import RequestQueue
+from ridgeline.server.lifecycle import ServedLLM, ServingContext, service_of
+from ridgeline.server.replicas.engine_fleet import EngineFleet, EngineReplica
+from ridgeline.server.replicas.replica_observability import FleetMonitor
+from ridgeline.server.replicas.replica_supervisor import ReplicaSupervisor, Start
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.telemetry.observability import Observability
 
@@ -36,40 +36,40 @@ class ServedReplicas:
     process of the replica with a number runs. new_router, scaling: as Fleet and Watch have them. where: says of a place
     what it is, in words."""
 
-    one: Served
+    one: ServedLLM
     count: int
-    new_place: Callable[[int], Place]
-    new_router: Callable[[], Router]
+    new_place: Callable[[int], ProcessHandle]
+    new_router: Callable[[], ReplicaRouter]
     scaling: Scaling | None = None
-    where: Callable[[Place | None], str] = lambda place: ""
+    where: Callable[[ProcessHandle | None], str] = lambda place: ""
 
     @property
     def name(self) -> str:
         """The model's."""
         return self.one.name
 
-    async def start(self) -> "Started":
+    async def start(self) -> "StartedReplicas":
         """All engines, ready. Errors are those of EngineProcess.start; then none runs."""
         logger.info("loading %s, replicas: %d", self.name, self.count)
-        starter = await _Starter.of(self)
+        starter = await _ReplicaStarter.of(self)
         with self.one.bar() as progress:
             starts = [starter.start(number, None if number else progress) for number in range(self.count)]
             started = await asyncio.gather(*(asyncio.create_task(each) for each in starts), return_exceptions=True)
-        replicas = [each for each in started if isinstance(each, Replica)]
+        replicas = [each for each in started if isinstance(each, EngineReplica)]
         if len(replicas) < self.count:
             await asyncio.to_thread(_close, replicas)
             raise next(each for each in started if isinstance(each, BaseException))
-        return Started(Fleet(replicas, self.new_router), starter.start)
+        return StartedReplicas(EngineFleet(replicas, self.new_router), starter.start)
 
     @asynccontextmanager
-    async def serving(self, started: "Started", settings: ServerSettings) -> AsyncIterator[Serving]:
+    async def serving(self, started: "StartedReplicas", settings: ServerSettings) -> AsyncIterator[ServingContext]:
         """The engines behind their routes, with what watches them."""
         fleet = started.fleet
-        queue = Queue(fleet.info, settings)
+        queue = RequestQueue(fleet.info, settings)
         fleet.changed.append(lambda: queue.resize(fleet.info))
         service = service_of(fleet, queue, settings)
-        watch = Watch(fleet, started.start, settings.stalled_seconds, self.scaling)
-        engines = Replicas(service, fleet, settings, settings.models[0], lambda: watch.starting)
+        watch = ReplicaSupervisor(fleet, started.start, settings.stalled_seconds, self.scaling)
+        engines = FleetMonitor(service, fleet, settings, settings.models[0], lambda: watch.starting)
         observability = Observability(service, engines, settings, settings.models[0])
         watching = asyncio.create_task(watch.run())
         try:
@@ -82,10 +82,10 @@ class ServedReplicas:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedReplicas:
     """Engines that run, and what starts further ones. Use `async with`."""
 
-    fleet: Fleet
+    fleet: EngineFleet
     start: Start
 
     async def __aenter__(self) -> Self:
@@ -96,22 +96,22 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class _Starter:
+class _ReplicaStarter:
     """Starts engines of one model. device: what their steps are predicted for."""
 
     served: ServedReplicas
-    texts: Texts
+    texts: TextProcessor
     device: Device | None
 
     @classmethod
-    async def of(cls, served: ServedReplicas) -> "_Starter":
+    async def of(cls, served: ServedReplicas) -> "_ReplicaStarter":
         """Raises as load_texts."""
         one = served.one
         settings = one.settings or EngineSettings()
         texts = await texts_beside(one.model, settings, dummy_weights=one.dummy_weights)
         return cls(served, texts, None if one.device is None else await asyncio.to_thread(one.device))
 
-    async def start(self, number: int, progress: Progress | None = None) -> Replica:
+    async def start(self, number: int, progress: Progress | None = None) -> EngineReplica:
         """One of them, ready. Raises as EngineProcess.start."""
         served, one = self.served, self.served.one
         start = StartMessage(
@@ -128,9 +128,9 @@ class _Starter:
         )
         process = EngineProcess(start, self.texts, math.inf, progress, lambda: served.new_place(number))
         await process.begin()
-        return Replica(number, AsyncLLM(process), lambda: served.where(process.place))
+        return EngineReplica(number, AsyncLLM(process), lambda: served.where(process.place))
 
 
-def _close(replicas: Sequence[Replica]) -> None:
+def _close(replicas: Sequence[EngineReplica]) -> None:
     for each in replicas:
         each.llm.close()

@@ -10,15 +10,15 @@ from ridgeline.core.text.tools import CallDelta, ToolParser
 from ridgeline.engine.events import Event
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.request import Finish
+from ridgeline.engine.request import FinishReason
 from ridgeline.engine.result import Choice
 from ridgeline.engine.sampling.sample_row import Sampled
 from ridgeline.engine.structured_output_params import StructuredOutputs
 from ridgeline.server.errors import invalid
 from ridgeline.server.event_loop import LONG, beside
-from ridgeline.server.http.event_stream import Outbox
+from ridgeline.server.http.event_stream import StreamOutbox
 from ridgeline.server.in_flight import Generation
-from ridgeline.server.routes.generation import Gathered, new_id
+from ridgeline.server.routes.generation import GenerationResult, new_id
 from ridgeline.server.routes.grammar_check import GrammarCheck
 from ridgeline.server.routes.logprobs import PromptScores, TokenNames, chat_logprobs, long_chat_logprobs
 from ridgeline.server.routes.request_fields import ChatFields, Conversation
@@ -26,7 +26,7 @@ from ridgeline.server.routes.request_sampling import room_for, sampling_params
 from ridgeline.server.routes.response_format import asked_form
 from ridgeline.server.routes.served_model import ServedModel, cache_salt
 from ridgeline.server.routes.stream_chunks import ChoiceState, Chunks
-from ridgeline.server.routes.tool_use import Calls, ToolUse, call_delta, check_calls, read_tools
+from ridgeline.server.routes.tool_use import ToolCalls, ToolUse, call_delta, check_calls, read_tools
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.util.untrusted import ModelRefused
 
@@ -100,7 +100,7 @@ def _variables(fields: Conversation, template: ChatTemplate) -> dict[str, Any]:
 
 async def chat_generation(
     fields: ChatFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck, arrived: int
-) -> tuple[Generation, "ChatAnswer"]:
+) -> tuple[Generation, "ChatResponseWriter"]:
     """Return what a request to this route asks of the engine, and how the response is written. arrived: as
     GenerationRequest. Raises ApiError."""
     model.check_name(fields.model)
@@ -127,7 +127,7 @@ async def chat_generation(
         arrived=arrived,
     )
     generation = Generation(new_id("chatcmpl-"), model.called(fields.model), ROUTE, [spec], fields.stream)
-    return generation, ChatAnswer(fields, model, tools)
+    return generation, ChatResponseWriter(fields, model, tools)
 
 
 async def with_tools(
@@ -146,7 +146,7 @@ async def with_tools(
 
 
 @dataclass(frozen=True, slots=True)
-class ChatAnswer:
+class ChatResponseWriter:
     """How this route writes an answer. tools: that it may call; None where it may call none."""
 
     fields: ChatFields
@@ -157,7 +157,7 @@ class ChatAnswer:
     def names(self) -> TokenNames:
         return TokenNames(self.model.tokenizer, as_ids=self.fields.return_tokens_as_token_ids)
 
-    def chunks(self, generation: Generation, outbox: Outbox) -> Chunks:
+    def chunks(self, generation: Generation, outbox: StreamOutbox) -> Chunks:
         """What writes it piece by piece."""
         return ChatChunks(generation, self, outbox)
 
@@ -166,7 +166,7 @@ class ChatAnswer:
         listed = self.fields.prompt_logprobs is not None
         return [PromptScores(spec.prompt, self.names, listed=listed, echoed=False) for spec in generation.specs]
 
-    async def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:
+    async def body(self, generation: Generation, gathered: GenerationResult) -> dict[str, object]:
         """An answer that is complete."""
         completion = gathered.completions[0]
         body: dict[str, object] = {
@@ -193,8 +193,10 @@ class ChatAnswer:
             message |= self.reasoning(choice.reasoning)
         finish: str | None = choice.finish
         if self.tools is not None:
-            parser, calls = self.tools.parser(self.model.tokenizer), Calls()
-            calls.take((parser.push(choice.text, choice.token_ids), parser.finish(cut=choice.finish is Finish.LENGTH)))
+            parser, calls = self.tools.parser(self.model.tokenizer), ToolCalls()
+            calls.take(
+                (parser.push(choice.text, choice.token_ids), parser.finish(cut=choice.finish is FinishReason.LENGTH))
+            )
             message["content"] = calls.content
             if calls.by_index:
                 message |= {"content": calls.content or None, "tool_calls": calls.body()}
@@ -225,15 +227,15 @@ class ChatAnswer:
         return choice
 
 
-def finish_reason(finish: Finish | None, parser: ToolParser) -> str | None:
+def finish_reason(finish: FinishReason | None, parser: ToolParser) -> str | None:
     """Why an answer ended, if it has: an answer that calls functions ends for their sake."""
-    return "tool_calls" if finish is Finish.STOP and parser.complete else finish
+    return "tool_calls" if finish is FinishReason.STOP and parser.complete else finish
 
 
 class ChatChunks(Chunks):
     """Its frames. The role comes with the first content: by itself it would look like a first token."""
 
-    def __init__(self, generation: Generation, answer: ChatAnswer, outbox: Outbox) -> None:
+    def __init__(self, generation: Generation, answer: ChatResponseWriter, outbox: StreamOutbox) -> None:
         super().__init__(generation, answer.fields, outbox, "chat.completion.chunk", answer.scores(generation))
         self._answer = answer
         self._parsers: dict[int, ToolParser] = {}
@@ -256,7 +258,7 @@ class ChatChunks(Chunks):
         parser = self._parsers[index]
         deltas = [parser.push(event.text, () if event.token is None else (event.token.token,))]
         if event.finish is not None:
-            deltas.append(parser.finish(cut=event.finish is Finish.LENGTH))
+            deltas.append(parser.finish(cut=event.finish is FinishReason.LENGTH))
         self._calls.setdefault(index, []).extend(call for delta in deltas for call in delta.calls)
         return "".join(delta.content for delta in deltas)
 

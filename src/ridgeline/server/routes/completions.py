@@ -12,14 +12,14 @@ from ridgeline.core.text import TokenOffsets
 from ridgeline.engine.events import Event
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.output_processor import continues_prompt
-from ridgeline.engine.request import Finish
+from ridgeline.engine.request import FinishReason
 from ridgeline.engine.result import Choice
 from ridgeline.engine.sampling.sample_row import Sampled
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.event_loop import slices
-from ridgeline.server.http.event_stream import Outbox
+from ridgeline.server.http.event_stream import StreamOutbox
 from ridgeline.server.in_flight import Generation
-from ridgeline.server.routes.generation import Gathered, new_id
+from ridgeline.server.routes.generation import GenerationResult, new_id
 from ridgeline.server.routes.grammar_check import GrammarCheck
 from ridgeline.server.routes.logprobs import CompletionLogprobs, PromptScores, TokenNames
 from ridgeline.server.routes.request_fields import CompletionFields
@@ -36,7 +36,7 @@ DEFAULT_TOKENS = 16
 
 async def completion_generation(
     fields: CompletionFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck, arrived: int
-) -> tuple[Generation, "CompletionAnswer"]:
+) -> tuple[Generation, "CompletionResponseWriter"]:
     """Return what a request to this route asks of the engine, and how the response is written. arrived: as
     GenerationRequest. Raises ApiError."""
     model.check_name(fields.model)
@@ -65,11 +65,11 @@ async def completion_generation(
     )
     specs = [structs.replace(first, prompt=prompt) for prompt in prompts]
     generation = Generation(new_id("cmpl-"), model.called(fields.model), ROUTE, specs, fields.stream)
-    return generation, CompletionAnswer(fields, model)
+    return generation, CompletionResponseWriter(fields, model)
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionAnswer:
+class CompletionResponseWriter:
     """How this route writes an answer."""
 
     fields: CompletionFields
@@ -79,7 +79,7 @@ class CompletionAnswer:
     def names(self) -> TokenNames:
         return TokenNames(self.model.tokenizer, as_ids=self.fields.return_tokens_as_token_ids)
 
-    def chunks(self, generation: Generation, outbox: Outbox) -> Chunks:
+    def chunks(self, generation: Generation, outbox: StreamOutbox) -> Chunks:
         """What writes it piece by piece."""
         return CompletionChunks(generation, self, outbox)
 
@@ -88,7 +88,7 @@ class CompletionAnswer:
         listed, echoed = self.fields.prompt_logprobs is not None, self.fields.echo and self.fields.logprobs is not None
         return [PromptScores(spec.prompt, self.names, listed=listed, echoed=echoed) for spec in generation.specs]
 
-    async def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:
+    async def body(self, generation: Generation, gathered: GenerationResult) -> dict[str, object]:
         """An answer that is complete."""
         choices = [
             await self._choice(generation, generation.index(prompt, choice.index), choice, gathered.scores[prompt])
@@ -118,7 +118,9 @@ class CompletionAnswer:
 class ChoiceWriter:
     """Writes one choice, whole or piece by piece. The first piece has what is to be told of the prompt."""
 
-    def __init__(self, answer: CompletionAnswer, generation: Generation, index: int, scores: PromptScores) -> None:
+    def __init__(
+        self, answer: CompletionResponseWriter, generation: Generation, index: int, scores: PromptScores
+    ) -> None:
         """Write one choice. scores: those of the prompt, which must be complete at the first token or entry."""
         self._fields, self._index, self._scores = answer.fields, index, scores
         self._prompt = prompt = generation.specs[index // generation.params.n].prompt
@@ -163,7 +165,7 @@ class ChoiceWriter:
         if self._fields.return_token_ids:
             self._tokens += [one.token for one in tokens]
 
-    def entry(self, finish: Finish | None) -> dict[str, object]:
+    def entry(self, finish: FinishReason | None) -> dict[str, object]:
         """Return an entry of `choices` with what was added since the last one. finish: why the choice ended."""
         first, self._begun = not self._begun, True
         entry: dict[str, object] = {
@@ -194,7 +196,7 @@ class ChoiceWriter:
 class CompletionChunks(Chunks):
     """Its frames."""
 
-    def __init__(self, generation: Generation, answer: CompletionAnswer, outbox: Outbox) -> None:
+    def __init__(self, generation: Generation, answer: CompletionResponseWriter, outbox: StreamOutbox) -> None:
         super().__init__(generation, answer.fields, outbox, "text_completion", answer.scores(generation))
         self._writers = [
             ChoiceWriter(answer, generation, generation.index(index, choice), self.scores[index])

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, InvalidRequest, Plan
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest, InvalidRequest
 from ridgeline.media.diffusion.geometry import Size
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.server.errors import invalid
@@ -26,7 +26,7 @@ NAMES: Mapping[str, str] = {
 """What fields of a pipeline's request are called over HTTP, where they have another name there."""
 
 
-class DrawingFields(msgspec.Struct, kw_only=True, frozen=True):
+class DiffusionFields(msgspec.Struct, kw_only=True, frozen=True):
     """The fields of a request. None is "not said": the model's own holds. Which numbers it takes `plan_of` says."""
 
     model: str = ""
@@ -44,21 +44,21 @@ Only = tuple[str, tuple[object, ...], str]
 """A field whose other values would have no effect: those that are taken, and why no others."""
 
 
-def check_only(fields: DrawingFields, only: Iterable[Only]) -> None:
+def check_only(fields: DiffusionFields, only: Iterable[Only]) -> None:
     """Raises ApiError for a field with a value that would have no effect."""
     for name, taken, why in only:
         if getattr(fields, name) not in taken:
             raise invalid(f"{name}: {why}", name, code="unsupported_field")
 
 
-def prompt_of(fields: DrawingFields) -> str:
+def prompt_of(fields: DiffusionFields) -> str:
     """The prompt. Raises ApiError where there is none."""
     if fields.prompt is None:
         raise invalid("prompt: it is missing; say what is to be drawn", "prompt", code="missing_field")
     return fields.prompt
 
 
-def size_of(fields: DrawingFields) -> Size | None:
+def size_of(fields: DiffusionFields) -> Size | None:
     """The size, None for the model's own. Raises ApiError for what is none."""
     try:
         return None if fields.size == AUTO else Size.parse(fields.size)
@@ -66,7 +66,7 @@ def size_of(fields: DrawingFields) -> Size | None:
         raise invalid(str(error), "size") from None
 
 
-def plan_of(drawing: DiffusionRequest, pipeline: Pipeline, names: Mapping[str, str] = NAMES) -> Plan:
+def plan_of(drawing: DiffusionRequest, pipeline: Pipeline, names: Mapping[str, str] = NAMES) -> DiffusionPlan:
     """What a request comes to. Raises ApiError in the words of the pipeline, a size off the menu with the menu. names:
     as NAMES."""
     try:

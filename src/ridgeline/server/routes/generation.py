@@ -9,7 +9,7 @@ from functools import partial
 
 from ridgeline.engine.async_llm import EngineDied, EngineRestarting
 from ridgeline.engine.events import Event
-from ridgeline.engine.request import Finish, Timing
+from ridgeline.engine.request import FinishReason, Timing
 from ridgeline.engine.result import Completion
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.in_flight import Generation, InFlightRequest
@@ -59,7 +59,7 @@ async def _run_one(
     def told(event: Event) -> None:
         nonlocal begun
         begun = True
-        if event.finish is Finish.ERROR or event.finish is Finish.ABORT:
+        if event.finish is FinishReason.ERROR or event.finish is FinishReason.ABORT:
             raise _failed(generation.id, event)
         take(prompt, event)
 
@@ -77,7 +77,7 @@ async def _run_one(
 
 def _failed(id: str, event: Event) -> ApiError:
     """The engine's reason may be an exception's words: the client is not told, the log only what is the engine's."""
-    if event.finish is Finish.ABORT:
+    if event.finish is FinishReason.ABORT:
         return ApiError(503, "the request was ended by the server", kind="server_error", code="aborted")
     logger.error("request %s failed in the engine: %s", id, _without_quotes(event.error or ""))
     if event.out_of_memory:
@@ -104,7 +104,7 @@ def engine_restarting() -> ApiError:
 
 
 @dataclass(slots=True)
-class Gathered:
+class GenerationResult:
     """The whole response: a Completion for each prompt, its token usage, and the time at which it was asked for
     (as GenerationRequest). scores: the token scores of each prompt."""
 
@@ -121,7 +121,7 @@ class Gathered:
         return timings(self.arrived, self.times, self.usage)
 
 
-async def gather(service: Service, generation: Generation, scores: Sequence[PromptScores] = ()) -> Gathered:
+async def gather(service: Service, generation: Generation, scores: Sequence[PromptScores] = ()) -> GenerationResult:
     """Complete all prompts and return everything at once. scores: they take the scores of each prompt's tokens, if the
     request asks for them. Raises ApiError."""
     completions = [Completion.empty(spec.prompt, spec.params.n) for spec in generation.specs]
@@ -135,4 +135,4 @@ async def gather(service: Service, generation: Generation, scores: Sequence[Prom
         usage.take(prompt, generation.index(prompt, event.choice), event)
 
     await run(service, generation, take)
-    return Gathered(completions, usage, generation.arrived, scores)
+    return GenerationResult(completions, usage, generation.arrived, scores)

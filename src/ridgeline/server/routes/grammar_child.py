@@ -11,14 +11,14 @@ from llguidance import LLMatcher
 
 from ridgeline.core.text.byte_tokenizer import BYTE_SYMBOLS, ByteTokenizer
 from ridgeline.engine.structured_output.grammar import compiled, reason_of
-from ridgeline.engine.structured_output.grammar_vocabulary import Mask, Tables
+from ridgeline.engine.structured_output.grammar_vocabulary import GrammarVocabulary, Mask
 from ridgeline.engine.structured_output_params import StructuredOutputs
 
 MAX_FORCED = 1 << 14
 """Most bytes that a form may leave no choice about at its beginning."""
 
 
-def refusal(form: StructuredOutputs, tables: Tables) -> str | None:
+def refusal(form: StructuredOutputs, tables: GrammarVocabulary) -> str | None:
     """Why a form cannot be followed, over a vocabulary that spells everything; None if it can."""
     try:
         matcher = compiled(form, tables.library)
@@ -32,7 +32,7 @@ def refusal(form: StructuredOutputs, tables: Tables) -> str | None:
     return None if complete else _dead_end(matcher, mask, tables)
 
 
-def _dead_end(matcher: LLMatcher, mask: Mask, tables: Tables) -> str | None:
+def _dead_end(matcher: LLMatcher, mask: Mask, tables: GrammarVocabulary) -> str | None:
     """Return why the library fails after every allowed first byte; None if it goes on after at least one."""
     reason = None
     for byte in (byte for byte in range(256) if mask[byte >> 5] >> (byte & 31) & 1):
@@ -54,7 +54,7 @@ def _limit_memory(nbytes: int) -> None:
 
 def main(nbytes: int) -> None:
     """Answer until nobody asks any more."""
-    tables = Tables(ByteTokenizer(), BYTE_SYMBOLS)
+    tables = GrammarVocabulary(ByteTokenizer(), BYTE_SYMBOLS)
     _limit_memory(nbytes)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answer = sys.stdout.buffer

@@ -10,14 +10,14 @@ import msgspec
 from msgspec import Meta
 from torch import Tensor
 
-from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest
 from ridgeline.media.diffusion.image_file import encode_picture
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.server.errors import invalid
-from ridgeline.server.http.event_stream import Outbox
-from ridgeline.server.images.diffusion_engine import Order, StrideReport
-from ridgeline.server.images.image_service import LivePicture
-from ridgeline.server.routes.diffusion_fields import AUTO, DrawingFields, Only, check_only, prompt_of, size_of
+from ridgeline.server.http.event_stream import StreamOutbox
+from ridgeline.server.images.diffusion_engine import DiffusionSubmission, WorkUnitReport
+from ridgeline.server.images.image_service import InFlightImageRequest
+from ridgeline.server.routes.diffusion_fields import AUTO, DiffusionFields, Only, check_only, prompt_of, size_of
 from ridgeline.server.routes.generation import new_id
 
 _HEAD = 64 << 10
@@ -30,7 +30,7 @@ PROGRESS_BYTES = 512
 Format = Literal["png", "jpeg", "webp"]
 
 
-class ImageFields(DrawingFields, kw_only=True, frozen=True):
+class ImageFields(DiffusionFields, kw_only=True, frozen=True):
     """The fields of a request, beside those of all that draw."""
 
     n: Annotated[int, Meta(ge=1)] = 1
@@ -92,7 +92,7 @@ class ImageGeneration:
     """
 
     fields: ImageFields
-    plan: Plan
+    plan: DiffusionPlan
     pipeline: Pipeline
     own: str
     model: str
@@ -106,10 +106,10 @@ class ImageGeneration:
     steps: int = 0
 
     @property
-    def live(self) -> LivePicture:
+    def live(self) -> InFlightImageRequest:
         """As the service knows it."""
         kept = self.pipeline.kept(self.plan)
-        return LivePicture(self.id, self.model, self.fields.n, self.fields.n * self.file_bytes, kept)
+        return InFlightImageRequest(self.id, self.model, self.fields.n, self.fields.n * self.file_bytes, kept)
 
     @property
     def file_bytes(self) -> int:
@@ -117,10 +117,10 @@ class ImageGeneration:
         return (self.plan.geometry.pixel_bytes + _HEAD) * 4 // 3
 
     @property
-    def order(self) -> Order:
+    def order(self) -> DiffusionSubmission:
         """What is to be drawn."""
         previews = preview_steps(self.plan.schedule.steps, self.fields.partial_images)
-        return Order(self.own, self.plan, self._encode, previews)
+        return DiffusionSubmission(self.own, self.plan, self._encode, previews)
 
     def _encode(self, pixels: Tensor, image: int) -> bytes:
         parameters = self.pipeline.parameters(self.plan, image)
@@ -128,7 +128,7 @@ class ImageGeneration:
             pixels, self.fields.output_format.upper(), parameters, quality=self.fields.output_compression
         )
 
-    def take(self, told: StrideReport) -> None:
+    def take(self, told: WorkUnitReport) -> None:
         """Count a stride, and keep what it finished."""
         self.seconds += told.seconds
         self.predicted += told.predicted
@@ -171,10 +171,10 @@ class ImageGeneration:
         skipped = {} if self.fields.step_cache is None else {"passes_skipped": self.skipped}
         return {"inference_time_s": self.seconds, "predicted_time_s": self.predicted, **skipped}
 
-    def events(self, outbox: Outbox) -> Callable[[StrideReport], None]:
+    def events(self, outbox: StreamOutbox) -> Callable[[WorkUnitReport], None]:
         """What writes the events of a stream."""
 
-        def take(told: StrideReport) -> None:
+        def take(told: WorkUnitReport) -> None:
             self.take(told)
             if self.fields.progress:
                 outbox.put(self._progress(told))
@@ -188,7 +188,7 @@ class ImageGeneration:
 
         return take
 
-    def _progress(self, told: StrideReport) -> bytes:
+    def _progress(self, told: WorkUnitReport) -> bytes:
         """How far it is, after each stride. The first has how much noise is left before each step, from 1 to 0."""
         schedule = self.plan.schedule
         value = {

@@ -8,7 +8,7 @@ import msgspec
 from ridgeline.core.text import Tokenizer, TokenOffsets
 from ridgeline.engine.sampling.sample_row import PromptLogprob, Sampled
 from ridgeline.server.event_loop import slices
-from ridgeline.server.routes.long_response import WrittenList
+from ridgeline.server.routes.long_response import EncodedList
 
 Scores = Sequence[PromptLogprob | None]
 """Of a prompt's tokens; None for the first, which comes after nothing."""
@@ -52,7 +52,7 @@ def chat_logprobs(tokens: Iterable[Sampled], names: TokenNames) -> dict[str, obj
 
 async def long_chat_logprobs(tokens: Sequence[Sampled], names: TokenNames) -> dict[str, object]:
     """Return the same as `chat_logprobs`, written in slices so that the event loop is not held up."""
-    content = WrittenList()
+    content = EncodedList()
     async for part in slices(tokens):
         content.add(_chat_entries(part, names))
     return {"content": content.json(), "refusal": None}
@@ -74,7 +74,7 @@ class CompletionLogprobs:
 
     def __init__(self, names: TokenNames) -> None:
         self._names = names
-        self._columns = {name: WrittenList() for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
+        self._columns = {name: EncodedList() for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
 
     def copy(self) -> "CompletionLogprobs":
         """Return a copy of the lists, which grows independently."""
@@ -101,7 +101,7 @@ class CompletionLogprobs:
     def json(self) -> dict[str, msgspec.Raw]:
         """Return the lists written since the last call, and begin new ones."""
         written = {name: column.json() for name, column in self._columns.items()}
-        self._columns = {name: WrittenList() for name in self._columns}
+        self._columns = {name: EncodedList() for name in self._columns}
         return written
 
     def _add(
@@ -133,7 +133,7 @@ class PromptScores:
         """Begin without scores. listed: whether `prompt_logprobs` has them; echoed: whether a completion has them."""
         self._prompt, self._names, self._taken = prompt, names, 0
         self._offsets = TokenOffsets(names.tokenizer)
-        self._list = WrittenList() if listed else None
+        self._list = EncodedList() if listed else None
         self._echo = CompletionLogprobs(names) if echoed else None
 
     def take(self, scores: Scores) -> None:

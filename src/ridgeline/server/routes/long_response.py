@@ -10,7 +10,7 @@ _SENT_BYTES = 1 << 18
 """The number of bytes of a response that are sent at a time."""
 
 
-class WrittenList:
+class EncodedList:
     """A long list in a response, which is encoded as JSON part by part and put into the response as it is."""
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class WrittenList:
         if entries:
             self._parts.append(msgspec.json.encode(entries)[1:-1])
 
-    def extend(self, other: "WrittenList") -> None:
+    def extend(self, other: "EncodedList") -> None:
         """Take over the entries of another list."""
         self._parts += other._parts
 

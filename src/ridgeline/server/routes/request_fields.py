@@ -28,7 +28,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
     include_obfuscation: bool = False
 
 
-class Fields(msgspec.Struct, kw_only=True, frozen=True):
+class GenerationFields(msgspec.Struct, kw_only=True, frozen=True):
     """What completions and chat share. None is "not said": the model's generation_config.json holds. service_tier: the
     class of requests that it is of, for recordings; all are served alike."""
 
@@ -69,7 +69,7 @@ class Fields(msgspec.Struct, kw_only=True, frozen=True):
     service_tier: str | None = None
 
 
-class CompletionFields(Fields, kw_only=True, frozen=True):
+class CompletionFields(GenerationFields, kw_only=True, frozen=True):
     """Of /v1/completions. prompt is looked at by completions.py, which says better what is wrong with it."""
 
     prompt: Any = None
@@ -97,7 +97,7 @@ class Conversation(Protocol):
     def reasoning_effort(self) -> str | None: ...
 
 
-class ChatFields(Fields, kw_only=True, frozen=True):
+class ChatFields(GenerationFields, kw_only=True, frozen=True):
     """Of /v1/chat/completions, and of its rendering, which runs nothing."""
 
     messages: list[dict[str, Any]] = []
@@ -251,7 +251,7 @@ def read_fields(
         fields = msgspec.convert(given, kind, str_keys=True, strict=not text)
     except msgspec.ValidationError as error:
         raise _wrong(str(error)) from None
-    if isinstance(fields, Fields):
+    if isinstance(fields, GenerationFields):
         if fields.stream_options is not None and not fields.stream:
             raise invalid("stream_options: they need stream to be true", "stream_options")
         _check_stops(stop_strings(fields.stop), settings)

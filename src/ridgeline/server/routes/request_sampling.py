@@ -5,7 +5,7 @@ from typing import Any
 
 from ridgeline.engine.params import SamplingParams
 from ridgeline.server.errors import ApiError, invalid
-from ridgeline.server.routes.request_fields import Fields, stop_strings
+from ridgeline.server.routes.request_fields import GenerationFields, stop_strings
 from ridgeline.server.routes.served_model import ServedModel
 
 _SAME = (
@@ -27,7 +27,9 @@ _SAME = (
 """Fields that have the same name and meaning in SamplingParams."""
 
 
-def sampling_params(fields: Fields, model: ServedModel, max_tokens: int, logprobs: int | None) -> SamplingParams:
+def sampling_params(
+    fields: GenerationFields, model: ServedModel, max_tokens: int, logprobs: int | None
+) -> SamplingParams:
     """How a request wants its tokens. Raises ApiError for a value that makes no sense, naming the field."""
     given: dict[str, Any] = {name: getattr(fields, name) for name in _SAME if getattr(fields, name) is not None}
     given |= {"max_tokens": max_tokens, "logprobs": logprobs, "stop": stop_strings(fields.stop)}
@@ -48,7 +50,7 @@ def invalid_params(error: ValueError) -> ApiError:
     """What SamplingParams refuses: one line, which begins with the field's name."""
     message = str(error)
     name = message.split(" ", 1)[0]
-    return invalid(message, name if name in Fields.__struct_fields__ else None)
+    return invalid(message, name if name in GenerationFields.__struct_fields__ else None)
 
 
 def room_for(prompt: int, model: ServedModel, asked: int | None, unstated: int | None, least: int = 1) -> int:

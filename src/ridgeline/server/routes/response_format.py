@@ -7,7 +7,7 @@ import msgspec
 
 from ridgeline.engine.structured_output_params import StructuredOutputs
 from ridgeline.server.errors import invalid
-from ridgeline.server.routes.request_fields import Fields
+from ridgeline.server.routes.request_fields import GenerationFields
 from ridgeline.server.server_settings import ServerSettings
 
 MAX_SIZE = 1_000_000
@@ -23,7 +23,7 @@ _JSON_SCHEMA = ("name", "description", "schema", "strict")
 _KINDS = frozenset({"json", "json_object", "regex", "choice", "grammar"})
 
 
-def asked_form(fields: Fields, settings: ServerSettings) -> tuple[StructuredOutputs | None, str]:
+def asked_form(fields: GenerationFields, settings: ServerSettings) -> tuple[StructuredOutputs | None, str]:
     """The form that a request wants its answer in, not tried yet, and the field that asks for it. Raises ApiError
     where two fields do, or one makes no sense."""
     asked: dict[str, dict[str, Any]] = {}

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ridgeline.server.errors import ApiError
-from ridgeline.server.http.event_stream import Outbox, frame
+from ridgeline.server.http.event_stream import StreamOutbox, frame
 from ridgeline.server.in_flight import Generation
-from ridgeline.server.routes.chat_completions import ChatAnswer, ChatChunks, chat_generation
-from ridgeline.server.routes.generation import Gathered, new_id, run
+from ridgeline.server.routes.chat_completions import ChatChunks, ChatResponseWriter, chat_generation
+from ridgeline.server.routes.generation import GenerationResult, new_id, run
 from ridgeline.server.routes.grammar_check import GrammarCheck
 from ridgeline.server.routes.logprobs import PromptScores
 from ridgeline.server.routes.responses_to_chat import ResponseFields, as_chat, named_as_here
@@ -25,7 +25,7 @@ Emit = Callable[[str, dict[str, object]], None]
 
 async def response_generation(
     fields: ResponseFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck, arrived: int
-) -> tuple[Generation, "ResponseAnswer"]:
+) -> tuple[Generation, "ResponsesWriter"]:
     """Return what a request to this route asks of the engine, and how the response is written. Raises ApiError."""
     chat = as_chat(fields, settings)
     try:
@@ -33,33 +33,35 @@ async def response_generation(
     except ApiError as error:
         raise named_as_here(error) from None
     generation = replace(generation, id=new_id("resp_"), route=ROUTE)
-    return generation, ResponseAnswer(fields, answer)
+    return generation, ResponsesWriter(fields, answer)
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseAnswer:
+class ResponsesWriter:
     """How this route writes an answer."""
 
     fields: ResponseFields
-    chat: ChatAnswer
+    chat: ChatResponseWriter
 
-    def chunks(self, generation: Generation, outbox: Outbox) -> Chunks:
+    def chunks(self, generation: Generation, outbox: StreamOutbox) -> Chunks:
         """What writes it event by event."""
         return ResponseChunks(generation, self, outbox)
 
     def scores(self, generation: Generation) -> list[PromptScores]:
-        """Return the same as `ChatAnswer.scores`."""
+        """Return the same as `ChatResponseWriter.scores`."""
         return self.chat.scores(generation)
 
-    async def body(self, generation: Generation, gathered: Gathered) -> dict[str, object]:
+    async def body(self, generation: Generation, gathered: GenerationResult) -> dict[str, object]:
         """An answer that is complete: the last event of its stream, all of it being one delta."""
         choice: Any = (await self.chat.body(generation, gathered))["choices"]
-        items = Items(lambda kind, event: None)
+        items = ResponseItems(lambda kind, event: None)
         items.take(choice[0]["message"])
         items.end(choice[0]["finish_reason"])
         return self.response(generation, items, gathered.usage.body())
 
-    def response(self, generation: Generation, items: "Items", usage: Mapping[str, Any] | None) -> dict[str, object]:
+    def response(
+        self, generation: Generation, items: "ResponseItems", usage: Mapping[str, Any] | None
+    ) -> dict[str, object]:
         """The response as it stands; usage: when it is over."""
         fields, params = self.fields, generation.params
         return {
@@ -98,7 +100,7 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-class Items:
+class ResponseItems:
     """The items of a response, made of the deltas of a chat message; each thing that happens to them is emitted."""
 
     def __init__(self, emit: Emit) -> None:
@@ -178,10 +180,10 @@ class Items:
 class ResponseChunks(ChatChunks):
     """Its events. The first two come with the first delta: an error before it has a status of its own."""
 
-    def __init__(self, generation: Generation, answer: ResponseAnswer, outbox: Outbox) -> None:
+    def __init__(self, generation: Generation, answer: ResponsesWriter, outbox: StreamOutbox) -> None:
         super().__init__(generation, answer.chat, outbox)
         self._response = answer
-        self._items = Items(self._emit)
+        self._items = ResponseItems(self._emit)
         self._number = 0
 
     async def produce(self, service: Service) -> None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from ridgeline.core.text import ChatTemplate, Tokenizer
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.prompt_tokens import unknown_id
-from ridgeline.engine.text_processor import Texts
+from ridgeline.engine.text_processor import TextProcessor
 from ridgeline.engine.worker.engine_messages import VectorInfo
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.event_loop import beside
 from ridgeline.server.server_settings import ServerSettings
-from ridgeline.server.service import Engines
+from ridgeline.server.service import EngineClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class ServedModel:
     """
 
     names: tuple[str, ...]
-    texts: Texts
+    texts: TextProcessor
     context: int
     room: int
     vocabulary: int
@@ -128,7 +128,7 @@ def none_of_these(name: str, names: Iterable[str], others: Mapping[str, str]) ->
     return no_such_model((*names, *others))
 
 
-def served_model(llm: Engines, settings: ServerSettings, others: Mapping[str, str] | None = None) -> ServedModel:
+def served_model(llm: EngineClient, settings: ServerSettings, others: Mapping[str, str] | None = None) -> ServedModel:
     """The model of an engine, under the names of the settings. others: as ServedModel. Raises ValueError for an adapter
     that is called as a model is."""
     assert settings.models, "a server says which model it has"

@@ -10,11 +10,11 @@ import msgspec
 from ridgeline.engine.events import Event
 from ridgeline.engine.request import Timing
 from ridgeline.engine.sampling.sample_row import Sampled
-from ridgeline.server.http.event_stream import DONE, Outbox
+from ridgeline.server.http.event_stream import DONE, StreamOutbox
 from ridgeline.server.in_flight import Generation
 from ridgeline.server.routes.generation import run
 from ridgeline.server.routes.logprobs import PromptScores
-from ridgeline.server.routes.request_fields import Fields, StreamOptions
+from ridgeline.server.routes.request_fields import GenerationFields, StreamOptions
 from ridgeline.server.routes.usage import Usage, timings
 from ridgeline.server.service import Service
 
@@ -61,7 +61,12 @@ class Chunks(ABC):
     """Makes the frames of one answer and puts them into its outbox."""
 
     def __init__(
-        self, generation: Generation, fields: Fields, outbox: Outbox, kind: str, scores: Sequence[PromptScores]
+        self,
+        generation: Generation,
+        fields: GenerationFields,
+        outbox: StreamOutbox,
+        kind: str,
+        scores: Sequence[PromptScores],
     ) -> None:
         """Write a response. kind: OpenAI's name of the object. scores: the token scores of each prompt."""
         self.generation, self.fields, self.outbox = generation, fields, outbox

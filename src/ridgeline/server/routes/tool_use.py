@@ -212,7 +212,7 @@ def _is_function(function: object) -> bool:
 
 
 @dataclass(slots=True)
-class Calls:
+class ToolCalls:
     """The calls of a whole answer, and what is left as its content."""
 
     content: str = ""

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ridgeline.engine.async_llm import EngineDied, EngineRestarting
-from ridgeline.learn.page.recorder import MOST_PAUSE, MOST_TOKENS, Question
+from ridgeline.learn.page.recorder import MOST_PAUSE, MOST_TOKENS, RecordingRequest
 from ridgeline.server.errors import ApiError, internal, invalid
 from ridgeline.server.http.auth import check_asker
 from ridgeline.server.http.body import read_object
@@ -65,7 +65,7 @@ class TraceApi:
         finally:
             self._busy = False
 
-    async def _question(self, fields: TraceFields) -> Question:
+    async def _question(self, fields: TraceFields) -> RecordingRequest:
         self._model.check_name(fields.model)
         self._model.check_generates()
         if not fields.prompt:
@@ -82,7 +82,7 @@ class TraceApi:
             name: getattr(usual, name) if (said := getattr(fields, name)) is None else said
             for name in ("temperature", "top_k", "top_p", "min_p")
         }
-        return Question(
+        return RecordingRequest(
             self._model.called(fields.model), fields.prompt, ids, **given, seed=fields.seed, max_pause=fields.max_pause
         )
 

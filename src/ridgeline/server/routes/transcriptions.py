@@ -17,13 +17,13 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ridgeline.engine.encoder_features import Features
+from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.result import Completion
-from ridgeline.media.audio.audio_recording import Recording
+from ridgeline.media.audio.audio_recording import AudioRecording
 from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary, Task
-from ridgeline.media.speech.transcriber import Options, Transcriber, Transcript
+from ridgeline.media.speech.transcriber import Transcriber, Transcript, TranscriptionOptions
 from ridgeline.media.speech.transcript_formats import as_json, srt, vtt
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.http.disconnect import unless_gone
@@ -52,11 +52,11 @@ def check_packages() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TranscriptionForm:
     """What a form asks for. data: the file's bytes. ignored: fields that nobody knows."""
 
     data: bytes
-    options: Options
+    options: TranscriptionOptions
     response_format: str
     ignored: tuple[str, ...]
 
@@ -96,7 +96,7 @@ class SpeechApi:
         headers = {"x-request-id": id} | ({IGNORED: ",".join(asked.ignored)} if asked.ignored else {})
         return written(transcript, task, asked.response_format, headers)
 
-    async def _asked(self, form: FormData, task: Task) -> Asked:
+    async def _asked(self, form: FormData, task: Task) -> TranscriptionForm:
         """What a form says. Raises ApiError."""
         file, told = form.get("file"), {name: form.getlist(name) for name in form}
         if not isinstance(file, UploadFile):
@@ -115,15 +115,17 @@ class SpeechApi:
             raise invalid(f"response_format is one of {', '.join(FORMATS)}", "response_format")
         _check_granularities(texts.get(_GRANULARITIES, []), response_format)
         temperature = _temperature(said.get("temperature") or "0")
-        options = Options(said.get("language") or None, task, temperature=temperature)
+        options = TranscriptionOptions(said.get("language") or None, task, temperature=temperature)
         plain = tuple("".join(c for c in name if (c.isascii() and c.isalnum()) or c in "_-[]")[:64] for name in ignored)
-        return Asked(await file.read(), options, response_format, plain[:16])
+        return TranscriptionForm(await file.read(), options, response_format, plain[:16])
 
-    async def _transcribe(self, id: str, route: str, asked: Asked, vocabulary: SpeechVocabulary) -> Transcript:
+    async def _transcribe(
+        self, id: str, route: str, asked: TranscriptionForm, vocabulary: SpeechVocabulary
+    ) -> Transcript:
         """Window by window through the service. Raises ApiError."""
         windows = count()
 
-        async def generate(prompt: list[int], params: SamplingParams, features: Features) -> Completion:
+        async def generate(prompt: list[int], params: SamplingParams, features: EncoderFeatures) -> Completion:
             own = f"{id}-{next(windows)}"
             spec = GenerationRequest(prompt, params, encoder=features, arrived=time.perf_counter_ns())
             generation = Generation(own, self._model.name, route, [spec])
@@ -133,7 +135,7 @@ class SpeechApi:
         seconds = self._settings.total_seconds
         try:
             async with asyncio.timeout(seconds):
-                recording = await asyncio.to_thread(Recording, io.BytesIO(asked.data), "the file")
+                recording = await asyncio.to_thread(AudioRecording, io.BytesIO(asked.data), "the file")
                 with recording:
                     return await transcriber.transcribe(recording, asked.options)
         except ValueError as error:

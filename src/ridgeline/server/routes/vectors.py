@@ -22,7 +22,7 @@ from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.event_loop import beside, slices
 from ridgeline.server.in_flight import Generation
 from ridgeline.server.routes.generation import new_id, run
-from ridgeline.server.routes.long_response import WrittenList
+from ridgeline.server.routes.long_response import EncodedList
 from ridgeline.server.routes.served_model import ServedModel
 from ridgeline.server.service import Service
 
@@ -68,7 +68,7 @@ async def embeddings(fields: EmbeddingFields, model: ServedModel, service: Servi
     inputs = _inputs(fields.input)
     prompts = await encoded(inputs, len, lambda each: _ids(each, model, info, before, fields.add_special_tokens))
     values = await _run(service, model, EMBEDDINGS, prompts)
-    as_text, data = fields.encoding_format == "base64", WrittenList()
+    as_text, data = fields.encoding_format == "base64", EncodedList()
     async for part in slices(list(enumerate(values))):
         shortened = [(index, cut(said, vector, fields.dimensions)) for index, vector in part]
         data.add(

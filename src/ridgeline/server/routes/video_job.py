@@ -5,14 +5,14 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ridgeline.media.diffusion.diffusion_request import DiffusionRequest, Plan
-from ridgeline.media.diffusion.geometry import Layout
+from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest
+from ridgeline.media.diffusion.geometry import PipelineLayout
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.video_file import FORMATS, FPS, check_format, check_fps
 from ridgeline.server.errors import ApiError, invalid
-from ridgeline.server.images.diffusion_engine import Encode, Order, StrideReport
-from ridgeline.server.images.image_service import LivePicture
-from ridgeline.server.routes.diffusion_fields import NAMES, DrawingFields, plan_of, prompt_of, size_of
+from ridgeline.server.images.diffusion_engine import DiffusionSubmission, Encode, WorkUnitReport
+from ridgeline.server.images.image_service import InFlightImageRequest
+from ridgeline.server.routes.diffusion_fields import NAMES, DiffusionFields, plan_of, prompt_of, size_of
 from ridgeline.server.routes.generation import new_id
 
 _FEWEST_POLLS, _MOST_POLLS = 0.1, 5.0  # seconds between two looks at a job
@@ -20,7 +20,7 @@ _FEWEST_POLLS, _MOST_POLLS = 0.1, 5.0  # seconds between two looks at a job
 Status = Literal["queued", "in_progress", "completed", "failed"]
 
 
-class VideoFields(DrawingFields, kw_only=True, frozen=True):
+class VideoFields(DiffusionFields, kw_only=True, frozen=True):
     """The fields of a request, beside those of all that draw. OpenAI's client has seconds as text."""
 
     seconds: str | float | None = None
@@ -42,7 +42,7 @@ class VideoJob:
     """
 
     fields: VideoFields
-    plan: Plan
+    plan: DiffusionPlan
     pipeline: Pipeline
     own: str
     model: str
@@ -50,7 +50,7 @@ class VideoJob:
     owner: bytes | None = None
     id: str = field(default_factory=lambda: new_id("video_"))
     created: int = field(default_factory=lambda: int(time.time()))
-    live: LivePicture = field(init=False)
+    live: InFlightImageRequest = field(init=False)
     completed: int | None = None
     expires: int | None = None
     nbytes: int = 0
@@ -63,7 +63,7 @@ class VideoJob:
 
     def __post_init__(self) -> None:
         kept = self.pipeline.kept(self.plan)
-        self.live = LivePicture(self.id, self.model, 1, self._held_bytes(), kept, clip=True)
+        self.live = InFlightImageRequest(self.id, self.model, 1, self._held_bytes(), kept, clip=True)
 
     def _held_bytes(self) -> int:
         """Bytes of frames that are held until the last is there: MP4 is written as they come."""
@@ -95,11 +95,11 @@ class VideoJob:
         """Seconds after which another look is worth while: a tenth of what the price says is left."""
         return min(_MOST_POLLS, max(_FEWEST_POLLS, (self.left or 0.0) / 10))
 
-    def order(self, encode: Encode) -> Order:
+    def order(self, encode: Encode) -> DiffusionSubmission:
         """What is to be drawn. encode: takes the clip's parts."""
-        return Order(self.own, self.plan, encode)
+        return DiffusionSubmission(self.own, self.plan, encode)
 
-    def take(self, told: StrideReport) -> None:
+    def take(self, told: WorkUnitReport) -> None:
         """Count a stride."""
         self.seconds += told.seconds
         self.predicted += told.predicted
@@ -153,7 +153,7 @@ def format_of(fields: VideoFields, usual: str) -> str:
     return format_
 
 
-def clip_plan(fields: VideoFields, pipeline: Pipeline) -> Plan:
+def clip_plan(fields: VideoFields, pipeline: Pipeline) -> DiffusionPlan:
     """What a request comes to. Raises ApiError naming the field."""
     try:
         check_fps(fields.fps)
@@ -174,7 +174,7 @@ def clip_plan(fields: VideoFields, pipeline: Pipeline) -> Plan:
     return plan_of(drawing, pipeline, {**NAMES, **timed})
 
 
-def _frames(fields: VideoFields, layout: Layout) -> int | None:
+def _frames(fields: VideoFields, layout: PipelineLayout) -> int | None:
     """How many frames are asked for; None for the model's own number. Seconds become the nearest number of frames that
     the VAE can make. Raises ApiError."""
     if fields.seconds is None:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.request import NANOSECONDS, Finish, Timing
+from ridgeline.engine.request import NANOSECONDS, FinishReason, Timing
 from ridgeline.engine.worker.engine_messages import EngineInfo, StepReport, Transferred
 from ridgeline.server.errors import ApiError
 from ridgeline.server.in_flight import InFlightRequest
 from ridgeline.server.service import failed_by_engine
-from ridgeline.server.telemetry.metric_families import FAMILIES, FINISHES, PHASES, REASONS, STAGES, Family
-from ridgeline.server.telemetry.metrics_registry import Counts
+from ridgeline.server.telemetry.metric_families import FAMILIES, FINISHES, PHASES, REASONS, STAGES, MetricFamily
+from ridgeline.server.telemetry.metrics_registry import MetricsRegistry
 
 _WINDOW = 10  # seconds that achieved_flops and achieved_bytes look back
 
@@ -30,7 +30,7 @@ class _Progress:
     longest: int = 0
 
 
-class Watched(Protocol):
+class StatsSource(Protocol):
     """What is read of an AsyncLLM."""
 
     @property
@@ -43,17 +43,17 @@ class Watched(Protocol):
     def restarts(self) -> int: ...
 
 
-class Metrics(Counts):
+class EngineMetrics(MetricsRegistry):
     """Counts for one engine under one model's name. Told of requests as an Observer, of steps by `stepped`."""
 
     def __init__(
         self,
-        llm: Watched,
+        llm: StatsSource,
         model_name: str,
         *,
         alias: str | None = None,
         engine: int = 0,
-        more: Sequence[Family] = (),
+        more: Sequence[MetricFamily] = (),
     ) -> None:
         """llm: whose gauges are read at each scrape. model_name: the label; what answers say. alias: a prefix (`vllm`)
         under which the metrics that vLLM has are told once more. engine: the other label. more: families that whoever
@@ -65,7 +65,7 @@ class Metrics(Counts):
         self._achieved = _Achieved()
         self._prepare()
 
-    def follow(self, llm: Watched) -> None:
+    def follow(self, llm: StatsSource) -> None:
         """Count another engine from now on, which has taken the place of the one before."""
         self.llm, self._before, self._restarts, self._gone = llm, Stats(), llm.restarts, False
 
@@ -113,7 +113,7 @@ class Metrics(Counts):
             progress.last[choice] = event.at
         if event.hidden is not None:
             self._embedded(live, event)
-        elif event.finish is Finish.LENGTH and progress.timing is None:
+        elif event.finish is FinishReason.LENGTH and progress.timing is None:
             self._only_prompt(live, progress, event)
         if event.finish is not None:
             self._finished(progress, event)
@@ -158,7 +158,7 @@ class Metrics(Counts):
         tokens, first = event.output_tokens or 0, progress.first.get(event.choice)
         progress.longest = max(progress.longest, tokens)
         self._one("request_success", str(event.finish)).inc()
-        if event.finish not in (Finish.STOP, Finish.LENGTH):
+        if event.finish not in (FinishReason.STOP, FinishReason.LENGTH):
             return
         self._one("request_generation_tokens").observe(tokens)
         if first is not None and tokens > 1:
@@ -178,7 +178,7 @@ class Metrics(Counts):
             self._one("aborted", stage_of(live)).inc()
             self._one("request_success", "abort").inc(missing)
             return
-        if not {Finish.STOP, Finish.LENGTH}.issuperset(live.finishes):
+        if not {FinishReason.STOP, FinishReason.LENGTH}.issuperset(live.finishes):
             return
         self._one("request_prompt_tokens").observe(live.prompt_tokens)
         self._one("request_params_n").observe(live.spec.params.n)

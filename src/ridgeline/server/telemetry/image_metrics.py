@@ -5,16 +5,18 @@ from time import perf_counter_ns
 
 from ridgeline.engine.request import NANOSECONDS
 from ridgeline.server.errors import ApiError
-from ridgeline.server.images.diffusion_engine import StrideReport
-from ridgeline.server.images.image_service import LivePicture
+from ridgeline.server.images.diffusion_engine import WorkUnitReport
+from ridgeline.server.images.image_service import InFlightImageRequest
 from ridgeline.server.telemetry.metric_families import PICTURE_FAMILIES, PICTURE_PHASES, PICTURE_REASONS
-from ridgeline.server.telemetry.metrics_registry import Counts
+from ridgeline.server.telemetry.metrics_registry import MetricsRegistry
 
 
-class PictureMetrics(Counts):
+class ImageMetrics(MetricsRegistry):
     """Told of requests as a PictureObserver."""
 
-    def __init__(self, live: Mapping[str, LivePicture], models: tuple[str, ...], alias: str | None = None) -> None:
+    def __init__(
+        self, live: Mapping[str, InFlightImageRequest], models: tuple[str, ...], alias: str | None = None
+    ) -> None:
         """live: requests under way, read at each scrape. models: what answers call the pipelines."""
         super().__init__(PICTURE_FAMILIES, models[0], alias=alias)
         self._live, self._models = live, models
@@ -37,11 +39,11 @@ class PictureMetrics(Counts):
         for stage in ("queue", *PICTURE_PHASES):
             self._of(model, "aborted", stage)
 
-    def refused(self, live: LivePicture, error: ApiError) -> None:
+    def refused(self, live: InFlightImageRequest, error: ApiError) -> None:
         """Count it by the error's code, which is one of ours."""
         self._of(live.model, "admission_rejected", error.code).inc()
 
-    def told(self, live: LivePicture, told: StrideReport) -> None:
+    def told(self, live: InFlightImageRequest, told: WorkUnitReport) -> None:
         """Count a stride."""
         if live.phase == "queue":
             waited = (told.started - live.arrived) * NANOSECONDS
@@ -51,7 +53,7 @@ class PictureMetrics(Counts):
         if told.image is not None:
             self._of(live.model, "clips" if live.clip else "images").inc()
 
-    def ended(self, live: LivePicture, error: BaseException | None) -> None:
+    def ended(self, live: InFlightImageRequest, error: BaseException | None) -> None:
         """Count how it ended, and how long that took where all its pictures were drawn."""
         if error is None:
             seconds = (perf_counter_ns() - live.arrived) * NANOSECONDS

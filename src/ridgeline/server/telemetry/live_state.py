@@ -17,10 +17,10 @@ from starlette.routing import Route
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.worker.engine_messages import PageChange, Snapshot, StepReport, replica_of
+from ridgeline.engine.worker.engine_messages import EngineSnapshot, PageChange, StepReport, replica_of
 from ridgeline.engine.worker.feed import Feed
 from ridgeline.server.errors import ApiError
-from ridgeline.server.http.event_stream import EventStream, Outbox, frame
+from ridgeline.server.http.event_stream import EventStreamResponse, StreamOutbox, frame
 from ridgeline.server.in_flight import InFlightRequest
 from ridgeline.server.routes.generation import ENGINE_DIED
 from ridgeline.server.service import Service
@@ -36,7 +36,7 @@ _LISTENERS = 32
 class _Listener:
     """A client. lags: frames were left out, or it has none yet: a snapshot is due as soon as it has read what waits."""
 
-    outbox: Outbox
+    outbox: StreamOutbox
     over: "asyncio.Future[None]"
     lags: bool = True
 
@@ -64,7 +64,7 @@ class LiveState:
         """llm: one of the service's engines, or the only one. replica: which."""
         self._service, self._llm = service, llm
         self._feed = Feed()
-        self._ends = _Ends(self._feed, replica)
+        self._ends = _EndObserver(self._feed, replica)
         self._listeners: set[_Listener] = set()
         self._told = Stats()
         self._framing = False
@@ -114,14 +114,14 @@ class LiveState:
             raise gone()
         return Response(data, media_type="application/json")
 
-    def _show(self, picture: "asyncio.Future[bytes | None]", snapshot: Snapshot | None) -> None:
+    def _show(self, picture: "asyncio.Future[bytes | None]", snapshot: EngineSnapshot | None) -> None:
         picture.set_result(None if snapshot is None else msgspec.json.encode(self._snapshot(snapshot)))
 
-    def _look(self, tell: Callable[[Snapshot | None], None], *, pages: bool) -> None:
+    def _look(self, tell: Callable[[EngineSnapshot | None], None], *, pages: bool) -> None:
         self._service.bind()
         self._llm.look(partial(self._service.on_loop, tell), pages=pages)
 
-    def _snapshot(self, snapshot: Snapshot) -> dict[str, object]:
+    def _snapshot(self, snapshot: EngineSnapshot) -> dict[str, object]:
         return self._feed.snapshot(self._llm.info, snapshot, self._name_of)
 
     def _name_of(self, request: int) -> str | None:
@@ -130,16 +130,16 @@ class LiveState:
 
     # -- events --------------------------------------------------------------------------------------------------------
 
-    async def events(self, request: Request) -> EventStream:
+    async def events(self, request: Request) -> EventStreamResponse:
         """Frames for as long as the client reads. Raises ApiError."""
         self._check_room()
-        return EventStream(self._listen, sys.maxsize)  # LAG_BYTES and a snapshot are its bound
+        return EventStreamResponse(self._listen, sys.maxsize)  # LAG_BYTES and a snapshot are its bound
 
     def _check_room(self) -> None:
         if len(self._listeners) >= _LISTENERS:
             raise ApiError(429, f"{_LISTENERS} clients listen already", kind="rate_limit_error", code="listeners")
 
-    async def _listen(self, outbox: Outbox) -> None:
+    async def _listen(self, outbox: StreamOutbox) -> None:
         """Put frames into an outbox until its client leaves. The engine notes pages while anybody listens.
 
         Raises ApiError. Listeners are counted again, because several clients may pass the check in `events` before any
@@ -191,7 +191,7 @@ class LiveState:
         self._renewing, self._renewed = object(), now
         self._look(partial(self._tell_anew, self._renewing), pages=True)
 
-    def _tell_anew(self, asked: object, snapshot: Snapshot | None) -> None:
+    def _tell_anew(self, asked: object, snapshot: EngineSnapshot | None) -> None:
         """Give a snapshot to the listeners that are due, unless all who listened when it was asked for have left.
 
         They go on from where the snapshot was heard of, so that no step is missing in between: a frame that had begun
@@ -220,7 +220,7 @@ class LiveState:
             if any(listener.is_due for listener in self._listeners):
                 self._renew()
 
-    def _tell(self, snapshot: Snapshot | None) -> None:
+    def _tell(self, snapshot: EngineSnapshot | None) -> None:
         """Tell the steps up to here: all of them have been heard of, and the snapshot is of after the last."""
         self._framing = False
         if snapshot is None or not self._listeners:
@@ -232,7 +232,7 @@ class LiveState:
 
 
 @dataclass(eq=False, slots=True)
-class _Ends:
+class _EndObserver:
     """Tells a feed which requests of a replica end, as an Observer, while anybody listens."""
 
     feed: Feed

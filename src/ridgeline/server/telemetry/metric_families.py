@@ -27,7 +27,7 @@ _HTTP = (0.1, 0.5, 1)
 Kind = Literal["gauge", "counter", "histogram"]
 
 
-class Family(NamedTuple):
+class MetricFamily(NamedTuple):
     """One metric. labels: beside MODEL_LABELS, which all but HTTP's have. buckets: None for 1, 2, 5, 10, ... up to the
     model's context. shared: vLLM has it under the same suffix, or the same name."""
 
@@ -51,72 +51,84 @@ def lengths_up_to(most: int) -> tuple[float, ...]:
 
 
 FAMILIES = (
-    Family("num_requests_running", "gauge", "Requests that the engine runs.", shared=True),
-    Family("num_requests_waiting", "gauge", "Requests that wait for their first step.", shared=True),
-    Family("kv_cache_usage_perc", "gauge", "Share of the KV pages in use, 0 to 1.", shared=True),
-    Family("cache_config_info", "gauge", "Pages of KV memory, 1.", ("block_size", "num_gpu_blocks"), shared=True),
-    Family("num_preemptions", "counter", "Requests whose pages were taken, to be computed again.", shared=True),
-    Family("prompt_tokens", "counter", "Prompt tokens of requests that came to their first token.", shared=True),
-    Family("generation_tokens", "counter", "Tokens sampled.", shared=True),
-    Family("prefix_cache_queries", "counter", "Prompt tokens that KV memory was searched for.", shared=True),
-    Family("prefix_cache_hits", "counter", "Prompt tokens that were found in KV memory.", shared=True),
-    Family("request_success", "counter", "Choices that ended, by how.", ("finished_reason",), shared=True),
-    Family("spec_decode_num_drafts", "counter", "Times that tokens were guessed and verified.", shared=True),
-    Family("spec_decode_num_draft_tokens", "counter", "Tokens that were guessed and verified.", shared=True),
-    Family("spec_decode_num_accepted_tokens", "counter", "Those of them that were right.", shared=True),
-    Family(
+    MetricFamily("num_requests_running", "gauge", "Requests that the engine runs.", shared=True),
+    MetricFamily("num_requests_waiting", "gauge", "Requests that wait for their first step.", shared=True),
+    MetricFamily("kv_cache_usage_perc", "gauge", "Share of the KV pages in use, 0 to 1.", shared=True),
+    MetricFamily("cache_config_info", "gauge", "Pages of KV memory, 1.", ("block_size", "num_gpu_blocks"), shared=True),
+    MetricFamily("num_preemptions", "counter", "Requests whose pages were taken, to be computed again.", shared=True),
+    MetricFamily("prompt_tokens", "counter", "Prompt tokens of requests that came to their first token.", shared=True),
+    MetricFamily("generation_tokens", "counter", "Tokens sampled.", shared=True),
+    MetricFamily("prefix_cache_queries", "counter", "Prompt tokens that KV memory was searched for.", shared=True),
+    MetricFamily("prefix_cache_hits", "counter", "Prompt tokens that were found in KV memory.", shared=True),
+    MetricFamily("request_success", "counter", "Choices that ended, by how.", ("finished_reason",), shared=True),
+    MetricFamily("spec_decode_num_drafts", "counter", "Times that tokens were guessed and verified.", shared=True),
+    MetricFamily("spec_decode_num_draft_tokens", "counter", "Tokens that were guessed and verified.", shared=True),
+    MetricFamily("spec_decode_num_accepted_tokens", "counter", "Those of them that were right.", shared=True),
+    MetricFamily(
         *("spec_decode_num_accepted_tokens_per_pos", "counter", "The same, by their place among the guesses, from 0."),
         *(("position",), (), True),
     ),
-    Family("time_to_first_token_seconds", "histogram", "Arrival to first token.", (), _FIRST_TOKEN, True),
-    Family("inter_token_latency_seconds", "histogram", "From one token of a choice to the next.", (), _BETWEEN, True),
-    Family(
+    MetricFamily("time_to_first_token_seconds", "histogram", "Arrival to first token.", (), _FIRST_TOKEN, True),
+    MetricFamily(
+        "inter_token_latency_seconds", "histogram", "From one token of a choice to the next.", (), _BETWEEN, True
+    ),
+    MetricFamily(
         *("request_time_per_output_token_seconds", "histogram", "Seconds a token of a choice after its first."),
         *((), _BETWEEN, True),
     ),
-    Family("e2e_request_latency_seconds", "histogram", "Arrival to last token.", (), _LATENCY, True),
-    Family("request_queue_time_seconds", "histogram", "The engine's queue to the first step.", (), _LATENCY, True),
-    Family("request_prefill_time_seconds", "histogram", "First step to first token.", (), _LATENCY, True),
-    Family("request_decode_time_seconds", "histogram", "First token to last token.", (), _LATENCY, True),
-    Family("request_inference_time_seconds", "histogram", "First step to last token.", (), _LATENCY, True),
-    Family("request_prompt_tokens", "histogram", "Tokens of a prompt.", (), None, True),
-    Family("request_generation_tokens", "histogram", "Tokens of a choice.", (), None, True),
-    Family("request_max_num_generation_tokens", "histogram", "Tokens of a request's longest choice.", (), None, True),
-    Family("request_params_n", "histogram", "Choices asked for.", (), (1, 2, 5, 10, 20), True),
-    Family("request_params_max_tokens", "histogram", "Most tokens asked for.", (), None, True),
-    Family("iteration_tokens_total", "histogram", "Positions that a step ran.", (), _ITERATION, True),
-    Family("admission_rejected", "counter", "Requests refused before the engine, by why.", ("reason",)),
-    Family("request_errors", "counter", "HTTP requests answered with an error, by its code.", ("code",)),
-    Family("aborted", "counter", "Requests given up before their end, by where they stood.", ("phase",)),
-    Family("step_seconds", "histogram", "Measured seconds of a step.", ("phase",), _STEP),
-    Family("step_predicted_seconds", "histogram", "What the price said of the same steps.", ("phase",), _STEP),
-    Family("achieved_flops", "gauge", "FLOP/s of the steps of the last 10 seconds, while they ran."),
-    Family("achieved_bytes", "gauge", "Bytes/s that those steps had to read and write."),
-    Family("kv_blocks", "gauge", "KV pages: free, cached (a prefix that may come back), used.", ("state",)),
-    Family("grammar_compile_seconds", "histogram", "Compiling a grammar in the engine.", (), _STEP),
-    Family("grammar_cache_bytes", "gauge", "Bytes of the compiled grammars that the engine keeps, at most."),
-    Family("loop_lag_seconds", "histogram", "How late the server's event loop wakes up.", (), _STEP),
-    Family("ignored_fields", "counter", "Fields of requests that were accepted and have no effect."),
-    Family("kv_transfers", "counter", "Prompts whose keys and values came from another engine."),
-    Family("kv_transfer_failures", "counter", "Prompts whose keys and values did not come, so that they ran here."),
-    Family("kv_transfer_bytes", "counter", "Bytes of the pages that came."),
-    Family("kv_transfer_seconds", "histogram", "Seconds that a prompt's pages were on their way.", (), _STEP),
-    Family("kv_transfer_predicted_seconds", "histogram", "What the connection's speed said of them.", (), _STEP),
-    Family("engine_restarts", "counter", "Times the engine's process was started again."),
-    Family("build_info", "gauge", "What runs, 1.", ("version", "torch", "python")),
+    MetricFamily("e2e_request_latency_seconds", "histogram", "Arrival to last token.", (), _LATENCY, True),
+    MetricFamily(
+        "request_queue_time_seconds", "histogram", "The engine's queue to the first step.", (), _LATENCY, True
+    ),
+    MetricFamily("request_prefill_time_seconds", "histogram", "First step to first token.", (), _LATENCY, True),
+    MetricFamily("request_decode_time_seconds", "histogram", "First token to last token.", (), _LATENCY, True),
+    MetricFamily("request_inference_time_seconds", "histogram", "First step to last token.", (), _LATENCY, True),
+    MetricFamily("request_prompt_tokens", "histogram", "Tokens of a prompt.", (), None, True),
+    MetricFamily("request_generation_tokens", "histogram", "Tokens of a choice.", (), None, True),
+    MetricFamily(
+        "request_max_num_generation_tokens", "histogram", "Tokens of a request's longest choice.", (), None, True
+    ),
+    MetricFamily("request_params_n", "histogram", "Choices asked for.", (), (1, 2, 5, 10, 20), True),
+    MetricFamily("request_params_max_tokens", "histogram", "Most tokens asked for.", (), None, True),
+    MetricFamily("iteration_tokens_total", "histogram", "Positions that a step ran.", (), _ITERATION, True),
+    MetricFamily("admission_rejected", "counter", "Requests refused before the engine, by why.", ("reason",)),
+    MetricFamily("request_errors", "counter", "HTTP requests answered with an error, by its code.", ("code",)),
+    MetricFamily("aborted", "counter", "Requests given up before their end, by where they stood.", ("phase",)),
+    MetricFamily("step_seconds", "histogram", "Measured seconds of a step.", ("phase",), _STEP),
+    MetricFamily("step_predicted_seconds", "histogram", "What the price said of the same steps.", ("phase",), _STEP),
+    MetricFamily("achieved_flops", "gauge", "FLOP/s of the steps of the last 10 seconds, while they ran."),
+    MetricFamily("achieved_bytes", "gauge", "Bytes/s that those steps had to read and write."),
+    MetricFamily("kv_blocks", "gauge", "KV pages: free, cached (a prefix that may come back), used.", ("state",)),
+    MetricFamily("grammar_compile_seconds", "histogram", "Compiling a grammar in the engine.", (), _STEP),
+    MetricFamily("grammar_cache_bytes", "gauge", "Bytes of the compiled grammars that the engine keeps, at most."),
+    MetricFamily("loop_lag_seconds", "histogram", "How late the server's event loop wakes up.", (), _STEP),
+    MetricFamily("ignored_fields", "counter", "Fields of requests that were accepted and have no effect."),
+    MetricFamily("kv_transfers", "counter", "Prompts whose keys and values came from another engine."),
+    MetricFamily(
+        "kv_transfer_failures", "counter", "Prompts whose keys and values did not come, so that they ran here."
+    ),
+    MetricFamily("kv_transfer_bytes", "counter", "Bytes of the pages that came."),
+    MetricFamily("kv_transfer_seconds", "histogram", "Seconds that a prompt's pages were on their way.", (), _STEP),
+    MetricFamily("kv_transfer_predicted_seconds", "histogram", "What the connection's speed said of them.", (), _STEP),
+    MetricFamily("engine_restarts", "counter", "Times the engine's process was started again."),
+    MetricFamily("build_info", "gauge", "What runs, 1.", ("version", "torch", "python")),
 )
 
 REPLICA_STATES = ("ready", "restarting", "draining", "starting")
 
 FLEET_FAMILIES = (
-    Family("replicas", "gauge", "Replicas, by what they do.", ("state",)),
-    Family("requests_retried", "counter", "Requests that a replica lost before their first token, and another ran."),
+    MetricFamily("replicas", "gauge", "Replicas, by what they do.", ("state",)),
+    MetricFamily(
+        "requests_retried", "counter", "Requests that a replica lost before their first token, and another ran."
+    ),
 )
 """Of a server of several replicas, told under the first one's label."""
 
 HTTP_FAMILIES = (
-    Family("http_requests", "counter", "Requests, by route.", ("handler", "method", "status"), shared=True),
-    Family("http_request_duration_seconds", "histogram", "Until the last byte.", ("handler", "method"), _HTTP, True),
+    MetricFamily("http_requests", "counter", "Requests, by route.", ("handler", "method", "status"), shared=True),
+    MetricFamily(
+        "http_request_duration_seconds", "histogram", "Until the last byte.", ("handler", "method"), _HTTP, True
+    ),
 )
 
 PICTURE_PHASES = ("encode", "denoise", "decode")
@@ -127,14 +139,16 @@ _PICTURE_STEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 
 
 PICTURE_FAMILIES = (
     *(_SAME[name] for name in ("num_requests_running", "num_requests_waiting")),
-    Family("images", "counter", "Pictures drawn."),
-    Family("clips", "counter", "Clips drawn."),
-    Family("request_success", "counter", "Requests that ended, by how.", ("finished_reason",), shared=True),
-    Family("e2e_request_latency_seconds", "histogram", "Arrival to last picture.", (), _LATENCY, True),
-    Family("request_queue_time_seconds", "histogram", "Arrival to first step.", (), _LATENCY, True),
+    MetricFamily("images", "counter", "Pictures drawn."),
+    MetricFamily("clips", "counter", "Clips drawn."),
+    MetricFamily("request_success", "counter", "Requests that ended, by how.", ("finished_reason",), shared=True),
+    MetricFamily("e2e_request_latency_seconds", "histogram", "Arrival to last picture.", (), _LATENCY, True),
+    MetricFamily("request_queue_time_seconds", "histogram", "Arrival to first step.", (), _LATENCY, True),
     *(_SAME[name] for name in ("admission_rejected", "request_errors", "aborted")),
-    Family("step_seconds", "histogram", "Measured seconds of a step.", ("phase",), _PICTURE_STEP),
-    Family("step_predicted_seconds", "histogram", "What the price said of the same steps.", ("phase",), _PICTURE_STEP),
+    MetricFamily("step_seconds", "histogram", "Measured seconds of a step.", ("phase",), _PICTURE_STEP),
+    MetricFamily(
+        "step_predicted_seconds", "histogram", "What the price said of the same steps.", ("phase",), _PICTURE_STEP
+    ),
     *(_SAME[name] for name in ("loop_lag_seconds", "ignored_fields", "build_info")),
 )
 """Of a server of pictures, whose steps are texts encoded, steps of a denoiser and pictures decoded."""

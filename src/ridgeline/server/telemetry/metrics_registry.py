@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ridgeline.server.http.exchanges import Exchange
-from ridgeline.server.telemetry.metric_families import HTTP_FAMILIES, MODEL_LABELS, PREFIX, Family
+from ridgeline.server.telemetry.metric_families import HTTP_FAMILIES, MODEL_LABELS, PREFIX, MetricFamily
 from ridgeline.util.version import __version__
 
 _KINDS = {"gauge": Gauge, "counter": Counter, "histogram": Histogram}
@@ -25,12 +25,12 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"
 _LAG_SECONDS = 1.0
 
 
-class Counts:
+class MetricsRegistry:
     """What every server counts, beside what it is for; in a registry of this object's own."""
 
     def __init__(
         self,
-        families: Sequence[Family],
+        families: Sequence[MetricFamily],
         model_name: str,
         context: int = 0,
         alias: str | None = None,
@@ -49,7 +49,7 @@ class Counts:
             made.update((family.name, _series(self.registry, family, prefix, common, context)) for family in each)
         shared = {PREFIX + family.name for family in families if family.shared}
         self._exposed = _Exposed(self.registry, shared, None if alias is None else f"{alias}:")
-        self.beside: list[Counts] = []
+        self.beside: list[MetricsRegistry] = []
         """What other models of the server count, which is told with this."""
         self._one("build_info", __version__, version("torch"), platform.python_version()).set(1)
 
@@ -115,7 +115,7 @@ class Counts:
 
 
 def _series(
-    registry: CollectorRegistry, family: Family, prefix: str, common: tuple[str, ...], context: int
+    registry: CollectorRegistry, family: MetricFamily, prefix: str, common: tuple[str, ...], context: int
 ) -> Callable[..., Any]:
     edges = {"buckets": family.edges(context)} if family.kind == "histogram" else {}
     metric: Any = _KINDS[family.kind](

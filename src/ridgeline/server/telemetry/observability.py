@@ -15,21 +15,21 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.server.errors import ApiError
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
-from ridgeline.server.telemetry.engine_metrics import Metrics
+from ridgeline.server.telemetry.engine_metrics import EngineMetrics
 from ridgeline.server.telemetry.live_state import LiveState
-from ridgeline.server.telemetry.throughput import Throughput
+from ridgeline.server.telemetry.throughput import ThroughputLog
 from ridgeline.server.telemetry.traces import Traces
-from ridgeline.server.telemetry.traffic_recorder import Recorder
-from ridgeline.server.telemetry.transfers import Transfers
+from ridgeline.server.telemetry.traffic_recorder import TrafficRecorder
+from ridgeline.server.telemetry.transfers import TransferLog
 
 LINE_SECONDS = 10.0
 
 
-class Watching(Protocol):
-    """What watches the engines of a service, one or several: `OneEngine`, or `Replicas` (replicas/observability.py).
-    metrics: those that HTTP requests are counted with."""
+class EngineMonitor(Protocol):
+    """What watches the engines of a service, one or several: `SingleEngineMonitor`, or `Replicas`
+    (replicas/observability.py). metrics: those that HTTP requests are counted with."""
 
-    metrics: Metrics
+    metrics: EngineMetrics
 
     def begin(self) -> None:
         """The server takes requests."""
@@ -44,13 +44,13 @@ class Watching(Protocol):
         """What is told of engines."""
 
 
-class OneEngine:
+class SingleEngineMonitor:
     """Watches a service's only engine."""
 
     def __init__(self, service: Service, llm: AsyncLLM, settings: ServerSettings, model: str) -> None:
-        self.metrics = Metrics(llm, model, alias=settings.metrics_alias)
-        self._throughput, self._live_state = Throughput(llm, priced=bool(settings.priced)), LiveState(service, llm)
-        self._llm, self._transfers = llm, Transfers(self.metrics)
+        self.metrics = EngineMetrics(llm, model, alias=settings.metrics_alias)
+        self._throughput, self._live_state = ThroughputLog(llm, priced=bool(settings.priced)), LiveState(service, llm)
+        self._llm, self._transfers = llm, TransferLog(self.metrics)
         service.observers += [self.metrics, self._throughput]
         service.step_observers += [self._live_state.stepped, self.metrics.stepped, self._throughput.stepped]
         self.say = self._throughput.say
@@ -64,7 +64,7 @@ class OneEngine:
 
 def of_one(service: Service, llm: AsyncLLM, settings: ServerSettings, model: str) -> "Observability":
     """What watches a service of one engine. model: the name that answers say."""
-    return Observability(service, OneEngine(service, llm, settings, model), settings, model)
+    return Observability(service, SingleEngineMonitor(service, llm, settings, model), settings, model)
 
 
 class Observability:
@@ -73,16 +73,16 @@ class Observability:
     Raises ValueError if the record cannot be written.
     """
 
-    def __init__(self, service: Service, engines: Watching, settings: ServerSettings, model: str) -> None:
+    def __init__(self, service: Service, engines: EngineMonitor, settings: ServerSettings, model: str) -> None:
         """model: the name that answers say."""
         self._engines, self.metrics = engines, engines.metrics
         self.traces = Traces(service, settings.trace_bytes)
         self.recorder = (
-            Recorder(Path(settings.record), service.llm.info, model, time.perf_counter_ns())
+            TrafficRecorder(Path(settings.record), service.llm.info, model, time.perf_counter_ns())
             if settings.record
             else None
         )
-        observers: list[Traces | Recorder] = [self.traces]
+        observers: list[Traces | TrafficRecorder] = [self.traces]
         if self.recorder is not None:
             observers.append(self.recorder)
         service.observers += observers

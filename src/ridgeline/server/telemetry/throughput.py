@@ -10,7 +10,7 @@ from ridgeline.engine.worker.engine_messages import StepReport
 from ridgeline.engine.worker.priced_steps import PricedSteps
 from ridgeline.server.errors import ApiError
 from ridgeline.server.in_flight import InFlightRequest
-from ridgeline.server.telemetry.engine_metrics import Watched
+from ridgeline.server.telemetry.engine_metrics import StatsSource
 
 _RECENT = 1000  # requests that the hit rate is of
 logger = logging.getLogger(__name__)
@@ -25,10 +25,10 @@ class _Interval:
     priced: PricedSteps = field(default_factory=PricedSteps)
 
 
-class Throughput:
+class ThroughputLog:
     """Told of requests as an Observer, of steps by `stepped`; `line` ends an interval."""
 
-    def __init__(self, llm: Watched, engine: int = 0, *, priced: bool = False) -> None:
+    def __init__(self, llm: StatsSource, engine: int = 0, *, priced: bool = False) -> None:
         """engine: which of several it is, as its lines say. priced: whether no model runs, so that steps take what is
         predicted: there is nothing to calibrate."""
         self.llm, self._engine, self._priced = llm, engine, priced
@@ -36,7 +36,7 @@ class Throughput:
         self._found: deque[tuple[int, int]] = deque(maxlen=_RECENT)  # prompt tokens of a request: asked for, found
         self._was_idle = True
 
-    def follow(self, llm: Watched) -> None:
+    def follow(self, llm: StatsSource) -> None:
         """Tell of another engine from now on, which has taken the place of the one before."""
         self.llm, self._before = llm, Stats()
 

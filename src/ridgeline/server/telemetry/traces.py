@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.request import NANOSECONDS, Finish
+from ridgeline.engine.request import NANOSECONDS, FinishReason
 from ridgeline.engine.worker.engine_messages import StepReport
 from ridgeline.engine.worker.priced_steps import PricedSteps
 from ridgeline.server.errors import ApiError
@@ -31,7 +31,7 @@ class _Step(NamedTuple):
     positions: int
 
 
-class _Row(NamedTuple):
+class _TraceRow(NamedTuple):
     """One choice's part of a step: positions [start, end)."""
 
     step: _Step
@@ -53,7 +53,7 @@ class _Figures(NamedTuple):
     prompt_tokens: int
     cached: int
     tokens: int
-    finishes: tuple[Finish, ...]
+    finishes: tuple[FinishReason, ...]
     arrived: int
 
     @classmethod
@@ -78,7 +78,7 @@ class _Trace:
     `seconds`. first, last: when its first and newest token came."""
 
     request: InFlightRequest | _Figures
-    rows: list[_Row] = field(default_factory=list)
+    rows: list[_TraceRow] = field(default_factory=list)
     steps: int = 0
     seconds: float = 0.0
     priced: PricedSteps = field(default_factory=PricedSteps)
@@ -134,7 +134,7 @@ class Traces:
                 counted.add(request)
                 _add(trace, step)
             if len(trace.rows) < _MAX_STEPS:
-                trace.rows.append(_Row(step, choice, start, start + count))
+                trace.rows.append(_TraceRow(step, choice, start, start + count))
 
     def ended(self, live: InFlightRequest, error: BaseException | None) -> None:
         """Keep its trace, and forget the oldest ones that do not fit any more."""
@@ -162,7 +162,7 @@ def _add(trace: _Trace, step: _Step) -> None:
 
 
 def _outcome(live: InFlightRequest, error: BaseException | None) -> str:
-    if Finish.ERROR in live.finishes:
+    if FinishReason.ERROR in live.finishes:
         return "failed"
     if len(live.finishes) == live.spec.params.n:
         return "finished"
@@ -197,7 +197,7 @@ def _told(trace: _Trace) -> dict[str, Any]:
     }
 
 
-def _row(row: _Row, arrived: int) -> dict[str, Any]:
+def _row(row: _TraceRow, arrived: int) -> dict[str, Any]:
     """neighbours: sequences that ran in the same step, without this one; positions: of all of them, this one's too."""
     step = row.step
     return {

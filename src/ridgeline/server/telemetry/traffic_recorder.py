@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from ridgeline.engine.events import Event, Stats
-from ridgeline.engine.request import NANOSECONDS, Finish
+from ridgeline.engine.request import NANOSECONDS, FinishReason
 from ridgeline.engine.worker.engine_messages import EngineInfo, StepReport, replica_of
 from ridgeline.insight.traffic.slo import MAX_CLASSES
 from ridgeline.server.errors import ApiError
@@ -44,7 +44,7 @@ class _Pending:
     ended: bool = False
 
 
-class Recorder:
+class TrafficRecorder:
     """Told of requests as an Observer, of steps by `stepped`. `close` ends the file."""
 
     def __init__(self, path: Path, info: EngineInfo, model: str, now: int) -> None:
@@ -143,7 +143,7 @@ class Recorder:
     def ended(self, live: InFlightRequest, error: BaseException | None) -> None:
         """Write it, and those that waited for it."""
         pending = self._open.pop(live)
-        whole = len(live.finishes) == live.spec.params.n and Finish.ERROR not in live.finishes
+        whole = len(live.finishes) == live.spec.params.n and FinishReason.ERROR not in live.finishes
         finish = str(live.finishes[-1]) if whole else "error" if failed_by_engine(error) else "abort"
         pending.line |= {"output": live.tokens, "cached": live.cached, "finish": finish}
         pending.ended = True

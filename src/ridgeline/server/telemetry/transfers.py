@@ -4,15 +4,15 @@ import logging
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.worker.engine_messages import PeerChanged, Transferred
-from ridgeline.server.telemetry.engine_metrics import Metrics
+from ridgeline.server.telemetry.engine_metrics import EngineMetrics
 
 logger = logging.getLogger("ridgeline.server")
 
 
-class Transfers:
+class TransferLog:
     """Told what an engine says of the engines that it asks for prompts."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: EngineMetrics) -> None:
         """metrics: of the engine that asks."""
         self._metrics = metrics
 

@@ -8,9 +8,9 @@ from rich.text import Text
 
 from ridgeline.util.document import humanize
 from ridgeline.util.document.axes import along, powers, tick
-from ridgeline.util.document.charts import Bars, Chart, Spans, Stacks
-from ridgeline.util.document.elements import EVEN, Column, Figure, Row, Table
-from ridgeline.util.document.heat_map import Grid
+from ridgeline.util.document.charts import Bars, Chart, Spans, StackedBars
+from ridgeline.util.document.elements import EVEN, Column, DocumentTable, Figure, TableRow
+from ridgeline.util.document.heat_map import HeatMap
 from ridgeline.util.document.panels import Band, Panels, coarser
 from ridgeline.util.document.roofline_chart import Point, Roofline
 
@@ -59,13 +59,13 @@ def draw(figure: Figure, width: int) -> Iterator[Text]:
         yield from _bars(figure, width)
     elif isinstance(figure, Chart):
         yield from _chart(figure)
-    elif isinstance(figure, Stacks):
+    elif isinstance(figure, StackedBars):
         yield from _stacks(figure, width)
     elif isinstance(figure, Spans):
         yield from _spans(figure, min(width, _WIDEST))
     elif isinstance(figure, Panels):
         yield from _panels(figure, min(width, _WIDEST))
-    elif isinstance(figure, Grid):
+    elif isinstance(figure, HeatMap):
         yield from _grid(figure, width)
     else:
         yield from _roofline(figure, min(width, _WIDEST))
@@ -98,7 +98,7 @@ def _beside(band: Band) -> Iterator[Text]:
         yield Text((" " * _GAP).join(f"{cell:{2 * _CELLS}}" for cell in cells).rstrip())
 
 
-def _grid(figure: Grid, width: int) -> Iterator[Text]:
+def _grid(figure: HeatMap, width: int) -> Iterator[Text]:
     """Percents; a column that has no room for its name has the beginning of it."""
     names = max(map(len, figure.rows))
     room = max(4, (width - names) // len(figure.columns))
@@ -155,7 +155,7 @@ _STRETCHES = "░█▒▓"
 _LONGEST_STACK = 72
 
 
-def _stacks(stacks: Stacks, width: int) -> Iterator[Text]:
+def _stacks(stacks: StackedBars, width: int) -> Iterator[Text]:
     """What it is above each, a shade for each kind, and a bar where there is no more."""
     room, (limit, named) = min(_LONGEST_STACK, width) - 1, stacks.limit
     at = round(limit / stacks.end * room)
@@ -280,7 +280,7 @@ def _rate(power: float) -> str:
     return f"{humanize.scaled(power, 1)}FLOP/s"[: _MARGIN + 1]
 
 
-def roofline_legend(figure: Roofline) -> Table:
+def roofline_legend(figure: Roofline) -> DocumentTable:
     """What the letters are, and for each class and step the FLOP/s and the share of its own roof."""
     heads = [Column("", words=True), Column("class", words=True)]
     for step in figure.steps:
@@ -293,9 +293,9 @@ def roofline_legend(figure: Roofline) -> Table:
     for kind, letter in letters_of(figure).items():
         marks = letter if len(figure.steps) == 1 else f"{letter} {letter.lower()}"
         cells = (_reached(figure, step, points.get((kind, step))) for step in figure.steps)
-        rows.append(Row((marks, kind, *(text for texts in cells for text in texts))))
+        rows.append(TableRow((marks, kind, *(text for texts in cells for text in texts))))
     unplaced = f"without FLOPs, not drawn: {', '.join(figure.unplaced)}"
-    return Table(tuple(heads), tuple(rows), (unplaced,) if figure.unplaced else ())
+    return DocumentTable(tuple(heads), tuple(rows), (unplaced,) if figure.unplaced else ())
 
 
 def _reached(figure: Roofline, step: str, point: Point | None) -> list[str]:

@@ -83,7 +83,7 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class StackedBar:
     """Parts upon each other, one of each kind, beside a label; note: what to say behind them."""
 
     label: str
@@ -92,14 +92,14 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True)
-class Stacks:
+class StackedBars:
     """Stacks to compare with a limit. kinds: of the parts. limit: where there is no more, and what it is. What is over
     twice the limit is cut there, so that it does not squash the others; its note has to say how long it is."""
 
     title: str
     unit: str
     kinds: tuple[str, ...]
-    stacks: tuple[Stack, ...]
+    stacks: tuple[StackedBar, ...]
     limit: tuple[float, str]
 
     @property
@@ -108,7 +108,7 @@ class Stacks:
         highest = max((sum(stack.parts) for stack in self.stacks), default=0.0)
         return max(1.25 * self.limit[0], min(2 * self.limit[0], highest))
 
-    def shares(self, stack: Stack) -> list[tuple[float, float]]:
+    def shares(self, stack: StackedBar) -> list[tuple[float, float]]:
         """Of each part of a stack where it begins and ends, from 0 to 1 of the axis."""
         edges = [min(1.0, edge / self.end) for edge in accumulate(stack.parts, initial=0.0)]
         return list(pairwise(edges))

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ridgeline.util.document.charts import Bars, Chart, Spans, Stacks
-from ridgeline.util.document.heat_map import Grid
+from ridgeline.util.document.charts import Bars, Chart, Spans, StackedBars
+from ridgeline.util.document.heat_map import HeatMap
 from ridgeline.util.document.panels import Panels
 from ridgeline.util.document.roofline_chart import Roofline
 
@@ -91,7 +91,7 @@ AnyCell = str | Cell | Strip | Heat
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """A row; it may have fewer cells than there are columns."""
 
     cells: tuple[AnyCell, ...]
@@ -99,20 +99,20 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class DocumentTable:
     """Rows under columns. A string among the rows is a heading for those after it, an empty one a gap.
 
     notes: what to know in order to read it. dense: many narrow columns, which may stand close together.
     """
 
     columns: tuple[Column, ...]
-    rows: tuple[Row | str, ...]
+    rows: tuple[TableRow | str, ...]
     notes: tuple[str, ...] = ()
     dense: bool = False
 
 
-Figure = Bars | Stacks | Chart | Spans | Panels | Grid | Roofline
-Block = Heading | Paragraph | Bullets | Facts | Table | Figure
+Figure = Bars | StackedBars | Chart | Spans | Panels | HeatMap | Roofline
+Block = Heading | Paragraph | Bullets | Facts | DocumentTable | Figure
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from ridgeline.util.document.elements import (
     Block,
     Bullets,
     Document,
+    DocumentTable,
     Facts,
     Heading,
     Heat,
     Paragraph,
-    Row,
     Strip,
-    Table,
+    TableRow,
 )
 from ridgeline.util.document.printable import printable
 from ridgeline.util.document.svg import svg
@@ -100,7 +100,7 @@ def _block(block: Block) -> Iterator[str]:
     elif isinstance(block, Facts):
         rows = "".join(f"<dt>{_text(name)}</dt><dd>{_prose(text)}</dd>" for name, text in block.rows)
         yield f"<dl{_class(block.tone)}>{rows}</dl>"
-    elif isinstance(block, Table):
+    elif isinstance(block, DocumentTable):
         yield from _table(block)
     else:
         yield f"<figure>{svg(block)}</figure>"
@@ -114,7 +114,7 @@ def _class(*names: str) -> str:
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _table(table: Table) -> Iterator[str]:
+def _table(table: DocumentTable) -> Iterator[str]:
     yield '<div class="scroll"><table>'
     yield f"<thead>{''.join(_heads(table))}</thead>\n<tbody>"
     for row in table.rows:
@@ -126,7 +126,7 @@ def _table(table: Table) -> Iterator[str]:
     yield from (f'<p class="note">{_prose(note)}</p>' for note in table.notes)
 
 
-def _heads(table: Table) -> Iterator[str]:
+def _heads(table: DocumentTable) -> Iterator[str]:
     """The names of groups over those of columns, where there are any."""
     if any(column.group for column in table.columns):
         runs = [(group, len(list(run))) for group, run in groupby(table.columns, key=lambda column: column.group)]
@@ -137,7 +137,7 @@ def _heads(table: Table) -> Iterator[str]:
         yield f"<tr>{''.join(heads)}</tr>"
 
 
-def _row(row: Row, table: Table) -> str:
+def _row(row: TableRow, table: DocumentTable) -> str:
     cells: Sequence[AnyCell] = [*row.cells, *[""] * (len(table.columns) - len(row.cells))]
     written = (_cell(cell, column.words) for cell, column in zip(cells, table.columns, strict=True))
     return f"<tr{_class(row.tone)}>{''.join(written)}</tr>"

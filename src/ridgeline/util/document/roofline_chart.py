@@ -25,7 +25,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Roof:
+class RoofCurve:
     """A memory (bytes a second) or a number format (FLOP/s)."""
 
     name: str
@@ -41,8 +41,8 @@ class Roofline:
     """
 
     title: str
-    slopes: tuple[Roof, ...]
-    ceilings: tuple[Roof, ...]
+    slopes: tuple[RoofCurve, ...]
+    ceilings: tuple[RoofCurve, ...]
     points: tuple[Point, ...]
     unplaced: tuple[str, ...] = ()
 

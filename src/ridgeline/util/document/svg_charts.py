@@ -5,7 +5,7 @@ from html import escape
 from itertools import pairwise
 
 from ridgeline.util.document.axes import Axis, tick
-from ridgeline.util.document.charts import Bars, Chart, Series, Span, Spans, Stacks
+from ridgeline.util.document.charts import Bars, Chart, Series, Span, Spans, StackedBars
 from ridgeline.util.document.svg_parts import SERIES, WIDTH, line, words
 
 _LEFT, _RIGHT, _TOP = 84, 28, 52
@@ -42,13 +42,13 @@ def bars(bars: Bars) -> Iterator[str]:
 # -- stacks -----------------------------------------------------------------------------------------------------------
 
 
-def stacks_height(stacks: Stacks) -> int:
+def stacks_height(stacks: StackedBars) -> int:
     """Pixels."""
     rows = len(_legend_rows(list(stacks.kinds)))
     return _TOP + _STACK_ROW * len(stacks.stacks) + _FOOT + _LEGEND_ROW * rows
 
 
-def stacks(stacks: Stacks) -> Iterator[str]:
+def stacks(stacks: StackedBars) -> Iterator[str]:
     """A row each: what it is above it, its note behind that, and a line through all where there is no more."""
     bottom = _TOP + _STACK_ROW * len(stacks.stacks)
     limit, named = stacks.limit

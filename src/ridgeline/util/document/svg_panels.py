@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from textwrap import wrap
 
-from ridgeline.util.document.heat_map import Grid
+from ridgeline.util.document.heat_map import HeatMap
 from ridgeline.util.document.panels import Band, Panel, Panels, coarser
 from ridgeline.util.document.svg_parts import SERIES, WIDTH, words
 
@@ -97,12 +97,12 @@ def _panel(panel: Panel, left: int, top: int) -> Iterator[str]:
         yield words(left, top + height + 12 + 12 * index, text, size=10)
 
 
-def grid_height(figure: Grid) -> int:
+def grid_height(figure: HeatMap) -> int:
     """Pixels."""
     return _TOP + _ROW * (len(figure.rows) + 1) + _LINE * len(_grid_notes(figure)) + 16
 
 
-def grid(figure: Grid) -> Iterator[str]:
+def grid(figure: HeatMap) -> Iterator[str]:
     """Names of columns, then row by row."""
     yield words(_EDGE, 26, figure.title, size=15, weight="bold")
     left = _EDGE + _CHARACTER * max(map(len, figure.rows)) + 10
@@ -127,5 +127,5 @@ def _cell(left: float, top: float, width: float, share: float) -> Iterator[str]:
         yield words(left + width / 2, top + 18, f"{100 * share:.0f}", anchor="middle", size=11, colour=colour)
 
 
-def _grid_notes(figure: Grid) -> list[str]:
+def _grid_notes(figure: HeatMap) -> list[str]:
     return wrap(figure.note, 130)

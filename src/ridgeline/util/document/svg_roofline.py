@@ -5,7 +5,7 @@ from html import escape
 
 from ridgeline.util.document import humanize
 from ridgeline.util.document.axes import along, powers, tick
-from ridgeline.util.document.roofline_chart import Point, Roof, Roofline
+from ridgeline.util.document.roofline_chart import Point, RoofCurve, Roofline
 from ridgeline.util.document.svg_parts import line, words
 
 WIDTH, HEIGHT = 980, 620
@@ -88,7 +88,7 @@ class _Plot:
         return parts
 
     def _along(
-        self, slope: Roof, begin: tuple[float, float], stop: tuple[float, float], beyond: float, *, under: bool
+        self, slope: RoofCurve, begin: tuple[float, float], stop: tuple[float, float], beyond: float, *, under: bool
     ) -> str:
         """A memory's name along its slope, near its foot: over it, or under it where another slope is in the way.
         beyond: pixels further up, where another's name is beside its foot."""
@@ -169,7 +169,7 @@ class _Plot:
         return parts
 
 
-def _said(slope: Roof) -> str:
+def _said(slope: RoofCurve) -> str:
     return f"{slope.name} {humanize.say(slope.rate, 'B/s')}"
 
 

@@ -17,13 +17,13 @@ from ridgeline.util.document.elements import (
     Bullets,
     Column,
     Document,
+    DocumentTable,
     Facts,
     Heading,
     Heat,
     Paragraph,
-    Row,
     Strip,
-    Table,
+    TableRow,
     Tone,
 )
 from ridgeline.util.document.printable import printable
@@ -87,7 +87,7 @@ def _block(block: Block, width: int) -> Iterable[Text]:
         return (line for item in block.items for line in _hanging(Text("- "), item, prose, _STYLES[block.tone]))
     if isinstance(block, Facts):
         return _facts(block, prose)
-    if isinstance(block, Table):
+    if isinstance(block, DocumentTable):
         return _table(block, width)
     legend = _table(roofline_legend(block), width) if isinstance(block, Roofline) else ()
     return (*draw(block, width), *legend)
@@ -125,7 +125,7 @@ def _facts(facts: Facts, width: int) -> Iterator[Text]:
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _table(table: Table, width: int) -> Iterator[Text]:
+def _table(table: DocumentTable, width: int) -> Iterator[Text]:
     """Groups of columns side by side, or one below the other where `width` has no room for that; columns closer to each
     other where numbers alone are too wide."""
     if _width_of(table, _widths(table, width)) > width:
@@ -141,7 +141,7 @@ def _table(table: Table, width: int) -> Iterator[Text]:
     yield from (line for note in (*_legend(table), *table.notes) for line in _wrapped(note, prose, "dim"))
 
 
-def _only(table: Table, group: str) -> Table:
+def _only(table: DocumentTable, group: str) -> DocumentTable:
     """The table with one of its groups."""
     kept = [index for index, column in enumerate(table.columns) if column.group in ("", group)]
     rows = tuple(
@@ -151,14 +151,14 @@ def _only(table: Table, group: str) -> Table:
     return replace(table, columns=tuple(table.columns[index] for index in kept), rows=rows)
 
 
-def _legend(table: Table) -> Iterator[str]:
+def _legend(table: DocumentTable) -> Iterator[str]:
     """What the shades of its heat maps mean."""
-    cells = (cell for row in table.rows if isinstance(row, Row) for cell in row.cells)
+    cells = (cell for row in table.rows if isinstance(row, TableRow) for cell in row.cells)
     for steps in dict.fromkeys(cell.steps for cell in cells if isinstance(cell, Heat)):
         yield shades_in_words(steps)
 
 
-def _grid(table: Table, width: int) -> Iterator[Text]:
+def _grid(table: DocumentTable, width: int) -> Iterator[Text]:
     widths, gaps = _widths(table, width), _gaps(table)
     if any(column.group for column in table.columns):
         yield _group_heads(table.columns, widths, gaps)
@@ -174,7 +174,7 @@ def _grid(table: Table, width: int) -> Iterator[Text]:
             yield from _row(row, table, widths, gaps)
 
 
-def _row(row: Row, table: Table, widths: Sequence[int], gaps: Sequence[int]) -> Iterator[Text]:
+def _row(row: TableRow, table: DocumentTable, widths: Sequence[int], gaps: Sequence[int]) -> Iterator[Text]:
     """A row, of as many lines as its longest cell has."""
     cells = [*row.cells, *[""] * (len(table.columns) - len(row.cells))]
     lines = [_cell(cell, width, cut=table.dense) for cell, width in zip(cells, widths, strict=True)]
@@ -218,11 +218,11 @@ def _natural(cell: AnyCell) -> int:
     return max((cell_len(_safe(line)) for line in text.split("\n")), default=0)
 
 
-def _widths(table: Table, width: int) -> list[int]:
+def _widths(table: DocumentTable, width: int) -> list[int]:
     """The width of each column: what it holds, and where that is too much the widest columns of words give way."""
     widths = [_natural(column.head) for column in table.columns]
     for row in table.rows:
-        for index, cell in enumerate(row.cells if isinstance(row, Row) else ()):
+        for index, cell in enumerate(row.cells if isinstance(row, TableRow) else ()):
             widths[index] = max(widths[index], _natural(cell))
     for group, run in _runs(table.columns):
         if group:  # as wide as its title
@@ -237,7 +237,7 @@ def _widths(table: Table, width: int) -> list[int]:
     return widths
 
 
-def _gaps(table: Table) -> list[int]:
+def _gaps(table: DocumentTable) -> list[int]:
     """Spaces before each column."""
     near = 1 if table.dense else 2
     groups = [column.group for column in table.columns]
@@ -249,7 +249,7 @@ def _runs(columns: Sequence[Column]) -> list[tuple[str, list[int]]]:
     return [(group, list(run)) for group, run in groupby(range(len(columns)), key=lambda i: columns[i].group)]
 
 
-def _width_of(table: Table, widths: Sequence[int]) -> int:
+def _width_of(table: DocumentTable, widths: Sequence[int]) -> int:
     return sum(widths) + sum(_gaps(table))
 
 

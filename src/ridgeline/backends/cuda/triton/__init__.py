@@ -2,7 +2,20 @@
 card, or, for tests, where Triton's interpreter does (TRITON_INTERPRET=1)."""
 
 from ridgeline.backends.cuda.triton.dense_kv import FEWEST_QUERIES, ROOM
-from ridgeline.backends.cuda.triton.triton_attention import One, PagedAttention, Seen, Several
+from ridgeline.backends.cuda.triton.triton_attention import (
+    DecodeSequences,
+    GpuStepSequences,
+    PrefillSequences,
+    TritonPagedAttention,
+)
 from ridgeline.backends.cuda.triton.triton_kernels import TritonKernels
 
-__all__ = ["FEWEST_QUERIES", "ROOM", "One", "PagedAttention", "Seen", "Several", "TritonKernels"]
+__all__ = [
+    "FEWEST_QUERIES",
+    "ROOM",
+    "DecodeSequences",
+    "GpuStepSequences",
+    "PrefillSequences",
+    "TritonKernels",
+    "TritonPagedAttention",
+]

@@ -16,7 +16,7 @@ from ridgeline.backends.cuda.cuda_coverage import COPY_BYTES
 from ridgeline.backends.cuda.triton import dense_kv, paged_attention_kernels
 from ridgeline.backends.cuda.triton.launch import early, is_hopper, product_dtype
 from ridgeline.backends.cuda.triton.rotary_kv_write import keep_rows
-from ridgeline.backends.kernel_support import KeptCodes, Scoring
+from ridgeline.backends.kernel_support import AttentionScoring, KVCodes
 
 MOST_SPLITS = 32
 _PROGRAMS = 264  # of a decode step, two a multiprocessor of the largest cards: below, sequences are cut into parts
@@ -26,7 +26,7 @@ _DENSE_TILE = (64, 64, 4, 3)
 
 
 @dataclass(frozen=True, slots=True)
-class One:
+class DecodeSequences:
     """Sequences with one query each, as the layers of a group see them. offset_B: where each one's table begins in the
     group's pages. length_B: keys that it sees, 0 of one that is not there. row_B: its row, below 0 where it has none.
     All int32."""
@@ -40,7 +40,7 @@ class One:
 
 
 @dataclass(frozen=True, slots=True)
-class Several:
+class PrefillSequences:
     """Sequences with several queries each; as One, and count_C: how many; before_C: of the sequences before it;
     begin_C: where each one's keys begin in a copy that has them all, `rows` of a head, 0 where none is made. queries:
     of all, or more; most: of the one with the most. One without queries comes after all others."""
@@ -60,20 +60,26 @@ class Several:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class GpuStepSequences:
     """The sequences of a step as the layers of one KV group see them. pages: int32, tables of pages behind each
     other."""
 
     pages: Tensor
-    one: One | None
-    several: Several | None
+    one: DecodeSequences | None
+    several: PrefillSequences | None
 
 
-class PagedAttention:
+class TritonPagedAttention:
     """The attention of one layer, over its pages."""
 
     def __init__(
-        self, heads: int, scoring: Scoring, k_PKSD: Tensor, v_PKSW: Tensor, dtype: torch.dtype, codes: KeptCodes | None
+        self,
+        heads: int,
+        scoring: AttentionScoring,
+        k_PKSD: Tensor,
+        v_PKSW: Tensor,
+        dtype: torch.dtype,
+        codes: KVCodes | None,
     ) -> None:
         """Describe a layer as our kernels for the CPU do; values are kept next to keys."""
         _, kv_heads, size, dim = k_PKSD.shape
@@ -120,7 +126,7 @@ class PagedAttention:
             )  # fmt: skip
         return turned_THD
 
-    def attend(self, seen: Seen, q_THD: Tensor) -> Tensor:
+    def attend(self, seen: GpuStepSequences, q_THD: Tensor) -> Tensor:
         """Every query over what its sequence has in pages -> [T, H, W]."""
         q_THD = _rows(q_THD)
         out_THW = q_THD.new_empty(len(q_THD), self.heads, self.width)
@@ -135,7 +141,7 @@ class PagedAttention:
         wanted = _PROGRAMS // (sequences * self.kv_heads)
         return min(MOST_SPLITS, 1 << wanted.bit_length() - 1) if wanted > 1 else 1
 
-    def _decode(self, pages: Tensor, one: One, q_THD: Tensor, out_THW: Tensor) -> None:
+    def _decode(self, pages: Tensor, one: DecodeSequences, q_THD: Tensor, out_THW: Tensor) -> None:
         splits, count = self.splits(len(one)), len(one)
         parts = sums = out_THW
         if splits > 1:
@@ -152,7 +158,7 @@ class PagedAttention:
                 SPLITS=splits, WIDTH=self.width, BLOCK_W=self._constants["BLOCK_W"], num_warps=2, **self._early,
             )  # fmt: skip
 
-    def _prefill(self, pages: Tensor, several: Several, q_THD: Tensor, out_THW: Tensor) -> None:
+    def _prefill(self, pages: Tensor, several: PrefillSequences, q_THD: Tensor, out_THW: Tensor) -> None:
         copied = self._copies(several)
         block_m, block_n, warps, stages = self._tile(several)
         tiles = several.queries // (block_m // self.sharers) + len(several)
@@ -166,14 +172,14 @@ class PagedAttention:
             num_stages=stages,
         )  # fmt: skip
 
-    def _copies(self, several: Several) -> bool:
+    def _copies(self, several: PrefillSequences) -> bool:
         """Whether keys and values are copied out of their pages first; not where most of them are not looked at."""
         takes = self.dtype == torch.bfloat16 and {self.dim, self.width} <= {64, 128} and is_hopper(self.k.device)
         nbytes = several.rows * self.kv_heads * (self.dim + self.width) * self.dtype.itemsize
         looked_at = self.scoring.reach in ("causal", "cross") and several.most >= dense_kv.FEWEST_QUERIES
         return takes and looked_at and 0 < nbytes <= COPY_BYTES
 
-    def _gathered(self, pages: Tensor, several: Several) -> tuple[Tensor, Tensor]:
+    def _gathered(self, pages: Tensor, several: PrefillSequences) -> tuple[Tensor, Tensor]:
         """Keys [K x rows, D] and values [K x rows, W]."""
         rows = self.kv_heads * several.rows
         k_RD = torch.empty(rows, self.dim, dtype=self.dtype, device=self.k.device)
@@ -185,7 +191,7 @@ class PagedAttention:
         )  # fmt: skip
         return k_RD, v_RW
 
-    def _tile(self, several: Several) -> tuple[int, int, int, int]:
+    def _tile(self, several: PrefillSequences) -> tuple[int, int, int, int]:
         """Rows and keys of a tile, warps, and tiles of keys under way: less of each where numbers take more room."""
         if self._copies(several):
             return _DENSE_TILE

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.op import Op
 
 
-class Alive:
+class ActivationTracker:
     """Told of each call of a run on meta, what its results take until nobody holds them any more, and the most of it.
 
     An op's inputs are there while it runs, and so are its results. What an op needs within itself is not seen: a copy
@@ -37,11 +37,11 @@ class Alive:
 
 
 def peak_bytes(
-    network: Network, shape: tuple[int, ...], run: Callable[[Tensor], object], dtype: torch.dtype = torch.float32
+    network: PricedModule, shape: tuple[int, ...], run: Callable[[Tensor], object], dtype: torch.dtype = torch.float32
 ) -> int:
     """Most bytes of activations that are alive at once while `run` is called with a tensor of this shape, which its
     caller holds. It calls the network on meta, at true sizes."""
-    alive = Alive()
+    alive = ActivationTracker()
     with network.outlined(alive):
         given = torch.empty(shape, dtype=dtype)
         run(given)

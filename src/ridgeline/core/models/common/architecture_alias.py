@@ -9,7 +9,7 @@ from ridgeline.core.models.common.recipes import SECTIONS
 
 
 @dataclass(frozen=True, slots=True)
-class Kin:
+class ArchitectureAlias:
     """An architecture whose language model is one of the families'.
 
     model_type: as of Family. of: the model_type of that family; of a text half whose config names its own, "". section:
@@ -65,33 +65,34 @@ _ROUTED = {"norm_topk_prob": True, "use_sliding_window": False}  # Qwen3-VL's mi
 _MIMO = ("attention_bias", "use_mrope")  # biases are as Qwen 2's, whatever it says
 
 KIN = (
-    Kin("Gemma3ForConditionalGeneration", "gemma3", "gemma3_text", "text_config", _TEXT_HALF, _LLAVA),
-    Kin("Mistral3ForConditionalGeneration", "mistral3", "", "text_config", _TEXT_HALF, _LLAVA),
-    Kin("Llama4ForConditionalGeneration", "llama4", "llama4_text", "text_config", _TEXT_HALF, _LLAMA4),
-    Kin("KimiK25ForConditionalGeneration", "kimi_k25", "deepseek_v3", "text_config", _TEXT_HALF, _KIMI),
-    Kin("Kimi_K25ForConditionalGeneration", "kimi_k25", "deepseek_v3", "text_config", _TEXT_HALF, _KIMI),
-    Kin(
+    ArchitectureAlias("Gemma3ForConditionalGeneration", "gemma3", "gemma3_text", "text_config", _TEXT_HALF, _LLAVA),
+    ArchitectureAlias("Mistral3ForConditionalGeneration", "mistral3", "", "text_config", _TEXT_HALF, _LLAVA),
+    ArchitectureAlias("Llama4ForConditionalGeneration", "llama4", "llama4_text", "text_config", _TEXT_HALF, _LLAMA4),
+    ArchitectureAlias("KimiK25ForConditionalGeneration", "kimi_k25", "deepseek_v3", "text_config", _TEXT_HALF, _KIMI),
+    ArchitectureAlias("Kimi_K25ForConditionalGeneration", "kimi_k25", "deepseek_v3", "text_config", _TEXT_HALF, _KIMI),
+    ArchitectureAlias(
         "Qwen3VLForConditionalGeneration", "qwen3_vl", "qwen3", "text_config", _TEXT_HALF, _VISUAL,
         unstated={"rope_theta": 500_000.0},
     ),
-    Kin(
+    ArchitectureAlias(
         "Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe", "qwen3_moe", "text_config", _TEXT_HALF, _VISUAL,
         unstated={"rope_theta": 500_000.0}, always=_ROUTED,
     ),
-    Kin("Qwen3_5ForConditionalGeneration", "qwen3_5", "qwen3_5_text", "text_config", _TEXT_HALF, _VISUAL),
-    Kin("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", "qwen3_5_moe_text", "text_config", _TEXT_HALF, _VISUAL),
-    Kin(
+    ArchitectureAlias("Qwen3_5ForConditionalGeneration", "qwen3_5", "qwen3_5_text", "text_config", _TEXT_HALF, _VISUAL),
+    ArchitectureAlias("Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe", "qwen3_5_moe_text", "text_config",
+        _TEXT_HALF, _VISUAL),
+    ArchitectureAlias(
         "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", "qwen2", "text_config", _TEXT_HALF, _VISUAL,
         unstated={"rope_theta": 1_000_000.0},
     ),
-    Kin(
+    ArchitectureAlias(
         "Qwen2VLForConditionalGeneration", "qwen2_vl", "qwen2", "text_config", _TEXT_HALF, _VISUAL,
         unstated={"rope_theta": 1_000_000.0},
     ),
-    Kin("MiMoForCausalLM", "mimo", "qwen2", ignored=(_PREDICTED,), passed_over=_MIMO),
+    ArchitectureAlias("MiMoForCausalLM", "mimo", "qwen2", ignored=(_PREDICTED,), passed_over=_MIMO),
 )  # fmt: skip
 
 
-def kin_of(name: str, model_type: str) -> Kin | None:
+def kin_of(name: str, model_type: str) -> ArchitectureAlias | None:
     """The kin of an architecture's name, or of a config's `model_type` where it has none."""
     return next((kin for kin in KIN if name == kin.architecture or (not name and model_type == kin.model_type)), None)

@@ -20,9 +20,9 @@ from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.kv_layout import KVSpec
 from ridgeline.core.ops.linear import Linear, Projections
 from ridgeline.core.ops.matrix import MatrixSpec
-from ridgeline.core.ops.pixel_grid import Grid
-from ridgeline.core.ops.residual import Add
-from ridgeline.core.ops.work import Reach, Space
+from ridgeline.core.ops.pixel_grid import PixelGrid
+from ridgeline.core.ops.residual import ResidualAdd
+from ridgeline.core.ops.work import AttentionPattern, Space
 
 _EPS = 1e-6  # of every norm, which configs do not state
 
@@ -58,9 +58,9 @@ class Resnet(nn.Module):
         self.norm2 = w.norm(outputs)
         self.conv2 = Convolution2d(outputs, outputs, w.dtype)
         self.conv_shortcut = Convolution2d(inputs, outputs, w.dtype, kernel=1) if inputs != outputs else None
-        self.add = Add(outputs, w.dtype)
+        self.add = ResidualAdd(outputs, w.dtype)
 
-    def forward(self, x_PC: Tensor, grid: Grid) -> Tensor:
+    def forward(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
         """x_PC [pixels, inputs], which may be overwritten -> [pixels, outputs]."""
         # In one expression: a name for what lies between would hold on to it, and this is where memory is most needed.
         y_PC = self.conv2(self.norm2(self.conv1(self.norm1(x_PC, grid), grid), grid), grid)
@@ -80,12 +80,12 @@ class PixelAttention(nn.Module):
         spec = MatrixSpec(width, width, w.dtype, bias=True, kernel=1 if w.pointwise else 0)
         self.group_norm = w.norm(width, silu=False)
         self.qkv = Projections({"to_q": spec, "to_k": spec, "to_v": spec})
-        reach = Reach("full", space=space)
+        reach = AttentionPattern("full", space=space)
         self.attend = Attention(0, 1, KVSpec(1, width, width, reach, w.dtype, at_once=True))
         self.to_out = nn.ModuleList([Linear(spec)])
-        self.add = Add(width, w.dtype)
+        self.add = ResidualAdd(width, w.dtype)
 
-    def forward(self, x_PC: Tensor, grid: Grid) -> Tensor:
+    def forward(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
         """x_PC [pixels, width], which is overwritten -> [pixels, width]."""
         each = Uncached([], {self.space: [grid.each] * grid.images})
         q_P1C, k_P1C, v_P1C = (part[:, None] for part in self.qkv(self.group_norm(x_PC, grid)))
@@ -102,7 +102,7 @@ class MiddleBlock(nn.Module):
         self.resnets = nn.ModuleList(Resnet(w, width, width) for _ in range(2))
         self.attentions = nn.ModuleList([PixelAttention(w, space)] if w.attends else [])
 
-    def forward(self, x_PC: Tensor, grid: Grid) -> Tensor:
+    def forward(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
         """x_PC [pixels, width] -> [pixels, width]."""
         first, second = self.resnets
         x_PC = first(x_PC, grid)
@@ -119,7 +119,7 @@ class Downsampler(nn.Module):
         super().__init__()
         self.conv = Downsample(channels, w.dtype)
 
-    def forward(self, x_PC: Tensor, grid: Grid, halved: Grid) -> Tensor:
+    def forward(self, x_PC: Tensor, grid: PixelGrid, halved: PixelGrid) -> Tensor:
         """x_PC [pixels of the grid, channels] -> [pixels of the halved one, channels]."""
         out: Tensor = self.conv(x_PC, grid, halved)
         return out
@@ -133,7 +133,7 @@ class Upsampler(nn.Module):
         self.upsample = Upsample(channels, w.dtype)
         self.conv = Convolution2d(channels, channels, w.dtype)
 
-    def forward(self, x_PC: Tensor, grid: Grid, doubled: Grid) -> Tensor:
+    def forward(self, x_PC: Tensor, grid: PixelGrid, doubled: PixelGrid) -> Tensor:
         """x_PC [pixels of the grid, channels] -> [pixels of the doubled one, channels]."""
         out: Tensor = self.conv(self.upsample(x_PC, grid, doubled), doubled)
         return out
@@ -186,7 +186,7 @@ class ImageEncoder(nn.Module):
         self.conv_norm_out = w.norm(widths[-1])
         self.conv_out = Convolution2d(widths[-1], outputs, w.dtype)
 
-    def forward(self, x_PC: Tensor, grids: Sequence[Grid]) -> Tensor:
+    def forward(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
         """x_PC [pixels of the first of the grids, inputs]; grids: the finest first -> [pixels of the last, outputs]."""
         x_PC = self.conv_in(x_PC, grids[0])
         for level, block in enumerate(self.down_blocks):
@@ -221,7 +221,7 @@ class ImageDecoder(nn.Module):
         self.conv_norm_out = w.norm(widths[-1])
         self.conv_out = Convolution2d(widths[-1], outputs, w.dtype)
 
-    def forward(self, x_PC: Tensor, grids: Sequence[Grid]) -> Tensor:
+    def forward(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
         """x_PC [pixels of the last of the grids, inputs]; grids: the finest first -> [pixels of the first, outputs]."""
         x_PC = self.mid_block(self.conv_in(x_PC, grids[-1]), grids[-1])
         # One loop: a block that were called would have its input held by whoever called it, to its end.

@@ -15,7 +15,7 @@ Blocks = Callable[[ResidualStream], ResidualStream]
 """Some blocks in turn. They may write over what they are given."""
 
 
-class Walk(Protocol):
+class BlockRunner(Protocol):
     """From what the first block is given to what the last norm is."""
 
     def __call__(self, entered: ResidualStream, own: Tensor | None, first: Blocks, rest: Blocks) -> ResidualStream:

@@ -25,7 +25,7 @@ from ridgeline.core.ops.norm import (
     RMSNormBySquares,
     SumOfSquares,
 )
-from ridgeline.core.ops.residual import Add
+from ridgeline.core.ops.residual import ResidualAdd
 from ridgeline.core.ops.rotary import Angles
 from ridgeline.core.ops.shard import Shard
 
@@ -37,7 +37,7 @@ class Norms:
 
     alone: Callable[[], Norm]
     adding: Callable[[], AddNorm]
-    add: Callable[[], Add]
+    add: Callable[[], ResidualAdd]
 
     @classmethod
     def rms(cls, d: Dimensions, *, multiplier: float = 1.0, from_one: bool = False, cast_last: bool = False) -> "Norms":
@@ -45,7 +45,7 @@ class Norms:
         return cls(
             lambda: RMSNorm(d.hidden, d.eps, d.dtype, from_one=from_one, cast_last=cast_last),
             lambda: AddRMSNorm(d.hidden, d.eps, d.dtype, multiplier=multiplier, from_one=from_one, cast_last=cast_last),
-            lambda: Add(d.hidden, d.dtype),
+            lambda: ResidualAdd(d.hidden, d.dtype),
         )
 
     @classmethod
@@ -54,7 +54,7 @@ class Norms:
         return cls(
             lambda: LayerNorm(d.hidden, d.eps, d.dtype, with_bias=with_bias),
             lambda: AddLayerNorm(d.hidden, d.eps, d.dtype, with_bias=with_bias),
-            lambda: Add(d.hidden, d.dtype),
+            lambda: ResidualAdd(d.hidden, d.dtype),
         )
 
     def entry(self, first: bool) -> Norm:

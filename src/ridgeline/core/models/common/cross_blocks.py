@@ -21,14 +21,14 @@ from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.linear import Linear, Projections
 from ridgeline.core.ops.modulation import AddGated, AddGatedLayerNorm, Modulation
-from ridgeline.core.ops.residual import Add
+from ridgeline.core.ops.residual import ResidualAdd
 from ridgeline.core.ops.rotary import Angles, Rope
 from ridgeline.core.ops.row_ops import JoinColumns
 from ridgeline.core.ops.timestep import TimestepSinusoids
-from ridgeline.core.ops.work import Reach
+from ridgeline.core.ops.work import AttentionPattern
 
-OF_LATENTS = Reach("full", space=LATENTS)
-OF_TEXT = Reach("cross", space=LATENTS, keys=TEXT)
+OF_LATENTS = AttentionPattern("full", space=LATENTS)
+OF_TEXT = AttentionPattern("cross", space=LATENTS, keys=TEXT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class CrossConditionEmbedder(nn.Module):
             third = d.hidden // 3
             self.resolution_embedder, self.aspect_ratio_embedder = (embedder(d, sinusoids, third) for _ in range(2))
             self.join_sides, self.join_ratio = JoinColumns(2 * third, d.dtype), JoinColumns(d.hidden, d.dtype)
-            self.add = Add(d.hidden, d.dtype)
+            self.add = ResidualAdd(d.hidden, d.dtype)
 
     def forward(self, times_R: Tensor, told: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """times_R fp32 [runs]; told: where the model is `sized`, height and width in pixels and their ratio, each fp32

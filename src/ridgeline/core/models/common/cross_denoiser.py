@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from ridgeline.core.models.common.block_runner import Walk, every_block
+from ridgeline.core.models.common.block_runner import BlockRunner, every_block
 from ridgeline.core.models.common.cross_blocks import (
     OF_LATENTS,
     OF_TEXT,
@@ -181,7 +181,7 @@ class CrossDenoiser(Denoiser):
         *,
         pooled: Tensor | None = None,
         guidance: float | Sequence[float] | None = None,
-        walk: Walk = every_block,
+        walk: BlockRunner = every_block,
     ) -> Tensor:
         """As Denoiser.forward."""
         clips, device = len(latents_PCHW), latents_PCHW.device
@@ -206,7 +206,7 @@ class CrossDenoiser(Denoiser):
         times_R: Tensor,
         text: Sequence[Tensor],
         layout: CrossLayout,
-        walk: Walk = every_block,
+        walk: BlockRunner = every_block,
     ) -> Tensor:
         """Patches of latents [N, F], times of runs fp32, and what `read` gave -> what is predicted of each patch
         [N, F]."""

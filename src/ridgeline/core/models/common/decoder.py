@@ -27,12 +27,12 @@ from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.collective import all_gather, all_reduce
 from ridgeline.core.ops.embedding import Embedding
 from ridgeline.core.ops.kv_context import KVContext
-from ridgeline.core.ops.linear import Head, Linear, Projections
+from ridgeline.core.ops.linear import Linear, LMHead, Projections
 from ridgeline.core.ops.matrix import MatrixSpec
 from ridgeline.core.ops.norm import AddNorm, AddRMSNorm
 from ridgeline.core.ops.output_gate import SigmoidGate
 from ridgeline.core.ops.query_scale import QueryScale, QueryScaleTable, ScaledQueries
-from ridgeline.core.ops.residual import Add
+from ridgeline.core.ops.residual import ResidualAdd
 from ridgeline.core.ops.rotary import Angles, Rope, RotaryTable
 from ridgeline.core.ops.row_ops import JoinColumns, RowPicker
 
@@ -140,7 +140,7 @@ class GatedMLP(MLP):
         super().__init__(d, gate_up, "down_proj", d.row(width or d.width, d.hidden, bias=bias), summand=summand)
 
 
-class Trunk(nn.Module):
+class Backbone(nn.Module):
     """Embedding, blocks and the last norm: what checkpoints call `model`."""
 
     def __init__(
@@ -167,7 +167,7 @@ class Trunk(nn.Module):
         self.query_scale = None if query_scale is None else QueryScaleTable(query_scale)
         self.is_local: Sequence[bool] = (False,) * len(blocks) if local is None else local[1]
         self.layers = nn.ModuleList(blocks)
-        self.norm: AddNorm | Add = norm or AddRMSNorm(d.hidden, d.eps, d.dtype)
+        self.norm: AddNorm | ResidualAdd = norm or AddRMSNorm(d.hidden, d.eps, d.dtype)
         self.taken: Sequence[int] = ()
         self.join: JoinColumns | None = None
 
@@ -177,7 +177,10 @@ class Trunk(nn.Module):
         assert isinstance(self.norm, AddNorm)
         *self.taken, last = layers
         width, dtype = self.norm.width, self.norm.weight.dtype
-        self.norm, self.join = Add(width, dtype), JoinColumns(len(layers) * width, dtype) if self.taken else None
+        self.norm, self.join = (
+            ResidualAdd(width, dtype),
+            JoinColumns(len(layers) * width, dtype) if self.taken else None,
+        )
         self.layers, self.is_local = self.layers[:last], self.is_local[:last]
 
     def forward(
@@ -199,7 +202,7 @@ class Trunk(nn.Module):
                 taken.append(self.norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R)))
         assert y_TD is not None
         given = self.norm(self.wanted(x_TD, rows_R), self.wanted(y_TD, rows_R))
-        out_RD: Tensor = given if isinstance(self.norm, Add) else given[1]
+        out_RD: Tensor = given if isinstance(self.norm, ResidualAdd) else given[1]
         return out_RD if self.join is None else self.join(*taken, out_RD)
 
 
@@ -224,7 +227,7 @@ class Decoder(Model):
         self.trunk_name, embedding = names
         self.add_module(self.trunk_name, trunk)
         head = MatrixSpec(d.hidden, d.vocabulary, d.dtype, bias, split="column", shard=d.vocabulary_shard)
-        self.lm_head = Head(head, softcap=softcap, multiplier=multiplier)
+        self.lm_head = LMHead(head, softcap=softcap, multiplier=multiplier)
         self.all_gather = all_gather(d.vocabulary, d.vocabulary_shard)
         self.note_kept()
         table = f"{self.trunk_name}.{embedding}"
@@ -255,7 +258,7 @@ class Decoder(Model):
         `hidden_states[layers]`. Raises ValueError where there are not so many layers, or it is the last, after which
         states are normed, or one does not come after the other."""
         trunk = self.get_submodule(self.trunk_name)
-        assert isinstance(trunk, Trunk)
+        assert isinstance(trunk, Backbone)
         every, last = len(trunk.layers), layers[-1]
         if not all(before < after for before, after in pairwise((0, *layers, every))):
             raise ValueError(

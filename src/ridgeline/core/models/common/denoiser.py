@@ -8,8 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ridgeline.core.models.common.block_runner import Walk, every_block
-from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.common.block_runner import BlockRunner, every_block
+from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.work import AttentionWork, Space, Work
 
 LATENTS: Space = "latents"
@@ -69,7 +69,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)
 
 
-class Denoiser(Network):
+class Denoiser(PricedModule):
     """Latents and texts in, velocities out, in one convention whatever a release has: latents are
     (1 - t) x picture + t x noise, t from 0 to 1, and the velocity is their derivative by t, noise - picture (Lipman et
     al., arXiv:2210.02747; Liu et al., arXiv:2209.03003).
@@ -116,7 +116,7 @@ class Denoiser(Network):
         *,
         pooled: Tensor | None = None,
         guidance: float | Sequence[float] | None = None,
-        walk: Walk = every_block,
+        walk: BlockRunner = every_block,
     ) -> Tensor:
         """latents_PCHW [pictures, channels, height, width]; t: the noise level of all of them, or of each; texts:
         the states of each one's text [tokens, text_width], or what `prepare` made of them; pooled [pictures,

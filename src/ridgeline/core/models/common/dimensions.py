@@ -7,12 +7,12 @@ from types import MappingProxyType
 import torch
 
 from ridgeline.core.models.common.fields import MAX_WIDTH, Fields
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.kv_layout import KVSpec
 from ridgeline.core.ops.matrix import MatrixSpec
 from ridgeline.core.ops.nonlinearity import ACTIVATIONS
 from ridgeline.core.ops.shard import Shard
-from ridgeline.core.ops.work import Reach, windowed
+from ridgeline.core.ops.work import AttentionPattern, windowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Dimensions:
     width: int
     activation: str
     eps: float
-    storage: Storage
+    storage: StorageConfig
 
     @property
     def dtype(self) -> torch.dtype:
@@ -64,7 +64,7 @@ class Dimensions:
 
     def kv_spec(self, window: int | None = None, *, chunk: int | None = None) -> KVSpec:
         """What a layer of this rank keeps a position. window, chunk: positions that it sees, if not all before."""
-        reach = windowed(window) if chunk is None else Reach("chunked", chunk)
+        reach = windowed(window) if chunk is None else AttentionPattern("chunked", chunk)
         heads = self.shard.of_heads(self.kv_heads).part(self.kv_heads, "KV heads")
         return KVSpec(heads, self.head_dim, self.head_dim, reach, self.dtype, self.storage.kv)
 
@@ -107,7 +107,7 @@ class Dimensions:
 
 def read_dimensions(
     fields: Fields,
-    storage: Storage,
+    storage: StorageConfig,
     *,
     kv_heads: int | None = None,
     head_dim: int | None = None,

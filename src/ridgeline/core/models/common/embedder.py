@@ -19,7 +19,7 @@ from ridgeline.core.ops.kv_context import KVContext
 from ridgeline.core.ops.linear import Linear
 from ridgeline.core.ops.matrix import MatrixSpec
 from ridgeline.core.ops.pooling import Pooling, PoolingMode
-from ridgeline.core.ops.stored_module import Stored
+from ridgeline.core.ops.stored_module import StoredModule
 
 _MAX_LABELS = 1_000_000
 
@@ -96,11 +96,11 @@ class Embedder(Model):
         """As Model.whole."""
         return self.mode != "last" or self.trunk.whole
 
-    def tensors(self) -> dict[str, tuple[Stored, str]]:
+    def tensors(self) -> dict[str, tuple[StoredModule, str]]:
         """As Model.tensors, without what the checkpoint does not hold."""
         return {name: place for name, place in super().tensors().items() if name.split(".")[0] not in self.elsewhere}
 
-    def tensors_of(self, stage: str) -> dict[str, tuple[Stored, str]]:
+    def tensors_of(self, stage: str) -> dict[str, tuple[StoredModule, str]]:
         """As tensors, of a stage that the checkpoint does not hold, by their names in its own folder."""
         every = super().tensors().items()
         return {name.removeprefix(f"{stage}."): place for name, place in every if name.startswith(f"{stage}.")}

@@ -7,7 +7,7 @@ from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.kv_context import KVContext
 from ridgeline.core.ops.kv_layout import KVSpec
 from ridgeline.core.ops.pooling import PoolingMode
-from ridgeline.core.ops.work import FULL, Reach
+from ridgeline.core.ops.work import FULL, AttentionPattern
 
 
 class Encoder(Model):
@@ -36,6 +36,6 @@ class Encoder(Model):
         return out_RD
 
 
-def looks_at(d: Dimensions, reach: Reach = FULL) -> KVSpec:
+def looks_at(d: Dimensions, reach: AttentionPattern = FULL) -> KVSpec:
     """What a layer's attention of such a reach looks at: one key and value a query head."""
     return KVSpec(d.own_heads, d.head_dim, d.head_dim, reach, d.dtype, at_once=True)

@@ -14,14 +14,14 @@ from ridgeline.core.models.common.decoder import MLP
 from ridgeline.core.models.common.dimensions import Dimensions, divided, read_activation
 from ridgeline.core.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.attention import Attention, PositionBias
 from ridgeline.core.ops.collective import all_gather, all_reduce
 from ridgeline.core.ops.kv_context import KVContext
 from ridgeline.core.ops.kv_layout import KVSpec
-from ridgeline.core.ops.linear import Head, Linear, Projections
+from ridgeline.core.ops.linear import Linear, LMHead, Projections
 from ridgeline.core.ops.matrix import MatrixSpec
-from ridgeline.core.ops.work import Reach
+from ridgeline.core.ops.work import AttentionPattern
 
 
 class ProjectionNames(NamedTuple):
@@ -124,7 +124,7 @@ class FeedForward(MLP):
 
 
 def attention_op(
-    d: Dimensions, layer: int, reach: Reach, *, scale: float | None = None, bias: PositionBias | None = None
+    d: Dimensions, layer: int, reach: AttentionPattern, *, scale: float | None = None, bias: PositionBias | None = None
 ) -> Attention:
     """The op of one attention. layer: its place among those that keep something; -1 in an encoder."""
     heads = d.own_heads
@@ -158,7 +158,7 @@ class EncoderDecoder(Model):
 
     def finish(self, ties: Mapping[str, str]) -> None:
         """Once the stacks are there: the head, what layers keep, what is tied."""
-        self.lm_head = Head(self._head, scale=self._head_scale)
+        self.lm_head = LMHead(self._head, scale=self._head_scale)
         self.all_gather = self._gathers
         self.note_kept()
         keeping = [op.layer for _, op in self.ops_of(Attention) if op.spec.kept]
@@ -172,7 +172,7 @@ class EncoderDecoder(Model):
         return logits_RV
 
 
-def read_stack(fields: Fields, storage: Storage, stack: str, context: int) -> Dimensions:
+def read_stack(fields: Fields, storage: StorageConfig, stack: str, context: int) -> Dimensions:
     """The sizes of the "encoder" or the "decoder", as BART and those that came after it spell them. context: its
     positions."""
     hidden, heads = fields.count("d_model"), fields.count(f"{stack}_attention_heads")

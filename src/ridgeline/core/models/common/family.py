@@ -39,10 +39,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ridgeline.core.models.common.fields import Fields
-from ridgeline.core.models.common.priced_module import Network
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.priced_module import PricedModule
+from ridgeline.core.models.common.storage import StorageConfig
 
-Builder = Callable[[Fields, Storage], Network]
+Builder = Callable[[Fields, StorageConfig], PricedModule]
 FamilyKind = Literal[
     "decoder", "vision", "encoder", "encoder-decoder", "speech", "drawer", "denoiser", "autoencoder"
 ]  # fmt: skip

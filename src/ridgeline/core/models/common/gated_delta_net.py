@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.core.models.common.blocks import Block, Norms, head_norms
-from ridgeline.core.models.common.decoder import Decoder, SelfAttention, Trunk
+from ridgeline.core.models.common.decoder import Backbone, Decoder, SelfAttention
 from ridgeline.core.models.common.dimensions import Dimensions
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.rope import RopeDefaults, read_rope
@@ -131,5 +131,5 @@ def hybrid(
         return Block(d, mixer, feed_forward(layer), first=layer == 0, norms=norms, name=name)
 
     last = AddRMSNorm(d.hidden, d.eps, d.dtype, from_one=True)
-    trunk = Trunk(d, rope, [block(layer) for layer in range(d.layers)], norm=last)
+    trunk = Backbone(d, rope, [block(layer) for layer in range(d.layers)], norm=last)
     return Decoder(d, trunk, tied=fields.flag("tie_word_embeddings", False))

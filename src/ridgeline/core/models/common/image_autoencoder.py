@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from ridgeline.core.models.common.activation_peak import peak_bytes
-from ridgeline.core.models.common.priced_module import Network
-from ridgeline.core.models.common.storage import Storage
-from ridgeline.core.ops.pixel_grid import Grid
-from ridgeline.core.ops.work import AttentionSum, AttentionWork, Reach, Segment, Space, Work
+from ridgeline.core.models.common.priced_module import PricedModule
+from ridgeline.core.models.common.storage import StorageConfig
+from ridgeline.core.ops.pixel_grid import PixelGrid
+from ridgeline.core.ops.work import AttentionPattern, AttentionSum, AttentionWork, Space, StepSegment, Work
 
 MAX_RESOLUTIONS = 8  # 128 pixels to a latent; the spaces of two halves with so many are told apart
 
 
-class ImageAutoencoder(Network):
+class ImageAutoencoder(PricedModule):
     """An encoder of pictures and a decoder to pictures. `factor`: pixels to a latent, each way.
 
     The rows of either half are pixels at each of its resolutions, a space each, so that a step that decodes costs
@@ -26,7 +26,7 @@ class ImageAutoencoder(Network):
 
     inputs: int
 
-    def __init__(self, resolutions: int, storage: Storage) -> None:
+    def __init__(self, resolutions: int, storage: StorageConfig) -> None:
         super().__init__()
         self.storage = storage
         levels = range(resolutions)
@@ -36,16 +36,16 @@ class ImageAutoencoder(Network):
         self.spaces = self.decoder_spaces + self.encoder_spaces
 
     @abstractmethod
-    def _encode(self, x_PC: Tensor, grids: Sequence[Grid]) -> object:
+    def _encode(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> object:
         """Pixels [those of the first of the grids, inputs]; grids: the finest first -> what latents are, a row each."""
 
-    def _grid(self, x_BCHW: Tensor, channels: int, what: str) -> Grid:
+    def _grid(self, x_BCHW: Tensor, channels: int, what: str) -> PixelGrid:
         """The size of what came in. Raises ValueError."""
         if x_BCHW.dim() != 4 or x_BCHW.shape[1] != channels or not x_BCHW.numel():
             raise ValueError(f"{what} are {list(x_BCHW.shape)}; they are to be [images, {channels}, lines, columns]")
-        return Grid(x_BCHW.shape[0], *x_BCHW.shape[2:])
+        return PixelGrid(x_BCHW.shape[0], *x_BCHW.shape[2:])
 
-    def _latents_of(self, pixels_BCHW: Tensor) -> Grid:
+    def _latents_of(self, pixels_BCHW: Tensor) -> PixelGrid:
         """The size of the latents of pixels [B, inputs, H, W]. Raises ValueError."""
         grid = self._grid(pixels_BCHW, self.inputs, "pixels")
         if grid.height % self.factor or grid.width % self.factor:
@@ -53,28 +53,29 @@ class ImageAutoencoder(Network):
                 f"a picture of {grid.width} x {grid.height} pixels; width and height are to be multiples of "
                 f"{self.factor}: crop it, or scale it"
             )
-        return Grid(grid.images, grid.height // self.factor, grid.width // self.factor)
+        return PixelGrid(grid.images, grid.height // self.factor, grid.width // self.factor)
 
-    def _grids(self, latents: Grid) -> tuple[Grid, ...]:
+    def _grids(self, latents: PixelGrid) -> tuple[PixelGrid, ...]:
         """The pixels at each resolution, the finest first."""
         return tuple(latents.finer(self.factor // 2**level) for level in range(len(self.decoder_spaces)))
 
-    def _outlined(self, rows: Mapping[Space, int]) -> tuple[tuple[Grid, ...], tuple[Grid, ...]]:
+    def _outlined(self, rows: Mapping[Space, int]) -> tuple[tuple[PixelGrid, ...], tuple[PixelGrid, ...]]:
         """Grids of so many pixels in the spaces of the decoder, and in those of the encoder, for Network._outline."""
         decoded, encoded = (
-            tuple(Grid(1, 1, rows[space]) for space in spaces) for spaces in (self.decoder_spaces, self.encoder_spaces)
+            tuple(PixelGrid(1, 1, rows[space]) for space in spaces)
+            for spaces in (self.decoder_spaces, self.encoder_spaces)
         )
         return decoded, encoded
 
-    def decode_work(self, latents: Grid) -> Work:
+    def decode_work(self, latents: PixelGrid) -> Work:
         """A step that decodes latents of this size; of a tiled decode one tile, `Tiling.tile`."""
         return self._work(latents, self.decoder_spaces)
 
-    def encode_work(self, latents: Grid) -> Work:
+    def encode_work(self, latents: PixelGrid) -> Work:
         """A step that encodes pictures whose latents are of this size."""
         return self._work(latents, self.encoder_spaces)
 
-    def _work(self, latents: Grid, spaces: Sequence[Space]) -> Work:
+    def _work(self, latents: PixelGrid, spaces: Sequence[Space]) -> Work:
         grids = dict(zip(spaces, self._grids(latents), strict=True))
         rows = {space: grid.rows for space, grid in grids.items()}
         attention = {
@@ -85,12 +86,12 @@ class ImageAutoencoder(Network):
         }
         return Work(rows, latents.images, attention)
 
-    def encode_bytes(self, latents: Grid) -> int:
+    def encode_bytes(self, latents: PixelGrid) -> int:
         """Most bytes of activations at once while pictures are encoded whose latents are of this size."""
         grids = self._grids(latents)
         return peak_bytes(self, (grids[0].rows, self.inputs), lambda x_PC: self._encode(x_PC, grids))
 
 
-def _of_image(reach: Reach, grid: Grid) -> AttentionSum:
+def _of_image(reach: AttentionPattern, grid: PixelGrid) -> AttentionSum:
     """Attention over all pixels of one of a grid's images."""
-    return Segment(grid.each, grid.each).attention(reach)
+    return StepSegment(grid.each, grid.each).attention(reach)

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from torch import nn
 
 from ridgeline.core.models.common.blocks import Block
-from ridgeline.core.models.common.decoder import Decoder, GatedMLP, SelfAttention, Trunk
+from ridgeline.core.models.common.decoder import Backbone, Decoder, GatedMLP, SelfAttention
 from ridgeline.core.models.common.dimensions import Dimensions, read_dimensions
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.rope import read_rope
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.query_scale import QueryScale
 from ridgeline.core.ops.rotary import Rope
@@ -25,11 +25,11 @@ def build_decoder(
     query_scale: QueryScale | None = None,
 ) -> Decoder:
     """A trunk of these blocks, and its head. query_scale: as of Trunk."""
-    trunk = Trunk(d, rope, blocks, query_scale=query_scale)
+    trunk = Backbone(d, rope, blocks, query_scale=query_scale)
     return Decoder(d, trunk, tied=fields.flag("tie_word_embeddings", tied_by_default))
 
 
-def read_trunk(fields: Fields, storage: Storage) -> tuple[Dimensions, Trunk]:
+def read_trunk(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Backbone]:
     """Llama without its head: grouped heads from Llama 2 70B on; one KV head a query head where the config does not
     say."""
     heads = fields.count("num_attention_heads")
@@ -42,4 +42,4 @@ def read_trunk(fields: Fields, storage: Storage) -> tuple[Dimensions, Trunk]:
         attention = SelfAttention(d, attend, d.qkv(bias=bias), output_bias=bias)
         return Block(d, attention, GatedMLP(d, d.gate_up(bias=mlp_bias), bias=mlp_bias), first=layer == 0)
 
-    return d, Trunk(d, rope, [block(layer) for layer in range(d.layers)])
+    return d, Backbone(d, rope, [block(layer) for layer in range(d.layers)])

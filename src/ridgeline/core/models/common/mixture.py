@@ -9,7 +9,7 @@ from ridgeline.core.ops.collective import all_reduce
 from ridgeline.core.ops.expert_layout import ExpertLayout
 from ridgeline.core.ops.experts import Experts, ExpertSizes
 from ridgeline.core.ops.nonlinearity import ClampedGate
-from ridgeline.core.ops.router import Router, RoutingRule, SharedGate
+from ridgeline.core.ops.router import ExpertRouter, RoutingRule, SharedGate
 
 SHARED_EXPERT = ((".mlp.shared_expert.", ".mlp.shared_experts."),)
 """A rename of a Family whose checkpoints name the shared experts in the singular."""
@@ -40,7 +40,7 @@ class Mixture(nn.Module):
         whether a gate says how much of them a token takes. activation: where it is not the model's. bias: of router and
         experts."""
         super().__init__()
-        self.gate = Router(d.whole(d.hidden, sizes.count, bias=bias), rule)
+        self.gate = ExpertRouter(d.whole(d.hidden, sizes.count, bias=bias), rule)
         self.shared_experts = _shared(d, shared, shared_bias, gated=len(names) == 3) if shared else None
         self.shared_expert_gate = SharedGate(d.whole(d.hidden, 1), exempt=True) if weighed else None
         self.experts = Experts(

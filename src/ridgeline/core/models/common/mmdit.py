@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from ridgeline.core.models.common.block_runner import Walk, every_block
+from ridgeline.core.models.common.block_runner import BlockRunner, every_block
 from ridgeline.core.models.common.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser, Texts, for_each
 from ridgeline.core.models.common.dimensions import Dimensions
 from ridgeline.core.models.common.mmdit_blocks import (
@@ -22,11 +22,11 @@ from ridgeline.core.models.common.mmdit_blocks import (
     modulation,
 )
 from ridgeline.core.models.common.modulated import PART, ResidualStream, embedder
-from ridgeline.core.models.common.token_layout import JointRows, MMDiTGrid, MMDiTLayout
+from ridgeline.core.models.common.token_layout import MMDiTGrid, MMDiTLayout, TokenLayout
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.linear import Linear
 from ridgeline.core.ops.modulation import AddGated, AddGatedLayerNorm
-from ridgeline.core.ops.residual import Add
+from ridgeline.core.ops.residual import ResidualAdd
 from ridgeline.core.ops.rotary import AxialRotaryTable
 from ridgeline.core.ops.row_ops import JoinRows, RowPicker
 from ridgeline.core.ops.timestep import TimestepSinusoids
@@ -66,7 +66,7 @@ class MMDiTConditionEmbedder(nn.Module):
         self.guidance_embedder = embedder(d, sizes.sinusoids, d.hidden, bias=style.bias) if sizes.guided else None
         self.text_embedder = None if sizes.pooled is None else embedder(d, sizes.pooled, d.hidden, bias=style.bias)
         alone = self.guidance_embedder is None and self.text_embedder is None
-        self.add = None if alone else Add(d.hidden, d.dtype)
+        self.add = None if alone else ResidualAdd(d.hidden, d.dtype)
 
     def forward(self, times_P: Tensor, guidance_P: Tensor | None, pooled_PV: Tensor | None) -> Tensor:
         """times_P, guidance_P fp32 [pictures], pooled_PV [pictures, pooled] -> [pictures, hidden]."""
@@ -119,7 +119,7 @@ class MMDiT(Denoiser):
         *,
         pooled: Tensor | None = None,
         guidance: float | Sequence[float] | None = None,
-        walk: Walk = every_block,
+        walk: BlockRunner = every_block,
     ) -> Tensor:
         """As Denoiser.forward, whose convention is that of checkpoints."""
         pictures, _, *size = latents_PCHW.shape
@@ -148,7 +148,7 @@ class MMDiT(Denoiser):
         *,
         guidance_P: Tensor | None,
         pooled_PV: Tensor | None,
-        walk: Walk = every_block,
+        walk: BlockRunner = every_block,
     ) -> Tensor:
         """patches_NF, texts_MC: rows of pictures and texts, as many as the layout has; times_P, guidance_P fp32;
         pooled_PV -> noise - picture of each patch [N, F]."""
@@ -201,7 +201,7 @@ class MMDiT(Denoiser):
     def _outline(self, rows: Mapping[Space, int]) -> None:
         """As Network._outline."""
         positions = torch.empty(rows[JOINT], len(self.sizes.axes), dtype=torch.int64)
-        joint = JointRows.empty(rows[TEXT], rows[LATENTS], rows[JOINT])
+        joint = TokenLayout.empty(rows[TEXT], rows[LATENTS], rows[JOINT])
         layout = MMDiTLayout({space: [count] for space, count in rows.items()}, positions, joint)
         pictures, dtype = rows[PICTURES], self.storage.dtype
         self.denoise(

@@ -26,7 +26,7 @@ from ridgeline.core.ops.modulation import AddGatedLayerNorm, Factor, Modulation
 from ridgeline.core.ops.norm import Norm
 from ridgeline.core.ops.rotary import Angles, Rope
 from ridgeline.core.ops.row_ops import JoinColumns, JoinRows, RowPicker
-from ridgeline.core.ops.work import Reach, Space
+from ridgeline.core.ops.work import AttentionPattern, Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,4 +230,4 @@ def heads(qkv: Sequence[Tensor], width: int, q_norm: Norm, k_norm: Norm) -> tupl
 def _attention(d: Dimensions, style: MMDiTStyle) -> Attention:
     """Of a picture's joint rows to each other."""
     rope = Rope(d.head_dim, style.theta, interleaved=True)
-    return Attention(-1, d.own_heads, looks_at(d, Reach("full", space=JOINT)), rope=rope)
+    return Attention(-1, d.own_heads, looks_at(d, AttentionPattern("full", space=JOINT)), rope=rope)

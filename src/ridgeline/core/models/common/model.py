@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ridgeline.core.models.common.priced_module import Network
+from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.embedding import Embedding
 from ridgeline.core.ops.kv_context import KVContext, Uncached
 from ridgeline.core.ops.kv_layout import Kept
 from ridgeline.core.ops.matrix import AdapterRows
 from ridgeline.core.ops.number_formats import WeightFormat
 from ridgeline.core.ops.op import Op
-from ridgeline.core.ops.weight_slot import Place
-from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, Segment, Space
+from ridgeline.core.ops.weight_slot import WeightSlot
+from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, Space, StepSegment
 
-WeightChoice = Callable[[Place], WeightFormat | None]
+WeightChoice = Callable[[WeightSlot], WeightFormat | None]
 """The format of a matrix or a table; None for the model's dtype."""
 
 
@@ -31,7 +31,7 @@ class PlacedRows:
     width: int
 
 
-class Model(Network):
+class Model(PricedModule):
     """What the engine runs: token ids, positions and a KV context in, hidden states of the wanted rows out, and logits
     of them where the model has a head.
 
@@ -81,7 +81,7 @@ class Model(Network):
 
     def _outline(self, rows: Mapping[Space, int]) -> None:
         tokens, encoded = rows[TOKENS], rows[ENCODER] if self.has_encoder else 0
-        kv = Uncached([Segment(tokens, tokens, encoded, encodes=bool(encoded))])
+        kv = Uncached([StepSegment(tokens, tokens, encoded, encodes=bool(encoded))])
         ids_T, ids_E, rows_R = (torch.empty(count, dtype=torch.int64) for count in (tokens, encoded, rows[LOGITS]))
         width = self.encoder_width if self.images is None else self.images.width
         read_E = torch.empty(encoded, width) if width else ids_E

@@ -11,7 +11,7 @@ VISION = "vision"
 
 
 @dataclass(frozen=True, slots=True)
-class Bill:
+class ParameterBreakdown:
     """Parameters by part. A tied head is counted once, with the embedding.
 
     parameters: of the whole model by part, "vision" where there is such a part; layer: of one layer of the commonest
@@ -27,7 +27,7 @@ class Bill:
     nbytes: float
 
 
-def bill(model: Model) -> Bill:
+def bill(model: Model) -> ParameterBreakdown:
     """Count the parameters of a model, on meta or filled; of one rank's part of a divided one."""
     parts = dict.fromkeys((*PARTS, VISION), 0)
     layers: dict[tuple[str, int], dict[str, int]] = {}
@@ -45,7 +45,7 @@ def bill(model: Model) -> Bill:
         del parts[VISION]
     bills = list(layers.values())
     idle = sum(op.idle_parameters for _, op in model.ops())
-    return Bill(parts, max(bills, key=bills.count), total, total - idle, nbytes)
+    return ParameterBreakdown(parts, max(bills, key=bills.count), total, total - idle, nbytes)
 
 
 def part_of(model: Model, path: str, op: Op) -> str:

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.token_tables import TokenTables
 from ridgeline.core.ops.backend import REFERENCE, Backend
-from ridgeline.core.ops.bound import Bound
+from ridgeline.core.ops.bound import BackendModule
 from ridgeline.core.ops.op import Op
-from ridgeline.core.ops.stored_module import Stored
-from ridgeline.core.ops.work import Reach, Space
+from ridgeline.core.ops.stored_module import StoredModule
+from ridgeline.core.ops.work import AttentionPattern, Space
 
 OpT = TypeVar("OpT", bound=Op)
 
@@ -22,7 +22,7 @@ Told = Callable[[str, Op, tuple[Any, ...], Any], None]
 """What is told of an op's call: its path, the op, its inputs and what it gave."""
 
 
-class Network(Bound, ABC):
+class PricedModule(BackendModule, ABC):
     """A tree of ops, filled or on meta.
 
     spaces: what rows of it are rows of; `trace_calls` is given a number for each. ties: parameters that are others, by
@@ -32,7 +32,7 @@ class Network(Bound, ABC):
     """
 
     backend: Backend = REFERENCE
-    storage: Storage
+    storage: StorageConfig
     spaces: tuple[Space, ...]
     ties: Mapping[str, str] = {}
     tables: TokenTables | None = None
@@ -72,7 +72,7 @@ class Network(Bound, ABC):
         return [own for _, module in self.stored_modules() if module.is_adapter for own in module.parameters()]
 
     @property
-    def reaches(self) -> frozenset[Reach]:
+    def reaches(self) -> frozenset[AttentionPattern]:
         """What its attention and its recurrences reach, as Work wants it."""
         return frozenset(op.reach for _, op in self.ops() if op.reach is not None)
 
@@ -87,7 +87,7 @@ class Network(Bound, ABC):
             module, _, name = path.rpartition(".")
             owner, _, of_source = source.rpartition(".")
             table = self.get_submodule(owner)
-            assert isinstance(table, Stored)
+            assert isinstance(table, StoredModule)
             for own, parameter in table.tied_parameters().items():
                 setattr(self.get_submodule(module), name if own == of_source else own, parameter)
 
@@ -132,7 +132,7 @@ class Network(Bound, ABC):
             return
         parent, _, name = path.rpartition(".")
         table = self.get_submodule(path if there else first)
-        assert isinstance(table, Stored)
+        assert isinstance(table, StoredModule)
         with torch.device("meta"):
             self.get_submodule(parent).add_module(name, table.another())
 
@@ -160,9 +160,9 @@ class Network(Bound, ABC):
         for _, module in self.stored_modules():
             module.create_parameters()
 
-    def stored_modules(self) -> list[tuple[str, Stored]]:
+    def stored_modules(self) -> list[tuple[str, StoredModule]]:
         """Return every module that may have parameters of its own with its path, in the order of the module tree."""
-        return [(path, module) for path, module in self.named_modules() if isinstance(module, Stored)]
+        return [(path, module) for path, module in self.named_modules() if isinstance(module, StoredModule)]
 
     def ops(self) -> list[tuple[str, Op]]:
         """Every op with its path, in the order of the module tree."""
@@ -183,7 +183,7 @@ class Network(Bound, ABC):
         """As Stored.repacked_bytes, of all ops, a tied head counted once."""
         return sum(op.repacked_bytes for _, op in self.weighted_ops())
 
-    def tensors(self) -> dict[str, tuple[Stored, str]]:
+    def tensors(self) -> dict[str, tuple[StoredModule, str]]:
         """The checkpoint's tensors that fill the model, by their full names: the module that takes each, and its name
         there. What is tied has no tensor of its own, and neither has what lies in a module that takes all of it."""
         within = tuple(f"{path}." for path, module in self.stored_modules() if module.takes_all)

@@ -9,7 +9,7 @@ import torch
 
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.windows import LAYER_TYPES
-from ridgeline.core.ops.rotary import LinearScaling, Llama3, LongRope, Rope, Scaling, Yarn
+from ridgeline.core.ops.rotary import LinearScaling, Llama3Scaling, LongRope, Rope, Scaling, Yarn
 
 _ALWAYS = {
     "rope_type", "type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings",
@@ -142,7 +142,7 @@ def _scaling(fields: Fields, section: Fields, dim: int, unstated: RopeDefaults) 
             return _longrope(fields, section, dim, unstated.original_context)
         case "yarn":
             return _yarn(section, _original_context(fields, section))
-    return Llama3(
+    return Llama3Scaling(
         section.positive("factor"),
         section.positive("low_freq_factor"),
         section.positive("high_freq_factor"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.pixel_grid import PixelGrid
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class Tiling:
             return [0]
         return [min(start, last) for start in range(0, last + step, step)]
 
-    def tile(self, latents: Grid) -> Grid:
+    def tile(self, latents: PixelGrid) -> PixelGrid:
         """One tile of latents of a size, of all images."""
-        return Grid(latents.images, min(self.size, latents.height), min(self.size, latents.width))
+        return PixelGrid(latents.images, min(self.size, latents.height), min(self.size, latents.width))
 
-    def tiles(self, latents: Grid) -> int:
+    def tiles(self, latents: PixelGrid) -> int:
         """How many tiles the latents of a size are."""
         return len(self.starts(latents.height)) * len(self.starts(latents.width))
 
@@ -66,7 +66,7 @@ def tiled(
 ) -> Tensor:
     """What `decode` gives for latents [B, C, H, W], tile by tile: fp32 [B, channels, factor x H, factor x W]."""
     images, _, height, width = latents_BCHW.shape
-    tile = tiling.tile(Grid(images, height, width))
+    tile = tiling.tile(PixelGrid(images, height, width))
     canvas = latents_BCHW.new_zeros(images, channels, factor * height, factor * width, dtype=torch.float32)
     down, across = tiling.weights(height, factor), tiling.weights(width, factor)
     for top, lines_H in zip(tiling.starts(height), down, strict=True):

@@ -23,7 +23,7 @@ from ridgeline.core.ops.work import Space
 
 
 @dataclass(frozen=True, slots=True)
-class JointRows:
+class TokenLayout:
     """order: where JoinRows takes each joint row from: rows of the sort that stands first, counted on by the other's.
     first, second: which joint rows are of either sort. All int64."""
 
@@ -32,7 +32,7 @@ class JointRows:
     second: Tensor
 
     @classmethod
-    def of(cls, first: Sequence[int], second: Sequence[int], device: torch.device) -> "JointRows":
+    def of(cls, first: Sequence[int], second: Sequence[int], device: torch.device) -> "TokenLayout":
         """Of pictures that have so many rows of either sort, those of the first sort before those of the second."""
         pairs = zip(first, second, strict=True)
         is_second = torch.cat([torch.arange(one + other) >= one for one, other in pairs])
@@ -43,7 +43,7 @@ class JointRows:
         return cls(order.to(device), rows[0].to(device), rows[1].to(device))
 
     @classmethod
-    def empty(cls, first: int, second: int, joint: int) -> "JointRows":
+    def empty(cls, first: int, second: int, joint: int) -> "TokenLayout":
         """So many rows without numbers, for a model that is outlined."""
         return cls(*(torch.empty(count, dtype=torch.int64) for count in (joint, first, second)))
 
@@ -76,7 +76,7 @@ class MMDiTLayout:
 
     lengths: Mapping[Space, Sequence[int]]
     positions: Tensor
-    joint: JointRows
+    joint: TokenLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class MMDiTGrid(ImageGrid):
         """The rows of a pass over pictures whose texts have so many tokens. Raises ValueError as `lengths`."""
         lengths = self.lengths(texts)
         positions = torch.cat([self._positions(text, coordinates) for text in texts])
-        return MMDiTLayout(lengths, positions.to(device), JointRows.of(texts, lengths[LATENTS], device))
+        return MMDiTLayout(lengths, positions.to(device), TokenLayout.of(texts, lengths[LATENTS], device))
 
     def _positions(self, text: int, coordinates: int) -> Tensor:
         """Of the joint rows of one picture, whose text has so many, int64 [rows, coordinates]."""
@@ -150,7 +150,7 @@ class ZImageLayout:
     lengths: Mapping[Space, Sequence[int]]
     positions: Mapping[Space, Tensor]
     padding: Tensor
-    joint: JointRows
+    joint: TokenLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class ZImageGrid(ImageGrid):
         """The rows of a pass over pictures whose texts have so many tokens. Raises ValueError as `lengths`."""
         lengths = self.lengths(texts)
         positions = [self._positions(text) for text in lengths[TEXT]]
-        joint, own = JointRows.of(lengths[LATENTS], lengths[TEXT], device), torch.cat(positions).to(device)
+        joint, own = TokenLayout.of(lengths[LATENTS], lengths[TEXT], device), torch.cat(positions).to(device)
         patches = [self.count] * len(texts)
         return ZImageLayout(
             lengths,

@@ -20,12 +20,12 @@ from ridgeline.core.models.common.autoencoder_blocks import ImageDecoder, ImageE
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import MAX_LAYERS, MAX_WIDTH, Fields
 from ridgeline.core.models.common.image_autoencoder import MAX_RESOLUTIONS, ImageAutoencoder
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.tiling import Tiling, tiled
 from ridgeline.core.ops.affine import Affine
 from ridgeline.core.ops.convolution2d import Convolution2d
 from ridgeline.core.ops.latent_packing import SIDE, Pack, RunningNorm, Unpack
-from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.work import Space
 
 _ARCHITECTURE = "AutoencoderKL"
@@ -75,7 +75,7 @@ class AutoencoderKL(ImageAutoencoder):
 
     packs = False
 
-    def __init__(self, widths: Widths, shape: KLShape, storage: Storage) -> None:
+    def __init__(self, widths: Widths, shape: KLShape, storage: StorageConfig) -> None:
         coarsest = len(widths.channels) - 1
         super().__init__(coarsest + 1 + self.packs, storage)
         self.shape, self.inputs = shape, shape.inputs
@@ -113,7 +113,7 @@ class AutoencoderKL(ImageAutoencoder):
         mean_PC, logvar_PC = self._encode(grids[0].to_rows(pixels_BCHW), grids)
         return Posterior(latents.to_images(mean_PC), latents.to_images(logvar_PC))
 
-    def _decode(self, x_PC: Tensor, grids: Sequence[Grid]) -> Tensor:
+    def _decode(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
         """Latents [pixels of the last of the grids, channels]; grids: the finest first -> pixels [those of the first,
         outputs]."""
         x_PC, own = self._restored(x_PC, grids), self._own(grids)
@@ -122,7 +122,7 @@ class AutoencoderKL(ImageAutoencoder):
         out: Tensor = self.decoder(x_PC, own)
         return out
 
-    def _encode(self, x_PC: Tensor, grids: Sequence[Grid]) -> tuple[Tensor, Tensor]:
+    def _encode(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> tuple[Tensor, Tensor]:
         """The other way round -> mean and logarithm of the variance [pixels of the last of the grids, channels]."""
         own = self._own(grids)
         x_PC = self.encoder(x_PC, own)
@@ -131,22 +131,22 @@ class AutoencoderKL(ImageAutoencoder):
         mean_PC, logvar_PC = x_PC.chunk(2, dim=1)
         return self._normalised(mean_PC, self.normalise_logvar(logvar_PC), grids)
 
-    def _own(self, grids: Sequence[Grid]) -> Sequence[Grid]:
+    def _own(self, grids: Sequence[PixelGrid]) -> Sequence[PixelGrid]:
         """The grids of encoder and decoder."""
         return grids[: len(grids) - self.packs]
 
-    def _restored(self, x_PC: Tensor, grids: Sequence[Grid]) -> Tensor:
+    def _restored(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
         """Latents as the decoder reads them [pixels of the last of its own grids, C]."""
         restored_PC: Tensor = self.denormalise(x_PC)
         return restored_PC
 
-    def _normalised(self, mean_PC: Tensor, logvar_PC: Tensor, grids: Sequence[Grid]) -> tuple[Tensor, Tensor]:
+    def _normalised(self, mean_PC: Tensor, logvar_PC: Tensor, grids: Sequence[PixelGrid]) -> tuple[Tensor, Tensor]:
         """The other way round, of what they may be."""
         return self.normalise_mean(mean_PC), logvar_PC
 
     # -- what it costs ------------------------------------------------------------------------------------------------
 
-    def decode_bytes(self, latents: Grid, tiling: Tiling | None = None) -> int:
+    def decode_bytes(self, latents: PixelGrid, tiling: Tiling | None = None) -> int:
         """Most bytes of activations at once while latents of this size are decoded, those included; of a tiled decode
         those of a tile, of all latents and of the picture that tiles are put together to."""
         if tiling is not None and tiling.tiles(latents) > 1:
@@ -167,7 +167,7 @@ class PackedAutoencoderKL(AutoencoderKL):
 
     packs = True
 
-    def __init__(self, widths: Widths, shape: KLShape, storage: Storage) -> None:
+    def __init__(self, widths: Widths, shape: KLShape, storage: StorageConfig) -> None:
         super().__init__(widths, shape, storage)
         assert shape.eps is not None
         self.bn = RunningNorm(self.channels, shape.eps, widths.dtype)
@@ -178,12 +178,12 @@ class PackedAutoencoderKL(AutoencoderKL):
         """As AutoencoderKL.channels."""
         return SIDE**2 * self.shape.latents
 
-    def _restored(self, x_PC: Tensor, grids: Sequence[Grid]) -> Tensor:
+    def _restored(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
         """As AutoencoderKL._restored, of packed latents."""
         restored_PC: Tensor = self.unpack(self.bn(x_PC, "restore"), grids[-1], grids[-2])
         return restored_PC
 
-    def _normalised(self, mean_PC: Tensor, logvar_PC: Tensor, grids: Sequence[Grid]) -> tuple[Tensor, Tensor]:
+    def _normalised(self, mean_PC: Tensor, logvar_PC: Tensor, grids: Sequence[PixelGrid]) -> tuple[Tensor, Tensor]:
         """As AutoencoderKL._normalised."""
         mean_QF, logvar_QF = (self.pack(own_PC, grids[-1]) for own_PC in (mean_PC, logvar_PC))
         return self.bn(mean_QF, "normalise"), self.bn(logvar_QF, "logvar")
@@ -201,7 +201,7 @@ class _Defaults:
 _DEFAULTS = {_ARCHITECTURE: _Defaults((64,), 4, 1), _PACKED: _Defaults((128, 256, 512, 512), 32, 2)}
 
 
-def build(fields: Fields, storage: Storage) -> AutoencoderKL:
+def build(fields: Fields, storage: StorageConfig) -> AutoencoderKL:
     """The autoencoder of a config.json of diffusers, on meta. Raises ModelRefused for another class or another sort of
     block, and for any key that is set and that nothing here reads."""
     kind = fields.architecture
@@ -241,7 +241,7 @@ def build(fields: Fields, storage: Storage) -> AutoencoderKL:
         return (PackedAutoencoderKL if kind == _PACKED else AutoencoderKL)(widths, shape, storage).eval()
 
 
-def _widths(fields: Fields, defaults: _Defaults, storage: Storage) -> Widths:
+def _widths(fields: Fields, defaults: _Defaults, storage: StorageConfig) -> Widths:
     """What a config says of blocks. Raises ModelRefused."""
     channels = tuple(fields.integers("block_out_channels")) or defaults.widths
     if len(channels) > MAX_RESOLUTIONS or not all(1 <= width <= MAX_WIDTH for width in channels):

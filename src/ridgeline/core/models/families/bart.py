@@ -19,7 +19,7 @@ from ridgeline.core.models.common.encoder_decoder import (
 )
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.token_tables import TokenTables
 from ridgeline.core.ops.collective import all_reduce
 from ridgeline.core.ops.embedding import Embedding, IndexedEmbedding, SinusoidalPositions
@@ -125,7 +125,7 @@ class Bart(EncoderDecoder):
         return out_RD
 
 
-def build(fields: Fields, storage: Storage) -> Bart:
+def build(fields: Fields, storage: StorageConfig) -> Bart:
     """BART of every size."""
     fields.passed_over("force_bos_token_to_be_generated")  # of generation
     for name in ("static_position_embeddings", "extra_pos_embeddings"):
@@ -135,7 +135,7 @@ def build(fields: Fields, storage: Storage) -> Bart:
     return _build(fields, storage, LearnedStart)
 
 
-def build_marian(fields: Fields, storage: Storage) -> Bart:
+def build_marian(fields: Fields, storage: StorageConfig) -> Bart:
     """opus-mt: one vocabulary for both languages."""
     fields.refuse_if("normalize_embedding")
     for name in ("static_position_embeddings", "share_encoder_decoder_embeddings"):
@@ -146,7 +146,7 @@ def build_marian(fields: Fields, storage: Storage) -> Bart:
     return _build(fields, storage, lambda d: SinusoidalPositions(d.context, d.hidden, d.dtype))
 
 
-def _build(fields: Fields, storage: Storage, start: Callable[[Dimensions], nn.Module]) -> Bart:
+def _build(fields: Fields, storage: StorageConfig, start: Callable[[Dimensions], nn.Module]) -> Bart:
     """start: what a stack begins with: its positions, and whether their sum with tokens is normed."""
     fields.passed_over("is_encoder_decoder", "num_hidden_layers")  # the latter is encoder_layers again
     for name in ("normalize_before", "add_final_layer_norm", "add_bias_logits"):

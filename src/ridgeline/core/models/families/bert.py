@@ -12,7 +12,7 @@ from ridgeline.core.models.common.embedder import Embedder, read_labels
 from ridgeline.core.models.common.encoder import Encoder, looks_at
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.activation import ActivatedProjections
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.collective import all_reduce
@@ -20,7 +20,7 @@ from ridgeline.core.ops.embedding import IndexedEmbedding
 from ridgeline.core.ops.kv_context import KVContext
 from ridgeline.core.ops.linear import Linear, Projections
 from ridgeline.core.ops.norm import AddLayerNorm
-from ridgeline.core.ops.residual import Add
+from ridgeline.core.ops.residual import ResidualAdd
 from ridgeline.core.ops.row_ops import RowPicker
 
 
@@ -33,7 +33,7 @@ class BertEmbeddings(nn.Module):
         self.word_embeddings = IndexedEmbedding(d.vocabulary, d.hidden, d.dtype)
         self.token_type_embeddings = IndexedEmbedding(types, d.hidden, d.dtype, every=d.vocabulary)
         self.position_embeddings = IndexedEmbedding(d.context + offset, d.hidden, d.dtype, offset=offset)
-        self.add = Add(d.hidden, d.dtype)
+        self.add = ResidualAdd(d.hidden, d.dtype)
         self.LayerNorm = AddLayerNorm(d.hidden, d.eps, d.dtype)
 
     def forward(self, ids_T: Tensor, positions_T: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ class RobertaHead(BertPooler):
         return out
 
 
-def _read(fields: Fields, storage: Storage, offset: int, vocabulary: int | None) -> tuple[Dimensions, int]:
+def _read(fields: Fields, storage: StorageConfig, offset: int, vocabulary: int | None) -> tuple[Dimensions, int]:
     """Sizes, and how many types of texts there are. offset: the row of the first position. vocabulary: where the config
     does not say it; None where it must, because kin take other sizes."""
     for name in ("is_decoder", "add_cross_attention"):
@@ -208,29 +208,29 @@ def _read(fields: Fields, storage: Storage, offset: int, vocabulary: int | None)
     return d, fields.count("type_vocab_size", 2)
 
 
-def _bert(fields: Fields, storage: Storage) -> tuple[Dimensions, Encoder]:
+def _bert(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Encoder]:
     d, types = _read(fields, storage, 0, 30_522)
     return d, Encoder(d, BertBackbone(d, types, 0), "bert", segments=types)
 
 
-def _roberta(fields: Fields, storage: Storage) -> tuple[Dimensions, Encoder]:
+def _roberta(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Encoder]:
     offset = (fields.natural("pad_token_id") if fields.has("pad_token_id") else 1) + 1
     d, types = _read(fields, storage, offset, None)
     return d, Encoder(d, BertBackbone(d, types, offset), "roberta", segments=types)
 
 
-def build(fields: Fields, storage: Storage) -> Encoder:
+def build(fields: Fields, storage: StorageConfig) -> Encoder:
     """BERT of every size, without the heads that it was trained with."""
     return _bert(fields, storage)[1]
 
 
-def build_roberta(fields: Fields, storage: Storage) -> Encoder:
+def build_roberta(fields: Fields, storage: StorageConfig) -> Encoder:
     """RoBERTa and XLM-RoBERTa likewise. A padding token inside a text has no place among its positions there, which it
     has here: no tokenizer writes one."""
     return _roberta(fields, storage)[1]
 
 
-def build_classifier(fields: Fields, storage: Storage) -> Embedder:
+def build_classifier(fields: Fields, storage: StorageConfig) -> Embedder:
     """BERT with the scores of labels: of a text's first state, tanh(dense(x)), then a product."""
     d, encoder = _bert(fields, storage)
     scores = read_labels(fields)
@@ -238,7 +238,7 @@ def build_classifier(fields: Fields, storage: Storage) -> Embedder:
     return Embedder(encoder, "cls", d.hidden, {"pooler": BertPooler(d), "classifier": classifier}, **scores)
 
 
-def build_roberta_classifier(fields: Fields, storage: Storage) -> Embedder:
+def build_roberta_classifier(fields: Fields, storage: StorageConfig) -> Embedder:
     """RoBERTa and XLM-RoBERTa with the scores of labels."""
     d, encoder = _roberta(fields, storage)
     scores = read_labels(fields)

@@ -12,7 +12,7 @@ from ridgeline.core.models.common.embedder import Embedder
 from ridgeline.core.models.common.encoder import Encoder, looks_at
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.embedding import Embedding
 from ridgeline.core.ops.kv_context import KVContext
@@ -60,7 +60,7 @@ class ClipBackbone(nn.Module):
         return out_RD
 
 
-def _read(fields: Fields, storage: Storage) -> Dimensions:
+def _read(fields: Fields, storage: StorageConfig) -> Dimensions:
     fields.passed_over("tie_word_embeddings")  # there is no head
     hidden, heads = fields.count("hidden_size", 512), fields.count("num_attention_heads", 8)
     return Dimensions(
@@ -78,14 +78,14 @@ def _read(fields: Fields, storage: Storage) -> Dimensions:
     )
 
 
-def build(fields: Fields, storage: Storage) -> Encoder:
+def build(fields: Fields, storage: StorageConfig) -> Encoder:
     """The states of a text, of which the last stands for it."""
     fields.passed_over("projection_dim")  # of the matrix that this architecture leaves out
     d = _read(fields, storage)
     return Encoder(d, ClipBackbone(d), "text_model", mode="last")
 
 
-def build_projected(fields: Fields, storage: Storage) -> Embedder:
+def build_projected(fields: Fields, storage: StorageConfig) -> Embedder:
     """The vector of a text in the space that it shares with images."""
     d, width = _read(fields, storage), fields.count("projection_dim", 512)
     projection = Linear(d.whole(d.hidden, width), exempt=True)
@@ -93,7 +93,7 @@ def build_projected(fields: Fields, storage: Storage) -> Embedder:
     return Embedder(encoder, "last", d.hidden, {"text_projection": projection}, width=width)
 
 
-def build_half(fields: Fields, storage: Storage) -> Embedder:
+def build_half(fields: Fields, storage: StorageConfig) -> Embedder:
     """The same of a checkpoint of both halves, whose config has one for each, and what they share."""
     fields.passed_over("text_config_dict", "vision_config_dict", "logit_scale_init_value")  # the first two: old copies
     return build_projected(fields.inner("text_config", "projection_dim"), storage)

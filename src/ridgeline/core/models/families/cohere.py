@@ -3,19 +3,19 @@ without biases, scaled logits, pairs of neighbours that turn. The second generat
 four, and the fourth does not turn by positions."""
 
 from ridgeline.core.models.common.blocks import Norms, ParallelBlock
-from ridgeline.core.models.common.decoder import Decoder, GatedMLP, SelfAttention, Trunk
+from ridgeline.core.models.common.decoder import Backbone, Decoder, GatedMLP, SelfAttention
 from ridgeline.core.models.common.dimensions import Dimensions, read_dimensions
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.rope import RopeDefaults, read_rope
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import UNSTATED_WINDOW, all_but_every, read_window
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.norm import HeadLayerNorm
 from ridgeline.core.ops.rotary import Rope
 
 
-def _read(fields: Fields, storage: Storage, theta: float) -> tuple[Dimensions, Rope]:
+def _read(fields: Fields, storage: StorageConfig, theta: float) -> tuple[Dimensions, Rope]:
     heads, eps = fields.count("num_attention_heads"), fields.positive("layer_norm_eps", 1e-5)
     d = read_dimensions(fields, storage, kv_heads=fields.count("num_key_value_heads", heads), eps=eps)
     return d, read_rope(fields, d.head_dim, RopeDefaults(theta, interleaved=True))
@@ -34,19 +34,19 @@ def _decoder(fields: Fields, d: Dimensions, rope: Rope, attends: list[Attention]
         attention = SelfAttention(d, attend, d.qkv(bias=bias), output_bias=bias, head_norms=over)
         return ParallelBlock(attention, GatedMLP(d, d.gate_up()), first=attend.layer == 0, norms=norms)
 
-    trunk = Trunk(d, rope, [block(attend) for attend in attends], norm=norms.adding())
+    trunk = Backbone(d, rope, [block(attend) for attend in attends], norm=norms.adding())
     tied, multiplier = fields.flag("tie_word_embeddings", True), fields.positive("logit_scale", 0.0625)
     return Decoder(d, trunk, tied=tied, multiplier=multiplier)
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Command R, R+ and Aya."""
     d, rope = _read(fields, storage, 500_000.0)
     attends = [Attention(layer, d.own_heads, d.kv_spec(), rope=rope) for layer in range(d.layers)]
     return _decoder(fields, d, rope, attends, head_norms=fields.flag("use_qk_norm", False))
 
 
-def build_second(fields: Fields, storage: Storage) -> Decoder:
+def build_second(fields: Fields, storage: StorageConfig) -> Decoder:
     """Command R7B and A: layers without a window do not turn; nor do any where `sliding_window` is null."""
     # The releases say what the reference takes for granted.
     for name, only in (("use_parallel_block", True), ("use_gated_activation", True), ("rotary_pct", 1.0)):

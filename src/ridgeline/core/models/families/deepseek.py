@@ -14,7 +14,7 @@ from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.llama_decoder import build_decoder
 from ridgeline.core.models.common.mixture import Mixture, read_corrected, read_experts, read_groups
 from ridgeline.core.models.common.rope import RopeDefaults, read_rope, rope_section
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.collective import all_reduce
 from ridgeline.core.ops.experts import ExpertSizes
 from ridgeline.core.ops.kv_context import KVContext
@@ -86,7 +86,9 @@ def read_scale(fields: Fields, key: int) -> float:
     return latent_scale(key, factor, magnitude)
 
 
-def _build(fields: Fields, storage: Storage, sizes: ExpertSizes, rule: RoutingRule, *, interleaved: bool) -> Decoder:
+def _build(
+    fields: Fields, storage: StorageConfig, sizes: ExpertSizes, rule: RoutingRule, *, interleaved: bool
+) -> Decoder:
     """What V2 and V3 have in common."""
     # Null is none; left out it is what transformers takes.
     none = "q_lora_rank" in fields.values and not fields.has("q_lora_rank")
@@ -113,7 +115,7 @@ def _build(fields: Fields, storage: Storage, sizes: ExpertSizes, rule: RoutingRu
     return built
 
 
-def build_v2(fields: Fields, storage: Storage) -> Decoder:
+def build_v2(fields: Fields, storage: StorageConfig) -> Decoder:
     """DeepSeek-V2 and V2-Lite: softmax scores, which are not made to add up to 1."""
     sizes = read_experts(fields, "n_routed_experts", "moe_intermediate_size")
     fields.refuse_if("norm_topk_prob")
@@ -127,7 +129,7 @@ def build_v2(fields: Fields, storage: Storage) -> Decoder:
     return _build(fields, storage, sizes, rule, interleaved=True)
 
 
-def build_v3(fields: Fields, storage: Storage) -> Decoder:
+def build_v3(fields: Fields, storage: StorageConfig) -> Decoder:
     """DeepSeek-V3, V3.1, R1, Kimi-K2 and Moonlight: sigmoid scores, corrected for the choice of experts."""
     sizes = read_experts(fields, "n_routed_experts", "moe_intermediate_size")
     fields.refuse_if("scoring_func", "sigmoid")

@@ -8,7 +8,7 @@ from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.llama_decoder import build_decoder
 from ridgeline.core.models.common.rope import read_rope
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import UNSTATED_WINDOW, all_but_every, read_layer_types, read_window
 from ridgeline.core.ops.attention import Attention
 
@@ -24,7 +24,7 @@ def read_windows(fields: Fields) -> tuple[int | None, ...]:
     return tuple(window if each else None for each in is_local)
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """EXAONE 4.0 of every size."""
     fields.refuse_but("use_qk_norm", True)
     d = read_dimensions(fields, storage)

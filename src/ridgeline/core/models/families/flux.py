@@ -7,7 +7,7 @@ from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.core.models.common.mmdit import MMDiT, MMDiTSizes
 from ridgeline.core.models.common.mmdit_blocks import MMDiTStyle
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.token_layout import PLACED
 
 _RENAMES = (
@@ -23,7 +23,7 @@ _EPS = 1e-6  # of FLUX.1's norms, which configs do not state
 _SINUSOIDS = 256
 
 
-def build(fields: Fields, storage: Storage) -> MMDiT:
+def build(fields: Fields, storage: StorageConfig) -> MMDiT:
     """FLUX.1 dev, schnell and what has their sizes."""
     axes = _axes(fields, (16, 56, 56))
     channels = fields.count("in_channels", 64)
@@ -44,7 +44,7 @@ def build(fields: Fields, storage: Storage) -> MMDiT:
     return MMDiT(d, sizes, MMDiTStyle(bias=True, shared=False, gated=False, theta=10_000.0))
 
 
-def build_second(fields: Fields, storage: Storage) -> MMDiT:
+def build_second(fields: Fields, storage: StorageConfig) -> MMDiT:
     """FLUX.2 klein and dev."""
     axes = _axes(fields, (32,) * PLACED)
     channels, ratio = fields.count("in_channels", 128), fields.positive("mlp_ratio", 3.0)
@@ -70,7 +70,7 @@ def build_second(fields: Fields, storage: Storage) -> MMDiT:
 
 def _dimensions(
     fields: Fields,
-    storage: Storage,
+    storage: StorageConfig,
     axes: Sequence[int],
     *,
     layers: int,

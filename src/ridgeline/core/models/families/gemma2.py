@@ -4,12 +4,12 @@ on attention's scores and on the logits, and embeddings that are scaled."""
 import math
 
 from ridgeline.core.models.common.blocks import Norms, SandwichBlock
-from ridgeline.core.models.common.decoder import Decoder, GatedMLP, SelfAttention, Trunk
+from ridgeline.core.models.common.decoder import Backbone, Decoder, GatedMLP, SelfAttention
 from ridgeline.core.models.common.dimensions import read_activation, read_dimensions, read_softcap
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.rope import read_rope
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import UNSTATED_WINDOW, read_layer_types, read_window
 from ridgeline.core.ops.attention import Attention
 
@@ -23,7 +23,7 @@ def alternating_windows(fields: Fields) -> tuple[int | None, ...]:
     return tuple(window if has else None for has in listed)
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Gemma 2 of every size."""
     fields.passed_over("hidden_act", "sliding_window_size")  # releases say both again under the names that are read
     head_dim = fields.count("head_dim", _UNSTATED_HEAD_DIM)
@@ -41,7 +41,7 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         return SandwichBlock(attention, GatedMLP(d, d.gate_up()), first=layer == 0, norms=norms)
 
     blocks = [block(layer) for layer in range(d.layers)]
-    trunk = Trunk(d, rope, blocks, norm=norms.adding(), embedding_scale=math.sqrt(d.hidden))
+    trunk = Backbone(d, rope, blocks, norm=norms.adding(), embedding_scale=math.sqrt(d.hidden))
     tied, logit_cap = fields.flag("tie_word_embeddings", True), read_softcap(fields, "final_logit_softcapping", 30.0)
     return Decoder(d, trunk, tied=tied, softcap=logit_cap)
 

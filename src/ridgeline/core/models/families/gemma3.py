@@ -4,12 +4,12 @@ soft caps, a window on five layers of six, and a rope of its own for these."""
 import math
 
 from ridgeline.core.models.common.blocks import Norms, SandwichBlock, head_norms
-from ridgeline.core.models.common.decoder import Decoder, GatedMLP, SelfAttention, Trunk
+from ridgeline.core.models.common.decoder import Backbone, Decoder, GatedMLP, SelfAttention
 from ridgeline.core.models.common.dimensions import read_activation, read_dimensions, read_softcap
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.rope import read_ropes
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import UNSTATED_WINDOW, all_but_every, read_window
 from ridgeline.core.ops.attention import Attention
 
@@ -23,7 +23,7 @@ _UNSTATED = {
 }
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Gemma 3 of every size."""
     for name in ("use_bidirectional_attention", "attn_logit_softcapping"):
         fields.refuse_if(name)
@@ -49,7 +49,7 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         return SandwichBlock(attention, GatedMLP(d, d.gate_up()), first=layer == 0, norms=norms)
 
     blocks = [block(layer) for layer in range(d.layers)]
-    trunk = Trunk(
+    trunk = Backbone(
         d, rope, blocks, norm=norms.adding(), embedding_scale=math.sqrt(d.hidden), local=(local_rope, is_local)
     )
     tied, logit_cap = fields.flag("tie_word_embeddings", True), read_softcap(fields, "final_logit_softcapping", None)

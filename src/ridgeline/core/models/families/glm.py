@@ -8,14 +8,14 @@ from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.llama_decoder import build_decoder
 from ridgeline.core.models.common.rope import RopeDefaults, read_rope
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.rotary import Rope
 
 _ROPE = RopeDefaults(share=0.5, partial=True, interleaved=True)
 
 
-def _read(fields: Fields, storage: Storage) -> tuple[Dimensions, Rope, bool]:
+def _read(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Rope, bool]:
     """Sizes, rope, and whether queries, keys and values have biases."""
     head_dim = fields.count("head_dim", 128)
     d = read_dimensions(fields, storage, head_dim=head_dim)
@@ -27,14 +27,14 @@ def _parts(d: Dimensions, rope: Rope, layer: int, bias: bool) -> tuple[SelfAtten
     return SelfAttention(d, attend, d.qkv(bias=bias)), GatedMLP(d, d.fused("gate_up_proj", d.width, d.width))
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """GLM-4 of 2024."""
     d, rope, bias = _read(fields, storage)
     blocks = [Block(d, *_parts(d, rope, layer, bias), first=layer == 0) for layer in range(d.layers)]
     return build_decoder(fields, d, rope, blocks)
 
 
-def build_0414(fields: Fields, storage: Storage) -> Decoder:
+def build_0414(fields: Fields, storage: StorageConfig) -> Decoder:
     """GLM-4-0414 and GLM-Z1."""
     d, rope, bias = _read(fields, storage)
     norms, layers = Norms.rms(d), range(d.layers)

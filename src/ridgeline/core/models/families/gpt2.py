@@ -6,7 +6,7 @@ from ridgeline.core.models.common.decoder import MLP, Decoder
 from ridgeline.core.models.common.dimensions import Dimensions, divided, read_activation
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import MAX_LAYERS, Fields
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.collective import all_reduce
 from ridgeline.core.ops.embedding import Embedding
@@ -77,7 +77,7 @@ class Gpt2Backbone(nn.Module):
         return out_RD
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """GPT-2 of every size; its config has names of its own."""
     fields.passed_over("n_ctx")  # n_positions again
     for name in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):

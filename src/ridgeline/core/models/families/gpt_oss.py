@@ -9,7 +9,7 @@ from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.llama_decoder import build_decoder
 from ridgeline.core.models.common.mixture import Mixture, read_experts
 from ridgeline.core.models.common.rope import RopeDefaults, read_rope
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import read_layer_types, read_window
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.expert_layout import INTERLEAVED
@@ -18,7 +18,7 @@ from ridgeline.core.ops.number_formats import MXFP4
 from ridgeline.core.ops.router import RoutingRule
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """gpt-oss of both sizes; of the weights of its experts see core/ops/expert_layout.py."""
     # Releases say these again under the names that are read; what a gate does is not what `hidden_act` names.
     fields.passed_over("experts_per_token", "initial_context_length", "hidden_act")

@@ -1,16 +1,16 @@
 """Granite 3 (IBM, 2024): Llama with a multiplier of embeddings, scores, what is added to the stream, and logits."""
 
 from ridgeline.core.models.common.blocks import Block, Norms
-from ridgeline.core.models.common.decoder import Decoder, GatedMLP, SelfAttention, Trunk
+from ridgeline.core.models.common.decoder import Backbone, Decoder, GatedMLP, SelfAttention
 from ridgeline.core.models.common.dimensions import read_dimensions
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.rope import read_rope
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.attention import Attention
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Granite 3.0 to 3.3, dense."""
     heads = fields.count("num_attention_heads")
     d = read_dimensions(fields, storage, kv_heads=fields.count("num_key_value_heads", heads))
@@ -26,7 +26,7 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         return Block(d, attention, mlp, first=layer == 0, norms=norms)
 
     blocks = [block(layer) for layer in range(d.layers)]
-    trunk = Trunk(d, rope, blocks, norm=norms.adding(), embedding_scale=fields.positive("embedding_multiplier", 1.0))
+    trunk = Backbone(d, rope, blocks, norm=norms.adding(), embedding_scale=fields.positive("embedding_multiplier", 1.0))
     tied = fields.flag("tie_word_embeddings", False)
     return Decoder(d, trunk, tied=tied, multiplier=1 / fields.positive("logits_scaling", 1.0))
 

@@ -15,18 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.core.models.common.clip_blocks import ClipBlock, ClipLayers
-from ridgeline.core.models.common.decoder import Decoder, Trunk
+from ridgeline.core.models.common.decoder import Backbone, Decoder
 from ridgeline.core.models.common.dimensions import Dimensions, divided, read_activation
 from ridgeline.core.models.common.encoder_decoder import ProjectionNames, attention_op
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.core.models.common.llama_decoder import read_trunk
 from ridgeline.core.models.common.model import Model, PlacedRows
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.activation import ActivatedProjections
 from ridgeline.core.ops.embedding import EitherEmbedding, Embedding, IndexedEmbedding, PlacedEmbedding
 from ridgeline.core.ops.kv_context import KVContext
-from ridgeline.core.ops.linear import Head, Linear
+from ridgeline.core.ops.linear import Linear, LMHead
 from ridgeline.core.ops.matrix import MatrixSpec
 from ridgeline.core.ops.norm import AddLayerNorm
 from ridgeline.core.ops.op import Op
@@ -76,7 +76,7 @@ class VisionTower(nn.Module):
         return out_ED
 
 
-def read_tower(fields: Fields, storage: Storage) -> tuple[Dimensions, VisionTower]:
+def read_tower(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, VisionTower]:
     """The tower of a `vision_config`, as Janus spells it."""
     fields.refuse_if("use_qk_norm")  # the reference's does not fit its heads
     image, patch = fields.count("image_size", 384), fields.count("patch_size", 16)
@@ -153,7 +153,7 @@ class JanusReader(Decoder):
     """Llama whose prompts may have images in them."""
 
     def __init__(
-        self, d: Dimensions, trunk: Trunk, tower: VisionTower, aligner: Aligner, placeholder: int, *, tied: bool
+        self, d: Dimensions, trunk: Backbone, tower: VisionTower, aligner: Aligner, placeholder: int, *, tied: bool
     ) -> None:
         """placeholder: the id of a place in a prompt that a patch takes."""
         trunk.embed_tokens = PlacedEmbedding(d.vocabulary, d.hidden, d.dtype)
@@ -206,7 +206,7 @@ class GenerationHead(nn.Module):
     def __init__(self, inputs: int, width: int, codes: int, activation: str, dtype: torch.dtype) -> None:
         super().__init__()
         self.activated = ActivatedProjections({"proj_out": MatrixSpec(inputs, width, dtype, bias=True)}, activation)
-        self.vision_head = Head(MatrixSpec(width, codes, dtype, bias=True))
+        self.vision_head = LMHead(MatrixSpec(width, codes, dtype, bias=True))
 
     def forward(self, x_RD: Tensor) -> Tensor:
         """x_RD [R, hidden] -> logits fp32 [R, codes]."""
@@ -218,7 +218,7 @@ class JanusDrawer(Model):
     """Llama that writes the tokens of an image behind a prompt. side: how many on a side of it."""
 
     def __init__(
-        self, d: Dimensions, trunk: Trunk, embeddings: TwoVocabularies, head: GenerationHead, side: int
+        self, d: Dimensions, trunk: Backbone, embeddings: TwoVocabularies, head: GenerationHead, side: int
     ) -> None:
         super().__init__()
         self.context, self.storage, self.side = d.context, d.storage, side
@@ -242,7 +242,7 @@ class JanusDrawer(Model):
         return logits_RV
 
 
-def build(fields: Fields, storage: Storage) -> JanusReader:
+def build(fields: Fields, storage: StorageConfig) -> JanusReader:
     """The model that reads images and writes text."""
     d, trunk = _read(fields, storage)
     fields.passed_over("vq_config")  # of the one that draws
@@ -258,7 +258,7 @@ def build(fields: Fields, storage: Storage) -> JanusReader:
     return JanusReader(d, trunk, tower, aligner, placeholder, tied=fields.flag("tie_word_embeddings", True))
 
 
-def build_drawer(fields: Fields, storage: Storage) -> JanusDrawer:
+def build_drawer(fields: Fields, storage: StorageConfig) -> JanusDrawer:
     """The model that reads text and writes the tokens of an image."""
     d, trunk = _read(fields, storage)
     fields.passed_over("image_token_id", "tie_word_embeddings")  # of the one that reads
@@ -273,7 +273,7 @@ def build_drawer(fields: Fields, storage: Storage) -> JanusDrawer:
     return JanusDrawer(d, trunk, TwoVocabularies(d, codes, code, aligner), head, side)
 
 
-def _read(fields: Fields, storage: Storage) -> tuple[Dimensions, Trunk]:
+def _read(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Backbone]:
     """The text's trunk."""
     if storage.shard.size > 1:
         raise Indivisible("Janus is not divided over devices; give --devices 1")

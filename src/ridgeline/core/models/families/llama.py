@@ -4,10 +4,10 @@ from ridgeline.core.models.common.decoder import Decoder
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.llama_decoder import read_trunk
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Llama of every size."""
     d, trunk = read_trunk(fields, storage)
     return Decoder(d, trunk, tied=fields.flag("tie_word_embeddings", False))

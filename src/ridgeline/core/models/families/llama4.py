@@ -12,7 +12,7 @@ from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.llama_decoder import build_decoder
 from ridgeline.core.models.common.mixture import SHARED_EXPERT, Mixture, read_experts
 from ridgeline.core.models.common.rope import RopeDefaults, read_rope, read_turned
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import read_layer_types
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.expert_layout import TURNED
@@ -66,7 +66,7 @@ def unweighted_norms(d: Dimensions, rope: Rope, fields: Fields) -> tuple[HeadNor
     return queries, keys
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Llama 4 of both sizes."""
     turned, mixtures = read_turned(fields), read_mixtures(fields)
     d, chunks = read_dimensions(fields, storage, head_dim=fields.count("head_dim", 128)), read_chunks(fields, turned)

@@ -12,7 +12,7 @@ from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.llama_decoder import build_decoder
 from ridgeline.core.models.common.mixture import Mixture, read_experts
 from ridgeline.core.models.common.rope import RopeDefaults, read_rope
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.router import RoutingRule
 
@@ -32,7 +32,7 @@ _OF_OTHERS = (
 )  # fmt: skip
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """MiniMax-M2 and what followed it."""
     for name, only in _ALWAYS.items():
         fields.refuse_but(name, only)

@@ -8,11 +8,11 @@ from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.llama_decoder import build_decoder
 from ridgeline.core.models.common.rope import RopeDefaults, read_rope, rope_section
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import read_window
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.query_scale import QueryScale
-from ridgeline.core.ops.rotary import Llama3, Rope, Yarn
+from ridgeline.core.ops.rotary import Llama3Scaling, Rope, Yarn
 
 _SLOPE = "llama_4_scaling_beta"
 # What transformers takes where a config says nothing of the rope.
@@ -29,14 +29,14 @@ def read_query_scale(fields: Fields, rope: Rope) -> QueryScale | None:
     if section.value(_SLOPE) == 0:
         return None
     match rope.scaling:
-        case Llama3() | Yarn() as scaling:
+        case Llama3Scaling() | Yarn() as scaling:
             span = scaling.original_context
         case _:
             span = section.count("original_max_position_embeddings")
     return QueryScale(section.positive(_SLOPE), span)
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Ministral 3 of every size, and Devstral 2."""
     d, window = read_dimensions(fields, storage, head_dim=fields.count("head_dim", 128)), read_window(fields)
     rope = read_rope(fields, d.head_dim, _ROPE)

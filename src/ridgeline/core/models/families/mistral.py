@@ -9,13 +9,13 @@ from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.llama_decoder import build_decoder
 from ridgeline.core.models.common.mixture import Mixture, read_experts
 from ridgeline.core.models.common.rope import RopeDefaults, read_rope
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import UNSTATED_WINDOW, read_window
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.router import RoutingRule
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Mistral 7B and its descendants that keep the block."""
     d, window = read_dimensions(fields, storage), read_window(fields, UNSTATED_WINDOW)
     rope = read_rope(fields, d.head_dim)
@@ -27,7 +27,7 @@ def build(fields: Fields, storage: Storage) -> Decoder:
     return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
 
 
-def build_mixture(fields: Fields, storage: Storage) -> Decoder:
+def build_mixture(fields: Fields, storage: StorageConfig) -> Decoder:
     """Mixtral 8x7B and 8x22B; weights of the experts picked are always renormalised."""
     sizes = read_experts(fields, "num_local_experts", "intermediate_size")
     rule = RoutingRule(sizes.active, renormalise=True)

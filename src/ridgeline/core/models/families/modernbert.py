@@ -10,7 +10,7 @@ from ridgeline.core.models.common.encoder import Encoder, looks_at
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.rope import read_own_rope, rope_sections
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import read_layer_types
 from ridgeline.core.ops.activation import ActivatedProjections
 from ridgeline.core.ops.attention import Attention
@@ -21,7 +21,7 @@ from ridgeline.core.ops.norm import AddLayerNorm, LayerNorm
 from ridgeline.core.ops.pooling import PoolingMode
 from ridgeline.core.ops.rotary import Angles, Rope, RotaryTable
 from ridgeline.core.ops.row_ops import RowPicker
-from ridgeline.core.ops.work import FULL, Reach
+from ridgeline.core.ops.work import FULL, AttentionPattern
 
 _RENAMES = ((".attn.Wo", ".attn.o_proj"),)
 
@@ -126,7 +126,7 @@ def _sliding(fields: Fields) -> list[bool]:
     return list(listed) if listed is not None else [bool(layer % every) for layer in range(fields.layers)]
 
 
-def _build(fields: Fields, storage: Storage) -> tuple[Dimensions, Encoder, bool]:
+def _build(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Encoder, bool]:
     """Sizes, the encoder, and whether norms have a bias."""
     fields.refuse_if("rope_scaling")
     # Of the head that predicts words, of training, and of how transformers runs it; and what other fields say.
@@ -157,7 +157,7 @@ def _build(fields: Fields, storage: Storage) -> tuple[Dimensions, Encoder, bool]
     ropes = _ropes(fields, d.head_dim)
 
     def block(layer: int) -> ModernBertBlock:
-        reach = Reach("local", near) if sliding[layer] else FULL
+        reach = AttentionPattern("local", near) if sliding[layer] else FULL
         attend = Attention(layer, d.own_heads, looks_at(d, reach), rope=ropes[sliding[layer]])
         qkv = d.fused("Wqkv", *[d.hidden] * 3, bias=biases["attention"])
         attention = SelfAttention(d, attend, qkv, output_bias=biases["attention"])
@@ -169,12 +169,12 @@ def _build(fields: Fields, storage: Storage) -> tuple[Dimensions, Encoder, bool]
     return d, Encoder(d, trunk, "model"), biases["norm"]
 
 
-def build(fields: Fields, storage: Storage) -> Encoder:
+def build(fields: Fields, storage: StorageConfig) -> Encoder:
     """ModernBERT of both sizes, without the head that it was trained with."""
     return _build(fields, storage)[1]
 
 
-def build_classifier(fields: Fields, storage: Storage) -> Embedder:
+def build_classifier(fields: Fields, storage: StorageConfig) -> Embedder:
     """ModernBERT with the scores of labels."""
     d, encoder, norm_bias = _build(fields, storage)
     mode: PoolingMode = "mean" if fields.text("classifier_pooling", "cls") == "mean" else "cls"

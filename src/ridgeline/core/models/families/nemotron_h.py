@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.core.models.common.blocks import MixerBlock, Norms
-from ridgeline.core.models.common.decoder import MLP, MTP, Decoder, SelfAttention, Trunk
+from ridgeline.core.models.common.decoder import MLP, MTP, Backbone, Decoder, SelfAttention
 from ridgeline.core.models.common.dimensions import Dimensions, check_groups, read_activation
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.core.models.common.mixture import Mixture, read_corrected, read_experts
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.collective import all_reduce
 from ridgeline.core.ops.kv_context import KVContext
@@ -130,7 +130,7 @@ def read_mixture(fields: Fields, d: Dimensions, bias: bool) -> MixtureMixer:
     return MixtureMixer(d, sizes, rule, names=("up_proj", "down_proj"), shared=shared, shared_bias=bias)
 
 
-def read_dimensions(fields: Fields, storage: Storage, layers: int) -> Dimensions:
+def read_dimensions(fields: Fields, storage: StorageConfig, layers: int) -> Dimensions:
     """The sizes beside those of the mixers."""
     heads, kv_heads = fields.count("num_attention_heads"), fields.count("num_key_value_heads")
     check_groups(fields, heads, kv_heads)
@@ -149,7 +149,7 @@ def read_dimensions(fields: Fields, storage: Storage, layers: int) -> Dimensions
     )
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Nemotron-H of every size, Nemotron Nano 2, and Nemotron 3 Nano."""
     fields.passed_over(*_OF_TRAINING, *_OF_NOTHING)
     for name in ("attention_bias", "mamba_proj_bias", "sliding_window", "residual_in_fp32", "tie_word_embeddings"):
@@ -172,7 +172,7 @@ def build(fields: Fields, storage: Storage) -> Decoder:
 
     blocks = [MixerBlock(mixer(kind), first=layer == 0, norms=norms) for layer, kind in enumerate(kinds)]
     last = AddRMSNorm(d.hidden, d.eps, d.dtype, cast_last=True)
-    return Decoder(d, Trunk(d, None, blocks, norm=last), tied=False)
+    return Decoder(d, Backbone(d, None, blocks, norm=last), tied=False)
 
 
 FAMILY = Family(

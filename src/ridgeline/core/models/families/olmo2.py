@@ -4,25 +4,25 @@ heads' queries and keys at once."""
 from collections.abc import Sequence
 
 from ridgeline.core.models.common.blocks import Norms, PostNormBlock, norms_over_heads
-from ridgeline.core.models.common.decoder import Decoder, GatedMLP, SelfAttention, Trunk
+from ridgeline.core.models.common.decoder import Backbone, Decoder, GatedMLP, SelfAttention
 from ridgeline.core.models.common.dimensions import Dimensions, read_dimensions
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.rope import read_rope, read_ropes
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import UNSTATED_WINDOW, all_but_every, read_window
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.rotary import Rope
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """OLMo 2 of every size."""
     d = _read(fields, storage)
     rope = read_rope(fields, d.head_dim)
     return _decoder(fields, d, [Attention(layer, d.own_heads, d.kv_spec(), rope=rope) for layer in range(d.layers)])
 
 
-def build_third(fields: Fields, storage: Storage) -> Decoder:
+def build_third(fields: Fields, storage: StorageConfig) -> Decoder:
     """OLMo 3 of every size: a window on three layers of four, whose rope is not stretched."""
     d = _read(fields, storage)
     rope, local_rope = read_ropes(fields, d.head_dim, 500_000.0, 500_000.0)
@@ -35,7 +35,7 @@ def build_third(fields: Fields, storage: Storage) -> Decoder:
     return _decoder(fields, d, [attend(layer) for layer in range(d.layers)], (rope, local_rope, is_local))
 
 
-def _read(fields: Fields, storage: Storage) -> Dimensions:
+def _read(fields: Fields, storage: StorageConfig) -> Dimensions:
     fields.refuse_but("use_qk_norm", True)
     heads = fields.count("num_attention_heads")
     return read_dimensions(fields, storage, kv_heads=fields.count("num_key_value_heads", heads))
@@ -54,7 +54,7 @@ def _decoder(
 
     assert attends[0].rope is not None
     rope, local = (attends[0].rope, None) if ropes is None else (ropes[0], ropes[1:])
-    trunk = Trunk(d, rope, [block(attend) for attend in attends], norm=norms.adding(), local=local)
+    trunk = Backbone(d, rope, [block(attend) for attend in attends], norm=norms.adding(), local=local)
     return Decoder(d, trunk, tied=fields.flag("tie_word_embeddings", False))
 
 

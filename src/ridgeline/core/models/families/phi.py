@@ -2,17 +2,17 @@
 everywhere, the head's included; part of each head turns."""
 
 from ridgeline.core.models.common.blocks import Norms, ParallelBlock
-from ridgeline.core.models.common.decoder import MLP, Decoder, SelfAttention, Trunk
+from ridgeline.core.models.common.decoder import MLP, Backbone, Decoder, SelfAttention
 from ridgeline.core.models.common.dimensions import read_activation, read_dimensions
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.rope import RopeDefaults, read_rope
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.norm import LayerNorm, Norm
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Phi-1, 1.5 and 2."""
     heads, eps = fields.count("num_attention_heads"), fields.positive("layer_norm_eps", 1e-5)
     kv_heads, activation = fields.count("num_key_value_heads", heads), read_activation(fields, "hidden_act", "gelu_new")
@@ -33,7 +33,7 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         return ParallelBlock(attention, MLP(d, {"fc1": up}, "fc2", down), first=layer == 0, norms=norms)
 
     fields.refuse_if("tie_word_embeddings")  # a head with a bias is not the embedding
-    trunk = Trunk(d, rope, [block(layer) for layer in range(d.layers)], norm=norms.adding())
+    trunk = Backbone(d, rope, [block(layer) for layer in range(d.layers)], norm=norms.adding())
     return Decoder(d, trunk, tied=False, bias=True)
 
 

@@ -7,7 +7,7 @@ from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.llama_decoder import build_decoder
 from ridgeline.core.models.common.rope import RopeDefaults, read_rope
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import read_window
 from ridgeline.core.ops.attention import Attention
 
@@ -15,7 +15,7 @@ from ridgeline.core.ops.attention import Attention
 _ROPE = RopeDefaults(partial=True, spelt={"su": "longrope", "yarn": "longrope"}, original_context=4096)
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Phi-3, Phi-3.5 and Phi-4 in their text-only form."""
     d, window = read_dimensions(fields, storage), read_window(fields)
     rope = read_rope(fields, d.head_dim, _ROPE)

@@ -14,7 +14,7 @@ from ridgeline.core.models.common.cross_denoiser import CrossDenoiser, CrossGrid
 from ridgeline.core.models.common.dimensions import Dimensions
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import MAX_LAYERS, MAX_WIDTH, Fields
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.embedding import GridPositions
 from ridgeline.core.ops.rotary import Angles
 
@@ -52,7 +52,7 @@ class PixArt(CrossDenoiser):
         return self.positions(x_ND, positions_N3, grid.rows, grid.columns), None
 
 
-def build(fields: Fields, storage: Storage) -> PixArt:
+def build(fields: Fields, storage: StorageConfig) -> PixArt:
     """PixArt-alpha, PixArt-LCM and PixArt-Sigma."""
     heads, head_dim = fields.count("num_attention_heads", 16), fields.count("attention_head_dim", 72)
     hidden = heads * head_dim

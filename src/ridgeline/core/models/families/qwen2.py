@@ -11,13 +11,13 @@ from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.llama_decoder import build_decoder
 from ridgeline.core.models.common.mixture import SHARED_EXPERT, Mixture, read_dense_layers, read_experts
 from ridgeline.core.models.common.rope import read_rope
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import UNSTATED_WINDOW, read_layer_types, read_window, upper_windows
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.router import RoutingRule
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Qwen2 and Qwen2.5 of every size."""
     d, windows = read_dimensions(fields, storage), upper_windows(fields)
     rope = read_rope(fields, d.head_dim)
@@ -42,7 +42,7 @@ def lower_windows(fields: Fields) -> tuple[int | None, ...]:
     return tuple(window if has else None for has in listed)
 
 
-def build_mixture(fields: Fields, storage: Storage) -> Decoder:
+def build_mixture(fields: Fields, storage: StorageConfig) -> Decoder:
     """Qwen2-57B-A14B and Qwen1.5-MoE-A2.7B: experts beside one that all tokens share, as far as its gate lets them."""
     sizes = read_experts(fields, "num_experts", "moe_intermediate_size")
     rule = RoutingRule(sizes.active, renormalise=fields.flag("norm_topk_prob", False))

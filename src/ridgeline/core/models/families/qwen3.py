@@ -10,7 +10,7 @@ from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.llama_decoder import build_decoder
 from ridgeline.core.models.common.mixture import Mixture, read_dense_layers, read_experts
 from ridgeline.core.models.common.rope import read_rope
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import UNSTATED_WINDOW, read_window, upper_windows
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.rotary import Rope
@@ -23,7 +23,7 @@ def _attention(fields: Fields, d: Dimensions, rope: Rope, layer: int, window: in
     return SelfAttention(d, attend, d.qkv(bias=bias), output_bias=bias, head_norms=head_norms(d))
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Qwen3, dense."""
     fields.refuse_but("use_qk_norm", True)
     d, windows = read_dimensions(fields, storage), upper_windows(fields)
@@ -36,7 +36,7 @@ def build(fields: Fields, storage: Storage) -> Decoder:
     return build_decoder(fields, d, rope, [block(layer) for layer in range(d.layers)])
 
 
-def build_mixture(fields: Fields, storage: Storage) -> Decoder:
+def build_mixture(fields: Fields, storage: StorageConfig) -> Decoder:
     """Build Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder-480B-A35B and their kin."""
     fields.refuse_but("use_qk_norm", True)
     name = "num_local_experts" if fields.has("num_local_experts") else "num_experts"  # transformers 5 renamed it

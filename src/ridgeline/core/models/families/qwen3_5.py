@@ -13,7 +13,7 @@ from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.gated_delta_net import GatedDeltaNet, hybrid
 from ridgeline.core.models.common.mixture import SHARED_EXPERT, Mixture, read_experts
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.gated_delta import DeltaSizes
 from ridgeline.core.ops.kv_context import KVContext
 from ridgeline.core.ops.matrix import MatrixSpec
@@ -43,7 +43,7 @@ class PlainDeltaNet(GatedDeltaNet):
         return *torch.split(self.conv1d(q_TO, kv, k_TO, v_TO), widths, dim=-1), b_TH, a_TH, z_TO
 
 
-def _read(fields: Fields, storage: Storage, width: int | None = None) -> Dimensions:
+def _read(fields: Fields, storage: StorageConfig, width: int | None = None) -> Dimensions:
     """Read the sizes and the settings that are the same in all releases: gates, and states in fp32."""
     if not fields.flag("attn_output_gate", True):
         raise fields.refuse("attn_output_gate = false is not supported; releases gate their attention")
@@ -54,13 +54,13 @@ def _read(fields: Fields, storage: Storage, width: int | None = None) -> Dimensi
     return read_dimensions(fields, storage, head_dim=fields.count("head_dim", 256), unstated=unstated)
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Qwen3.5, dense."""
     d = _read(fields, storage)
     return hybrid(fields, d, PlainDeltaNet, lambda _: GatedMLP(d, d.gate_up()))
 
 
-def build_mixture(fields: Fields, storage: Storage) -> Decoder:
+def build_mixture(fields: Fields, storage: StorageConfig) -> Decoder:
     """Qwen3.5-35B-A3B and its kin: every layer is a mixture."""
     sizes = read_experts(fields, "num_experts", "moe_intermediate_size")
     shared, rule = fields.count("shared_expert_intermediate_size", 512), RoutingRule(sizes.active, renormalise=True)

@@ -12,11 +12,11 @@ from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.gated_delta_net import GatedDeltaNet, hybrid
 from ridgeline.core.models.common.mixture import SHARED_EXPERT, Mixture, read_dense_layers, read_experts
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.router import RoutingRule
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Qwen3-Next-80B-A3B."""
     sizes = read_experts(fields, "num_experts", "moe_intermediate_size")
     rule = RoutingRule(sizes.active, renormalise=fields.flag("norm_topk_prob", True))

@@ -8,7 +8,7 @@ from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.llama_decoder import build_decoder
 from ridgeline.core.models.common.rope import RopeDefaults, read_rope, read_turned
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import read_layer_types, read_window
 from ridgeline.core.ops.attention import Attention
 
@@ -22,7 +22,7 @@ def read_windows(fields: Fields, turned: tuple[bool, ...]) -> tuple[int | None, 
     return tuple(window if has else None for has in listed or (not each for each in turned))
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """SmolLM3 of every size."""
     heads = fields.count("num_attention_heads")
     kv_heads = heads if "num_key_value_heads" in fields.values and not fields.has("num_key_value_heads") else 4

@@ -1,12 +1,12 @@
 """StarCoder2 (arXiv:2402.19173): Mistral with LayerNorms, a plain MLP and biases."""
 
 from ridgeline.core.models.common.blocks import Block, Norms
-from ridgeline.core.models.common.decoder import MLP, Decoder, SelfAttention, Trunk
+from ridgeline.core.models.common.decoder import MLP, Backbone, Decoder, SelfAttention
 from ridgeline.core.models.common.dimensions import read_activation, read_dimensions
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.rope import read_rope
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import read_window
 from ridgeline.core.ops.attention import Attention
 
@@ -17,7 +17,7 @@ _TRAINING = (
 )  # fmt: skip
 
 
-def build(fields: Fields, storage: Storage) -> Decoder:
+def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """StarCoder2 of every size."""
     for name, only in (("norm_type", "layer_norm"), ("mlp_type", "default")):  # said by the releases, read by nobody
         fields.refuse_if(name, only)
@@ -33,7 +33,7 @@ def build(fields: Fields, storage: Storage) -> Decoder:
         up, down = d.column(d.hidden, d.width, bias=bias), d.row(d.width, d.hidden, bias=bias)
         return Block(d, attention, MLP(d, {"c_fc": up}, "c_proj", down), first=layer == 0, norms=norms)
 
-    trunk = Trunk(d, rope, [block(layer) for layer in range(d.layers)], norm=norms.adding())
+    trunk = Backbone(d, rope, [block(layer) for layer in range(d.layers)], norm=norms.adding())
     return Decoder(d, trunk, tied=fields.flag("tie_word_embeddings", True))
 
 

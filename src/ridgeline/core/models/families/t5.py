@@ -23,7 +23,7 @@ from ridgeline.core.models.common.encoder_decoder import (
 )
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import MAX_LAYERS, MAX_WIDTH, Fields
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.token_tables import TokenTables
 from ridgeline.core.ops.attention import PositionBias
 from ridgeline.core.ops.collective import all_reduce
@@ -33,8 +33,8 @@ from ridgeline.core.ops.nonlinearity import ACTIVATIONS
 from ridgeline.core.ops.norm import AddRMSNorm, RMSNorm
 from ridgeline.core.ops.row_ops import RowPicker
 from ridgeline.core.ops.shard import Shard
-from ridgeline.core.ops.stored_module import Stored, weight
-from ridgeline.core.ops.work import CAUSAL, CROSS, ENCODER_FULL, FULL, Reach
+from ridgeline.core.ops.stored_module import StoredModule, weight
+from ridgeline.core.ops.work import CAUSAL, CROSS, ENCODER_FULL, FULL, AttentionPattern
 
 _RENAMES = ((".relative_attention_bias.", ".attend.bias."),)
 _IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)  # never read
@@ -47,7 +47,7 @@ CONTEXT = 512
 """Positions where a config does not say: what T5 was trained on (arXiv:1910.10683, section 3.1.2)."""
 
 
-class RelativeBias(Stored):
+class RelativeBias(StoredModule):
     """A number a head for each bucket of distances: exact near by, logarithmic up to `farthest`."""
 
     def __init__(
@@ -196,7 +196,7 @@ class T5EncoderBackbone(nn.Module):
 class T5Stacks:
     """What the config says of both stacks, and either of them."""
 
-    def __init__(self, fields: Fields, storage: Storage, projection: str, *, shared_bias: bool) -> None:
+    def __init__(self, fields: Fields, storage: StorageConfig, projection: str, *, shared_bias: bool) -> None:
         """projection: what stands for `feed_forward_proj` that is left out. shared_bias: whether a stack has one bias.
         Raises ModelRefused."""
         fields.passed_over("is_encoder_decoder")
@@ -212,7 +212,7 @@ class T5Stacks:
                 f"{self._buckets} relative_attention_num_buckets up to a distance of {self._farthest} do not exist"
             )
 
-    def encoder(self, reach: Reach) -> T5Stack:
+    def encoder(self, reach: AttentionPattern) -> T5Stack:
         """The encoder, whose positions see each other."""
         return self._stack(
             {
@@ -253,12 +253,12 @@ class T5Stacks:
         return MLP(d, dict.fromkeys(names, d.column(d.hidden, d.width)), "wo", d.row(d.width, d.hidden))
 
 
-def _stacks(fields: Fields, storage: Storage) -> T5Stacks:
+def _stacks(fields: Fields, storage: StorageConfig) -> T5Stacks:
     """Of T5, T5 v1.1, FLAN-T5: one bias a stack."""
     return T5Stacks(fields, storage, "relu", shared_bias=True)
 
 
-def _stacks_umt5(fields: Fields, storage: Storage) -> T5Stacks:
+def _stacks_umt5(fields: Fields, storage: StorageConfig) -> T5Stacks:
     """Of UMT5: a bias of its own in every layer."""
     fields.passed_over("scalable_attention")  # of the releases; transformers reads it nowhere
     return T5Stacks(fields, storage, "gated-gelu", shared_bias=False)
@@ -278,22 +278,22 @@ def _alone(fields: Fields, stacks: T5Stacks) -> Encoder:
     return model
 
 
-def build(fields: Fields, storage: Storage) -> T5:
+def build(fields: Fields, storage: StorageConfig) -> T5:
     """T5, T5 v1.1 and FLAN-T5."""
     return _both(fields, _stacks(fields, storage))
 
 
-def build_umt5(fields: Fields, storage: Storage) -> T5:
+def build_umt5(fields: Fields, storage: StorageConfig) -> T5:
     """UMT5."""
     return _both(fields, _stacks_umt5(fields, storage))
 
 
-def build_encoder(fields: Fields, storage: Storage) -> Encoder:
+def build_encoder(fields: Fields, storage: StorageConfig) -> Encoder:
     """The encoder of T5, T5 v1.1 or FLAN-T5 alone: of texts, and of the prompts of diffusion models."""
     return _alone(fields, _stacks(fields, storage))
 
 
-def build_umt5_encoder(fields: Fields, storage: Storage) -> Encoder:
+def build_umt5_encoder(fields: Fields, storage: StorageConfig) -> Encoder:
     """The encoder of UMT5 alone."""
     return _alone(fields, _stacks_umt5(fields, storage))
 
@@ -311,7 +311,7 @@ def _read_projection(fields: Fields, default: str) -> tuple[bool, str]:
     return stated.startswith("gated-"), activation
 
 
-def _read_dimensions(fields: Fields, storage: Storage, layers: int, activation: str) -> Dimensions:
+def _read_dimensions(fields: Fields, storage: StorageConfig, layers: int, activation: str) -> Dimensions:
     """The sizes, under T5's names of them."""
     heads, head_dim = fields.count("num_heads"), fields.count("d_kv")
     if heads * head_dim > MAX_WIDTH:

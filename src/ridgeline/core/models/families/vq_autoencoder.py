@@ -17,10 +17,10 @@ from ridgeline.core.models.common.autoencoder_blocks import ImageDecoder, ImageE
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import MAX_LAYERS, MAX_WIDTH, Fields
 from ridgeline.core.models.common.image_autoencoder import MAX_RESOLUTIONS, ImageAutoencoder
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.convolution2d import Convolution2d
 from ridgeline.core.ops.embedding import Embedding
-from ridgeline.core.ops.pixel_grid import Grid
+from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.pooling import Normalise
 from ridgeline.core.ops.vector_quantiser import NearestCode
 from ridgeline.core.ops.work import Space
@@ -79,7 +79,7 @@ class Codebook(nn.Module):
 class VQAutoencoder(ImageAutoencoder):
     """An autoencoder whose latents are rows of a codebook."""
 
-    def __init__(self, widths: Widths, shape: VQShape, storage: Storage) -> None:
+    def __init__(self, widths: Widths, shape: VQShape, storage: StorageConfig) -> None:
         super().__init__(len(widths.channels), storage)
         self.shape, self.inputs = shape, shape.inputs
         latents, dtype = shape.latents, widths.dtype
@@ -103,7 +103,7 @@ class VQAutoencoder(ImageAutoencoder):
             raise ValueError(f"tokens are {list(ids_BHW.shape)}; they are to be [images, lines, columns]")
         if not 0 <= int(ids_BHW.min()) <= int(ids_BHW.max()) < self.shape.codes:
             raise ValueError(f"a token is no row of the codebook; give numbers from 0 to {self.shape.codes - 1}")
-        grids = self._grids(Grid(*ids_BHW.shape))
+        grids = self._grids(PixelGrid(*ids_BHW.shape))
         return grids[0].to_images(self._decode(ids_BHW.flatten(), grids))
 
     def encode(self, pixels_BCHW: Tensor) -> Tensor:
@@ -114,18 +114,18 @@ class VQAutoencoder(ImageAutoencoder):
         ids_P = self._encode(grids[0].to_rows(pixels_BCHW), grids)
         return ids_P.view(latents.images, latents.height, latents.width)
 
-    def _decode(self, ids_P: Tensor, grids: Sequence[Grid]) -> Tensor:
+    def _decode(self, ids_P: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
         """Tokens [pixels of the last of the grids]; grids: the finest first -> pixels [those of the first, outputs]."""
         x_PC = self.quantize.normalise(self.quantize.embedding(ids_P))
         out: Tensor = self.decoder(self.post_quant_conv(x_PC, grids[-1]), grids)
         return out
 
-    def _encode(self, x_PC: Tensor, grids: Sequence[Grid]) -> Tensor:
+    def _encode(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
         """The other way round -> tokens [pixels of the last of the grids]."""
         out: Tensor = self.quantize.nearest(self.quant_conv(self.encoder(x_PC, grids), grids[-1]))
         return out
 
-    def decode_bytes(self, latents: Grid) -> int:
+    def decode_bytes(self, latents: PixelGrid) -> int:
         """Most bytes of activations at once while so many tokens are decoded, those included."""
         grids = self._grids(latents)
         return peak_bytes(self, (latents.rows,), lambda ids_P: self._decode(ids_P, grids), torch.int64)
@@ -137,7 +137,7 @@ class VQAutoencoder(ImageAutoencoder):
         self._encode(torch.empty(encoded[0].rows, self.inputs), encoded)
 
 
-def build(fields: Fields, storage: Storage) -> VQAutoencoder:
+def build(fields: Fields, storage: StorageConfig) -> VQAutoencoder:
     """The autoencoder of a config of Janus, or of its own, on meta. Raises ModelRefused, for any key that is set and
     that nothing reads too."""
     own = fields.section(SECTION) if fields.has(SECTION) else fields

@@ -12,7 +12,7 @@ from ridgeline.core.models.common.cross_denoiser import CrossDenoiser, CrossGrid
 from ridgeline.core.models.common.dimensions import Dimensions
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import MAX_CONTEXT, MAX_LAYERS, MAX_WIDTH, Fields
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.rotary import Angles, AxialRotaryTable, Rope
 
 _RENAMES = (
@@ -43,7 +43,7 @@ class Wan(CrossDenoiser):
         return x_ND, self.rotary(positions_N3)
 
 
-def build(fields: Fields, storage: Storage) -> Wan:
+def build(fields: Fields, storage: StorageConfig) -> Wan:
     """Wan 2.1 and 2.2, from text to video."""
     for name in ("image_dim", "added_kv_proj_dim", "pos_embed_seq_len"):
         if fields.has(name):

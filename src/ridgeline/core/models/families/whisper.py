@@ -21,7 +21,7 @@ from ridgeline.core.models.common.encoder_decoder import (
 )
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import Fields
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.token_tables import TokenTables
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.collective import all_reduce
@@ -151,7 +151,7 @@ class Whisper(EncoderDecoder):
         return out_RD
 
 
-def build(fields: Fields, storage: Storage) -> Whisper:
+def build(fields: Fields, storage: StorageConfig) -> Whisper:
     """Whisper of every size; its config names the sizes of each stack."""
     fields.passed_over("num_hidden_layers")  # encoder_layers again
     fields.passed_over(  # of training, of word timestamps, of classification, of generation

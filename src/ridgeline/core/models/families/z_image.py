@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from ridgeline.core.models.common.block_runner import Walk, every_block
+from ridgeline.core.models.common.block_runner import BlockRunner, every_block
 from ridgeline.core.models.common.blocks import Norms, SandwichBlock, head_norms
 from ridgeline.core.models.common.decoder import MLP, SelfAttention
 from ridgeline.core.models.common.denoiser import (
@@ -31,9 +31,9 @@ from ridgeline.core.models.common.encoder import looks_at
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.fields import MAX_LAYERS, Fields
 from ridgeline.core.models.common.modulated import ResidualStream
-from ridgeline.core.models.common.storage import Storage
+from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.token_layout import (
-    JointRows,
+    TokenLayout,
     ZImageGrid,
     ZImageLayout,
     ZImageTextLayout,
@@ -45,11 +45,11 @@ from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.linear import Linear
 from ridgeline.core.ops.modulation import AddModulatedLayerNorm, AddModulatedRMSNorm, ModulatedRMSNorm, Modulation
 from ridgeline.core.ops.norm import RMSNorm
-from ridgeline.core.ops.residual import Add
+from ridgeline.core.ops.residual import ResidualAdd
 from ridgeline.core.ops.rotary import Angles, AxialRotaryTable, Rope
 from ridgeline.core.ops.row_ops import JoinRows, PaddingRow, RowPicker
 from ridgeline.core.ops.timestep import TimestepSinusoids
-from ridgeline.core.ops.work import Reach, Space, Work
+from ridgeline.core.ops.work import AttentionPattern, Space, Work
 
 _RENAMES = (
     (".attention.", ".self_attn."),
@@ -82,7 +82,7 @@ class ModulatedBlock(SandwichBlock):
         norms = Norms(
             lambda: ModulatedRMSNorm(d.hidden, d.eps, d.dtype),
             lambda: AddModulatedRMSNorm(d.hidden, d.eps, d.dtype),
-            lambda: Add(d.hidden, d.dtype),
+            lambda: ResidualAdd(d.hidden, d.dtype),
         )
         super().__init__(attention, feed_forward(d), first=first, norms=norms)
         self.space = space
@@ -141,7 +141,7 @@ class ZImageFinalLayer(nn.Module):
 def attention(d: Dimensions, space: Space, theta: float) -> SelfAttention:
     """Attention over all rows of a picture in a space."""
     rope = Rope(d.head_dim, theta, interleaved=True)
-    attend = Attention(-1, d.own_heads, looks_at(d, Reach("full", space=space)), rope=rope)
+    attend = Attention(-1, d.own_heads, looks_at(d, AttentionPattern("full", space=space)), rope=rope)
     qkv = dict.fromkeys(("to_q", "to_k", "to_v"), d.column(d.hidden, d.hidden))
     return SelfAttention(d, attend, qkv, head_norms=head_norms(replace(d, eps=_HEAD_EPS)))
 
@@ -195,7 +195,7 @@ class ZImage(Denoiser):
         self.all_x_embedder = nn.ModuleDict({sizes.name: Linear(d.whole(sizes.features, d.hidden, bias=True))})
         self.latent_padding = PaddingRow(d.hidden, d.dtype)
         self.noise_refiner = self._modulated(d, LATENTS, sizes.refiners)
-        self.latent_add = Add(d.hidden, d.dtype)
+        self.latent_add = ResidualAdd(d.hidden, d.dtype)
         embedding = Linear(d.whole(sizes.text_width, d.hidden, bias=True))
         self.cap_embedder = nn.Sequential(RMSNorm(sizes.text_width, d.eps, d.dtype), embedding)
         self.text_padding = PaddingRow(d.hidden, d.dtype)
@@ -204,7 +204,7 @@ class ZImage(Denoiser):
             SandwichBlock(attention(d, TEXT, sizes.theta), feed_forward(d), first=layer == 0, norms=norms)
             for layer in range(sizes.refiners)
         )
-        self.text_add = Add(d.hidden, d.dtype)
+        self.text_add = ResidualAdd(d.hidden, d.dtype)
         self.join = JoinRows(d.hidden, d.dtype)
         self.layers = self._modulated(d, JOINT, d.layers)
         self.all_final_layer = nn.ModuleDict({sizes.name: ZImageFinalLayer(d, sizes.condition, sizes.features)})
@@ -224,7 +224,7 @@ class ZImage(Denoiser):
         *,
         pooled: Tensor | None = None,
         guidance: float | Sequence[float] | None = None,
-        walk: Walk = every_block,
+        walk: BlockRunner = every_block,
     ) -> Tensor:
         """As Denoiser.forward. Checkpoints count time the other way, and give picture - noise."""
         pictures, _, *size = latents_PCHW.shape
@@ -258,7 +258,12 @@ class ZImage(Denoiser):
         return out_MD
 
     def denoise(
-        self, patches_NF: Tensor, times_P: Tensor, text_MD: Tensor, layout: ZImageLayout, walk: Walk = every_block
+        self,
+        patches_NF: Tensor,
+        times_P: Tensor,
+        text_MD: Tensor,
+        layout: ZImageLayout,
+        walk: BlockRunner = every_block,
     ) -> Tensor:
         """patches_NF: rows of pictures, as many as the layout has, with whatever numbers where they are padding;
         times_P fp32: 1 - t; text_MD: what `read` gave -> picture - noise of each patch [N, F]."""
@@ -318,13 +323,13 @@ class ZImage(Denoiser):
         padding = {space: torch.empty(count, dtype=torch.int64) for space, count in rows.items()}
         texts_MC = torch.empty(rows[TEXT], self.text_width, dtype=dtype)
         text_MD = self.read(texts_MC, ZImageTextLayout([rows[TEXT]], positions[TEXT], padding[TEXT]))
-        joint = JointRows.empty(rows[LATENTS], rows[TEXT], rows[JOINT])
+        joint = TokenLayout.empty(rows[LATENTS], rows[TEXT], rows[JOINT])
         layout = ZImageLayout({space: [count] for space, count in rows.items()}, positions, padding[LATENTS], joint)
         patches_NF = torch.empty(rows[LATENTS], self.sizes.features, dtype=dtype)
         self.denoise(patches_NF, torch.empty(rows[PICTURES]), text_MD, layout)
 
 
-def build(fields: Fields, storage: Storage) -> ZImage:
+def build(fields: Fields, storage: StorageConfig) -> ZImage:
     """Z-Image and Z-Image-Turbo."""
     hidden, heads = fields.count("dim", 3840), fields.count("n_heads", 30)
     axes, places = (_three(fields, *each) for each in (("axes_dims", (32, 48, 48)), ("axes_lens", (1024, 512, 512))))

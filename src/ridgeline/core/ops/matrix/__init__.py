@@ -9,7 +9,7 @@ from ridgeline.core.ops.matrix.fp8 import Fp8Matrix
 from ridgeline.core.ops.matrix.gguf_matrix import BLOCKS, GGUFMatrix
 from ridgeline.core.ops.matrix.gptq import GptqMatrix, GptqV1Matrix
 from ridgeline.core.ops.matrix.lora import AdaptedMatrix, AdapterRows
-from ridgeline.core.ops.matrix.low_rank import LowRank
+from ridgeline.core.ops.matrix.low_rank import LoraWeights
 from ridgeline.core.ops.matrix.matrix import Matrix, MatrixSpec, stored_alike
 from ridgeline.core.ops.matrix.plain import PlainMatrix, PricedMatrix
 from ridgeline.core.ops.matrix.prequantised import PrequantisedMatrix
@@ -21,7 +21,7 @@ __all__ = [
     "AdapterRows",
     "Fp8Matrix",
     "GGUFMatrix",
-    "LowRank",
+    "LoraWeights",
     "Matrix",
     "MatrixSpec",
     "PlainMatrix",

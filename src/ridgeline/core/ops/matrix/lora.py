@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ridgeline.core.ops.matrix.low_rank import LowRank
+from ridgeline.core.ops.matrix.low_rank import LoraWeights
 from ridgeline.core.ops.matrix.matrix import Matrix
 from ridgeline.core.ops.matrix.operands import Operands
-from ridgeline.core.ops.stored_module import Share
+from ridgeline.core.ops.stored_module import StorageShare
 from ridgeline.core.ops.work import Space, adapter_space
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AdapterSlice:
     """The rows of one adapter among those that have one: from `start` to `stop`."""
 
     number: int
@@ -36,7 +36,7 @@ class AdapterRows:
     """
 
     def __init__(self) -> None:
-        self.parts: Sequence[Part] = ()
+        self.parts: Sequence[AdapterSlice] = ()
         self.own_N = self.rest = torch.empty(0, dtype=torch.int64, device="cpu")
         self.whole = False
         self.count = 0
@@ -52,9 +52,9 @@ class AdapterRows:
             rows.setdefault(number, []).extend(range(first, first + count))
             first += count
         rest = rows.pop(0, [])
-        parts, own = list[Part](), list[int]()
+        parts, own = list[AdapterSlice](), list[int]()
         for number, numbers in sorted(rows.items()):
-            parts.append(Part(number, len(own), len(own) + len(numbers)))
+            parts.append(AdapterSlice(number, len(own), len(own) + len(numbers)))
             own += numbers
         self.own_N, self.rest = (torch.tensor(numbers, dtype=torch.int64, device=device) for numbers in (own, rest))
         self.parts, self.count, self.whole = parts, first, own == list(range(first))
@@ -74,15 +74,15 @@ class AdaptedMatrix(Matrix):
         self.bias = None  # the base has it
         self.unnamed, base.unnamed = base.unnamed, True
         self.base, self.rows = base, rows
-        self._adapters: dict[int, LowRank] = {}
+        self._adapters: dict[int, LoraWeights] = {}
 
-    def adapt(self, number: int, added: LowRank) -> None:
+    def adapt(self, number: int, added: LoraWeights) -> None:
         """Put an adapter beside it."""
         added.backend = self.base.backend
         self._adapters[number] = added
         self.add_module(f"adapter_{number}", added)
 
-    def low_rank(self, number: int) -> LowRank | None:
+    def low_rank(self, number: int) -> LoraWeights | None:
         """As Matrix.low_rank."""
         return self._adapters.get(number)
 
@@ -127,7 +127,7 @@ class AdaptedMatrix(Matrix):
                 added_NO[part.start : part.stop] = low_rank.added(x_NI[part.start : part.stop])
         return added_NO
 
-    def of_step(self, rows: Mapping[Space, int]) -> list[tuple[LowRank, int]]:
+    def of_step(self, rows: Mapping[Space, int]) -> list[tuple[LoraWeights, int]]:
         """What adapters add in a step with so many rows by space, and how many rows have it."""
         counts = ((low_rank, rows.get(adapter_space(number), 0)) for number, low_rank in self._adapters.items())
         return [(low_rank, count) for low_rank, count in counts if count]
@@ -146,7 +146,7 @@ class AdaptedMatrix(Matrix):
         """As Matrix.number_format."""
         return self.base.number_format
 
-    def shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[StorageShare, ...]:
         """As Stored.shares, of the matrix itself: that is what every step reads."""
         return self.base.shares()
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.number_formats import format_of
-from ridgeline.core.ops.stored_module import Stored, weight
+from ridgeline.core.ops.stored_module import StoredModule, weight
 
 
 class LowRankBackend:
@@ -21,7 +21,7 @@ class LowRankBackend:
         return functional.linear(x_NI, weight_OI)
 
 
-class LowRank(Stored):
+class LoraWeights(StoredModule):
     """What one adapter adds to a matrix: s (x A^T) B^T, in the model's dtype."""
 
     is_adapter = True

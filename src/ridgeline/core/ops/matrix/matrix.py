@@ -11,12 +11,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ridgeline.core.ops.matrix.low_rank import LowRank, LowRankBackend
+from ridgeline.core.ops.matrix.low_rank import LoraWeights, LowRankBackend
 from ridgeline.core.ops.matrix.operands import Operands
 from ridgeline.core.ops.number_formats import WeightFormat, arithmetic
 from ridgeline.core.ops.shard import WHOLE, Shard
-from ridgeline.core.ops.stored_module import Share, Stored, weight
-from ridgeline.core.ops.weight_slot import Place, PlaceKind
+from ridgeline.core.ops.stored_module import StorageShare, StoredModule, weight
+from ridgeline.core.ops.weight_slot import PlaceKind, WeightSlot
 
 Split = Literal["column", "row"]
 
@@ -58,9 +58,9 @@ class MatrixSpec:
         """Outputs of this rank."""
         return sum(self.own_parts)
 
-    def place(self, kind: PlaceKind, name: str = "") -> Place:
+    def place(self, kind: PlaceKind, name: str = "") -> WeightSlot:
         """Return the place of the matrix in an op. name: its path there, "" if the op is named as the matrix."""
-        return Place(name, kind, self.inputs, self.outputs)
+        return WeightSlot(name, kind, self.inputs, self.outputs)
 
 
 class MatrixBackend(LowRankBackend):
@@ -71,7 +71,7 @@ class MatrixBackend(LowRankBackend):
         return matrix.computed(x_TI)
 
 
-class Matrix(Stored, ABC):
+class Matrix(StoredModule, ABC):
     """A stored matrix: what Linear, Projections, Experts and every other op that multiplies have in common.
 
     stored: the format of its numbers, None for the model's dtype.
@@ -98,7 +98,7 @@ class Matrix(Stored, ABC):
         """Return rows in the order in which a kernel multiplies them, and the operands for that order, if any."""
         return x_TI, self.operands
 
-    def low_rank(self, number: int) -> LowRank | None:
+    def low_rank(self, number: int) -> LoraWeights | None:
         """Return what the adapter of this number adds; None if it leaves the matrix alone."""
         return None
 
@@ -120,12 +120,12 @@ class Matrix(Stored, ABC):
         """The format whose arithmetic units a product keeps busy."""
         return arithmetic(self.spec.dtype, self.stored)
 
-    def shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[StorageShare, ...]:
         """As Stored.shares; biases are in the model's dtype."""
         count, stored, bias = self.inputs * self.outputs, self.stored, self.bias
         nbytes = count * self.spec.dtype.itemsize if stored is None else stored.nbytes(self.outputs, self.inputs)
-        weights = Share(stored, count, float(nbytes))
-        return (weights,) if bias is None else (weights, Share(None, bias.numel(), float(bias.nbytes)))
+        weights = StorageShare(stored, count, float(nbytes))
+        return (weights,) if bias is None else (weights, StorageShare(None, bias.numel(), float(bias.nbytes)))
 
     def tensors(self) -> tuple[str, ...]:
         """As Stored.tensors."""

@@ -13,7 +13,7 @@ from ridgeline.core.ops.matrix.packed_words import integers
 from ridgeline.core.ops.matrix.quantised import QuantisedMatrix, packed
 from ridgeline.core.ops.number_formats import WeightFormat
 from ridgeline.core.ops.shard import Indivisible
-from ridgeline.core.ops.stored_module import Share, weight
+from ridgeline.core.ops.stored_module import StorageShare, weight
 
 _BYTE = 2  # inputs of 4 bits, which ranks must not part
 _SCALES = (torch.float32, torch.bfloat16, torch.float16)
@@ -81,7 +81,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         """As Stored.dtype_of: codes and scales have dtypes of their own."""
         return super().dtype_of(name) if name == "bias" else None
 
-    def shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[StorageShare, ...]:
         """As Stored.shares: of what the checkpoint has."""
         return Matrix.shares(self)
 

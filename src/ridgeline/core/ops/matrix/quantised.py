@@ -15,7 +15,7 @@ from ridgeline.core.ops.matrix.matrix import Matrix, MatrixBackend, MatrixSpec
 from ridgeline.core.ops.matrix.operands import MAX_INTEGERS, UNIT, Codes, Operands
 from ridgeline.core.ops.matrix.packed_words import bytes_of, integers
 from ridgeline.core.ops.number_formats import WeightFormat
-from ridgeline.core.ops.stored_module import Share, dtype_mismatch, weight
+from ridgeline.core.ops.stored_module import StorageShare, dtype_mismatch, weight
 
 MIDDLE = {"int8": 128, "int4": 8, "fp8": 0}
 """The code that stands for zero where a format has no zeros."""
@@ -129,11 +129,11 @@ class QuantisedMatrix(Matrix):
         """Whether rows are rounded to int8 on their way into the product (W8A8)."""
         return self.stored.kind == "w8a8"
 
-    def shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[StorageShare, ...]:
         """As Stored.shares; of codes, scales and zeros as they are held."""
         _, *bias = super().shares()
         held = self.codes.nbytes + self.scale.nbytes + (0 if self.zero is None else self.zero.nbytes)
-        return Share(self.stored, self.outputs * self.inputs, float(held)), *bias
+        return StorageShare(self.stored, self.outputs * self.inputs, float(held)), *bias
 
     def values(self) -> Tensor:
         """As Matrix.values."""

@@ -6,7 +6,7 @@ What is read is told at once, through a CallSink: a name as soon as it is whole,
 import json
 from collections.abc import Collection, Generator, Sequence
 
-from ridgeline.core.text.tools.json_scanner import BLANK, JsonScanner, Malformed, Place
+from ridgeline.core.text.tools.json_scanner import BLANK, JsonScanner, JsonState, Malformed
 
 Reading = Generator[None, str, str]
 """Is sent characters; gives one that it has read and not used, or nothing."""
@@ -75,7 +75,7 @@ def read_arguments(sink: CallSink, first: str = "") -> Generator[None, str, None
     while True:
         scanner.push(c)
         sink.pending.append(c)
-        if scanner.place is Place.END:
+        if scanner.place is JsonState.END:
             return
         c = yield
 
@@ -151,6 +151,6 @@ def _other(c: str) -> Reading:
         scanner.push(opening)
     while True:
         scanner.push(c)
-        if scanner.depth == 0 or (scanner.depth == 1 and scanner.place is Place.KEY):
+        if scanner.depth == 0 or (scanner.depth == 1 and scanner.place is JsonState.KEY):
             return c
         c = yield

@@ -14,7 +14,7 @@ class Malformed(ValueError):
     """What was read is no JSON."""
 
 
-class Place(enum.Enum):
+class JsonState(enum.Enum):
     """What may come next."""
 
     START = enum.auto()
@@ -35,7 +35,7 @@ class JsonScanner:
     character, and no memory but the open brackets."""
 
     def __init__(self) -> None:
-        self.place = Place.START
+        self.place = JsonState.START
         self._open: list[str] = []
         self._is_key = False
         self._word = ""
@@ -48,17 +48,17 @@ class JsonScanner:
     def push(self, c: str) -> None:
         """The next character. Raises Malformed; at the END nothing more may be pushed."""
         place = self.place
-        if place is Place.STRING:
+        if place is JsonState.STRING:
             self._string(c)
-        elif place is Place.ESCAPE:
+        elif place is JsonState.ESCAPE:
             self._escape(c)
-        elif place is Place.WORD and c not in ",]}" and c not in BLANK:
+        elif place is JsonState.WORD and c not in ",]}" and c not in BLANK:
             self._word += c
             self._check(len(self._word) <= MAX_NUMBER)
         else:
-            if place is Place.WORD:
+            if place is JsonState.WORD:
                 self._check(self._word in _WORDS or _NUMBER.fullmatch(self._word) is not None)
-                self.place = Place.AFTER
+                self.place = JsonState.AFTER
             if c not in BLANK:
                 self._structure(c)
 
@@ -71,40 +71,40 @@ class JsonScanner:
         """A character outside strings and words."""
         place = self.place
         if c in "}]":
-            closes = {Place.AFTER: "{[", Place.FIRST_KEY: "{", Place.FIRST_VALUE: "["}.get(place, "")
+            closes = {JsonState.AFTER: "{[", JsonState.FIRST_KEY: "{", JsonState.FIRST_VALUE: "["}.get(place, "")
             self._check(bool(self._open) and self._open[-1] in closes and (self._open[-1] == "{") == (c == "}"))
             self._open.pop()
-            self.place = Place.AFTER if self._open else Place.END
-        elif place in (Place.FIRST_KEY, Place.KEY):
+            self.place = JsonState.AFTER if self._open else JsonState.END
+        elif place in (JsonState.FIRST_KEY, JsonState.KEY):
             self._check(c == '"')
-            self._is_key, self.place = True, Place.STRING
-        elif place is Place.COLON:
+            self._is_key, self.place = True, JsonState.STRING
+        elif place is JsonState.COLON:
             self._check(c == ":")
-            self.place = Place.VALUE
-        elif place is Place.AFTER:
+            self.place = JsonState.VALUE
+        elif place is JsonState.AFTER:
             self._check(c == ",")
-            self.place = Place.KEY if self._open[-1] == "{" else Place.VALUE
+            self.place = JsonState.KEY if self._open[-1] == "{" else JsonState.VALUE
         else:
             self._value(c)
 
     def _value(self, c: str) -> None:
         """The first character of a value."""
-        self._check(self.place is not Place.START or c == "{")
+        self._check(self.place is not JsonState.START or c == "{")
         if c in "{[":
             self._open.append(c)
             self._check(len(self._open) <= MAX_DEPTH)
-            self.place = Place.FIRST_KEY if c == "{" else Place.FIRST_VALUE
+            self.place = JsonState.FIRST_KEY if c == "{" else JsonState.FIRST_VALUE
         elif c == '"':
-            self._is_key, self.place = False, Place.STRING
+            self._is_key, self.place = False, JsonState.STRING
         else:
             self._check(c in "-0123456789tfn")
-            self._word, self.place = c, Place.WORD
+            self._word, self.place = c, JsonState.WORD
 
     def _string(self, c: str) -> None:
         if c == '"':
-            self.place = Place.COLON if self._is_key else Place.AFTER
+            self.place = JsonState.COLON if self._is_key else JsonState.AFTER
         elif c == "\\":
-            self.place = Place.ESCAPE
+            self.place = JsonState.ESCAPE
         else:
             self._check(c >= " ")
 
@@ -117,4 +117,4 @@ class JsonScanner:
         else:
             self._check(c in '"\\/bfnrt')
         if not self._hex:
-            self.place = Place.STRING
+            self.place = JsonState.STRING

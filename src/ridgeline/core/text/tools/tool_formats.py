@@ -20,7 +20,7 @@ NewCall = Callable[[], CallSink]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CallLayout:
     """How a template writes calls: `start`, then for each call `before`, its name, `middle`, its arguments and `after`,
     `between` two of them, and `end`. between is None where an answer has one call only."""
 
@@ -44,7 +44,7 @@ class ToolFormat:
     name: str
     opening: str
     read: Callable[[NewCall], Calls]
-    layout: Layout
+    layout: CallLayout
     markers: tuple[str, ...]
     starts_bare: bool = False
     short_ids: bool = False
@@ -97,12 +97,12 @@ def _deepseek(new: NewCall) -> Calls:
 
 
 _NAME = '{"name": "'
-_HERMES = Layout("<tool_call>\n", _NAME, '", "arguments": ', "}", "\n</tool_call>\n<tool_call>\n", "\n</tool_call>")
-_LLAMA = Layout("", _NAME, '", "parameters": ', "}", None, "")
-_MISTRAL = Layout("[TOOL_CALLS][", _NAME, '", "arguments": ', "}", ", ", "]")
+_HERMES = CallLayout("<tool_call>\n", _NAME, '", "arguments": ', "}", "\n</tool_call>\n<tool_call>\n", "\n</tool_call>")
+_LLAMA = CallLayout("", _NAME, '", "parameters": ', "}", None, "")
+_MISTRAL = CallLayout("[TOOL_CALLS][", _NAME, '", "arguments": ', "}", ", ", "]")
 _MISTRAL_MARKERS = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
-_MISTRAL_ARGS = Layout("", "[TOOL_CALLS]", "[ARGS]", "", "", "")
-_DEEPSEEK = Layout(_BEGIN + _CALL, "", _MIDDLE, "", _CALL_END + _CALL, _CALL_END + _END)
+_MISTRAL_ARGS = CallLayout("", "[TOOL_CALLS]", "[ARGS]", "", "", "")
+_DEEPSEEK = CallLayout(_BEGIN + _CALL, "", _MIDDLE, "", _CALL_END + _CALL, _CALL_END + _END)
 
 FORMATS: Mapping[str, ToolFormat] = {
     each.name: each

@@ -13,9 +13,9 @@ from functools import partial
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.engine.engine import Engine
-from ridgeline.insight.bench.engine.engine_run import Run, Step, run
-from ridgeline.insight.bench.engine.measured_roofs import Roofs
-from ridgeline.insight.bench.engine.workload import Workload
+from ridgeline.insight.bench.engine.engine_run import EngineRun, EngineStep, run
+from ridgeline.insight.bench.engine.measured_roofs import RoofMeter
+from ridgeline.insight.bench.engine.workload import EngineWorkload
 from ridgeline.price.device import Device
 from ridgeline.price.op_time import compute_seconds, floor_seconds
 from ridgeline.price.price import Price
@@ -24,7 +24,7 @@ OUTPUT, PREFILL, DECODE = "output_tok_s", "prefill_tok_s", "decode_tok_s"
 
 
 @dataclass(frozen=True, slots=True)
-class Roof:
+class BindingRoof:
     """What binds: a memory (`memory`, `L3`) and its bytes a second, or a number format (`bf16`) and its FLOP/s."""
 
     name: str
@@ -33,14 +33,14 @@ class Roof:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class BenchFigure:
     """Tokens that so many seconds gave. floor: the seconds that nothing can beat. roof: which one most of those are
     under."""
 
     tokens: int
     seconds: float
     floor: float
-    roof: Roof
+    roof: BindingRoof
 
     @property
     def rate(self) -> float:
@@ -59,12 +59,12 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BenchRow:
     """A workload in several rounds: its figures in each, by name, and the machine meanwhile. preemptions: of all
     rounds."""
 
-    workload: Workload
-    rounds: tuple[Mapping[str, Figure], ...]
+    workload: EngineWorkload
+    rounds: tuple[Mapping[str, BenchFigure], ...]
     devices: tuple[Device, ...]
     preemptions: int
 
@@ -73,42 +73,47 @@ class Row:
         """Of the figures that it has."""
         return list(self.rounds[0])
 
-    def each(self, name: str) -> list[Figure]:
+    def each(self, name: str) -> list[BenchFigure]:
         """A figure in each round."""
         return [figures[name] for figures in self.rounds]
 
-    def median(self, name: str) -> "Median":
+    def median(self, name: str) -> "BenchMedian":
         """The medians of a figure."""
         each = self.each(name)
         rates = [figure.rate for figure in each]
         binding = Counter(figure.roof.name for figure in each).most_common(1)[0][0]
         roofs = [figure.roof for figure in each if figure.roof.name == binding]
-        return Median(
+        return BenchMedian(
             statistics.median(figure.ceiling for figure in each),
             statistics.median(rates),
             statistics.median(figure.share for figure in each),
             (min(rates), max(rates)),
-            Roof(binding, statistics.median(roof.rate for roof in roofs), roofs[0].unit),
+            BindingRoof(binding, statistics.median(roof.rate for roof in roofs), roofs[0].unit),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Median:
+class BenchMedian:
     """A figure over rounds, each number the median of its own. spread: the least and the most measured."""
 
     ceiling: float
     measured: float
     share: float
     spread: tuple[float, float]
-    roof: Roof
+    roof: BindingRoof
 
 
 def measure(
-    engine: Engine, price: Price, workloads: Sequence[Workload], rounds: int, roofs: Roofs, told: Callable[[str], None]
-) -> Iterator[Row]:
+    engine: Engine,
+    price: Price,
+    workloads: Sequence[EngineWorkload],
+    rounds: int,
+    roofs: RoofMeter,
+    told: Callable[[str], None],
+) -> Iterator[BenchRow]:
     """Run workloads in turn, so many rounds: a machine that drifts does so for all of them. A row comes when its last
     round is over. told: of each run that begins, in words."""
-    kept: dict[str, list[tuple[Run, Device]]] = {workload.name: [] for workload in workloads}
+    kept: dict[str, list[tuple[EngineRun, Device]]] = {workload.name: [] for workload in workloads}
     for number in range(1, rounds + 1):
         for workload in workloads:
             told(f"round {number} of {rounds}: {workload.name}, {workload}")
@@ -117,10 +122,10 @@ def measure(
             if number == rounds:
                 figures = tuple(figures_of(ran, price, device) for ran, device in runs)
                 devices = tuple(device for _, device in runs)
-                yield Row(workload, figures, devices, sum(ran.preemptions for ran, _ in runs))
+                yield BenchRow(workload, figures, devices, sum(ran.preemptions for ran, _ in runs))
 
 
-def figures_of(ran: Run, price: Price, device: Device) -> dict[str, Figure]:
+def figures_of(ran: EngineRun, price: Price, device: Device) -> dict[str, BenchFigure]:
     """Of a run: prefill and decode where its requests are alike, decode where they have more than one token."""
     steps, filled, end = ran.steps, ran.steps[ran.filled - 1].ended, ran.steps[-1].ended
     found = {OUTPUT: _figure(steps, sum(step.tokens for step in steps), end, price, device)}
@@ -133,19 +138,19 @@ def figures_of(ran: Run, price: Price, device: Device) -> dict[str, Figure]:
     return found
 
 
-def _figure(steps: Sequence[Step], tokens: int, seconds: float, price: Price, device: Device) -> Figure:
-    under: dict[Roof, float] = defaultdict(float)
+def _figure(steps: Sequence[EngineStep], tokens: int, seconds: float, price: Price, device: Device) -> BenchFigure:
+    under: dict[BindingRoof, float] = defaultdict(float)
     for step in steps:
         cost = price.step(step.work)
         under[_binding(cost, device)] += floor_seconds(cost, device, cost.memory_bytes)
-    return Figure(tokens, seconds, sum(under.values()), max(under, key=lambda roof: under[roof]))
+    return BenchFigure(tokens, seconds, sum(under.values()), max(under, key=lambda roof: under[roof]))
 
 
-def _binding(cost: Cost, device: Device) -> Roof:
+def _binding(cost: Cost, device: Device) -> BindingRoof:
     """The roof that sets the floor of a step."""
     nbytes = cost.memory_bytes
     bandwidth = device.bandwidth_of(nbytes)
     if compute_seconds(cost, device) <= nbytes / bandwidth:
-        return Roof(device.place_of(nbytes), bandwidth, "B/s")
+        return BindingRoof(device.place_of(nbytes), bandwidth, "B/s")
     busiest = max(cost.flops, key=lambda name: cost.flops[name] / device.peak(name))
-    return Roof(busiest, device.peak(busiest), "FLOP/s")
+    return BindingRoof(busiest, device.peak(busiest), "FLOP/s")

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from ridgeline.backends import backend_of
-from ridgeline.insight.bench.engine.bench_row import DECODE, OUTPUT, PREFILL, Median, Row
-from ridgeline.insight.bench.engine.measured_roofs import Roofs
+from ridgeline.insight.bench.engine.bench_row import DECODE, OUTPUT, PREFILL, BenchMedian, BenchRow
+from ridgeline.insight.bench.engine.measured_roofs import RoofMeter
 from ridgeline.price.device import Device
 from ridgeline.price.physics_guard import under_floor
-from ridgeline.util.document.elements import Block, Bullets, Document, Table, columns
-from ridgeline.util.document.elements import Row as Line
+from ridgeline.util.document.elements import Block, Bullets, Document, DocumentTable, columns
+from ridgeline.util.document.elements import TableRow as Line
 from ridgeline.util.document.humanize import percent, say, three
 
 _WORDS = {PREFILL: "prefill", DECODE: "decode", OUTPUT: "output"}
@@ -28,12 +28,12 @@ _NOTES = (
 # -- for people -------------------------------------------------------------------------------------------------------
 
 
-def document(model: str, rows: Sequence[Row], roofs: Roofs) -> Document:
+def document(model: str, rows: Sequence[BenchRow], roofs: RoofMeter) -> Document:
     """The document of all rows."""
     count = len(rows[0].rounds)
     spread = ("least", "most") if count > 1 else ()
     heads = ("tok/s", "ceiling", "measured", "share", *spread, "roof")
-    table = Table(
+    table = DocumentTable(
         columns(*heads, words=(0, len(heads) - 1)),
         tuple(line for row in rows for line in _lines(row, spread=bool(spread))),
         (*((f"Medians of {count} rounds, the workloads in turn.",) if spread else ()), *_NOTES),
@@ -47,7 +47,7 @@ def document(model: str, rows: Sequence[Row], roofs: Roofs) -> Document:
     return Document(f"{model} on {where}", blocks, _lead(rows, roofs))
 
 
-def _lead(rows: Sequence[Row], roofs: Roofs) -> str:
+def _lead(rows: Sequence[BenchRow], roofs: RoofMeter) -> str:
     """Which roofs, and how high they are."""
     devices = [device for row in rows for device in row.devices]
     rates = [f"{name} {say(rate, 'FLOP/s')}" for name, rate in _peaks(devices).items()]
@@ -57,7 +57,7 @@ def _lead(rows: Sequence[Row], roofs: Roofs) -> str:
     return f"Roofs probed before and after each run, in the median: {told}" + (f"; {roofs.why}." if roofs.why else ".")
 
 
-def _lines(row: Row, *, spread: bool) -> Iterator[Line | str]:
+def _lines(row: BenchRow, *, spread: bool) -> Iterator[Line | str]:
     yield f"{row.workload.name}: {row.workload}"
     for name in (name for name in _WORDS if name in row.names):
         found = row.median(name)
@@ -66,7 +66,7 @@ def _lines(row: Row, *, spread: bool) -> Iterator[Line | str]:
         yield Line((_WORDS[name], three(found.ceiling), three(found.measured), percent(found.share), *between, roof))
 
 
-def _warnings(rows: Sequence[Row], roofs: Roofs) -> Iterator[str]:
+def _warnings(rows: Sequence[BenchRow], roofs: RoofMeter) -> Iterator[str]:
     for row in rows:
         beaten = [_WORDS[name] for name in row.names if any(under_floor(f.seconds, f.floor) for f in row.each(name))]
         if beaten:
@@ -97,7 +97,7 @@ def _peaks(devices: Sequence[Device]) -> dict[str, float]:
 # -- for programs -----------------------------------------------------------------------------------------------------
 
 
-def row_json(row: Row, roofs: Roofs) -> dict[str, Any]:
+def row_json(row: BenchRow, roofs: RoofMeter) -> dict[str, Any]:
     """A row: its figures at the top; then, by the same names, what the roofs allow, the share of that which was
     reached, the least and the most measured, and the roof that binds. Medians over the rounds."""
     found = dict(_medians(row))
@@ -121,7 +121,7 @@ def row_json(row: Row, roofs: Roofs) -> dict[str, Any]:
     }
 
 
-def _medians(row: Row) -> Iterator[tuple[str, Median]]:
+def _medians(row: BenchRow) -> Iterator[tuple[str, BenchMedian]]:
     """Of all figures, and of decode once more as milliseconds of a step in which every request gets a token."""
     for name in row.names:
         yield name, row.median(name)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from ridgeline.core.ops.work import Work
 from ridgeline.engine.engine import Engine
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.insight.bench.engine.workload import Workload
+from ridgeline.insight.bench.engine.workload import EngineWorkload
 
 Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EngineStep:
     """A step that ran. tokens: that requests had of it. ended: seconds after the requests began to be handed over."""
 
     work: Work
@@ -26,18 +26,18 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class EngineRun:
     """A workload that ran. prompt_tokens: of all requests. filled: the steps until every request had its first token.
     preemptions: how often a request gave its memory to another and had to be computed again."""
 
-    workload: Workload
+    workload: EngineWorkload
     prompt_tokens: int
-    steps: tuple[Step, ...]
+    steps: tuple[EngineStep, ...]
     filled: int
     preemptions: int
 
 
-def check_room(engine: Engine, workloads: Sequence[Workload]) -> None:
+def check_room(engine: Engine, workloads: Sequence[EngineWorkload]) -> None:
     """Refuse requests that the engine would cut short or not take. Raises ValueError."""
     context, held = engine.context, engine.ledger.capacity()
     limit = f"the model's context is {context:,}" if context <= held else f"KV memory holds {held:,} (--kv-memory)"
@@ -50,11 +50,11 @@ def check_room(engine: Engine, workloads: Sequence[Workload]) -> None:
             )
 
 
-def _fits(engine: Engine, workload: Workload) -> bool:
+def _fits(engine: Engine, workload: EngineWorkload) -> bool:
     return workload.longest <= min(engine.context, engine.ledger.capacity())
 
 
-def warm_up(engine: Engine, workloads: Iterable[Workload], otherwise: Workload) -> None:
+def warm_up(engine: Engine, workloads: Iterable[EngineWorkload], otherwise: EngineWorkload) -> None:
     """Run the first of the workloads whose requests are alike and fit, else another one, and a step of as many
     positions as one may have, as a server's first requests would. The first steps of a process are slower than those
     after them: the system gives memory page by page, which the process keeps, for as many rows as there were."""
@@ -62,14 +62,14 @@ def warm_up(engine: Engine, workloads: Iterable[Workload], otherwise: Workload) 
     run(engine, _full_step(engine))
 
 
-def _full_step(engine: Engine) -> Workload:
+def _full_step(engine: Engine) -> EngineWorkload:
     limits = engine.scheduler.limits
     most = min(engine.context, engine.ledger.capacity()) - 1
     length = max(1, min(limits.tokens // limits.requests, most))
-    return Workload("a full step", limits.requests, (length, length), (1, 1), mixed=False)
+    return EngineWorkload("a full step", limits.requests, (length, length), (1, 1), mixed=False)
 
 
-def run(engine: Engine, workload: Workload, clock: Clock = time.perf_counter) -> Run:
+def run(engine: Engine, workload: EngineWorkload, clock: Clock = time.perf_counter) -> EngineRun:
     """Hand all requests over and take steps until they are done. clock: in seconds.
 
     Raises ValueError for a request that fails, and for what the engine does not take.
@@ -97,7 +97,8 @@ def run(engine: Engine, workload: Workload, clock: Clock = time.perf_counter) ->
         if not empty and not filled:
             filled = len(plans)
     steps = tuple(
-        Step(plan.work(engine.reaches), tokens, seconds) for plan, (seconds, tokens) in zip(plans, ended, strict=True)
+        EngineStep(plan.work(engine.reaches), tokens, seconds)
+        for plan, (seconds, tokens) in zip(plans, ended, strict=True)
     )
     assert sum(step.tokens for step in steps) == sum(ask.output for ask in asks), "an answer has another length"
-    return Run(workload, sum(len(ask.prompt) for ask in asks), steps, filled, engine.stats.preemptions - before)
+    return EngineRun(workload, sum(len(ask.prompt) for ask in asks), steps, filled, engine.stats.preemptions - before)

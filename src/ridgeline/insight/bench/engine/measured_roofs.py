@@ -23,7 +23,7 @@ R = TypeVar("R")
 _PROCESSOR = torch.device("cpu")
 
 
-class Roofs:
+class RoofMeter:
     """Of the processor with so many threads, or of a card. calibrated: None where runs stand between probes. why: there
     is nothing else to go by, empty where probes were asked for."""
 

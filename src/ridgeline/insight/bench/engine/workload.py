@@ -34,7 +34,7 @@ _MORE = ("seed", "temperature", "top_p")
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class WorkloadRequest:
     """A request: the ids of its prompt, and how many tokens are to come after them."""
 
     prompt: list[int]
@@ -42,7 +42,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class EngineWorkload:
     """So many requests at once. prompt, output: tokens of each, from and to.
 
     mixed: lengths are drawn, so that requests begin and end in the midst of others; else all are alike, and prefill and
@@ -63,7 +63,7 @@ class Workload:
         """Most tokens that one of its requests may have, prompt and output together."""
         return self.prompt[1] + self.output[1]
 
-    def asks(self, vocabulary: int) -> list[Ask]:
+    def asks(self, vocabulary: int) -> list[WorkloadRequest]:
         """The requests, for a model with so many ids. Raises ValueError where those are too few to draw from."""
         ids = range(_IDS.start, min(_IDS.stop, vocabulary))
         if not ids:
@@ -71,7 +71,9 @@ class Workload:
         # The order of the draws is what makes prompts equal to those of others: a length, its tokens, the output.
         draw = random.Random(self.seed)
         return [
-            Ask([draw.choice(ids) for _ in range(self._length(self.prompt, draw))], self._length(self.output, draw))
+            WorkloadRequest(
+                [draw.choice(ids) for _ in range(self._length(self.prompt, draw))], self._length(self.output, draw)
+            )
             for _ in range(self.requests)
         ]
 
@@ -89,7 +91,7 @@ class Workload:
         return f"{self.requests:,} x {given} in, {made} out{sampled}"
 
 
-def read_workloads(path: Path) -> dict[str, Workload]:
+def read_workloads(path: Path) -> dict[str, EngineWorkload]:
     """The workloads of a file, by name. Raises ValueError in one line that names the workload and the field."""
     found = read_object(path, unique=True)
     if not found:
@@ -97,7 +99,7 @@ def read_workloads(path: Path) -> dict[str, Workload]:
     return {name: _workload(f"{path}: workload {name!r}", name, fields) for name, fields in found.items()}
 
 
-def choose(workloads: Mapping[str, Workload], names: Collection[str]) -> list[Workload]:
+def choose(workloads: Mapping[str, EngineWorkload], names: Collection[str]) -> list[EngineWorkload]:
     """Those of these names, in the order of the names; all where there are none. Raises ValueError for a name that
     stands for none."""
     for name in names:
@@ -108,7 +110,7 @@ def choose(workloads: Mapping[str, Workload], names: Collection[str]) -> list[Wo
     return [workloads[name] for name in dict.fromkeys(names or workloads)]
 
 
-def _workload(where: str, name: str, fields: Any) -> Workload:
+def _workload(where: str, name: str, fields: Any) -> EngineWorkload:
     if not isinstance(fields, dict):
         raise ValueError(f"{where} is no object; write it like {_SHAPES}")
     kinds = [kind for kind in ("sequences", "requests") if kind in fields]
@@ -131,7 +133,7 @@ def _workload(where: str, name: str, fields: Any) -> Workload:
     requests = _count(where, kind, fields[kind])
     if requests * prompt[1] > MAX_TOKENS:
         raise ValueError(f"{where} has up to {requests * prompt[1]:,} tokens of prompt; give {MAX_TOKENS:,} or fewer")
-    return Workload(name, requests, prompt, output, mixed, seed, **own)
+    return EngineWorkload(name, requests, prompt, output, mixed, seed, **own)
 
 
 def _check_keys(where: str, fields: Mapping[str, Any], kind: str) -> None:

@@ -6,17 +6,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from ridgeline.insight.trace.bottleneck import slowest
-from ridgeline.insight.trace.image_trace import NEGATIVE, PictureLedger
+from ridgeline.insight.trace.image_trace import NEGATIVE, ImageLedger
 from ridgeline.insight.trace.interference import BUSY, busy
 from ridgeline.insight.trace.trace_ledger import StepLedger
 from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
 from ridgeline.insight.trace.views.patch_attention import looks, looks_json
-from ridgeline.insight.trace.views.report import Shown, about, answer, machine
+from ridgeline.insight.trace.views.report import ReportOptions, about, answer, machine
 from ridgeline.insight.trace.views.table import op_table
 from ridgeline.insight.trace.views.trace_export import device_json, steps_json
 from ridgeline.price.plan.plan_document import check_sections
 from ridgeline.util.document import humanize
-from ridgeline.util.document.elements import Block, Bullets, Document, Facts, Heading, Paragraph, Row, Table, columns
+from ridgeline.util.document.elements import (
+    Block,
+    Bullets,
+    Document,
+    DocumentTable,
+    Facts,
+    Heading,
+    Paragraph,
+    TableRow,
+    columns,
+)
 
 STAGES = {
     "encode": "encode: the text encoder",
@@ -28,7 +38,7 @@ STAGES = {
 """What a picture may go through, as headings."""
 
 
-def picture_story(ledger: PictureLedger, shown: Shown, sections: Iterable[str] | None = None) -> Document:
+def picture_story(ledger: ImageLedger, shown: ReportOptions, sections: Iterable[str] | None = None) -> Document:
     """The answer; or these of the ledger's stages, op by op, with all of them the answer before them. A number of a
     layer is that of the denoiser's, whose ops it asks for. Raises ValueError for a stage that there is not."""
     stages = tuple(ledger.stages)
@@ -51,18 +61,18 @@ def picture_story(ledger: PictureLedger, shown: Shown, sections: Iterable[str] |
     return Document(f"{ledger.denoise.model}: one {_noun(ledger)}, priced beside measured", tuple(blocks))
 
 
-def _stage(name: str, stage: StepLedger, shown: Shown) -> list[Block]:
+def _stage(name: str, stage: StepLedger, shown: ReportOptions) -> list[Block]:
     """A stage op by op, and how it was measured."""
     every = shown.layer == "all" or name == "denoise"
     said = (sentence for step in stage.steps for sentence in (answer(stage, step), *about(stage, step)))
     return [Heading(STAGES[name]), op_table(stage, shown.layer if every else None), Bullets(tuple(said))]
 
 
-def _noun(ledger: PictureLedger) -> str:
+def _noun(ledger: ImageLedger) -> str:
     return "clip" if ledger.plan.geometry.layout.clips else "picture"
 
 
-def _request(ledger: PictureLedger) -> Facts:
+def _request(ledger: ImageLedger) -> Facts:
     plan = ledger.plan
     steps = f"{plan.schedule.steps} steps, {plan.passes} passes"
     second = "" if plan.second is None else f", {plan.second.scale:g} of the second expert"
@@ -83,7 +93,7 @@ def _request(ledger: PictureLedger) -> Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _ImageStep:
     """A step of the ledger and how often the request runs it: seconds of one, and the roof that its ops are under."""
 
     name: str
@@ -98,7 +108,7 @@ class _Run:
         return self.count * self.measured
 
 
-def _runs(ledger: PictureLedger) -> list[_Run]:
+def _runs(ledger: ImageLedger) -> list[_ImageStep]:
     """All that the request runs, its steps like the one that was traced."""
     counts = {"denoise": ledger.plan.schedule.steps, "decode": ledger.plan.geometry.frames}
     runs = []
@@ -106,25 +116,30 @@ def _runs(ledger: PictureLedger) -> list[_Run]:
         for step in stage.steps:
             ops = stage.ops(step.name)
             roof = f"{humanize.percent(ops.bound / ops.measured)} of {step.limit}" if ops.measured else step.limit
-            runs.append(_Run(step.name, counts.get(name, 1), step.expected, stage.whole(step.name), roof))
+            runs.append(_ImageStep(step.name, counts.get(name, 1), step.expected, stage.whole(step.name), roof))
     if (decode := ledger.borrowed) is not None:
-        runs.append(_Run("decode", 1, decode.expected, decode.measured, "diffusers' VAE, once: no ops of this package"))
+        runs.append(
+            _ImageStep("decode", 1, decode.expected, decode.measured, "diffusers' VAE, once: no ops of this package")
+        )
     return runs
 
 
-def _times_table(ledger: PictureLedger) -> Table:
+def _times_table(ledger: ImageLedger) -> DocumentTable:
     """Every stage, expected beside measured, and what of its roof it reached."""
     runs = _runs(ledger)
     rows = [
-        Row((run.name, f"{run.count:,}", humanize.say_seconds(run.measured), *_beside(run), run.roof)) for run in runs
+        TableRow((run.name, f"{run.count:,}", humanize.say_seconds(run.measured), *_beside(run), run.roof))
+        for run in runs
     ]
     expected, measured = sum(run.count * run.expected for run in runs), sum(run.seconds for run in runs)
-    rows.append(Row(("all", "", "", *_cells(expected, measured), ""), "strong"))
+    rows.append(TableRow(("all", "", "", *_cells(expected, measured), ""), "strong"))
     notes = (f"a {_noun(ledger)} in {ledger.plan.schedule.steps} steps like the one that was traced",)
-    return Table(columns("", "runs", "one", "expected", "measured", "", "ops reach", words=(0, 6)), tuple(rows), notes)
+    return DocumentTable(
+        columns("", "runs", "one", "expected", "measured", "", "ops reach", words=(0, 6)), tuple(rows), notes
+    )
 
 
-def _beside(run: _Run) -> tuple[str, str, str]:
+def _beside(run: _ImageStep) -> tuple[str, str, str]:
     return _cells(run.count * run.expected, run.seconds)
 
 
@@ -133,7 +148,7 @@ def _cells(expected: float, measured: float) -> tuple[str, str, str]:
     return humanize.say_seconds(expected), humanize.say_seconds(measured), difference
 
 
-def _answer(ledger: PictureLedger) -> Iterator[tuple[str, str]]:
+def _answer(ledger: ImageLedger) -> Iterator[tuple[str, str]]:
     """What takes longest and why, what would change that, and what makes the figures doubtful."""
     runs, denoise, count = _runs(ledger), ledger.denoise, ledger.plan.schedule.steps
     owned = {step.name: stage for stage in ledger.stages.values() for step in stage.steps}
@@ -154,7 +169,7 @@ def _answer(ledger: PictureLedger) -> Iterator[tuple[str, str]]:
         yield "note", f"{busy(f'every repeat of {longest.name}', held)} at the median"
 
 
-def picture_json(ledger: PictureLedger) -> dict[str, Any]:
+def picture_json(ledger: ImageLedger) -> dict[str, Any]:
     """The ledger for programs."""
     plan = ledger.plan
     return {

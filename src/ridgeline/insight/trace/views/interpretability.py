@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from ridgeline.insight.trace.cross_attention import CrossAttention
+from ridgeline.insight.trace.cross_attention import CrossAttentionWeights
 from ridgeline.insight.trace.expert_routing import RoutedLayer, Routing
 from ridgeline.insight.trace.feed_forward_memory import FeedForwardMemory
 from ridgeline.insight.trace.lens import Lens
 from ridgeline.insight.trace.token_candidates import Token
 from ridgeline.insight.trace.trace_ledger import Ledger
-from ridgeline.util.document.elements import UNEVEN, Block, Cell, Heading, Heat, Row, Table, columns
+from ridgeline.util.document.elements import UNEVEN, Block, Cell, DocumentTable, Heading, Heat, TableRow, columns
 
 _TOP = 3
 _GRID = 9  # columns of a grid in numbers; one with more is shaded
@@ -26,7 +26,7 @@ def attention_view(ledger: Ledger, layer: int | None) -> tuple[Block, ...]:
     assert attention is not None
     tokens = (*ledger.prompt, *ledger.written)
     chosen = max(attention.layers, default=0) if layer is None else layer
-    rows: list[Row | str] = [
+    rows: list[TableRow | str] = [
         _looked(f"layer {number}", attention.mean(index), tokens) for index, number in enumerate(attention.layers)
     ]
     if chosen in attention.layers:
@@ -37,17 +37,17 @@ def attention_view(ledger: Ledger, layer: int | None) -> tuple[Block, ...]:
         rows.append(f"layer {chosen} attends to nothing")
     heads = columns("", f"positions 0 to {attention.position}", "most (layers: mean of heads)", words=(0, 1, 2))
     title = f"Attention: whom token {attention.position} {show_piece(tokens[attention.position])} looked at"
-    return Heading(title), Table(heads, tuple(rows))
+    return Heading(title), DocumentTable(heads, tuple(rows))
 
 
-def _looked(name: str, weights: Sequence[float], tokens: Sequence[Token]) -> Row:
+def _looked(name: str, weights: Sequence[float], tokens: Sequence[Token]) -> TableRow:
     """A map of weights by position, and the largest of them."""
     top = sorted(range(len(weights)), key=lambda position: -weights[position])[:_TOP]
     seen = "  ".join(f"{position} {show_piece(tokens[position], 14)} {weights[position]:.2f}" for position in top)
-    return Row((name, Heat(tuple(weights), UNEVEN), seen))
+    return TableRow((name, Heat(tuple(weights), UNEVEN), seen))
 
 
-def cross_view(cross: CrossAttention, layer: int | None) -> tuple[Block, ...]:
+def cross_view(cross: CrossAttentionWeights, layer: int | None) -> tuple[Block, ...]:
     """The grid of one layer, by default the last: rows by the token that they produce, columns by what was read."""
     chosen = len(cross.weights) - 1 if layer is None else layer
     title = (
@@ -57,11 +57,13 @@ def cross_view(cross: CrossAttention, layer: int | None) -> tuple[Block, ...]:
     narrow = len(cross.sources) <= _GRID
     names = [show_piece(token, 12) for token in cross.sources] if narrow else ["what was read, from left to right"]
     rows = [
-        Row((show_piece(token), *(_shares(weights) if narrow else (Heat(weights, UNEVEN),)), _most(weights, cross)))
+        TableRow(
+            (show_piece(token), *(_shares(weights) if narrow else (Heat(weights, UNEVEN),)), _most(weights, cross))
+        )
         for token, weights in zip(cross.produced, cross.weights[chosen], strict=True)
     ]
     heads = columns("produced", *names, "most", words=(0, *(() if narrow else (1,)), len(names) + 1))
-    return Heading(title), Table(heads, tuple(rows))
+    return Heading(title), DocumentTable(heads, tuple(rows))
 
 
 def _shares(weights: Sequence[float]) -> tuple[Cell, ...]:
@@ -69,7 +71,7 @@ def _shares(weights: Sequence[float]) -> tuple[Cell, ...]:
     return tuple(Cell(f"{weight:.2f}", "strong" if weight == max(weights) else "") for weight in weights)
 
 
-def _most(weights: Sequence[float], cross: CrossAttention) -> str:
+def _most(weights: Sequence[float], cross: CrossAttentionWeights) -> str:
     """Where a row has its peak."""
     peak = max(range(len(weights)), key=lambda column: weights[column])
     return f"{show_piece(cross.sources[peak], 14)} {weights[peak]:.2f}"
@@ -82,10 +84,10 @@ def lens_view(lens: Lens) -> tuple[Block, ...]:
     for row in lens.rows:
         likeliest = "  ".join(f"{show_piece(token, 16)} {share:.1%}" for token, share in row.top[:4])
         cells = (_after(row.after), f"{row.rank:,}", f"{row.share:.1%}", likeliest)
-        rows.append(Row(cells, "strong" if row.rank == 1 else ""))
+        rows.append(TableRow(cells, "strong" if row.rank == 1 else ""))
     return (
         Heading(f"Lens: after token {lens.position} the model says {word}; what each layer would have said"),
-        Table(
+        DocumentTable(
             columns("after", f"rank of {word}", "share", "likeliest", words=(0, 3)),
             tuple(rows),
             (f"{word} stays first from {_after(lens.settled)} on",),
@@ -103,10 +105,10 @@ def memory_view(memory: FeedForwardMemory, layer: int | None) -> tuple[Block, ..
     for neuron in (neuron for neurons in memory.layers for neuron in neurons if layer in (None, neuron.layer)):
         name = str(neuron.index) if neuron.expert is None else f"e{neuron.expert}/{neuron.index}"
         words = "  ".join(f"{show_piece(token, 16)} {raised:+.1f}" for token, raised in neuron.promotes)
-        rows.append(Row((str(neuron.layer), name, f"{neuron.activation:.3f}", words)))
+        rows.append(TableRow((str(neuron.layer), name, f"{neuron.activation:.3f}", words)))
     heads = columns("layer", "neuron", "activation", "logits that it raises most, by how much", words=(0, 3))
     title = f"Memory: the feed-forward neurons that fired most at token {memory.position}"
-    return Heading(title), Table(heads, tuple(rows))
+    return Heading(title), DocumentTable(heads, tuple(rows))
 
 
 def experts_view(ledger: Ledger, layer: int | None) -> tuple[Block, ...]:
@@ -116,19 +118,19 @@ def experts_view(ledger: Ledger, layer: int | None) -> tuple[Block, ...]:
     tokens = (*ledger.prompt, *ledger.written)
     here, count = show_piece(tokens[routing.position]), len(routing.layers[0].picked)
     heads = columns("layer", "hit", "balanced", "busiest", "load by expert (of its most)", words=(0, 4))
-    picked = tuple(Row((str(routed.layer), _picked(routed, routing.position))) for routed in routing.layers)
+    picked = tuple(TableRow((str(routed.layer), _picked(routed, routing.position))) for routed in routing.layers)
     return (
         Heading(f"Experts: where {count} tokens were routed, and token {routing.position} {here}"),
-        Table(heads, tuple(_load(routed) for routed in routing.layers)),
-        Table(columns("layer", f"experts of token {routing.position}, by weight", words=(0, 1)), picked),
+        DocumentTable(heads, tuple(_load(routed) for routed in routing.layers)),
+        DocumentTable(columns("layer", f"experts of token {routing.position}, by weight", words=(0, 1)), picked),
         *([] if layer is None else _every_token(routing, layer, tokens)),
     )
 
 
-def _load(routed: RoutedLayer) -> Row:
+def _load(routed: RoutedLayer) -> TableRow:
     loads = Heat(tuple(tokens / max(routed.load) for tokens in routed.load))
     hit = f"{routed.hit}/{len(routed.load)}"
-    return Row((str(routed.layer), hit, f"{routed.expected:.1f}", f"{routed.imbalance:.1f}x", loads))
+    return TableRow((str(routed.layer), hit, f"{routed.expected:.1f}", f"{routed.imbalance:.1f}x", loads))
 
 
 def _picked(routed: RoutedLayer, position: int) -> str:
@@ -143,4 +145,4 @@ def _every_token(routing: Routing, layer: int, tokens: Sequence[Token]) -> Itera
         return
     heads = columns("", "token", f"experts of every token in layer {layer}", words=(0, 1, 2))
     pairs = range(len(routed.picked))
-    yield Table(heads, tuple(Row((str(p), show_piece(tokens[p], 18), _picked(routed, p))) for p in pairs))
+    yield DocumentTable(heads, tuple(TableRow((str(p), show_piece(tokens[p], 18), _picked(routed, p))) for p in pairs))

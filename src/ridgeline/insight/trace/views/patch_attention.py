@@ -5,14 +5,14 @@ from typing import Any
 
 from torch import Tensor
 
-from ridgeline.insight.trace.guidance_delta import Pull
-from ridgeline.insight.trace.image_trace import PictureLedger
+from ridgeline.insight.trace.guidance_delta import GuidanceDelta
+from ridgeline.insight.trace.image_trace import ImageLedger
 from ridgeline.insight.trace.word_attention import WordAttention
 from ridgeline.util.document import humanize
 from ridgeline.util.document.panels import Band, Lines, Panel, Panels
 
 
-def looks(ledger: PictureLedger) -> Panels | None:
+def looks(ledger: ImageLedger) -> Panels | None:
     """The figure of what was looked at; None where nothing was."""
     bands = tuple(_bands(ledger))
     if not bands:
@@ -22,14 +22,14 @@ def looks(ledger: PictureLedger) -> Panels | None:
     return Panels(f"{ledger.denoise.model}: {plan.request.prompt!r}, {where}", bands)
 
 
-def _bands(ledger: PictureLedger) -> Iterator[Band]:
+def _bands(ledger: ImageLedger) -> Iterator[Band]:
     if ledger.pull is not None:
         yield _pull(ledger.pull, ledger.plan.guidance.scale)
     if ledger.words is not None:
         yield _words(ledger.words)
 
 
-def _pull(pull: Pull, scale: float) -> Band:
+def _pull(pull: GuidanceDelta, scale: float) -> Band:
     largest = max(map(max, pull.norms))
     return Band(
         "What guidance pulls",
@@ -79,7 +79,7 @@ def _grey(pixels_CHW: Tensor) -> Lines:
     return tuple(tuple(line) for line in grey_HW.tolist())
 
 
-def looks_json(ledger: PictureLedger) -> dict[str, Any]:
+def looks_json(ledger: ImageLedger) -> dict[str, Any]:
     """The same for programs, but for the pictures."""
     fields: dict[str, Any] = {}
     if ledger.pull is not None:

@@ -6,8 +6,8 @@ Two processes: the request as it ran, and each measured step op by op, nested as
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ridgeline.insight.trace.timeline import Slice
-from ridgeline.insight.trace.trace_ledger import Entry, Ledger, OpRow, StepLedger
+from ridgeline.insight.trace.timeline import TimelineSlice
+from ridgeline.insight.trace.trace_ledger import Ledger, LedgerEntry, OpRow, StepLedger
 
 REQUEST, STEPS = 1, 2
 _US, _NS = 1e6, 1e9
@@ -54,7 +54,7 @@ def _event(name: str, kind: str, process: int, thread: int, span: tuple[float, f
     }  # fmt: skip
 
 
-def _slices(moment: Slice, process: int, thread: int) -> Iterator[dict[str, Any]]:
+def _slices(moment: TimelineSlice, process: int, thread: int) -> Iterator[dict[str, Any]]:
     yield _event(moment.name, "request", process, thread, (moment.start, moment.end))
     for part in moment.parts:
         yield from _slices(part, process, thread)
@@ -104,7 +104,7 @@ def _module(module: tuple[str, float], ended: float, thread: int) -> dict[str, A
     return _event(f"layer {name}" if name.isdigit() else name, "module", STEPS, thread, (began, ended), path=path)
 
 
-def _op(row: OpRow, entry: Entry, thread: int, start: float) -> dict[str, Any]:
+def _op(row: OpRow, entry: LedgerEntry, thread: int, start: float) -> dict[str, Any]:
     cost = entry.cost
     return _event(
         row.path.split(".")[-1], row.kind, STEPS, thread, (start, start + entry.measured),

@@ -9,7 +9,18 @@ from ridgeline.core.ops.cost import Cost
 from ridgeline.insight.trace.priced_trace import Dimension, PricedCall, PricedStep, PricedTrace
 from ridgeline.price.plan.trust import trust_in, trust_in_words
 from ridgeline.util.document import humanize
-from ridgeline.util.document.elements import Block, Bullets, Cell, Column, Document, Facts, Heading, Row, Table, Tone
+from ridgeline.util.document.elements import (
+    Block,
+    Bullets,
+    Cell,
+    Column,
+    Document,
+    DocumentTable,
+    Facts,
+    Heading,
+    TableRow,
+    Tone,
+)
 
 WIDTH = 112
 _LIMITS: Mapping[str, tuple[str, Tone, str]] = MappingProxyType(
@@ -86,9 +97,9 @@ def _title(trace: PricedTrace, step: PricedStep) -> str:
     return f"{step.name}: {rows}{each}"
 
 
-def _table(trace: PricedTrace, step: PricedStep, notes: tuple[str, ...]) -> Table:
+def _table(trace: PricedTrace, step: PricedStep, notes: tuple[str, ...]) -> DocumentTable:
     columns = (Column("op", words=True), Column("in -> out", words=True), *(Column(head) for head in _HEADS))
-    rows: list[Row | str] = []
+    rows: list[TableRow | str] = []
     inside = False
     for call in step.calls:
         if (call.layer is not None) != inside:
@@ -96,15 +107,15 @@ def _table(trace: PricedTrace, step: PricedStep, notes: tuple[str, ...]) -> Tabl
             rows.append(f"{trace.layers[0 if _encodes(call) else -1]} layers" if inside else "")
         rows.append(_row(call))
     price = step.price
-    rows += ["", Row(_whole(step), "strong")]
+    rows += ["", TableRow(_whole(step), "strong")]
     if price.host:
-        rows.append(Row(("of it the host's", *[""] * 7, humanize.seconds(price.host)), "dim"))
-    return Table(columns, tuple(rows), notes, dense=True)
+        rows.append(TableRow(("of it the host's", *[""] * 7, humanize.seconds(price.host)), "dim"))
+    return DocumentTable(columns, tuple(rows), notes, dense=True)
 
 
-def _row(call: PricedCall) -> Row:
+def _row(call: PricedCall) -> TableRow:
     letter, tone, _ = _LIMITS[call.time.limit]
-    return Row(
+    return TableRow(
         (
             _leaf(call.path), said_shapes(call), f"{call.count:,}", *_amounts(call.cost), humanize.seconds(call.floor),
             Cell(f"{letter} {humanize.seconds(call.time.bound)}", tone), humanize.seconds(call.time.expected),

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from ridgeline.insight.trace.bottleneck import above_roofs, slowest
 from ridgeline.insight.trace.interference import BUSY, FAR, busy, calibration
-from ridgeline.insight.trace.timeline import Slice
+from ridgeline.insight.trace.timeline import TimelineSlice
 from ridgeline.insight.trace.token_candidates import TokenChoice
-from ridgeline.insight.trace.trace_ledger import Ledger, Step, StepLedger
+from ridgeline.insight.trace.trace_ledger import Ledger, LedgerStep, StepLedger
 from ridgeline.insight.trace.views.expert_sources_view import sources_view
 from ridgeline.insight.trace.views.interpretability import (
     attention_view,
@@ -27,10 +27,10 @@ from ridgeline.util.document.elements import (
     Cell,
     Column,
     Document,
+    DocumentTable,
     Facts,
-    Row,
     Strip,
-    Table,
+    TableRow,
     Tone,
     columns,
 )
@@ -42,14 +42,14 @@ _TOKENS_SHOWN, _STEPS_SHOWN = 40, 12
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ReportOptions:
     """What of a trace is shown. layer: None, a number, or "all". roofline: whether to draw it."""
 
     layer: int | str | None = None
     roofline: bool = False
 
 
-def story(ledger: Ledger, shown: Shown) -> Document:
+def story(ledger: Ledger, shown: ReportOptions) -> Document:
     """The document of a ledger."""
     layer = shown.layer if isinstance(shown.layer, int) else None
     blocks: list[Block] = [
@@ -108,14 +108,14 @@ def machine(ledger: StepLedger) -> str:
     return f"{ledger.device.title} ({calibration(ledger.device)}), {threads}{where}"
 
 
-def answer(ledger: StepLedger, step: Step) -> str:
+def answer(ledger: StepLedger, step: LedgerStep) -> str:
     """What a step took, and what of it took longest."""
     whole = ledger.total(step.name)
     beside = f"{humanize.say_seconds(step.expected)} expected, {humanize.say_seconds(step.bound)} bound"
     return f"{step.name} took {humanize.say_seconds(whole.measured)} ({beside}); {slowest(ledger, step.name)}"
 
 
-def about(ledger: StepLedger, step: Step) -> Iterator[str]:
+def about(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:
     """How a step was measured, what it cannot beat, and what its score matrix would cost."""
     kept = "weights and KV" if step.cost.kv_read_bytes or step.cost.kv_write_bytes else "weights"
     held = f"{humanize.say(step.working_set, 'B')} of {kept} in {step.place}"
@@ -132,7 +132,7 @@ def about(ledger: StepLedger, step: Step) -> Iterator[str]:
         )
 
 
-def _measured(ledger: StepLedger, step: Step) -> Iterator[str]:
+def _measured(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:
     """How often a step was measured, and how far its parts and the whole can be trusted."""
     whole = ledger.whole(step.name)
     if not whole or not step.unhooked:
@@ -145,7 +145,7 @@ def _measured(ledger: StepLedger, step: Step) -> Iterator[str]:
     yield from distrust(ledger, step)
 
 
-def distrust(ledger: StepLedger, step: Step) -> Iterator[str]:
+def distrust(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:
     """Yield the reasons to distrust the figures of a step: other processes ran, or the parts do not add up."""
     whole = ledger.whole(step.name)
     if not whole or not step.unhooked:
@@ -159,7 +159,7 @@ def distrust(ledger: StepLedger, step: Step) -> Iterator[str]:
         yield "parts and whole do not agree: do not trust these figures, and trace again on a quiet machine"
 
 
-def _choices(ledger: Ledger) -> Table:
+def _choices(ledger: Ledger) -> DocumentTable:
     """The candidates of each step, side by side."""
     heads: list[Column] = []
     for name, choice in ledger.choices.items():
@@ -171,8 +171,8 @@ def _choices(ledger: Ledger) -> Table:
     rows = []
     for index in range(max(map(len, lists))):
         missing = [[Cell("")] * len(cells[0]) if index >= len(cells) else cells[index] for cells in lists]
-        rows.append(Row(tuple(cell for cells in missing for cell in cells)))
-    return Table(tuple(heads), tuple(rows))
+        rows.append(TableRow(tuple(cell for cells in missing for cell in cells)))
+    return DocumentTable(tuple(heads), tuple(rows))
 
 
 def _candidates(choice: TokenChoice) -> list[list[Cell]]:
@@ -196,7 +196,7 @@ def _candidates(choice: TokenChoice) -> list[list[Cell]]:
     return lines
 
 
-def _timeline(ledger: Ledger) -> Table:
+def _timeline(ledger: Ledger) -> DocumentTable:
     """The request's own time, step by step, to scale."""
     whole = ledger.timeline
     parts = ("schedule", "forward", "sample", "detokenise")
@@ -204,12 +204,12 @@ def _timeline(ledger: Ledger) -> Table:
     rows = [_slice(part, whole, parts) for part in whole.parts[:_STEPS_SHOWN]]
     hidden = whole.parts[_STEPS_SHOWN:]
     if hidden:
-        rows.append(Row((f"{len(hidden)} more", humanize.seconds(sum(part.seconds for part in hidden), 3)), "dim"))
-    return Table(columns("request", "seconds", *parts, in_all, words=(0, 2 + len(parts))), tuple(rows))
+        rows.append(TableRow((f"{len(hidden)} more", humanize.seconds(sum(part.seconds for part in hidden), 3)), "dim"))
+    return DocumentTable(columns("request", "seconds", *parts, in_all, words=(0, 2 + len(parts))), tuple(rows))
 
 
-def _slice(part: Slice, whole: Slice, names: tuple[str, ...]) -> Row:
+def _slice(part: TimelineSlice, whole: TimelineSlice, names: tuple[str, ...]) -> TableRow:
     seconds = {inner.name: inner.seconds for inner in part.parts}
     cells = (humanize.seconds(seconds[name], 3) if name in seconds else "" for name in names)
     strip = Strip(part.start / whole.seconds, part.end / whole.seconds)
-    return Row((part.name, humanize.seconds(part.seconds, 3), *cells, strip))
+    return TableRow((part.name, humanize.seconds(part.seconds, 3), *cells, strip))

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 
-from ridgeline.insight.trace.trace_ledger import OpGroup, OpRow, Step, StepLedger, Total
+from ridgeline.insight.trace.trace_ledger import LedgerStep, LedgerTotal, OpGroup, OpRow, StepLedger
 from ridgeline.util.document import humanize
-from ridgeline.util.document.elements import Cell, Column, Row, Table, Tone
+from ridgeline.util.document.elements import Cell, Column, DocumentTable, TableRow, Tone
 
 Cells = tuple[str | Cell, ...]
 
@@ -22,7 +22,7 @@ _LEGEND = (
 )
 
 
-def op_table(ledger: StepLedger, layer: int | str | None = None) -> Table:
+def op_table(ledger: StepLedger, layer: int | str | None = None) -> DocumentTable:
     """The table of a ledger. layer: None adds layers up, a number shows one, "all" every op."""
     columns = [Column("op", words=True), Column("in>out", words=True)]
     for step in ledger.steps:
@@ -30,7 +30,7 @@ def op_table(ledger: StepLedger, layer: int | str | None = None) -> Table:
     ops = _groups(ledger) if layer is None else _ops(ledger, layer)
     totals = {step.name: ledger.ops(step.name) for step in ledger.steps}
     rows = (*ops, "", _row(ledger, "all ops", "", totals, "strong"), *_overheads(ledger), _whole(ledger))
-    return Table(tuple(columns), rows, (_LEGEND, *_left_to_pytorch(ledger)), dense=True)
+    return DocumentTable(tuple(columns), rows, (_LEGEND, *_left_to_pytorch(ledger)), dense=True)
 
 
 def _left_to_pytorch(ledger: StepLedger) -> Iterator[str]:
@@ -41,13 +41,13 @@ def _left_to_pytorch(ledger: StepLedger) -> Iterator[str]:
         yield f"PyTorch runs these ops, at least in part, because the {backend} backend has no kernel for them: {ops}."
 
 
-def _title(step: Step) -> str:
+def _title(step: LedgerStep) -> str:
     """`prefill: 18 rows, 18 seen`."""
     rows = f"{step.name}: {step.rows} row{'s' if step.rows > 1 else ''}"
     return f"{rows}, {max((attention.total.keys for attention in step.work.attention.values()), default=0)} seen"
 
 
-def _groups(ledger: StepLedger) -> Iterator[Row | str]:
+def _groups(ledger: StepLedger) -> Iterator[TableRow | str]:
     """A row for the same op of all layers of a stack, with a heading where they begin."""
     heights, before = _heights(ledger), ""
     for group in ledger.groups():
@@ -77,7 +77,7 @@ def _partial(ledger: StepLedger, group: OpGroup, heights: Mapping[str, int]) -> 
     return bool(stack) and group.totals[ledger.steps[0].name].count != heights[stack]
 
 
-def _ops(ledger: StepLedger, layer: int | str) -> Iterator[Row | str]:
+def _ops(ledger: StepLedger, layer: int | str) -> Iterator[TableRow | str]:
     """A row an op, with a heading for each layer."""
     seen: tuple[str, int | None] = ("", None)
     several = len(_heights(ledger)) > 1
@@ -89,7 +89,7 @@ def _ops(ledger: StepLedger, layer: int | str) -> Iterator[Row | str]:
             stack = f"{place[0]}, " if several else ""
             yield "" if row.layer is None else f"{stack}layer {row.layer}"
             seen = place
-        totals = {name: Total.of([entry]) for name, entry in row.entries.items()}
+        totals = {name: LedgerTotal.of([entry]) for name, entry in row.entries.items()}
         yield _row(ledger, _leaf(row), _shape(ledger, row), totals)
 
 
@@ -116,11 +116,11 @@ def _shape(ledger: StepLedger, row: OpRow) -> str:
     return f"{inputs}>{'+'.join(shape if count == 1 else f'{count}·{shape}' for count, shape in alike)}"
 
 
-def _row(ledger: StepLedger, name: str, shape: str, totals: Mapping[str, Total], tone: Tone = "") -> Row:
-    return Row((name, shape, *(cell for step in ledger.steps for cell in _cells(totals[step.name]))), tone)
+def _row(ledger: StepLedger, name: str, shape: str, totals: Mapping[str, LedgerTotal], tone: Tone = "") -> TableRow:
+    return TableRow((name, shape, *(cell for step in ledger.steps for cell in _cells(totals[step.name]))), tone)
 
 
-def _cells(total: Total) -> Cells:
+def _cells(total: LedgerTotal) -> Cells:
     letter, tone = _LIMITS.get(total.limit, ("", ""))
     cost = total.cost
     moved = cost.total_bytes + cost.communication_bytes
@@ -146,22 +146,22 @@ def _measured(measured: float, difference: float | None, impossible: bool) -> Ce
     return Cell(seconds, "strong"), Cell(against, "warning" if slow else "good")
 
 
-def _overheads(ledger: StepLedger) -> Iterator[Row]:
+def _overheads(ledger: StepLedger) -> Iterator[TableRow]:
     """What lies between ops, a row each, and together where the device says what to expect of it."""
     for index, overhead in enumerate(ledger.steps[0].overheads):
         cells: list[str | Cell] = [overhead.name, ""]
         for step in ledger.steps:
             cells += [*[""] * 5, Cell(humanize.seconds(step.overheads[index].seconds), "strong"), ""]
-        yield Row(tuple(cells))
+        yield TableRow(tuple(cells))
     if ledger.steps[0].overheads and any(step.host for step in ledger.steps):
-        yield Row(("all but ops", "", *(cell for step in ledger.steps for cell in _all_overheads(step))), "strong")
+        yield TableRow(("all but ops", "", *(cell for step in ledger.steps for cell in _all_overheads(step))), "strong")
 
 
-def _all_overheads(step: Step) -> Cells:
+def _all_overheads(step: LedgerStep) -> Cells:
     seconds = sum(overhead.seconds for overhead in step.overheads)
     difference = seconds / step.host - 1 if step.host else None
     return *[""] * 4, humanize.seconds(step.host), *_measured(seconds, difference, False)
 
 
-def _whole(ledger: StepLedger) -> Row:
+def _whole(ledger: StepLedger) -> TableRow:
     return _row(ledger, "whole step", "", {step.name: ledger.total(step.name) for step in ledger.steps}, "strong")

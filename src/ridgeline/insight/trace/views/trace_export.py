@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 from ridgeline.insight.trace.bottleneck import slowest
-from ridgeline.insight.trace.trace_ledger import Entry, Ledger, OpRow, Shape, Step, StepLedger, Total
+from ridgeline.insight.trace.trace_ledger import Ledger, LedgerEntry, LedgerStep, LedgerTotal, OpRow, Shape, StepLedger
 
 COLUMNS = (
     "step", "path", "kind", "layer", "inputs", "outputs", "flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes",
@@ -58,7 +58,7 @@ def steps_json(ledger: StepLedger) -> dict[str, Any]:
     }
 
 
-def _step(ledger: StepLedger, step: Step) -> dict[str, Any]:
+def _step(ledger: StepLedger, step: LedgerStep) -> dict[str, Any]:
     return {
         "rows": step.rows,
         "logit_rows": step.work.logit_rows,
@@ -80,7 +80,7 @@ def _step(ledger: StepLedger, step: Step) -> dict[str, Any]:
     }
 
 
-def _total(total: Total) -> dict[str, Any]:
+def _total(total: LedgerTotal) -> dict[str, Any]:
     moved = total.cost.total_bytes
     return {
         "flops": total.cost.total_flops,
@@ -100,9 +100,9 @@ def _total(total: Total) -> dict[str, Any]:
     }
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def _entry(entry: LedgerEntry) -> dict[str, Any]:
     shapes = {"inputs": [list(s) for s in entry.inputs], "outputs": [list(s) for s in entry.outputs]}
-    return {**shapes, **_total(Total.of([entry])), "gap_s": entry.gap, "note": entry.note}
+    return {**shapes, **_total(LedgerTotal.of([entry])), "gap_s": entry.gap, "note": entry.note}
 
 
 def _row(row: OpRow) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _write_steps(writer: "csv.DictWriter[str]", ledger: StepLedger) -> None:
         for row in ledger.rows:
             entry = row.entries[step.name]
             shapes = {"inputs": _shapes(entry.inputs), "outputs": _shapes(entry.outputs)}
-            writer.writerow(_line(step, row.path, row.kind, Total.of([entry])) | shapes | _own(row, entry))
+            writer.writerow(_line(step, row.path, row.kind, LedgerTotal.of([entry])) | shapes | _own(row, entry))
         for overhead in step.overheads:
             writer.writerow(
                 {"step": step.name, "path": overhead.name, "kind": "overhead", "measured_s": overhead.seconds}
@@ -134,12 +134,12 @@ def _write_steps(writer: "csv.DictWriter[str]", ledger: StepLedger) -> None:
         writer.writerow(_line(step, "whole step", "step", ledger.total(step.name)))
 
 
-def _line(step: Step, path: str, kind: str, total: Total) -> dict[str, Any]:
+def _line(step: LedgerStep, path: str, kind: str, total: LedgerTotal) -> dict[str, Any]:
     values = {name: value for name, value in _total(total).items() if value is not None}
     return {"step": step.name, "path": path, "kind": kind, **values}
 
 
-def _own(row: OpRow, entry: Entry) -> dict[str, Any]:
+def _own(row: OpRow, entry: LedgerEntry) -> dict[str, Any]:
     return {"layer": "" if row.layer is None else row.layer, "note": entry.note}
 
 

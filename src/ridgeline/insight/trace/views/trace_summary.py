@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from ridgeline.insight.trace.trace_ledger import Ledger, OpRow, Step, Total
+from ridgeline.insight.trace.trace_ledger import Ledger, LedgerStep, LedgerTotal, OpRow
 from ridgeline.insight.trace.views.report import distrust, machine, physics_guard
 from ridgeline.util.document import humanize
-from ridgeline.util.document.elements import Block, Bullets, Document, Paragraph, Row, Table, columns
+from ridgeline.util.document.elements import Block, Bullets, Document, DocumentTable, Paragraph, TableRow, columns
 
 _GROUPS: Mapping[str, str] = MappingProxyType(
     {"linear": "weights", "experts": "weights", "convolution": "weights", "attention": "attention",
@@ -20,14 +20,14 @@ def summary(ledger: Ledger) -> Document:
     step = ledger.steps[-1]
     what = "one token" if step.name == "decode" else "the prompt"
     rows = (*_ops(ledger, step), _between(ledger, step), _whole(ledger, step, what))
-    table = Table(columns("", "at best", "predicted", "measured", words=(0,)), rows, (_legend(step),))
+    table = DocumentTable(columns("", "at best", "predicted", "measured", words=(0,)), rows, (_legend(step),))
     blocks: list[Block] = [table, Paragraph(f"on {machine(ledger)}")]
     if doubts := tuple(distrust(ledger, step)):
         blocks.append(Bullets(doubts))
     return Document(f"{ledger.model}: where the time of {what} went", (*blocks, *physics_guard(ledger)))
 
 
-def _legend(step: Step) -> str:
+def _legend(step: LedgerStep) -> str:
     held = f"{humanize.say(step.working_set, 'B')} of weights and KV in {step.place.replace('memory', 'main memory')}"
     return (
         f"at best: with perfect kernels and {held}; predicted: with ours, from what is known of this device; "
@@ -35,18 +35,18 @@ def _legend(step: Step) -> str:
     )
 
 
-def _ops(ledger: Ledger, step: Step) -> Iterator[Row]:
+def _ops(ledger: Ledger, step: LedgerStep) -> Iterator[TableRow]:
     """Yield a row for each group that the model has, in the order of _GROUPS; small ones last."""
     found: dict[str, list[OpRow]] = {}
     for row in ledger.rows:
         found.setdefault(_GROUPS.get(row.kind.partition(".")[0], "small"), []).append(row)
     for name in (*dict.fromkeys(_GROUPS.values()), "small"):
         if ops := found.get(name):
-            total = Total.of(row.entries[step.name] for row in ops)
+            total = LedgerTotal.of(row.entries[step.name] for row in ops)
             yield _row(_label(name, ledger, step, ops, total), total.bound, total.expected, total.measured)
 
 
-def _label(name: str, ledger: Ledger, step: Step, ops: list[OpRow], total: Total) -> str:
+def _label(name: str, ledger: Ledger, step: LedgerStep, ops: list[OpRow], total: LedgerTotal) -> str:
     layers = f"{ledger.layers} layer{'s' if ledger.layers > 1 else ''}"
     read = humanize.say(total.cost.weight_bytes, "B")
     if name == "head":
@@ -61,20 +61,22 @@ def _label(name: str, ledger: Ledger, step: Step, ops: list[OpRow], total: Total
     }[name]
 
 
-def _between(ledger: Ledger, step: Step) -> Row:
+def _between(ledger: Ledger, step: LedgerStep) -> TableRow:
     """Return the row of the time outside ops, which is predicted only for a calibrated machine."""
     names = ", ".join(one.name for one in step.overheads)
     measured = sum(one.seconds for one in step.overheads)
     predicted = "not known" if ledger.device.host is None else humanize.say_seconds(step.host)
-    return Row((f"Python around the ops: {names}", "", predicted, humanize.say_seconds(measured)))
+    return TableRow((f"Python around the ops: {names}", "", predicted, humanize.say_seconds(measured)))
 
 
-def _whole(ledger: Ledger, step: Step, what: str) -> Row:
+def _whole(ledger: Ledger, step: LedgerStep, what: str) -> TableRow:
     whole = ledger.total(step.name)
     at_least = "over " if ledger.device.host is None else ""  # the prediction lacks the time around the ops
     predicted = f"{at_least}{humanize.say_seconds(whole.expected)}"
-    return Row((what, humanize.say_seconds(whole.bound), predicted, humanize.say_seconds(whole.measured)), "strong")
+    return TableRow(
+        (what, humanize.say_seconds(whole.bound), predicted, humanize.say_seconds(whole.measured)), "strong"
+    )
 
 
-def _row(label: str, *seconds: float) -> Row:
-    return Row((label, *map(humanize.say_seconds, seconds)))
+def _row(label: str, *seconds: float) -> TableRow:
+    return TableRow((label, *map(humanize.say_seconds, seconds)))

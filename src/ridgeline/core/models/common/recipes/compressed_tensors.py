@@ -10,7 +10,7 @@ from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.recipes.module_names import Matcher, is_or_matches, names_listed
 from ridgeline.core.models.common.recipes.recipe import INPUT_SCALES, LINEAR, Recipe
 from ridgeline.core.ops.number_formats import KVFormat, WeightFormat, kv_format_named
-from ridgeline.core.ops.weight_slot import Place, PlaceKind
+from ridgeline.core.ops.weight_slot import PlaceKind, WeightSlot
 
 _LAYOUTS = (
     "dense", "naive-quantized", "float-quantized", "int-quantized", "pack-quantized", "nvfp4-pack-quantized",
@@ -44,7 +44,7 @@ def read(section: Fields) -> Recipe:
         raise section.refuse("config_groups says of no weights how they are stored")
     ignored = is_or_matches(section, names_listed(section, "ignore"))
 
-    def choose(place: Place) -> WeightFormat | None:
+    def choose(place: WeightSlot) -> WeightFormat | None:
         if place.kind == "router" or place.is_named(ignored):
             return None
         by_name = next((group.stored for group in groups if place.is_named(group.named)), None)

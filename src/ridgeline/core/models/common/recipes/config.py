@@ -33,7 +33,7 @@ from ridgeline.core.models.common.recipes.recipe import (
 )
 from ridgeline.core.ops.matrix.gguf_matrix import BLOCKS as GGUF_BLOCKS
 from ridgeline.core.ops.number_formats import FORMATS, MXFP4, KVFormat, WeightFormat, format_of
-from ridgeline.core.ops.weight_slot import Place
+from ridgeline.core.ops.weight_slot import WeightSlot
 
 SECTIONS = ("quantization_config", "compression_config")
 _TEXT = "text_config"
@@ -184,7 +184,7 @@ def _gptq(section: Fields) -> Recipe:
     own = _dynamic(section)
     kinds = LINEAR if section.flag("lm_head", False) else BLOCKS
 
-    def choose(place: Place) -> WeightFormat | None:
+    def choose(place: WeightSlot) -> WeightFormat | None:
         if place.kind not in kinds:
             return None
         return next((other for named, other in own if place.is_named(named)), stored)
@@ -258,7 +258,7 @@ def _gguf(section: Fields) -> Recipe:
     commonest = max(dict.fromkeys(formats), key=formats.count)
     mixed = " mixed" * (len(set(formats)) > 1)
 
-    def choose(place: Place) -> WeightFormat | None:
+    def choose(place: WeightSlot) -> WeightFormat | None:
         return by_name.get(place.name)
 
     return Recipe(f"gguf {commonest.name}{mixed}", commonest.bits, lambda _: choose)

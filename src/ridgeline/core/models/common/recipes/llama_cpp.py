@@ -12,7 +12,7 @@ from ridgeline.core.models.common.model import Model, WeightChoice
 from ridgeline.core.models.common.parameter_breakdown import layer_of, layers_of
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.number_formats import WeightFormat
-from ridgeline.core.ops.weight_slot import Place
+from ridgeline.core.ops.weight_slot import WeightSlot
 
 
 def _type(name: str, bits: int, numbers: int, nbytes: int) -> WeightFormat:
@@ -121,7 +121,7 @@ def mix(name: str, model: Model) -> WeightChoice:
     sharing = attention.heads // attention.spec.heads
     eight = any(op.experts is not None and op.experts.count == 8 for _, op in model.ops())
 
-    def choose(place: Place) -> WeightFormat | None:
+    def choose(place: WeightSlot) -> WeightFormat | None:
         if place.kind == "router":
             return F32
         if place.kind == "head" or (place.kind == "embedding" and model.tied):

@@ -15,7 +15,7 @@ from ridgeline.core.models.common.recipes.compressed_tensors import kv_scheme, s
 from ridgeline.core.models.common.recipes.module_names import Matcher, globs, names_listed
 from ridgeline.core.models.common.recipes.recipe import INPUT_SCALES, LINEAR, PLAIN, Recipe
 from ridgeline.core.ops.number_formats import MXFP4, NVFP4, KVFormat, WeightFormat
-from ridgeline.core.ops.weight_slot import Place
+from ridgeline.core.ops.weight_slot import WeightSlot
 
 MIXED = "MIXED_PRECISION"
 _MAX_GROUP = 1 << 20
@@ -64,7 +64,7 @@ def read(section: Fields) -> Recipe:
         return replace(_mixed(section, excluded), kv=kv)
     stored = _format(section, algorithm)
 
-    def choose(place: Place) -> WeightFormat | None:
+    def choose(place: WeightSlot) -> WeightFormat | None:
         return stored if place.kind in LINEAR and not place.is_named(excluded) else None
 
     return Recipe(f"modelopt {stored.name}", stored.bits, lambda _: choose, kv, passed_over=INPUT_SCALES)
@@ -88,7 +88,7 @@ def _mixed(section: Fields, excluded: Matcher) -> Recipe:
         raise section.refuse(f"quantized_layers is empty, and quant_algo is {MIXED}")
     commonest = max(set(by_name.values()), key=list(by_name.values()).count)
 
-    def choose(place: Place) -> WeightFormat | None:
+    def choose(place: WeightSlot) -> WeightFormat | None:
         if place.is_named(excluded):
             return None
         modules = (around for name in (place.name, *place.spellings) for around in _modules_around(name))
