@@ -7,7 +7,7 @@ import accuracy_memory as memory
 import accuracy_pictures as pictures
 import accuracy_trust as trust
 from accuracy_replay import MEASURED, Published, Row, facts, predict, published_as, read
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.physics_guard import beats_floor
 from ridgeline.price.plan.request_phases import Estimate
 
@@ -44,7 +44,7 @@ class Result:
     @property
     def card_class(self) -> str:
         """The maker of the card, and for whom it is made."""
-        title = load_card(self.row.card).title
+        title = load_device(self.row.card).title
         maker = title.split()[0]
         desktop = maker == "NVIDIA" and any(word in title for word in ("RTX", "GeForce"))
         return f"{maker}, desktop and workstation" if desktop else maker

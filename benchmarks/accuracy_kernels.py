@@ -14,7 +14,7 @@ from ridgeline.core.ops.linear import Linear
 from ridgeline.core.ops.matrix import MatrixSpec
 from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.work import CAUSAL, TOKENS, StepSegment, Work
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.op_time import communication_seconds, floor_seconds, op_seconds
 
 
@@ -59,7 +59,7 @@ def summary(found: list[KernelRow]) -> str:
 
 
 def _row(line: dict[str, str]) -> KernelRow:
-    device, devices = load_card(line["card"]), int(line["devices"])
+    device, devices = load_device(line["card"]), int(line["devices"])
     if line["op"] == "all-reduce":
         cost = Cost(communication={"all_reduce": float(line["shape"])})
         floor, expected = communication_seconds(cost, device, devices)

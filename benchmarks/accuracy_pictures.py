@@ -21,7 +21,7 @@ from ridgeline.media.diffusion.eager import unfused
 from ridgeline.media.diffusion.geometry import Size
 from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
 from ridgeline.media.diffusion.pipeline_price import PipelinePrice, PipelineWorkload
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import OWN_ENGINE, load_engine
 from ridgeline.price.physics_guard import beats_floor
 from ridgeline.price.plan.request_phases import Estimate
@@ -116,7 +116,7 @@ def _predicted(line: dict[str, str]) -> PictureRow:
     steps, texts, division = int(line["steps"]), int(line["texts"]), ParallelDegrees(1, int(line["sequence"]))
     given = usual.texts(texts)
     job = PipelineWorkload(usual.layout.geometry(size, frames), steps, given, 1, usual.read(given))
-    device = load_engine(OWN_ENGINE).on(load_card(line["card"]), cards)
+    device = load_engine(OWN_ENGINE).on(load_device(line["card"]), cards)
     assert division.cards == cards
     found = price.on(device, job, None, division, unfused(line["release"]) if line["fusion"] == "eager" else None)
     seconds = found.seconds if line["what"] == "request" else found.denoise.seconds

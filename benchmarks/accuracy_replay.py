@@ -23,11 +23,11 @@ from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.recipes import PLAIN, uniform
 from ridgeline.core.ops.number_formats import KV_FORMATS, WEIGHT_FORMATS, WeightFormat, format_named
 from ridgeline.core.ops.work import LOGITS, TOKENS, AttentionSum, AttentionWork, StepSegment, Work
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import load_engine
 from ridgeline.price.plan.device_memory import memory_of
 from ridgeline.price.plan.request_phases import Estimate, decode_step
-from ridgeline.price.plan.scenario import Deployment, PlanWorkload, Scenario, one_cards_part
+from ridgeline.price.plan.scenario import Deployment, PlanWorkload, Scenario, one_device_part
 from ridgeline.price.plan.trust import class_of
 from ridgeline.price.price import Price
 
@@ -148,8 +148,8 @@ def case_of(
     cached = next((f for f in KV_FORMATS if f.name == kv), None)
     recipe = replace(uniform(stored) if stored else PLAIN, kv=cached)
     driven = load_engine(published_as(engine).profile)
-    setup = Deployment(load_card(card), devices, utilization=utilization, engine=driven)
-    built = one_cards_part(fields, dtype, recipe, setup)
+    setup = Deployment(load_device(card), devices, utilization=utilization, engine=driven)
+    built = one_device_part(fields, dtype, recipe, setup)
     return Scenario(setup, built, Price(built, devices), recipe)
 
 

@@ -26,7 +26,7 @@ from ridgeline.backends.model_loader import load_model
 from ridgeline.backends.timed_backend import TimedBackend
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.work import Work
-from ridgeline.engine.engine_builder import drive
+from ridgeline.engine.engine_builder import run_requests
 from ridgeline.engine.runner import Runner
 from ridgeline.insight.calibrate.calibration import Calibration
 from ridgeline.insight.calibrate.calibration_file import load
@@ -160,7 +160,7 @@ class Bench:
         """Two runs between two probes. The one before them does not count: a probe leaves the caches empty."""
         torch.set_num_threads(self.timer.threads)
         before = self.probe()
-        _, *pair = [list(drive(model, prompts, TOKENS, self.timer.now)) for _ in range(1 + PAIR)]
+        _, *pair = [list(run_requests(model, prompts, TOKENS, self.timer.now)) for _ in range(1 + PAIR)]
         pace = mean_pace([before, self.probe()]).over(self.calibration.pace)
         return [Run(steps, pace) for steps in pair]
 
@@ -201,7 +201,7 @@ class Bench:
         with watch.on():
             for _ in range(3):
                 watch.clear()
-                for index, (work, _) in enumerate(drive(model, prompts, TOKENS, self.timer.now, runner)):
+                for index, (work, _) in enumerate(run_requests(model, prompts, TOKENS, self.timer.now, runner)):
                     if 1 <= index <= COLD:
                         watch.clear()
                         continue

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from ridgeline.core.checkpoint import read_config
 from ridgeline.core.models import build
 from ridgeline.core.ops.work import Work
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.price import Price
 
 BATCH, STEPS = 256, 5_000
@@ -29,7 +29,7 @@ BATCH, STEPS = 256, 5_000
 
 def steps_a_second(name: str, card: str, clock: Callable[[], float]) -> float:
     """Decode steps of BATCH sequences priced a second, their Work included."""
-    price, device = Price(build(read_config(name))), load_card(card)
+    price, device = Price(build(read_config(name))), load_device(card)
     contexts = list(range(500, 500 + BATCH))
     price.on(device, Work.decode(contexts, price.reaches))
     start = clock()

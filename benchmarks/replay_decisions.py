@@ -16,7 +16,7 @@ from itertools import count
 import torch
 
 from ridgeline.core.checkpoint.source import open_source
-from ridgeline.engine.engine_builder import engine_around
+from ridgeline.engine.engine_builder import build_engine
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.params import SamplingParams
@@ -24,7 +24,7 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import load_engine
 from ridgeline.insight.simulate.engine_replay import RecordedRun, replay
 from ridgeline.insight.simulate.replica import Machine
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 
 
@@ -53,7 +53,7 @@ def record(model: str, setting: Setting, requests: int, seed: int) -> tuple[Reco
     """A run of the engine around a model, and the machine that its simulation is to have."""
     loaded = load_engine(model, EngineSettings(kv_bytes=1 << 24))
     layout = kv_layout(loaded.model, 1e12, most_tokens=setting.positions)
-    engine = engine_around(
+    engine = build_engine(
         loaded.model, layout, setting.limits, prefix_cache=setting.prefix_cache, eos_ids=loaded.engine.eos_ids
     )
     run, draw, waiting = RecordedRun(engine), random.Random(seed), requests
@@ -69,7 +69,7 @@ def record(model: str, setting: Setting, requests: int, seed: int) -> tuple[Reco
         if setting.aborts and engine.requests and draw.random() < setting.aborts:
             run.abort(draw.choice(sorted(engine.requests)))
         run.step()
-    case = ModelCache(open_source(model).config).case(Deployment(load_card("h100-sxm")))
+    case = ModelCache(open_source(model).config).case(Deployment(load_device("h100-sxm")))
     return run, Machine(case, layout, setting.limits, loaded.model.context, setting.prefix_cache)
 
 

@@ -24,7 +24,7 @@ from ridgeline.insight.simulate.machine_setup import machine_of
 from ridgeline.insight.simulate.replica import PromptBuilder, SimulatedReplica, StepPricer
 from ridgeline.insight.simulate.simulated_clock import SimulatedClock
 from ridgeline.insight.traffic.workload_trace import TraceRequest
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 from serving import serving
 
@@ -45,7 +45,7 @@ def recorded(model: str, rate: float, seconds: float) -> list[dict[str, Any]]:
 def compare(model: str, lines: Sequence[dict[str, Any]]) -> tuple[int, int]:
     """Decide every recorded step again: how many are alike, of how many."""
     head, *_ = lines
-    case = ModelCache(read_config(model)).case(Deployment(load_card("h100-sxm")))
+    case = ModelCache(read_config(model)).case(Deployment(load_device("h100-sxm")))
     machine = machine_of(
         case,
         Limits(tokens=head["step_tokens"], requests=head["requests"]),

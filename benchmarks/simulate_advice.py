@@ -22,10 +22,10 @@ from ridgeline.insight.simulate.adviser import BUDGETS, PLACES, SHARES, Rebuilt,
 from ridgeline.insight.simulate.machine_setup import machine_of
 from ridgeline.insight.simulate.replica import Machine
 from ridgeline.insight.simulate.simulation_query import PriceUncertainty, SimulationQuery
-from ridgeline.insight.traffic.offered import OpenLoop, hurried
+from ridgeline.insight.traffic.offered import OpenLoop, time_scaled
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.insight.traffic.workload_trace import TraceRequest, read_trace
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import usual_engine
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--speed", type=float, default=3.0)
     parser.add_argument("--slo", default="ttft=200ms,tpot=20ms")
     args = parser.parse_args()
-    card = load_card(args.device)
+    card = load_device(args.device)
     models, usual = ModelCache(open_source(args.model).config), Deployment(card, engine=usual_engine(card))
 
     def rebuilt(limits: Limits, memory: float = usual.utilization) -> Machine:
@@ -63,7 +63,7 @@ def main() -> None:
         requests = window(args.trace, last / 1e9 * number / args.windows, args.speed)
 
         def offered(own: list[TraceRequest] = requests) -> OpenLoop:
-            return OpenLoop(hurried(own, args.speed))
+            return OpenLoop(time_scaled(own, args.speed))
 
         asked = SimulationQuery(args.model, rebuilt(Limits()), "", True, offered, slo, PriceUncertainty(0.0, ""), 0)
         started = time.process_time()

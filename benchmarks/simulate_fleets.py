@@ -19,11 +19,11 @@ from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics, mea
 from ridgeline.insight.simulate.simulation_verdict import verdict
 from ridgeline.insight.traffic.arrivals import SECOND, poisson
 from ridgeline.insight.traffic.lengths import Fixed
-from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn, spread
+from ridgeline.insight.traffic.offered import OpenLoop, bounded, draw_requests, jittered
 from ridgeline.insight.traffic.scaling import Scaling
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.insight.traffic.workload_trace import TraceRequest
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import usual_engine
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 
@@ -33,14 +33,14 @@ NVLINK, GIGABIT = 450e9, 1e9 / 8
 
 def machine(card: str, tokens: int = 2048) -> Machine:
     """A replica on one card."""
-    device = load_card(card)
+    device = load_device(card)
     case = ModelCache(open_source("llama-3-8b").config).case(Deployment(device, engine=usual_engine(device)))
     return machine_of(case, Limits(tokens=tokens))
 
 
 def requests(rate: float, seconds: float) -> Iterator[TraceRequest]:
     """So many a second at random moments."""
-    asked = drawn(poisson(rate, 0), spread(Fixed(925)), spread(Fixed(266)), 0)
+    asked = draw_requests(poisson(rate, 0), jittered(Fixed(925)), jittered(Fixed(266)), 0)
     return bounded(asked, None, round(seconds * SECOND))
 
 

@@ -14,15 +14,15 @@ import numpy as np
 
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.engine.scheduler import Limits
-from ridgeline.insight.simulate.load_law import load_law, load_wall, loop_law
+from ridgeline.insight.simulate.load_law import load_law, loop_law, saturation_rate
 from ridgeline.insight.simulate.machine_setup import machine_of
 from ridgeline.insight.simulate.run_log import OUTCOMES, RunLog
 from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.simulate.simulation_metrics import measure
 from ridgeline.insight.traffic.arrivals import SECOND, constant, poisson
 from ridgeline.insight.traffic.lengths import Fixed
-from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, drawn, spread
-from ridgeline.price.devices import load_card
+from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, draw_requests, jittered
+from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import usual_engine
 from ridgeline.price.plan.load_estimate import LoadEstimator
 from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload, Scenario
@@ -64,7 +64,9 @@ def closed_loop(case: Scenario) -> None:
         serving = LoadEstimator(case, PlanWorkload(given, made))
         apart: dict[str, list[float]] = {"a plan": [], "law.py": []}
         for users in USERS:
-            asked = bounded(drawn(constant(1.0), spread(Fixed(given)), spread(Fixed(made)), 1), users * EACH, None)
+            asked = bounded(
+                draw_requests(constant(1.0), jittered(Fixed(given)), jittered(Fixed(made)), 1), users * EACH, None
+            )
             simulated = steady_rate(run(machine, ClosedLoop(users, 0, asked, None, 1)))
             apart["a plan"].append(simulated / serving.load(users).tokens_per_second.expected - 1)
             apart["law.py"].append(simulated / loop_law(machine, users, given, made) - 1)
@@ -75,10 +77,10 @@ def closed_loop(case: Scenario) -> None:
 def law(case: Scenario) -> None:
     """A line a rate."""
     machine = machine_of(case, Limits())
-    wall = load_wall(machine, 925, 266)
+    wall = saturation_rate(machine, 925, 266)
     for share in SHARES:
         rate = share * wall
-        asked = drawn(poisson(rate, 0), spread(Fixed(925)), spread(Fixed(266)), 0)
+        asked = draw_requests(poisson(rate, 0), jittered(Fixed(925)), jittered(Fixed(266)), 0)
         found = measure(run(machine, OpenLoop(bounded(asked, None, 90 * SECOND))), None, open_loop=True)
         expected = load_law(machine, found.offered, round(found.input), round(found.output))
         tpot = found.latencies["TPOT"]
@@ -92,9 +94,9 @@ def walls(case: Scenario) -> None:
     """A line a replica: its wall, and what it answers in the second half of a run in which half as much again comes."""
     for limits, pages, given, made in WALLS:
         machine = machine_of(case, limits, pages=pages)
-        wall = load_wall(machine, given, made)
+        wall = saturation_rate(machine, given, made)
         rate = OVER * wall
-        asked = drawn(poisson(rate, 0), spread(Fixed(given)), spread(Fixed(made)), 0)
+        asked = draw_requests(poisson(rate, 0), jittered(Fixed(given)), jittered(Fixed(made)), 0)
         log = run(machine, OpenLoop(bounded(asked, None, round(max(60, 600 / rate) * SECOND))))
         assert set(log.requests.outcome) == {OUTCOMES.index("ok")}, "some were refused, so that fewer came"
         last, over = log.requests.arrived[-1], np.asarray(log.requests.last)
@@ -111,7 +113,7 @@ def main() -> None:
     parser.add_argument("--model", default="llama-3-8b")
     parser.add_argument("--device", default="h100-sxm")
     args = parser.parse_args()
-    card = load_card(args.device)
+    card = load_device(args.device)
     case = ModelCache(open_source(args.model).config).case(Deployment(card, engine=usual_engine(card)))
     closed_loop(case)
     law(case)

@@ -18,10 +18,10 @@ from ridgeline.insight.simulate.machine_setup import machine_of
 from ridgeline.insight.simulate.replica import Machine
 from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics, measure
-from ridgeline.insight.traffic.offered import OpenLoop, hurried
+from ridgeline.insight.traffic.offered import OpenLoop, time_scaled
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.insight.traffic.workload_trace import TraceRequest, read_trace
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import usual_engine
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 from simulate_advice import SECONDS, window
@@ -35,7 +35,7 @@ PAGES = (900, 1200, 1600, 3000)
 def at(machine: Machine, requests: list[TraceRequest], factor: float, rate: float, _: float) -> SimulationMetrics:
     """A window's requests at a rate and so many times the price."""
     span = requests[-1].at / 1e9
-    log = run(machine, OpenLoop(hurried(requests, rate * span / (len(requests) - 1))), factor)
+    log = run(machine, OpenLoop(time_scaled(requests, rate * span / (len(requests) - 1))), factor)
     return measure(log, SLO, open_loop=True)
 
 
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--device", default="h100-sxm")
     parser.add_argument("--windows", type=int, nargs="+", default=range(8))
     args = parser.parse_args()
-    card, last = load_card(args.device), 0
+    card, last = load_device(args.device), 0
     case = ModelCache(open_source(args.model).config).case(Deployment(card, engine=usual_engine(card)))
     for request in read_trace(args.trace):
         last = request.at

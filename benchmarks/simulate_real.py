@@ -49,7 +49,7 @@ from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics, mea
 from ridgeline.insight.simulate.simulation_query import SimulationQuery, price_error
 from ridgeline.insight.traffic.arrivals import gamma, poisson
 from ridgeline.insight.traffic.lengths import Uniform
-from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn, hurried
+from ridgeline.insight.traffic.offered import OpenLoop, bounded, draw_requests, time_scaled
 from ridgeline.insight.traffic.workload_trace import TraceRequest, read_trace
 from ridgeline.price.engine_profile import load_engine
 from ridgeline.price.plan.scenario import Deployment, ModelCache
@@ -107,9 +107,9 @@ def requests_of(kind: str, load: Load, seconds: float) -> Iterator[TraceRequest]
             TraceRequest(each.at, max(4, round(each.input / load.shrink)), max(2, round(each.output / load.shrink)))
             for each in recorded
         )
-        return bounded(hurried(shrunk, load.speed), None, until)
+        return bounded(time_scaled(shrunk, load.speed), None, until)
     moments = poisson(load.rate, SEED) if kind == "even" else gamma(load.rate, 0.25, SEED)
-    return bounded(drawn(moments, load.given, load.made, SEED), None, until)
+    return bounded(draw_requests(moments, load.given, load.made, SEED), None, until)
 
 
 def write_trace(path: Path, requests: Iterable[TraceRequest]) -> None:

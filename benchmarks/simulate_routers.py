@@ -16,9 +16,9 @@ from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.simulate.simulation_metrics import measure
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import Fixed
-from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn, spread
+from ridgeline.insight.traffic.offered import OpenLoop, bounded, draw_requests, jittered
 from ridgeline.insight.traffic.slo import parse_slo
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import usual_engine
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 
@@ -33,12 +33,12 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=72.0)
     parser.add_argument("--seconds", type=float, default=20.0)
     args = parser.parse_args()
-    card = load_card(args.device)
+    card = load_device(args.device)
     case = ModelCache(open_source(args.model).config).case(Deployment(card, engine=usual_engine(card)))
     machine, slo = machine_of(case, Limits()), parse_slo("ttft=1s,tpot=50ms")
     print("router       age  TTFT p50     p99  TPOT p99   good")
     for name, age in RUNS:
-        asked = drawn(poisson(args.rate, 0), spread(Fixed(925)), spread(Fixed(266)), 0)
+        asked = draw_requests(poisson(args.rate, 0), jittered(Fixed(925)), jittered(Fixed(266)), 0)
         offered = OpenLoop(bounded(asked, None, round(args.seconds * 1e9)))
         log = run(machine, offered, fleet=SimulatedFleet(4, name, round(age * 1e9), 0))
         found = measure(log, slo, open_loop=True)

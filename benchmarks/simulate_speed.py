@@ -25,8 +25,8 @@ from ridgeline.insight.simulate.run_log import RunLog
 from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.traffic.arrivals import constant
 from ridgeline.insight.traffic.lengths import Fixed
-from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, drawn, spread
-from ridgeline.price.devices import load_card
+from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, draw_requests, jittered
+from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import usual_engine
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 
@@ -35,7 +35,7 @@ INPUT, OUTPUT = 925, 266
 
 def users(machine: Machine, count: int, tokens: int) -> RunLog:
     """So many users until they have had about so many tokens."""
-    asked = drawn(constant(1.0), spread(Fixed(INPUT)), spread(Fixed(OUTPUT)), 0)
+    asked = draw_requests(constant(1.0), jittered(Fixed(INPUT)), jittered(Fixed(OUTPUT)), 0)
     return run(machine, ClosedLoop(count, 0, islice(asked, max(count * 2, tokens // OUTPUT)), None, 0))
 
 
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="where the time of 128 users goes, and nothing else")
     parser.add_argument("--memory", action="store_true", help="a million requests, and the most memory that was taken")
     args = parser.parse_args()
-    card = load_card(args.device)
+    card = load_device(args.device)
     case = ModelCache(open_source(args.model).config).case(Deployment(card, engine=usual_engine(card)))
     machine = machine_of(case, Limits(tokens=2048, requests=256))
     gc.freeze()  # as the command does: what was imported need not be gone over again
@@ -79,7 +79,7 @@ def main() -> None:
         return
     if args.memory:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        log = run(machine, OpenLoop(islice(drawn(constant(100.0), Fixed(16), Fixed(2), 0), 1_000_000)))
+        log = run(machine, OpenLoop(islice(draw_requests(constant(100.0), Fixed(16), Fixed(2), 0), 1_000_000)))
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         print(f"{len(log.requests):,} requests, {len(log.steps):,} steps: {grown / 1024:,.0f} MiB more than before")
         return

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ridgeline.core.models.common.denoiser import Denoiser, Texts
-from ridgeline.core.ops.work import Space, Work
+from ridgeline.core.ops.work import RowAxis, Work
 from ridgeline.media.diffusion.batching import Batching
 from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest
 from ridgeline.media.diffusion.geometry import PipelineLayout, Size
@@ -51,7 +51,7 @@ class Nothing(Denoiser):
         """Asked by nobody here."""
         raise NotImplementedError
 
-    def _outline(self, rows: Mapping[Space, int]) -> None:
+    def _outline(self, rows: Mapping[RowAxis, int]) -> None:
         raise NotImplementedError
 
 

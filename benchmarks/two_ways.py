@@ -24,7 +24,7 @@ from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from ridgeline.media.diffusion.pipeline_price import PipelineComponents, PipelinePrice, PipelineWorkload
-from ridgeline.media.images.image_generator import TokenImageGenerator, load_drawer
+from ridgeline.media.images.image_generator import TokenImageGenerator, load_image_generator
 from ridgeline.price.device import Device
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--device", default="this")
     args = parser.parse_args()
     pipeline, fast = (load_pipeline(name, threads=1) for name in ("digits", "digits-fast"))
-    drawer = load_drawer(open_source("digits-ar"))
+    drawer = load_image_generator(open_source("digits-ar"))
     torch.set_num_threads(1)
     device = device_named(args.device, 1)
     ways = [denoised(pipeline, steps, device) for steps in args.steps]

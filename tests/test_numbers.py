@@ -2,7 +2,7 @@
 
 import pytest
 
-from ridgeline.util.document.humanize import GB, GiB, digits, say, say_gb, say_gib, say_seconds, three
+from ridgeline.util.document.humanize import GB, GiB, digits, say, say_gb, say_gib, say_seconds, three_digits
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from ridgeline.util.document.humanize import GB, GiB, digits, say, say_gb, say_g
 )  # fmt: skip
 def test_three_digits(value: float, shown: str) -> None:
     """9.996 was 10.00 and 99.97 was 100.0."""
-    assert three(value) == shown
+    assert three_digits(value) == shown
 
 
 @pytest.mark.parametrize(

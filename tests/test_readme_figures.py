@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.price.devices import cards
+from ridgeline.price.devices import catalogue_devices
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -78,7 +78,7 @@ def test_the_caption_has_the_figures_of_the_image() -> None:
 
 
 def test_it_counts_the_devices_of_the_catalogue() -> None:
-    assert f"from a config.json, for {len(cards())} devices:" in SENTENCES
+    assert f"from a config.json, for {len(catalogue_devices())} devices:" in SENTENCES
 
 
 def test_the_figures_of_the_gpu_are_those_of_its_page() -> None:

@@ -11,7 +11,7 @@ from ridgeline.core.checkpoint.source import open_source
 from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
 from ridgeline.core.models import ModelRefused
 from ridgeline.insight.calibrate import calibration_file
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 
 DEEP_JSON = '{"a": ' * 5000 + "1" + "}" * 5000
 PARSED_JSON = '{"a": ' * 200 + "1" + "}" * 200  # json reads it; what walks through the value would not for long
@@ -26,8 +26,8 @@ CASES: dict[str, tuple[Callable[[Path], object], type[ValueError]]] = {
     "special_tokens_map.json": (lambda folder: tokenizer_of(str(folder)), ModelRefused),
     "chat_template.json": (lambda folder: tokenizer_of(str(folder)), ModelRefused),
     "model.safetensors.index.json": (open_checkpoint, ModelRefused),
-    "card.json": (lambda folder: load_card(str(folder / "card.json")), ValueError),
-    "card.toml": (lambda folder: load_card(str(folder / "card.toml")), ValueError),
+    "card.json": (lambda folder: load_device(str(folder / "card.json")), ValueError),
+    "card.toml": (lambda folder: load_device(str(folder / "card.toml")), ValueError),
     "calibration.json": (lambda _: calibration_file.load(1), calibration_file.Uncalibrated),
 }
 

@@ -29,7 +29,7 @@ from zoo.digits_ar.tokenizer import BEGIN, NO_TARGET, rows_of, train_tokenizer
 from zoo.digits_ar.train import Taught
 
 from ridgeline.core.checkpoint.source import open_source
-from ridgeline.media.images.image_generator import load_drawer
+from ridgeline.media.images.image_generator import load_image_generator
 from support.checkpoints import redraw
 
 TOKENIZER = train_tokenizer(480, prompts=2000)
@@ -157,7 +157,7 @@ def test_an_exported_folder_is_what_was_trained(tmp_path: Path, vq: Autoencoder)
         logits = drawer.generation_head(drawer.hidden(inputs))
         pixels = theirs.model.vqmodel.decode(tokens)
         assert float((logits - expected)[own].abs().max() / expected.abs().max()) < 1e-5
-    ours = load_drawer(open_source(str(tmp_path)))
+    ours = load_image_generator(open_source(str(tmp_path)))
     assert float((ours.decode(tokens[0].tolist()) - pixels[0]).abs().max() / pixels.abs().max()) < 1e-5
     assert ours.plan(prompt, seed=0).prompt == tuple(inputs[0, : int(own[0].nonzero()[0]) + 1].tolist())
     assert images_of(ours, prompt, seed=0, count=3).shape == (3, 1, 32, 32)

@@ -18,7 +18,7 @@ from ridgeline.core.ops.matrix import Matrix
 from ridgeline.core.ops.norm import AddRMSNorm, RMSNorm
 from ridgeline.core.ops.op import Launch, Op
 from ridgeline.core.ops.rotary import Angles, RotaryTable
-from ridgeline.core.ops.work import Space, StepSegment, Work
+from ridgeline.core.ops.work import RowAxis, StepSegment, Work
 from ridgeline.engine.params import SamplingParams
 from ridgeline.price.price import traced_calls
 
@@ -36,7 +36,7 @@ class CountingBackend(ReferenceBackend):
     def serves(device: torch.device) -> bool:
         return device.type == "cpu"
 
-    def launches(self, op: Op, work: Work, space: Space) -> tuple[Launch, ...]:
+    def launches(self, op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
         return tuple(
             Launch(f"counted.{one.name}", one.number_format, one.calls, one.cost) for one in op.launches(work, space)
         )

@@ -16,7 +16,7 @@ from ridgeline.core.ops.backend import Backend, ReplayedSteps, ReplayShape
 from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.engine import kv_budget
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.engine.kv_budget import layout_with_room
+from ridgeline.engine.kv_budget import fit_kv_layout
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.speculation_setup import Draft
 from ridgeline.price.activations import activation_peak, replayed_bytes
@@ -64,7 +64,7 @@ def test_an_engine_leaves_room_for_it_by_its_names(ranks: int, monkeypatch: pyte
     monkeypatch.setattr(kv_budget, "memory_beside", lambda _, taken, memory: kept.append(taken) or 1e9)
     model, source = random_ours(CONFIGS["llama"]), open_source("tales")
     settings = EngineSettings(limits=Limits(tokens=16), kv_bytes=1e6, ranks=ranks)
-    layout_with_room(source, model, Price(model), settings, 64, [], CPU, Draft(source, model))
+    fit_kv_layout(source, model, Price(model), settings, 64, [], CPU, Draft(source, model))
     (taken,) = kept
     held = {"steps on tape": 5, "a workspace": 700, "another one": 30}
     assert {name: taken[name] for name in held} == {name: ranks * nbytes for name, nbytes in held.items()}

@@ -25,9 +25,9 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.ranks.leader import FollowerRanks
 from ridgeline.engine.ranks.other_ranks import OtherRanks
 from ridgeline.engine.ranks.rank_commands import (
+    Command,
     ComputeHiddenStates,
     ComputeLogits,
-    Order,
     PrepareBatch,
     Rewind,
     SaveStates,
@@ -273,10 +273,10 @@ class Told(RankProcesses):
 
     def __init__(self, lost: type[Any] | None = None) -> None:
         super().__init__(2)
-        self.orders: list[Order] = []
+        self.orders: list[Command] = []
         self.lost = lost
 
-    def tell(self, order: Order) -> None:
+    def tell(self, order: Command) -> None:
         self.orders.append(order)
         if self.lost is not None and isinstance(order, self.lost):
             raise BrokenPipeError("gone")

@@ -7,7 +7,7 @@ import pytest
 from bench.test_load import job
 from ridgeline.insight.bench import client_pool
 from ridgeline.insight.bench.bench_run import run
-from ridgeline.insight.bench.client_pool import ClientResult, ClientWorker, Told
+from ridgeline.insight.bench.client_pool import ClientResult, ClientWorker, OnProgress
 from ridgeline.insight.bench.job import LoadJob, LoadPattern
 
 
@@ -29,7 +29,7 @@ def test_how_many_there_are(
     core at most."""
     ran = []
 
-    async def busy(job: LoadJob, count: int, told: Told) -> list[ClientResult]:
+    async def busy(job: LoadJob, count: int, told: OnProgress) -> list[ClientResult]:
         ran.append(count)
         return [ClientResult([], "", 4.0, 1.0)]
 

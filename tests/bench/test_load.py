@@ -14,8 +14,8 @@ from bench.virtual import CUT, DONE, END, MS, FakeServer, Script, VirtualClock, 
 from ridgeline.insight.bench.bench_run import BenchRun, run_of
 from ridgeline.insight.bench.client_pool import ClientResult
 from ridgeline.insight.bench.job import LoadJob, LoadPattern, LoadTarget, PromptDataset
-from ridgeline.insight.bench.load_generator import LoadGenerator, moments_of
-from ridgeline.insight.bench.prompt_sources import source_of
+from ridgeline.insight.bench.load_generator import LoadGenerator, arrival_times
+from ridgeline.insight.bench.prompt_sources import open_prompts
 from ridgeline.insight.bench.request_sender import RequestSender
 from ridgeline.insight.traffic.slo import SLO, parse_slo
 
@@ -37,7 +37,7 @@ def played(
 
     async def scene(clock: VirtualClock) -> tuple[BenchRun, FakeServer]:
         server = FakeServer(clock, answers, at_once, handing_over)
-        load = LoadGenerator(asked, source_of(asked.data), RequestSender(server, clock, 0, asked.target.timeout))
+        load = LoadGenerator(asked, open_prompts(asked.data), RequestSender(server, clock, 0, asked.target.timeout))
         await load.run()
         return run_of(asked, [ClientResult(load.records, load.stopped, 0.0, 1.0)], slo), server
 
@@ -221,7 +221,9 @@ def test_a_trace_is_replayed_at_its_moments(tmp_path: Path) -> None:
     assert server.moments == [0, 250 * MS, 2000 * MS]
     assert [len(body["prompt"].split()) for body in server.bodies] == [5, 6, 7]
     assert [body["max_tokens"] for body in server.bodies] == [2, 3, 4]
-    assert list(moments_of(LoadPattern(arrivals="constant", rate=1.0), source_of(data).items()))[-1][0] == 3 * SECOND
+    assert (
+        list(arrival_times(LoadPattern(arrivals="constant", rate=1.0), open_prompts(data).items()))[-1][0] == 3 * SECOND
+    )
     assert run.summary.counts["ok"] == 3
 
 
@@ -297,7 +299,9 @@ def test_a_server_that_falls_behind_ends_a_run_that_was_to_end_so(seed: int) -> 
 def test_whoever_watches_may_give_it_up() -> None:
     async def scene(clock: VirtualClock) -> list[Any]:
         asked = job(LoadPattern(arrivals="constant", rate=10.0))
-        load = LoadGenerator(asked, source_of(asked.data), RequestSender(FakeServer(clock, always()), clock, 0, 10.0))
+        load = LoadGenerator(
+            asked, open_prompts(asked.data), RequestSender(FakeServer(clock, always()), clock, 0, 10.0)
+        )
         task = asyncio.create_task(load.run())
         await asyncio.sleep(1.05)
         task.cancel()

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from ridgeline.insight.bench.job import LoadTarget, PromptDataset, TokensPerWord
-from ridgeline.insight.bench.prompt_sources import Session, Turn, body_of, source_of
+from ridgeline.insight.bench.prompt_sources import Session, Turn, body_of, open_prompts
 
 CHAT, COMPLETIONS = LoadTarget("u", "m", "chat"), LoadTarget("u", "m")
 
 
 def sessions(data: PromptDataset, count: int) -> list[Session]:
-    source = source_of(data)
+    source = open_prompts(data)
     return [source.session(index, item) for index, item in islice(enumerate(source.items()), count)]
 
 
@@ -24,7 +24,7 @@ def prompts(data: PromptDataset, count: int) -> list[Any]:
 
 def test_a_session_depends_on_its_number_and_seed_alone() -> None:
     data = PromptDataset(input="uniform:5:50", output="uniform:1:9", seed=3)
-    assert source_of(data).session(17, None) == sessions(data, 18)[17]
+    assert open_prompts(data).session(17, None) == sessions(data, 18)[17]
     assert prompts(data, 5) != prompts(PromptDataset(input="uniform:5:50", output="uniform:1:9", seed=4), 5)
     assert len(set(prompts(data, 200))) == 200
 
@@ -111,9 +111,9 @@ def test_lines_of_prompts_messages_and_ids(tmp_path: Path) -> None:
     assert "max_tokens" not in body
     assert json.loads(body_of(COMPLETIONS, [], third))["prompt"] == [1, 2]
     with pytest.raises(ValueError, match="--endpoint chat"):
-        source_of(PromptDataset(kind="file", path=str(path))).check(COMPLETIONS)
+        open_prompts(PromptDataset(kind="file", path=str(path))).check(COMPLETIONS)
     with pytest.raises(ValueError, match="--endpoint completions"):
-        source_of(PromptDataset(kind="file", path=str(path))).check(CHAT)
+        open_prompts(PromptDataset(kind="file", path=str(path))).check(CHAT)
 
 
 @pytest.mark.parametrize(
@@ -132,5 +132,5 @@ def test_lines_of_prompts_messages_and_ids(tmp_path: Path) -> None:
 def test_a_file_that_is_none_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message) as refused:
-        source_of(PromptDataset(kind="file", path=str(tmp_path / name)))
+        open_prompts(PromptDataset(kind="file", path=str(tmp_path / name)))
     assert "\n" not in str(refused.value)

@@ -11,11 +11,11 @@ from bench.test_load import always, job, played
 from bench.test_sweep import swept
 from bench.virtual import MS, text, tokens
 from ridgeline.insight.bench.bench_export import findings_json, requests_csv
-from ridgeline.insight.bench.bench_findings import BenchFindings, load_in_words
+from ridgeline.insight.bench.bench_findings import BenchFindings, describe_load
 from ridgeline.insight.bench.bench_report import report
 from ridgeline.insight.bench.job import LoadPattern, PromptDataset
 from ridgeline.insight.bench.prediction import LoadPoint, Prediction
-from ridgeline.insight.bench.server_probe import PhaseSteps, ServerInfo, base_of
+from ridgeline.insight.bench.server_probe import PhaseSteps, ServerInfo, base_url
 from ridgeline.insight.traffic.series import seconds, under_way
 from ridgeline.insight.traffic.slo import SLO, parse_slo
 from ridgeline.util.document.charts import Chart, Spans
@@ -189,14 +189,14 @@ def test_a_run_second_by_second() -> None:
     ],
 )
 def test_a_load_in_words(load: LoadPattern, words: str) -> None:
-    assert load_in_words(load) == words
+    assert describe_load(load) == words
 
 
 @pytest.mark.parametrize(
     "url", ["localhost:8000", "http://localhost:8000/", "http://localhost:8000/v1", "http://localhost:8000/v1/"]
 )
 def test_a_server_is_named_in_several_ways(url: str) -> None:
-    assert base_of(url) == "http://localhost:8000"
+    assert base_url(url) == "http://localhost:8000"
 
 
 def test_data_in_words() -> None:

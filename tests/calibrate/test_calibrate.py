@@ -29,11 +29,11 @@ from ridgeline.core.ops.number_formats import KV_FORMATS, WEIGHT_FORMATS
 from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.rotary import Angles
-from ridgeline.core.ops.work import LOGITS, TOKENS, Space, StepSegment, Work
+from ridgeline.core.ops.work import LOGITS, TOKENS, RowAxis, StepSegment, Work
 from ridgeline.insight import calibrate
 from ridgeline.insight.calibrate import calibration_file, calibration_run, estimate, roofs
 from ridgeline.insight.calibrate.calibration import Calibration
-from ridgeline.insight.calibrate.diffusion_trials import PICTURE_TRIALS
+from ridgeline.insight.calibrate.diffusion_trials import DIFFUSION_TRIALS
 from ridgeline.insight.calibrate.fit import class_name
 from ridgeline.insight.calibrate.local_device import this_device
 from ridgeline.insight.calibrate.probe import mean_pace, undisturbed_pace
@@ -57,7 +57,7 @@ from ridgeline.price.slowdown import Slowdown
 
 CPU = torch.device("cpu")
 TINY = TRIALS[0]
-STREAM, *_, SMALL, _ = PICTURE_TRIALS
+STREAM, *_, SMALL, _ = DIFFUSION_TRIALS
 
 
 class Clock:
@@ -248,9 +248,9 @@ def test_prompts_are_timed_after_decode_steps_which_do_not_count(tiny: Model, mo
     assert all({"decode", "prompt"} == set(each.split()) for each in rounds)
 
 
-def calls_of(network: PricedModule) -> dict[Op, list[Space]]:
+def calls_of(network: PricedModule) -> dict[Op, list[RowAxis]]:
     """The space of each call of every op."""
-    calls: dict[Op, list[Space]] = {}
+    calls: dict[Op, list[RowAxis]] = {}
     for _, op, space in traced_calls(network):
         calls.setdefault(op, []).append(space)
     return calls
@@ -284,7 +284,7 @@ def classes_of(network: PricedModule, *works: Work) -> set[str]:
 def observed() -> set[str]:
     """The classes that trials of pictures meet, and a language model."""
     found: set[str] = set()
-    for trial in (TINY, *PICTURE_TRIALS):
+    for trial in (TINY, *DIFFUSION_TRIALS):
         for dtype in trial.dtypes:
             model = trial.model(dtype, CPU)
             watch = Stopwatch(model, Timer(CPU, 1))
@@ -532,8 +532,8 @@ def test_a_damaged_calibration_is_refused(calibrated: Calibration, cache: Path, 
 def test_the_accelerator_has_a_file_of_its_own(calibrated: Calibration, cache: Path) -> None:
     calibration_file.save([calibrated])
     other = dataclasses.replace(calibrated, kind="gpu", host=None)
-    assert calibration_file.save([other], calibration_file.card_kind(0)).name == "calibration-gpu.json"
-    assert calibration_file.save([other], calibration_file.card_kind(1)).name == "calibration-gpu-1.json"
+    assert calibration_file.save([other], calibration_file.gpu_kind(0)).name == "calibration-gpu.json"
+    assert calibration_file.save([other], calibration_file.gpu_kind(1)).name == "calibration-gpu-1.json"
     assert calibration_file.load_all("gpu") == calibration_file.load_all("gpu-1") == [other]
     assert calibration_file.load_all() == [calibrated]
     assert other.device().host is None

@@ -12,7 +12,7 @@ from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.insight.calibrate import gpu_calibration
 from ridgeline.insight.calibrate.calibration import Calibration
 from ridgeline.insight.calibrate.fit import FittedConstants
-from ridgeline.insight.calibrate.gpu_calibration import HostStep, calibrate_card, fit_card_host
+from ridgeline.insight.calibrate.gpu_calibration import HostStep, calibrate_gpu, fit_gpu_host
 from ridgeline.insight.calibrate.roofs import MemoryStream
 from ridgeline.insight.calibrate.timer import Timer
 from ridgeline.insight.calibrate.trials import TRIALS, Trial, decode, prefill
@@ -47,7 +47,7 @@ def test_a_calibration_of_a_card_prices_steps(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(gpu_calibration, "_PREFILLS", ((16,),))
     monkeypatch.setattr(gpu_calibration, "_TURNS", range(1, 3))
     said: list[str] = []
-    made = calibrate_card(Timer(torch.device("cpu"), 1), lambda what, _: said.append(what), 1.0)
+    made = calibrate_gpu(Timer(torch.device("cpu"), 1), lambda what, _: said.append(what), 1.0)
     assert said[-1] == "done"
     again = Calibration.from_json(made.as_json())
     device = again.device()
@@ -88,7 +88,7 @@ def test_what_the_host_takes_is_found_again(saved: float) -> None:
     steps += [host_step(1, n, 0.001, recorded=True, saved=saved) for n in (16, 500)]
     steps += [host_step(1, 16, 0.0001), host_step(4, 64, 0.0002, ops=300), host_step(1, 4000, 0.02)]
     steps += [host_step(1, 32, 0.0009)]  # waits for the host, if not for long
-    found = fit_card_host(steps)
+    found = fit_gpu_host(steps)
     host, error = found.host, found.error
     assert found.saved == pytest.approx(saved, abs=1e-3)
     assert host.step == pytest.approx(100e-6, rel=1e-3)
@@ -102,7 +102,7 @@ def test_what_the_host_takes_is_found_again(saved: float) -> None:
 def test_a_captured_step_saves_no_more_than_its_launches() -> None:
     """Where steps are faster than what is left without any launch, launches take nothing."""
     steps = [host_step(n, n, 0.001, ops=ops, recorded=True, saved=1.5) for n in (1, 8, 64) for ops in (20, 100)]
-    found = fit_card_host(steps)
+    found = fit_gpu_host(steps)
     assert found.saved == 1
     one = found.captured(FittedConstants(Efficiency(2e-6, 0.5, 0.5), (0.0,)))
     assert (one.efficiency.launch, one.efficiency.recorded) == (2e-6, 0)
@@ -114,10 +114,10 @@ def test_asking_is_hidden_by_what_runs() -> None:
 
     from ridgeline.core.ops.cost import NO_COST
     from ridgeline.price.device import HostTime
-    from ridgeline.price.devices import load_card
+    from ridgeline.price.devices import load_device
 
     host = HostTime(1e-4, 1e-5, 0.0, 0.0, 0.0, ahead=True)
-    device = replace(load_card("h100-sxm"), host=host)
+    device = replace(load_device("h100-sxm"), host=host)
     work = Work({"tokens": 16, "logits": 1}, 1)
     assert host_seconds(work, NO_COST, 100, device, gpu_calibration=0.0) == pytest.approx(1.1e-3)
     assert host_seconds(work, NO_COST, 100, device, gpu_calibration=4e-4) == pytest.approx(7e-4)

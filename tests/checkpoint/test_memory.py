@@ -125,7 +125,7 @@ def test_mapped_weights_a_step_and_kv_memory_that_do_not_fit(monkeypatch: pytest
 
 def test_what_takes_nothing_is_not_listed() -> None:
     with pytest.raises(ModelRefused, match=r"^tales needs 1\.00 GiB of weights; 0\.50 GiB of memory is available"):
-        weight_loader.memory_beside(open_source("tales"), {"weights": 1 << 30, "recorded decode steps": 0}, 1 << 29)
+        weight_loader.remaining_memory(open_source("tales"), {"weights": 1 << 30, "recorded decode steps": 0}, 1 << 29)
 
 
 REFUSED_BY_ULIMIT = """

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from models.configs import CONFIGS
 from ridgeline.backends.model_loader import load_model
 from ridgeline.core.checkpoint import open_source
-from ridgeline.core.checkpoint.checkpoint_matching import settle_from_source
+from ridgeline.core.checkpoint.checkpoint_matching import match_to_source
 from ridgeline.core.checkpoint.checkpoint_quantiser import quantise_folder
 from ridgeline.core.checkpoint.folder import open_checkpoint
 from ridgeline.core.checkpoint.weight_loader import load_weights, weight_bytes
@@ -150,7 +150,7 @@ def test_a_router_that_transformers_keeps_in_fp32_stays_so(tmp_path: Path) -> No
     assert bill(model).nbytes == sum(parameter.nbytes for parameter in model.parameters())
     source = open_source(str(folder))
     priced = build_to_run(source.config)
-    settle_from_source(priced, family_of(source.config), source)
+    match_to_source(priced, family_of(source.config), source)
     assert bill(priced).nbytes == bill(model).nbytes
     assert weight_bytes(priced) == weight_bytes(model)
 

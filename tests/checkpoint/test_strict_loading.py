@@ -15,7 +15,7 @@ from models.configs import CONFIGS
 from ridgeline.backends.model_loader import load_model
 from ridgeline.core.checkpoint.folder import open_checkpoint
 from ridgeline.core.checkpoint.source import open_source
-from ridgeline.core.checkpoint.weight_loader import fill
+from ridgeline.core.checkpoint.weight_loader import load_tensors
 from ridgeline.core.models import ModelRefused, build
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.registry import family_of
@@ -462,7 +462,7 @@ def filled(folder: Path, change: Callable[[Model], None]) -> Model:
     source = open_source(str(folder))
     model = build(source.config)
     change(model)
-    fill(model, open_checkpoint(folder), family_of(source.config))
+    load_tensors(model, open_checkpoint(folder), family_of(source.config))
     return model
 
 

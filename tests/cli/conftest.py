@@ -11,7 +11,7 @@ import torch
 
 from cli.running import OK, Ended, Run
 from ridgeline.cli import main as command_line
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from support.planned import TINY
 
 
@@ -32,8 +32,8 @@ def model(tmp_path: Path) -> str:
 @pytest.fixture
 def not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     """For commands that draw: what the machine is costs two seconds, and is no matter there."""
-    monkeypatch.setattr("ridgeline.cli.diffusion_run.device_at", lambda *_: load_card("h100-sxm"))
-    monkeypatch.setattr("ridgeline.cli.diffusion_run.device_named", lambda *_: load_card("h100-sxm"))
+    monkeypatch.setattr("ridgeline.cli.diffusion_run.device_at", lambda *_: load_device("h100-sxm"))
+    monkeypatch.setattr("ridgeline.cli.diffusion_run.device_named", lambda *_: load_device("h100-sxm"))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from ridgeline.core.checkpoint.embedding_config import model_of, pooled, read_em
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.core.models import Fields, build
 from ridgeline.core.ops.work import StepSegment, Work
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.price import Price
 from support.checkpoints import edit_config, write_folder
 from support.embedders import state_pooling, write_bert
@@ -48,7 +48,7 @@ def test_plan(ridgeline: Run, folder: Path) -> None:
     told = json.loads(ridgeline(*asked, "--json").out)
     model = build(Fields.read(folder / "config.json"))
     assert told["workload"] == {"input": 32, "texts": 8}
-    price, device = Price(pooled(model, None)), load_card("h100-sxm")
+    price, device = Price(pooled(model, None)), load_device("h100-sxm")
     assert told["memory"]["weights"] == sum(p.nbytes for p in model.parameters())
     for name, texts in (("one", 1), ("full", 8)):
         step = price.on(device, Work.of([StepSegment(32, 32)] * texts, model.reaches, texts))
@@ -128,7 +128,7 @@ def test_a_decoder_whose_folder_says_how_it_embeds(ridgeline: Run, tmp_path: Pat
     model = model_of(source, read_embedding(source))
     assert told["memory"]["weights"] == sum(parameter.nbytes for parameter in model.parameters())
     assert told["memory"]["kv"] == 48 * layers * kv
-    price, device = Price(model), load_card("h100-sxm")
+    price, device = Price(model), load_device("h100-sxm")
     steps = [Work.of([StepSegment(n, end)], model.reaches, int(end == 40)) for n, end in ((16, 16), (16, 32), (8, 40))]
     assert told["one"]["floor"] == pytest.approx(sum(price.on(device, work).floor for work in steps))
     ended = ridgeline(*asked)

@@ -30,7 +30,7 @@ from ridgeline.media.diffusion.image_file import to_bytes
 from ridgeline.media.diffusion.pipeline import DenoiseOutput, Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline, load_vae
 from ridgeline.media.diffusion.saved_latents import latents_path, read_latents, save_latents
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from support.pipelines import z_image
 
 PROMPT, NEGATIVE = "a naïve cat — 猫", "blurred"
@@ -153,7 +153,7 @@ def test_why_it_took_longer(
         yield
         meanwhile.held += 100.0
 
-    probed = replace(load_card("h100-sxm"), basis="probe")
+    probed = replace(load_device("h100-sxm"), basis="probe")
     for command in ("image_drawing", "image_tokens"):
         monkeypatch.setattr(f"ridgeline.cli.{command}.device_at", lambda *_: probed)
     monkeypatch.setattr(Interference, "noted", noted)

@@ -18,8 +18,8 @@ from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
-from ridgeline.media.images.image_generator import TokenImageGenerator, load_drawer
-from ridgeline.price.devices import load_card
+from ridgeline.media.images.image_generator import TokenImageGenerator, load_image_generator
+from ridgeline.price.devices import load_device
 from ridgeline.price.price import Price
 from support.janus_folders import write_janus
 
@@ -27,7 +27,7 @@ from support.janus_folders import write_janus
 @pytest.fixture(autouse=True)
 def not_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the machine is costs two seconds, and is no matter here."""
-    monkeypatch.setattr("ridgeline.cli.image_tokens.device_at", lambda *_: load_card("h100-sxm"))
+    monkeypatch.setattr("ridgeline.cli.image_tokens.device_at", lambda *_: load_device("h100-sxm"))
 
 
 def folder_with(folder: Path, generation: dict[str, Any]) -> JanusForConditionalGeneration:
@@ -136,7 +136,7 @@ def test_parts_that_differ(ridgeline: Run, greedy: tuple[JanusForConditionalGene
 
 
 def drawer(folder: Path, requests: int = 256) -> TokenImageGenerator:
-    return load_drawer(open_source(str(folder)), EngineSettings(limits=Limits(requests=requests)))
+    return load_image_generator(open_source(str(folder)), EngineSettings(limits=Limits(requests=requests)))
 
 
 def test_the_forecast_is_of_the_steps_that_run(sampled: Path) -> None:
@@ -148,7 +148,7 @@ def test_the_forecast_is_of_the_steps_that_run(sampled: Path) -> None:
     plan = drawing.plan("a seven", 3, 7)
     told = [drawn.tokens for drawn in drawing.draw(plan)]
     assert told == [3 * count for count in range(1, 10)]
-    forecast = drawing.forecast(plan, load_card("h100-sxm"))
+    forecast = drawing.forecast(plan, load_device("h100-sxm"))
     price = drawing.loaded.price
     length = len(plan.prompt)
     assert [work.tokens for work in works] == [3 * length] + [3] * 8

@@ -14,7 +14,7 @@ import typer.main
 from cli.running import OK, USAGE, Run, assert_one_line
 from cli.test_cli import COMMANDS as COMMAND_LIST
 from models.configs import CONFIGS
-from ridgeline.cli.aliases import ALIASES, MODEL, Alias, NoOpOption, OptionNames, RenamedOption, respelt
+from ridgeline.cli.aliases import ALIASES, MODEL, Alias, NoOpOption, OptionNames, RenamedOption, normalise_args
 from ridgeline.cli.config import SECRETS
 from ridgeline.cli.diffusion_settings import denoiser_dtype
 from ridgeline.cli.engine_flags import EngineFlags
@@ -55,7 +55,7 @@ def test_every_alias_acts_or_is_refused(commands: dict[str, OptionNames], alias:
         if found.alias is not alias:
             continue  # a row before it counts
         if isinstance(alias, RenamedOption):
-            became = respelt(written(alias, name, "some value"), spellings)
+            became = normalise_args(written(alias, name, "some value"), spellings)
             if alias.option == MODEL:
                 assert became == ["some value"]
             else:
@@ -73,9 +73,9 @@ def check_same(alias: NoOpOption, name: str, spellings: OptionNames) -> None:
     else:
         accepted, refused = [f"{name}={value}" for value in alias.values], f"{name}=17"
     for argument in accepted:
-        assert respelt(["x", argument, "y"], spellings) == ["x", "y"]
+        assert normalise_args(["x", argument, "y"], spellings) == ["x", "y"]
     with pytest.raises(ValueError, match=f"{refused.replace('=', ' ')} is refused: ") as error:
-        respelt([refused], spellings)
+        normalise_args([refused], spellings)
     assert alias.why in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -110,7 +110,7 @@ def test_no_alias_hides_an_option_of_ours(commands: dict[str, OptionNames]) -> N
 )
 def test_spellings(commands: dict[str, OptionNames], arguments: Sequence[str], means: Sequence[str]) -> None:
     """Underscores in names and not in values; `=`; what comes after `--`; the model in front."""
-    assert respelt(arguments, commands["run"]) == means
+    assert normalise_args(arguments, commands["run"]) == means
 
 
 @pytest.mark.parametrize(

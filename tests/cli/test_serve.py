@@ -28,8 +28,8 @@ from ridgeline.cli.limits import LIMITS, OF_PIPELINES
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import load_engine
-from ridgeline.engine.text_processor import load_texts
-from ridgeline.price.devices import load_card
+from ridgeline.engine.text_processor import load_text_processor
+from ridgeline.price.devices import load_device
 from ridgeline.server.images.served_images import ServedImages
 from ridgeline.server.lifecycle import ServedLLM
 from ridgeline.server.server_settings import ServerSettings
@@ -113,7 +113,7 @@ def test_what_the_engine_is_told(ridgeline: Run, told: list[Told], tmp_path: Pat
     assert engine is not None
     assert (engine.context, engine.limits.requests, engine.kv_bytes, engine.prefix_cache) == (32, 5, 2e6, False)
     assert (engine.seed, engine.grammar_bytes, settings.top_logprobs, served.name) == (3, 1 << 20, 4, "mine")
-    texts = load_texts(str(folder), chat_template=engine.chat_template, reasoning=engine.reasoning)
+    texts = load_text_processor(str(folder), chat_template=engine.chat_template, reasoning=engine.reasoning)
     assert texts.reasoning_tags == ("<think>", "</think>")
     assert texts.templates is not None
     assert texts.templates.pick().source == template.read_text()
@@ -216,7 +216,7 @@ def test_in_json_every_line_is_an_object(ridgeline: Run, monkeypatch: pytest.Mon
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(command, "say_ready", ready)
-    monkeypatch.setattr(command, "device_named", lambda *_: load_card("h100-sxm"))
+    monkeypatch.setattr(command, "device_named", lambda *_: load_device("h100-sxm"))
     ended = ridgeline("serve", "tales", "--port", 0, "--max-model-len", 64, "--log-format", "json")
     assert ended.code == OK, ended.err
     said = [json.loads(line) for line in ended.err.splitlines()]
@@ -362,7 +362,7 @@ def test_a_server_that_draws(
     folder = model.replace("FOLDER", str(z_image_folder))
     called = Path(folder).name
     answers: list[Any] = []
-    say_drawing = command.say_drawing
+    say_drawing = command.say_images_ready
 
     def ask(url: str) -> None:
         host = urlsplit(url)
@@ -378,7 +378,7 @@ def test_a_server_that_draws(
         threading.Thread(target=ask, args=(url,), daemon=True).start()
 
     monkeypatch.setattr(command, "say_drawing", ready)
-    monkeypatch.setattr(command, "device_named", lambda *_: load_card("h100-sxm"))
+    monkeypatch.setattr(command, "device_named", lambda *_: load_device("h100-sxm"))
     named = ("--served-model-name", name) if name is not None else ()
     ended = ridgeline("serve", folder, "--port", 0, *named, "--threads", 1)
     assert ended.code == OK, ended.err

@@ -11,7 +11,7 @@ import pytest
 from ridgeline.core.checkpoint.catalogue import model_names, pipeline_names
 from ridgeline.learn.lab.cost_calculator import CostCalculator
 from ridgeline.learn.lab.statement_report import statements
-from ridgeline.price.devices import cards
+from ridgeline.price.devices import catalogue_devices
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +38,7 @@ def test_a_page_shows_what_its_commands_say(page: str, shown: Any) -> None:
 def test_the_pages_count_what_there_is() -> None:
     """Models, pipelines and devices of `plan --list`, statements of `lab numbers`."""
     plan = " ".join((ROOT / "docs" / "plan.md").read_text(encoding="utf-8").split())
-    models, pipelines, known = len(model_names()), len(pipeline_names()), len(cards())
+    models, pipelines, known = len(model_names()), len(pipeline_names()), len(catalogue_devices())
     assert f"({models} models and {pipelines} pipelines that draw), and one of {known} devices" in plan
     said = f"{len(statements(CostCalculator()))} statements of the texts"
     assert said in (ROOT / "docs" / "lab.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from gguf import GGMLQuantizationType as Type
 
 from cli.running import OK, REFUSED, USAGE, Run, assert_one_line
 from ridgeline.insight.calibrate import local_device
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from support.checkpoints import random_model
 from support.gguf_models import letters, made, mixed
 from text.tiny_tokenizers import write_bytes
@@ -125,7 +125,7 @@ def test_this_machine_is_the_default(ridgeline: Run, monkeypatch: pytest.MonkeyP
     def here(threads: int | None = None, *, estimate: bool = False) -> object:
         asked.append(threads)
         assert estimate, "a machine that was not calibrated is estimated, not refused"
-        return load_card(card)
+        return load_device(card)
 
     monkeypatch.setattr(local_device, "this_device", here)
     ended = ridgeline("trace", dense, "hello", "--threads", 1, "--repeats", 1, "--json")

@@ -11,7 +11,7 @@ from diffusers import AutoencoderKLWan
 from torch import Tensor
 
 from ridgeline.core.models import ModelRefused
-from ridgeline.media.diffusion.video_autoencoder import VideoAutoencoder, load_clip_autoencoder
+from ridgeline.media.diffusion.video_autoencoder import VideoAutoencoder, load_video_autoencoder
 from support.checkpoints import edit_config, redraw
 
 FIRST: dict[str, Any] = {
@@ -48,7 +48,7 @@ def reference(theirs: AutoencoderKLWan, latents: Tensor) -> Tensor:
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[AutoencoderKLWan, VideoAutoencoder]:
     """Diffusers' model and ours of the folder that it wrote."""
     theirs = theirs_of(CONFIGS[request.param], tmp_path)
-    return theirs, load_clip_autoencoder(str(tmp_path))
+    return theirs, load_video_autoencoder(str(tmp_path))
 
 
 @pytest.mark.parametrize("size", [(1, 1, 4, 3), (2, 3, 2, 5)])
@@ -91,7 +91,7 @@ def test_two_clips_are_decoded_in_turns(pair: tuple[AutoencoderKLWan, VideoAutoe
 def test_bf16(tmp_path: Path) -> None:
     """In the number format that is asked."""
     theirs = theirs_of(FIRST, tmp_path)
-    ours = load_clip_autoencoder(str(tmp_path), torch.bfloat16)
+    ours = load_video_autoencoder(str(tmp_path), torch.bfloat16)
     latents = torch.randn(1, 5, 2, 3, 3)
     pixels = ours.decode(latents)
     assert pixels.dtype == torch.float32
@@ -116,7 +116,7 @@ def test_configs_that_are_refused(tmp_path: Path, changes: dict[str, Any], probl
     theirs_of(FIRST, tmp_path)
     edit_config(tmp_path, **changes)
     with pytest.raises(ModelRefused, match=problem) as refused:
-        load_clip_autoencoder(str(tmp_path))
+        load_video_autoencoder(str(tmp_path))
     assert "\n" not in str(refused.value)
 
 
@@ -124,7 +124,7 @@ def test_a_folder_without_weights(tmp_path: Path) -> None:
     theirs_of(FIRST, tmp_path)
     next(tmp_path.glob("*.safetensors")).unlink()
     with pytest.raises(ModelRefused, match="diffusers cannot load it"):
-        load_clip_autoencoder(str(tmp_path))
+        load_video_autoencoder(str(tmp_path))
 
 
 def test_without_diffusers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,12 +139,12 @@ def test_without_diffusers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(ModelRefused, match=r"needs diffusers: pip install 'ridgeline\[images\]'"):
-        load_clip_autoencoder(str(tmp_path))
+        load_video_autoencoder(str(tmp_path))
 
 
 def test_latents_of_another_model(tmp_path: Path) -> None:
     theirs_of(FIRST, tmp_path)
-    ours = load_clip_autoencoder(str(tmp_path))
+    ours = load_video_autoencoder(str(tmp_path))
     for shape in ((1, 4, 1, 2, 2), (5, 1, 2, 2), (1, 5, 0, 2, 2)):
         with pytest.raises(ValueError, match=r"they are to be \[clips, 5, frames, lines, columns\]"):
             ours.decode(torch.zeros(shape))

@@ -12,7 +12,7 @@ from ridgeline.core.models import Fields
 from ridgeline.media.diffusion.geometry import Geometry
 from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults
 from ridgeline.media.diffusion.video_decode_price import VideoDecodePrice
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 
 SMALL: dict[str, dict[str, Any]] = {
     "2.1": {
@@ -51,7 +51,7 @@ def test_the_usual_jobs(release: str, teraflops: float) -> None:
     decoder, geometry = released(release)
     products = sum(layer.cost.flops.get("bf16", 0) for layer in decoder.layers(geometry.latents[1:]))
     assert products / 1e12 == pytest.approx(teraflops, rel=2e-3)
-    phase = decoder.price(load_card("h100-sxm"), geometry, 2)
+    phase = decoder.price(load_device("h100-sxm"), geometry, 2)
     assert phase.count == 2
     assert phase.flops == pytest.approx(products, rel=0.01)  # norms on top
     assert phase.seconds.floor < phase.seconds.bound < phase.seconds.expected

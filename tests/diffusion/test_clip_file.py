@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from ridgeline.media.diffusion.image_file import to_bytes
-from ridgeline.media.diffusion.video_file import check_fps, encode_frames, format_of_clip, write_clip
+from ridgeline.media.diffusion.video_file import check_fps, encode_frames, video_format_of, write_video
 
 PARAMETERS = {"prompt": "a naïve seven — 七", "seed": 7, "size": "32x16", "fps": 12.5}
 
@@ -36,7 +36,7 @@ def chunks(frames: Tensor) -> Iterator[Tensor]:
 
 def file(frames: Iterator[Tensor], format_: str, fps: float, parameters: Mapping[str, Any]) -> BytesIO:
     out = BytesIO()
-    write_clip(out, frames, format_, fps, parameters)
+    write_video(out, frames, format_, fps, parameters)
     out.seek(0)
     return out
 
@@ -98,9 +98,9 @@ def test_grey_and_odd_sizes() -> None:
 
 def test_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """By suffix; MP4 alone needs PyAV."""
-    assert [format_of_clip(Path(name)) for name in ("a.MP4", "a.gif", "a.webp", "a")] == ["MP4", "GIF", "WEBP", ""]
+    assert [video_format_of(Path(name)) for name in ("a.MP4", "a.gif", "a.webp", "a")] == ["MP4", "GIF", "WEBP", ""]
     with pytest.raises(ValueError, match=r"a\.avi: clips are written as \.mp4, \.gif, \.webp, or as a folder of png"):
-        format_of_clip(Path("a.avi"))
+        video_format_of(Path("a.avi"))
     found = builtins.__import__
 
     def missing(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -109,9 +109,9 @@ def test_names(monkeypatch: pytest.MonkeyPatch) -> None:
         return found(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    assert format_of_clip(Path("a.gif")) == "GIF"
+    assert video_format_of(Path("a.gif")) == "GIF"
     with pytest.raises(ValueError, match=r"writing mp4 needs av: pip install 'ridgeline\[images\]'"):
-        format_of_clip(Path("a.mp4"))
+        video_format_of(Path("a.mp4"))
 
 
 @pytest.mark.parametrize("fps", [0, -1, math.nan, math.inf, 1e9])

@@ -13,10 +13,10 @@ from ridgeline.media.diffusion.eager import Unfused, unfused
 from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
 from ridgeline.media.diffusion.pipeline_plan import PipelineOptions, PipelinePlan
 from ridgeline.media.diffusion.pipeline_price import PipelinePrice
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-H100 = load_card("h100-sxm")
+H100 = load_device("h100-sxm")
 
 
 @pytest.fixture(scope="module")

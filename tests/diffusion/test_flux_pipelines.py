@@ -22,7 +22,7 @@ from ridgeline.media.diffusion.geometry import Size
 from ridgeline.media.diffusion.guidance import Convention
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.price import Price
 from support.flux_pipelines import CLIP_TOKENS, CLIP_WIDTH, flux, klein
 from support.pipelines import generators
@@ -273,7 +273,7 @@ def test_progress_is_of_all_parts(dev: Subject) -> None:
 def test_texts_are_priced_as_they_are_read(base: Subject, dev: Subject) -> None:
     """klein's padding looks at the text alone, the shorter the less there is to do; T5 reads all of its padding, CLIP
     the prompt as it is, once."""
-    card = load_card("h100-sxm")
+    card = load_device("h100-sxm")
     for ours, request in ((base.ours, DiffusionRequest("a cat", guidance=3.0)), (dev.ours, DiffusionRequest("a cat"))):
         plan, encoder = ours.plan(request), ours.encoder
         first, *others = map(Price, encoder.models)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ridgeline.cli.diffusion_models import check_medium
-from ridgeline.cli.image_files import PICTURES, clips
+from ridgeline.cli.image_files import IMAGE_MEDIUM, video_medium
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.models import ModelRefused
 from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outline
@@ -18,7 +18,7 @@ from ridgeline.media.diffusion.pipeline_loader import load_pipeline, load_vae
 from ridgeline.media.diffusion.pipeline_plan import PipelineOptions, PipelinePlan
 from ridgeline.media.diffusion.pipeline_plan_page import pipeline_json
 from ridgeline.media.diffusion.pipeline_price import PipelinePrice
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from support.checkpoints import edit_config
 from support.flux_pipelines import flux, klein
 from support.pipelines import pixart, wan, z_image
@@ -66,7 +66,7 @@ def planned(folder: Path) -> Any:
     source = open_source(str(folder))
     parts = outline(source)
     plan = PipelinePlan(
-        "planned", PipelinePrice(parts), PipelineDefaults.of(source, parts), load_card("h100-sxm"), PipelineOptions()
+        "planned", PipelinePrice(parts), PipelineDefaults.of(source, parts), load_device("h100-sxm"), PipelineOptions()
     )
     return pipeline_json(plan)
 
@@ -136,7 +136,7 @@ def test_saved_latents_need_the_vae_alone(copy: Path) -> None:
     for part in set(parts_of(copy)) - {"vae"}:
         shutil.rmtree(copy / part)
     source = open_source(str(copy))
-    check_medium(source, clips(1.0) if source.pipeline == "WanPipeline" else PICTURES)
+    check_medium(source, video_medium(1.0) if source.pipeline == "WanPipeline" else IMAGE_MEDIUM)
     assert load_vae(str(copy)).channels > 0
     shutil.rmtree(copy / "vae")
     assert refusal(lambda: load_vae(str(copy))).startswith(f"{copy} lacks the folder vae (")

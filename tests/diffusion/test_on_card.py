@@ -4,12 +4,12 @@ from time import perf_counter
 
 import torch
 
-from ridgeline.insight.trace.denoise_step import moment_of
-from ridgeline.insight.trace.gpu_measurement import card_clock
-from ridgeline.insight.trace.image_trace import trace_picture
+from ridgeline.insight.trace.denoise_step import run_to_step
+from ridgeline.insight.trace.gpu_measurement import gpu_clock
+from ridgeline.insight.trace.image_trace import trace_image
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from support.cards import needs_card
 
 
@@ -28,8 +28,8 @@ def test_pictures_of_a_card_are_the_processors() -> None:
 def test_a_step_of_a_picture_is_traced_on_a_card() -> None:
     """Every stage has ops that take time, together no more than the stage."""
     drawer = load_pipeline("digits", threads=1, device=torch.device("cuda"))
-    moment = moment_of(drawer, drawer.plan(DiffusionRequest("a handwritten three", steps=4, seed=3)), 2)
-    ledger = trace_picture(moment, load_card("h200"), repeats=3, clock=card_clock(perf_counter))
+    moment = run_to_step(drawer, drawer.plan(DiffusionRequest("a handwritten three", steps=4, seed=3)), 2)
+    ledger = trace_image(moment, load_device("h200"), repeats=3, clock=gpu_clock(perf_counter))
     assert {"encode", "denoise", "decode"} <= ledger.stages.keys()
     for stage in ledger.stages.values():
         for step in stage.steps:

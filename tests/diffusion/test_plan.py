@@ -14,12 +14,12 @@ from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outlin
 from ridgeline.media.diffusion.pipeline_plan import PipelineOptions, PipelinePlan
 from ridgeline.media.diffusion.pipeline_price import PipelinePrice
 from ridgeline.price.device import HourlyPrice
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.price import Price
 
 SOURCE = open_source("z-image")
 USUAL = PipelineDefaults.of(SOURCE)
-H100 = load_card("h100-sxm")
+H100 = load_device("h100-sxm")
 
 
 @pytest.fixture(scope="module")

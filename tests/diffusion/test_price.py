@@ -21,7 +21,7 @@ from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.media.diffusion.geometry import LAYOUTS, Geometry, PipelineLayout, Size
 from ridgeline.media.diffusion.guidance import Convention, guidance_of
 from ridgeline.media.diffusion.pipeline_price import PipelineComponents, PipelinePrice, PipelineWorkload, RequestPrice
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.price import Price
 
 VAE: dict[str, Any] = {
@@ -31,7 +31,7 @@ VAE: dict[str, Any] = {
     "down_block_types": ["DownEncoderBlock2D"] * 4, "up_block_types": ["UpDecoderBlock2D"] * 4,
 }  # fmt: skip
 """vae/config.json of Z-Image and FLUX.1."""
-CARD = load_card("h100-sxm")
+CARD = load_device("h100-sxm")
 SQUARE = LAYOUTS["z-image"].geometry(Size(1024, 1024))
 
 

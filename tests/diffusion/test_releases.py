@@ -11,9 +11,9 @@ from ridgeline.media.diffusion.pipeline_defaults import PipelineDefaults, outlin
 from ridgeline.media.diffusion.pipeline_plan import PipelineOptions, PipelinePlan
 from ridgeline.media.diffusion.pipeline_plan_page import pipeline_document
 from ridgeline.media.diffusion.pipeline_price import PipelinePrice
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.util.document.elements import Facts
-from ridgeline.util.document.humanize import say, three
+from ridgeline.util.document.humanize import say, three_digits
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "pictures.md"
 ATTENTION = {
@@ -31,7 +31,7 @@ def plans() -> dict[str, PipelinePlan]:
     for name in pipeline_names():
         source = open_source(name)
         price = PipelinePrice(outline(source))
-        found[name] = PipelinePlan(name, price, PipelineDefaults.of(source), load_card("h100-sxm"), PipelineOptions())
+        found[name] = PipelinePlan(name, price, PipelineDefaults.of(source), load_device("h100-sxm"), PipelineOptions())
     return found
 
 
@@ -43,8 +43,8 @@ def line_of(plan: PipelinePlan, picture: PipelinePlan) -> str:
     flops = sum(stage.flops for stage in request.stages)
     size = str(plan.geometry.size) + (f" x {plan.geometry.frames}" if plan.geometry.frames > 1 else "")
     cells = (
-        plan.name, size, f"{total / 1e9:.2f} B", f"x {three(total / own)}", f"{latents:,}",
-        f"x {three(latents / positions(picture.geometry))}", f"{plan.geometry.tokens:,}",
+        plan.name, size, f"{total / 1e9:.2f} B", f"x {three_digits(total / own)}", f"{latents:,}",
+        f"x {three_digits(latents / positions(picture.geometry))}", f"{plan.geometry.tokens:,}",
         say(denoise.flops / denoise.runs, "FLOP"), f"{denoise.attention:.0%}", f"{plan.job.passes}", say(flops, "FLOP"),
         f"{request.decode.flops / flops:.1%}",
     )  # fmt: skip

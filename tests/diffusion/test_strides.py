@@ -11,7 +11,7 @@ from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.geometry import Size
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
-from ridgeline.media.diffusion.work_units import WorkUnit, count, seconds_each, strides
+from ridgeline.media.diffusion.work_units import WorkUnit, count_work_units, run_work_units, seconds_per_unit
 from support.pipelines import wan
 
 REQUESTS = (
@@ -37,8 +37,8 @@ def test_strides_draw_what_the_pipeline_draws(
     pipeline: Pipeline, request_: DiffusionRequest, tiling: Tiling | None
 ) -> None:
     plan = pipeline.plan(request_)
-    done = list(strides(pipeline, plan, tiling))
-    assert len(done) == count(plan)
+    done = list(run_work_units(pipeline, plan, tiling))
+    assert len(done) == count_work_units(plan)
     assert torch.equal(pixels(done), pipeline.draw(request_, tiling))
     assert done[0].stage == "encode"
     assert sum(stride.stage == "denoise" for stride in done) == plan.steps
@@ -47,11 +47,14 @@ def test_strides_draw_what_the_pipeline_draws(
 def test_a_picture_is_decoded_when_its_latents_are_there(pipeline: Pipeline) -> None:
     """Those that are drawn one after the other come one after the other."""
     plan = pipeline.plan(REQUESTS[0], lambda _, texts: float(len(texts)))
-    assert [stride.stage for stride in strides(pipeline, plan)] == ["encode", *(["denoise"] * 3 + ["decode"]) * 3]
+    assert [stride.stage for stride in run_work_units(pipeline, plan)] == [
+        "encode",
+        *(["denoise"] * 3 + ["decode"]) * 3,
+    ]
 
 
 def test_requests_take_turns(pipeline: Pipeline) -> None:
-    runs = [strides(pipeline, pipeline.plan(request)) for request in REQUESTS]
+    runs = [run_work_units(pipeline, pipeline.plan(request)) for request in REQUESTS]
     done: list[list[WorkUnit]] = [[], []]
     while len(done[0]) < 7:
         for run, own in zip(runs, done, strict=True):
@@ -67,10 +70,10 @@ def test_a_clip_is_decoded_part_by_part(tmp_path: Path) -> None:
     clips = load_pipeline(str(tmp_path), threads=1)
     request = DiffusionRequest("a cat", None, Size(64, 32), 1, 0.0, 5, 2, frames=9)
     plan = clips.plan(request)
-    done = list(strides(clips, plan))
-    assert len(done) == count(plan) == 2 + 2 * 3
+    done = list(run_work_units(clips, plan))
+    assert len(done) == count_work_units(plan) == 2 + 2 * 3
     found = [[each.pixels for each in done if each.image == image and each.pixels is not None] for image in range(2)]
     assert [part.shape[1] for part in found[0]] == [1, 4, 4]
     assert torch.equal(torch.stack([torch.cat(parts, 1) for parts in found]), clips.draw(request))
     assert [each.whole for each in done[2:]] == [False, False, True] * 2
-    assert seconds_each(plan, {"encode": 1.0, "denoise": 2.0, "decode": 12.0})["decode"] == 2.0
+    assert seconds_per_unit(plan, {"encode": 1.0, "denoise": 2.0, "decode": 12.0})["decode"] == 2.0

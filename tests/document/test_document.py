@@ -11,16 +11,16 @@ import pytest
 from rich.cells import cell_len
 
 from ridgeline.util.document.axes import along, ends_around, log_steps, powers, tick
-from ridgeline.util.document.character_figures import SHADES, heat_row, shades_in_words, strip
+from ridgeline.util.document.character_figures import SHADES, describe_shades, heat_row, strip
 from ridgeline.util.document.charts import Bar, Bars, Chart, Series, StackedBar, StackedBars
 from ridgeline.util.document.elements import (
     EVEN,
     UNEVEN,
-    Block,
     Bullets,
     Cell,
     Column,
     Document,
+    DocumentBlock,
     DocumentTable,
     Facts,
     Heading,
@@ -63,7 +63,7 @@ FIGURES = (
 WORDS = "it takes twenty words of no great length until a paragraph is as long as it has to be here, or longer"
 
 
-def lines(*blocks: Block, width: int = 60) -> list[str]:
+def lines(*blocks: DocumentBlock, width: int = 60) -> list[str]:
     """The lines of some blocks, without the title."""
     return plain(Document("Title", blocks), width).splitlines()[1:]
 
@@ -180,7 +180,7 @@ def test_shades_grow_and_nothing_is_not_shown() -> None:
     assert heat_row([0.0, 0.01, 0.03, 0.1, 0.3, 1.0], 10, UNEVEN) == SHADES
     assert heat_row([0.0, 0.1, 0.3, 0.5, 0.7, 0.9], 10, EVEN) == SHADES
     assert heat_row([0.0] * 50 + [0.9] + [0.0] * 49, 10, UNEVEN) == "     █    "
-    assert shades_in_words(UNEVEN) == "· under 2%  ░ to 5%  ▒ to 15%  ▓ to 40%  █ more"
+    assert describe_shades(UNEVEN) == "· under 2%  ░ to 5%  ▒ to 15%  ▓ to 40%  █ more"
     assert strip(0.0, 0.0001, 40) == "▏"
     assert strip(0.5, 1.0, 8) == "    ████"
     assert len(strip(0.999, 1.0, 40)) == 40

@@ -21,7 +21,7 @@ from ridgeline.core.ops.kv_layout import KVLayout, StateSpec, deal_layers
 from ridgeline.core.ops.shard import Shard
 from ridgeline.engine.ranks.leader import FollowerRanks
 from ridgeline.engine.ranks.rank_child import FollowerRunner
-from ridgeline.engine.ranks.rank_commands import Order
+from ridgeline.engine.ranks.rank_commands import Command
 from ridgeline.engine.ranks.rank_processes import RankGone, RankProcesses
 from ridgeline.engine.runner import Runner
 from ridgeline.util.frames import MessageCodec
@@ -41,7 +41,7 @@ class Piped(RankProcesses):
         """Have it load a folder, with as much KV memory."""
         self._pipe.send((folder, layout.page_size, layout.pages))
 
-    def tell(self, order: Order) -> None:
+    def tell(self, order: Command) -> None:
         self._pipe.send(self._frames.encode(order))
 
     def gone(self, error: Exception) -> RankGone:
@@ -99,7 +99,7 @@ def _found(folder: str, subject: Subject, ways: Sequence[Way], pipe: Connection)
 
 def _follow(pipe: Connection) -> None:
     following: FollowerRunner | None = None
-    frames: MessageCodec[Order] = MessageCodec(Order)
+    frames: MessageCodec[Command] = MessageCodec(Command)
     while (said := pipe.recv()) is not None:
         if isinstance(said, bytes):
             assert following is not None

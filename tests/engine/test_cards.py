@@ -29,9 +29,9 @@ from ridgeline.engine.engine_builder import warm_up
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
-from ridgeline.engine.kv_budget import layout_with_room
+from ridgeline.engine.kv_budget import fit_kv_layout
 from ridgeline.engine.params import SamplingParams
-from ridgeline.engine.placement import card_memory, device_named
+from ridgeline.engine.placement import available_gpu_memory, device_named
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.speculation.speculation_setup import Draft
@@ -252,7 +252,7 @@ def test_captured_steps_have_room_for_their_bucket(tokens: int, rows: int, monke
     settings = EngineSettings(limits=Limits(tokens=tokens), memory=1e10, kv_bytes=1e6)
     source, card = open_source("tales"), torch.device("cuda")
     draft = Draft(source, model)
-    layout_with_room(source, model, Price(model), settings, 64, [], card, draft)
+    fit_kv_layout(source, model, Price(model), settings, 64, [], card, draft)
     assert asked == [(rows, 256)] * 2
     monkeypatch.setattr(placement, "backend_of", lambda _: CpuBackend())  # it is off while kernels for cards compute
     there, here = draft.taken(settings.limits, card), draft.taken(settings.limits, torch.device("cpu"))
@@ -371,9 +371,9 @@ def test_where_a_model_runs_is_said_in_a_word(monkeypatch: pytest.MonkeyPatch) -
 def test_a_share_of_a_card_counts_what_others_have_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (70e9, 80e9))
     device = torch.device("cuda", 0)
-    assert card_memory(device, 0.5) == pytest.approx(30e9)
-    assert card_memory(device, None) == pytest.approx(70e9 - (1 - placement.MEMORY_SHARE) * 80e9)
-    assert card_memory(device, 0.1) == 0.0
+    assert available_gpu_memory(device, 0.5) == pytest.approx(30e9)
+    assert available_gpu_memory(device, None) == pytest.approx(70e9 - (1 - placement.MEMORY_SHARE) * 80e9)
+    assert available_gpu_memory(device, 0.1) == 0.0
 
 
 @needs_card

@@ -25,7 +25,7 @@ from ridgeline.engine.params import LogitBias
 from ridgeline.engine.request import FinishReason, Timing
 from ridgeline.engine.sampling import PromptLogprob, Sampled
 from ridgeline.engine.scheduler import Limits
-from ridgeline.engine.text_processor import load_texts
+from ridgeline.engine.text_processor import load_text_processor
 from ridgeline.engine.worker.engine_messages import (
     AddRequest,
     FromEngine,
@@ -37,7 +37,7 @@ from ridgeline.engine.worker.engine_messages import (
 )
 from ridgeline.engine.worker.engine_process import EngineProcess, EngineStart
 from ridgeline.engine.worker.process_handle import ChildProcess, NewLine
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.util.frames import MessageCodec
 
 SETTINGS = EngineSettings(kv_bytes=4e6, limits=Limits(tokens=64, requests=8))
@@ -87,7 +87,7 @@ def test_a_process_says_what_a_script_gets_dies_and_lives_again(folder: Path) ->
 
     async def run() -> None:
         loads: list[tuple[int, int]] = []
-        device = load_card("h100-sxm")
+        device = load_device("h100-sxm")
         async with served(folder, device=device, progress=lambda *part: loads.append(part)) as (server, process):
             assert loads[-1][0] == loads[-1][1] > 0
             assert dataclasses.asdict(llm.engine.stats).keys() == dataclasses.asdict(server.stats).keys()
@@ -275,7 +275,7 @@ def test_a_start_that_is_given_up_says_nothing(folder: Path) -> None:
 
     async def run() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: said.append(context))
-        texts = load_texts(open_source(str(folder)))
+        texts = load_text_processor(open_source(str(folder)))
         process = EngineProcess(EngineStart(str(folder), SETTINGS), texts, 0, None, Loading)
         begun = asyncio.create_task(process.begin())
         while process._line is None:

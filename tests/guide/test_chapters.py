@@ -15,7 +15,7 @@ from ridgeline.learn.guide.guide_numbers import read_lock, read_questions
 from ridgeline.learn.guide.quizzes import FOLDER
 from ridgeline.learn.lab.cost_calculator import TEXTS_A100
 from ridgeline.learn.lab.exercise import EXERCISES
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.util.document.humanize import say
 
 TEXTS = read_chapters()
@@ -83,7 +83,7 @@ def test_a_bandwidth_that_a_picture_shows_stands_in_the_text() -> None:
     for name, text in TEXTS.items():
         said = {lock[n].text for n in re.findall(r"\{n\}`([^`]+)`", text) if lock[n].text.endswith("B/s")}
         for card in _cards_drawn(text) if said else ():
-            assert say(load_card(card).bandwidth, "B/s") in said, f"{name}: {card}"
+            assert say(load_device(card).bandwidth, "B/s") in said, f"{name}: {card}"
             compared += 1
     assert compared
 
@@ -98,7 +98,7 @@ def test_a_number_of_a_card_is_that_of_the_catalogue() -> None:
     found = {name: match for name, match in cards.items() if match}
     assert len(found) >= 14
     for name, match in found.items():
-        card = load_card("a100-sxm-80gb" if match[1] == TEXTS_A100 else match[1])
+        card = load_device("a100-sxm-80gb" if match[1] == TEXTS_A100 else match[1])
         true = {"bandwidth": card.bandwidth, "memory": card.memory}.get(match[2], card.peaks["bf16"])
         wanted = 2e12 if (match[1], match[2]) == (TEXTS_A100, "bandwidth") else true
         assert read_lock()[name].value == pytest.approx(wanted, rel=1e-5), name

@@ -27,7 +27,7 @@ from ridgeline.learn.lab import kv_cache, prefill_decode, sampling_from_scratch,
 from ridgeline.learn.lab.instrumented_model import in_fp32
 from ridgeline.learn.lab.simple_kv_cache import changed
 from ridgeline.learn.lab.textbook_step import round_figure
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.plan import Deployment, PlanWorkload
 from ridgeline.price.plan.device_memory import memory_of
 from ridgeline.price.plan.scenario import ModelCache
@@ -100,7 +100,7 @@ def test_the_shared_beginning_is_what_is_the_same() -> None:
 
 def test_users_of_the_texts_and_of_the_ledger() -> None:
     """24 GB, 8B in bf16, users of 2,000 tokens: the texts' 8 GB left over 256 MB is about 30; less is true."""
-    found = users_per_gpu.users_on("llama-3-8b", load_card("rtx-4090"), 1, 2000)
+    found = users_per_gpu.users_on("llama-3-8b", load_device("rtx-4090"), 1, 2000)
     assert found.texts.users == 30
     assert found.texts.left == pytest.approx(8e9)
     assert found.request == 2000 * 131_072
@@ -109,7 +109,7 @@ def test_users_of_the_texts_and_of_the_ledger() -> None:
 
 
 def test_every_subtraction_starts_where_the_last_one_ended() -> None:
-    found = users_per_gpu.users_on("llama-3-8b", load_card("h100-sxm"), 1, 2000)
+    found = users_per_gpu.users_on("llama-3-8b", load_device("h100-sxm"), 1, 2000)
     left = found.total
     for step in found.steps:
         left -= step.takes
@@ -120,17 +120,17 @@ def test_every_subtraction_starts_where_the_last_one_ended() -> None:
 
 
 def test_what_does_not_fit_says_on_how_many_cards_it_does() -> None:
-    lone = users_per_gpu.users_on("llama-3-70b", load_card("rtx-4090"), 1, 2000)
+    lone = users_per_gpu.users_on("llama-3-70b", load_device("rtx-4090"), 1, 2000)
     assert (lone.users, lone.texts.users, lone.fits_on) == (0, 0, 8)
-    eight = users_per_gpu.users_on("llama-3-70b", load_card("rtx-4090"), 8, 2000)
+    eight = users_per_gpu.users_on("llama-3-70b", load_device("rtx-4090"), 8, 2000)
     assert eight.users > 0
     assert eight.token * 8 == lone.token == 327_680
-    assert users_per_gpu.users_on("llama-3.1-405b", load_card("rtx-4090"), 1, 2000).fits_on is None
+    assert users_per_gpu.users_on("llama-3.1-405b", load_device("rtx-4090"), 1, 2000).fits_on is None
 
 
 def test_a_number_of_cards_that_a_model_does_not_divide_over_is_none() -> None:
     """Qwen2.5-7B has 28 heads: it is no error that they do not divide over 8 cards, there just is no such answer."""
-    small = replace(load_card("l4"), users_per_gpu=3e9)
+    small = replace(load_device("l4"), users_per_gpu=3e9)
     assert small.link is not None
     found = users_per_gpu.users_on("qwen2.5-7b", small, 1, 2000)
     assert (found.users, found.fits_on) == (0, None)
@@ -138,7 +138,7 @@ def test_a_number_of_cards_that_a_model_does_not_divide_over_is_none() -> None:
 
 
 def test_cards_without_a_link_are_one_each() -> None:
-    alone = replace(load_card("rtx-4090"), link=None)
+    alone = replace(load_device("rtx-4090"), link=None)
     assert users_per_gpu.users_on("llama-3-70b", alone, 1, 2000).fits_on is None
     assert "no link to others" in plain(
         users_per_gpu.document([users_per_gpu.users_on("llama-3-70b", alone, 1, 2000)], alone, 2000)
@@ -149,9 +149,9 @@ def test_cards_without_a_link_are_one_each() -> None:
 
 def test_no_user_is_longer_than_the_models_context() -> None:
     with pytest.raises(ValueError, match=r"gpt2 can have 2 \(a prompt and an answer\) to 1,024 tokens"):
-        users_per_gpu.users_on("gpt2", load_card("rtx-4090"), 1, 2000)
+        users_per_gpu.users_on("gpt2", load_device("rtx-4090"), 1, 2000)
     with pytest.raises(ValueError, match="--devices is 16"):
-        users_per_gpu.users_on("gpt2", load_card("h100-sxm"), 16, 500)
+        users_per_gpu.users_on("gpt2", load_device("h100-sxm"), 16, 500)
 
 
 def test_models_whose_users_keep_something_else_are_refused() -> None:
@@ -165,14 +165,16 @@ def test_models_whose_users_keep_something_else_are_refused() -> None:
 
 def test_a_users_state_is_counted() -> None:
     """Of one who has read little it is the most."""
-    found = users_per_gpu.users_on("nemotron-h-8b", load_card("h100-sxm"), 1, 1000)
+    found = users_per_gpu.users_on("nemotron-h-8b", load_device("h100-sxm"), 1, 1000)
     assert found.request > found.state > 1000 * found.token
-    assert "bytes (16 KiB) and a user a state of" in plain(users_per_gpu.document([found], load_card("h100-sxm"), 1000))
+    assert "bytes (16 KiB) and a user a state of" in plain(
+        users_per_gpu.document([found], load_device("h100-sxm"), 1000)
+    )
 
 
 def test_the_lab_and_the_plan_subtract_alike() -> None:
     """One rule: 21 users here are 21 users there."""
-    card, context = load_card("l4"), 2001
+    card, context = load_device("l4"), 2001
     found = users_per_gpu.users_on("llama-3.2-1b", card, 1, context)
     case = ModelCache(read_config("llama-3.2-1b")).case(Deployment(card))
     assert found.users == memory_of(case, PlanWorkload(input=context - 1, output=1)).users > 1
@@ -180,9 +182,9 @@ def test_the_lab_and_the_plan_subtract_alike() -> None:
 
 def test_small_models_weigh_something() -> None:
     """GPT-2 has 124 million parameters, which is not 0 billion."""
-    found = users_per_gpu.users_on("gpt2", load_card("rtx-4090"), 1, 1024)
+    found = users_per_gpu.users_on("gpt2", load_device("rtx-4090"), 1, 1024)
     assert found.texts.weights == pytest.approx(2 * 120e6)
-    text = plain(users_per_gpu.document([found], load_card("rtx-4090"), 1024))
+    text = plain(users_per_gpu.document([found], load_device("rtx-4090"), 1024))
     assert "-0.2" in text
     assert "-0.0 " not in text
 
@@ -238,7 +240,7 @@ def test_every_setting_agrees_with_the_engine() -> None:
 
 def test_decode_never_gets_over_the_ridge_where_keys_and_values_hold_it_down() -> None:
     """Llama-3-8B on an A100: no batch at 2,000 tokens, intensity tops out at 61 FLOP a byte; at 512 some 480 users."""
-    model, card = build(read_config("llama-3-8b")), load_card("a100-sxm-80gb")
+    model, card = build(read_config("llama-3-8b")), load_device("a100-sxm-80gb")
     long = prefill_decode.compare(model, card, 2000)
     assert long.batch is None
     assert long.intensity == pytest.approx(61, abs=0.5)
@@ -253,14 +255,14 @@ def test_decode_never_gets_over_the_ridge_where_keys_and_values_hold_it_down() -
 
 def test_a_measured_machine_is_set_beside_its_floor(tales: Model) -> None:
     measured = prefill_decode.measure(tales, prompt=12, repeats=1)
-    found = prefill_decode.compare(tales, load_card("a100-sxm-80gb"), 12, measured)
+    found = prefill_decode.compare(tales, load_device("a100-sxm-80gb"), 12, measured)
     assert (found.prefill.measured, found.decodes[0].measured) == measured
     assert all(step.measured is None for step in found.decodes[1:])
 
 
 def test_a_whole_step_is_no_share_of_anything_in_the_picture() -> None:
     """Points of `trace` are as large as their share of a step; these are steps, which are parts of nothing."""
-    found = prefill_decode.compare(build(read_config("llama-3-8b")), load_card("a100-sxm-80gb"), 2000)
+    found = prefill_decode.compare(build(read_config("llama-3-8b")), load_device("a100-sxm-80gb"), 2000)
     page = prefill_decode.document(found, "llama-3-8b")
     (figure,) = page.figures
     assert isinstance(figure, Roofline)
@@ -273,7 +275,7 @@ def test_a_whole_step_is_no_share_of_anything_in_the_picture() -> None:
 
 def test_the_texts_column_is_the_texts() -> None:
     """8 ms, 125 tokens a second, 0.6 %, 160 x, 156, about 150: of an 8B on an A100, whose 2.039 TB/s are 2 there."""
-    found = prefill_decode.compare(build(read_config("llama-3-8b")), load_card("a100-sxm-80gb"), 2000)
+    found = prefill_decode.compare(build(read_config("llama-3-8b")), load_device("a100-sxm-80gb"), 2000)
     texts = found.texts
     assert (texts.nbytes, texts.bandwidth, texts.step) == (16e9, 2e12, 0.008)
     assert texts.arithmetic == 5e-5
@@ -292,7 +294,7 @@ def test_the_texts_column_is_the_texts() -> None:
 
 def test_a_batch_that_does_not_fit_says_how_many_do() -> None:
     """By the subtraction of the memory lab; its weights do not fit onto a small card at all."""
-    room = users_per_gpu.users_on("llama-3-8b", load_card("a100-sxm-80gb"), 1, 2000).users
+    room = users_per_gpu.users_on("llama-3-8b", load_device("a100-sxm-80gb"), 1, 2000).users
     assert 64 < room < 256
     ended = CliRunner().invoke(APP, ["lab", "phases", "--json"])
     assert json.loads(ended.stdout)["room"] == room
@@ -308,7 +310,7 @@ def test_a_batch_that_does_not_fit_says_how_many_do() -> None:
 
 def test_a_figure_says_of_each_point_whether_it_was_measured(tales: Model) -> None:
     """Of the steps of `phases` this machine runs two, and the others are expected."""
-    found = prefill_decode.compare(tales, load_card("a100-sxm-80gb"), 12, measured=(0.004, 0.003))
+    found = prefill_decode.compare(tales, load_device("a100-sxm-80gb"), 12, measured=(0.004, 0.003))
     page = prefill_decode.document(found, "tales")
     for text in (plain(page), "\n".join(ElementTree.fromstring(svg(page.figures[0])).itertext())):
         assert re.search(r"^.*prefill.*% +measured", text, re.MULTILINE)
@@ -319,9 +321,9 @@ def test_a_figure_says_of_each_point_whether_it_was_measured(tales: Model) -> No
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_pictures_stay_within_the_terminal(width: int) -> None:
-    found = [users_per_gpu.users_on(model, load_card("rtx-4090"), 1, 2000) for model in ("llama-3-8b", "llama-3-70b")]
-    steps = prefill_decode.compare(build(read_config("llama-3-8b")), load_card("a100-sxm-80gb"), 2000)
-    users = plain(users_per_gpu.document(found, load_card("rtx-4090"), 2000), width)
+    found = [users_per_gpu.users_on(model, load_device("rtx-4090"), 1, 2000) for model in ("llama-3-8b", "llama-3-70b")]
+    steps = prefill_decode.compare(build(read_config("llama-3-8b")), load_device("a100-sxm-80gb"), 2000)
+    users = plain(users_per_gpu.document(found, load_device("rtx-4090"), 2000), width)
     assert re.search(r"^llama-3-8b: 21 users\n░+█+▒+▓+┃$", users, re.MULTILINE)
     assert re.search(r"^llama-3-70b: 135.90 GiB with one user, does not fit\n░+┃░+$", users, re.MULTILINE)
     drawn = plain(prefill_decode.document(steps, "llama-3-8b"), width)
@@ -331,7 +333,7 @@ def test_pictures_stay_within_the_terminal(width: int) -> None:
 
 def test_what_does_not_fit_is_said_in_full_and_drawn_as_far_as_it_squashes_nothing() -> None:
     """Its tokens are no smaller for that, and the card's line is in the middle of the picture."""
-    card = load_card("rtx-4090")
+    card = load_device("rtx-4090")
     page = users_per_gpu.document([users_per_gpu.users_on("llama-3-70b", card, 1, 2000)], card, 2000)
     (figure,) = page.figures
     assert isinstance(figure, StackedBars)

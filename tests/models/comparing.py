@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from models.parity_cases import ParityCase
 from ridgeline.core.checkpoint.folder import open_checkpoint
-from ridgeline.core.checkpoint.weight_loader import fill
+from ridgeline.core.checkpoint.weight_loader import load_tensors
 from ridgeline.core.models import Fields, build, family_of
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.priced_module import PricedModule
@@ -41,7 +41,7 @@ class Subject:
             values["text_config"] = text | self.case.without
         other = Fields(values, "config.json")
         model = build(other)
-        fill(model, open_checkpoint(self.folder), family_of(other))
+        load_tensors(model, open_checkpoint(self.folder), family_of(other))
         return model
 
 

@@ -21,7 +21,7 @@ from ridgeline.core.models.common.denoiser import LATENTS, PICTURES, TEXT
 from ridgeline.core.models.common.priced_module import Told, listening
 from ridgeline.core.models.registry import denoiser_of
 from ridgeline.core.ops.attention import Attention
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.price import Price, traced_calls
 from support.audit import Run, audited, check_bytes, check_products
 from support.checkpoints import redraw
@@ -451,7 +451,7 @@ def test_a_pass_on_a_card() -> None:
     facts = CLIP_RELEASES["Wan2.1-T2V-1.3B"]
     ours = build_denoiser(Fields(facts.config, "config.json"), torch.bfloat16)
     assert isinstance(ours, CrossDenoiser)
-    price, card, size = Price(ours), load_card("h100-sxm"), (21, 60, 104)
+    price, card, size = Price(ours), load_device("h100-sxm"), (21, 60, 104)
     one = price.on(card, ours.pass_work(size, [80]))
     assert one.floor == pytest.approx(one.cost.flops["bf16"] / card.peak("bf16"))
     assert one.floor < one.bound < one.expected < 2 * one.bound

@@ -12,7 +12,7 @@ from transformers import JanusForConditionalGeneration
 from zoo.digits.measures import thickness
 
 from ridgeline.core.checkpoint.source import BUILTIN, open_source
-from ridgeline.media.images.image_generator import TokenImageGenerator, load_drawer
+from ridgeline.media.images.image_generator import TokenImageGenerator, load_image_generator
 from support.januses import their_tokens
 
 DIGITS = BUILTIN / "digits-ar"
@@ -21,7 +21,7 @@ FILE = "model.safetensors"
 
 @pytest.fixture(scope="module")
 def drawer() -> TokenImageGenerator:
-    return load_drawer(open_source("digits-ar"))
+    return load_image_generator(open_source("digits-ar"))
 
 
 def written(drawer: TokenImageGenerator, prompt: str, images: int = 1) -> list[list[int]]:
@@ -44,7 +44,7 @@ def test_transformers_writes_the_same_tokens_from_the_folder(tmp_path: Path) -> 
         {name: value.float() for name, value in load_file(DIGITS / FILE).items()}, tmp_path / FILE, {"format": "pt"}
     )
     theirs = JanusForConditionalGeneration.from_pretrained(tmp_path, dtype=torch.float32).eval()
-    ours = load_drawer(open_source(str(tmp_path)))
+    ours = load_image_generator(open_source(str(tmp_path)))
     ours.params = replace(ours.params, temperature=0.0)
     prompt = "please draw a thin three"
     ids = [token - theirs.config.vq_config.num_embeddings for token in ours.plan(prompt, seed=0).prompt]

@@ -24,7 +24,7 @@ from ridgeline.core.models.common.mmdit import MMDiT
 from ridgeline.core.models.common.priced_module import Told, listening
 from ridgeline.core.models.registry import denoiser_of
 from ridgeline.core.ops.attention import Attention
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.price import Price, traced_calls
 from support.audit import Run, audited, check_attention, check_bytes, check_products
 from support.checkpoints import redraw
@@ -409,7 +409,7 @@ def test_the_price_of_the_release(name: str) -> None:
 def test_a_pass_on_a_card() -> None:
     """Bound by arithmetic; twice the pictures take twice as long."""
     ours = build_denoiser(Fields(RELEASES["FLUX.2-klein-4B"].config, "config.json"), torch.bfloat16)
-    card, price = load_card("h100-sxm"), Price(ours)
+    card, price = load_device("h100-sxm"), Price(ours)
     one, two = (price.on(card, ours.work((64, 64), texts)) for texts in ([512], [512, 512]))
     assert one.floor == pytest.approx(one.cost.flops["bf16"] / card.peak("bf16"))
     assert one.floor < one.bound < one.expected < 2 * one.bound

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ridgeline.core.checkpoint.adapter import targets_of
 from ridgeline.core.checkpoint.folder import open_checkpoint
-from ridgeline.core.checkpoint.weight_loader import fill, quantises, weight_bytes
+from ridgeline.core.checkpoint.weight_loader import load_tensors, quantises, weight_bytes
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.parameter_breakdown import bill
@@ -20,7 +20,7 @@ from ridgeline.core.ops.cost import NO_COST, Cost
 from ridgeline.core.ops.cost_features import ExpectedExperts, Feature, GatheredRows
 from ridgeline.core.ops.embedding import Embedding
 from ridgeline.core.ops.kv_context import KVContext, Uncached
-from ridgeline.core.ops.kv_layout import Kept, KVSpec, StateSpec
+from ridgeline.core.ops.kv_layout import CacheSpec, KVSpec, StateSpec
 from ridgeline.core.ops.linear import LMHead
 from ridgeline.core.ops.matrix import AdaptedMatrix, AdapterRows, LoraWeights, Matrix, MatrixSpec, matrix_of
 from ridgeline.core.ops.number_formats import WeightFormat, weight_format_named
@@ -28,7 +28,7 @@ from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.shard import Indivisible
 from ridgeline.core.ops.stored_module import StorageShare
 from ridgeline.core.ops.weight_slot import WeightSlot
-from ridgeline.core.ops.work import CAUSAL, TOKENS, AttentionPattern, Space, StepSegment, Work
+from ridgeline.core.ops.work import CAUSAL, TOKENS, AttentionPattern, RowAxis, StepSegment, Work
 from ridgeline.insight.trace.priced_trace import op_shapes
 from ridgeline.insight.trace.tracer import Tracer
 from ridgeline.price.price import Price
@@ -54,7 +54,7 @@ class Memory(Op):
         """[rows, hidden] -> [rows, hidden]."""
         return self.slots.product(x_TD)
 
-    def cost(self, work: Work, space: Space = TOKENS) -> Cost:
+    def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
         """As Op.cost."""
         return self.cost_of(work.rows[space]) if work.rows.get(space) else NO_COST
 
@@ -129,7 +129,7 @@ class Memory(Op):
         return CAUSAL
 
     @property
-    def kept_spec(self) -> Kept | None:
+    def kept_spec(self) -> CacheSpec | None:
         """As Op.kept_spec."""
         return None if self.at_once else SPEC
 
@@ -235,7 +235,7 @@ def test_it_is_divided_created_and_matched_with_its_checkpoint(model: Small, tmp
         "lm_head.weight": torch.zeros(VOCABULARY, HIDDEN),
     }
     save_file(tensors, tmp_path / "model.safetensors")
-    fill(model, open_checkpoint(tmp_path), FAMILY)
+    load_tensors(model, open_checkpoint(tmp_path), FAMILY)
     assert model.memory.created
     assert model.memory.told == {"slots.weight": "BF16", "other": None}
     assert torch.equal(model.memory.slots.values(), torch.eye(HIDDEN))

@@ -24,7 +24,7 @@ from ridgeline.core.models.common.priced_module import Told, listening
 from ridgeline.core.models.families.z_image import ZImage
 from ridgeline.core.models.registry import denoiser_of
 from ridgeline.core.ops.attention import Attention
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.price import Price, traced_calls
 from support.audit import Run, audited, check_attention, check_bytes, check_products
 from support.checkpoints import redraw
@@ -377,7 +377,7 @@ def test_the_price_of_the_release() -> None:
 
 def test_a_pass_on_a_card() -> None:
     """Bound by arithmetic from 512 x 512 on; twice the pictures take twice as long."""
-    ours, card = build_denoiser(Fields(RELEASE, "config.json"), torch.bfloat16), load_card("h100-sxm")
+    ours, card = build_denoiser(Fields(RELEASE, "config.json"), torch.bfloat16), load_device("h100-sxm")
     price = Price(ours)
     for side in (64, 128):
         one, two = (price.on(card, ours.work((side, side), texts)) for texts in ([96], [96, 70]))

@@ -8,8 +8,8 @@ from ridgeline.core.ops.work import (
     CROSS,
     ENCODER,
     ENCODER_FULL,
-    FEW,
     FULL,
+    MAX_VERIFY_TOKENS,
     AttentionPattern,
     AttentionSum,
     AttentionWork,
@@ -64,7 +64,7 @@ def test_work_is_the_sum_of_its_segments(
         assert attention.total.pairs == sum(len(seen_pairs(s, reach)) for s in parts)
         classes = {
             name: [s.attention(reach) for s in parts if low <= s.attention(reach).queries <= high]
-            for name, low, high in (("one", 1, 1), ("few", 2, FEW), ("many", FEW + 1, 99))
+            for name, low, high in (("one", 1, 1), ("few", 2, MAX_VERIFY_TOKENS), ("many", MAX_VERIFY_TOKENS + 1, 99))
         }
         for name, asked in classes.items():
             assert getattr(attention, name) == sum(asked, AttentionSum())

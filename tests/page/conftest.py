@@ -18,14 +18,14 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.setup import load_engine
 from ridgeline.engine.text_processor import TextProcessor
 from ridgeline.learn.page.recorder import INSPECTOR
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.server.admission import RequestQueue
 from ridgeline.server.http.page_data import PageData
-from ridgeline.server.lifecycle import service_of
+from ridgeline.server.lifecycle import build_service
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.multi_model import LoopedEngine
 from ridgeline.server.server_settings import ServerSettings
-from ridgeline.server.telemetry.observability import of_one
+from ridgeline.server.telemetry.observability import observe_one_engine
 from server.conftest import Running, running
 
 if TYPE_CHECKING:
@@ -135,8 +135,8 @@ def slow_steps(server: Running) -> Iterator[None]:
 @contextmanager
 def watched(llm: AsyncLLM, settings: ServerSettings, priced: Mapping[str, str] | None = None) -> Iterator[Running]:
     """A server of an engine with what observes it. priced: the models that its page has a price of, as PageData."""
-    service = service_of(llm, RequestQueue(llm.info, settings), settings)
-    watching = of_one(service, service.llm, settings, settings.models[0])
+    service = build_service(llm, RequestQueue(llm.info, settings), settings)
+    watching = observe_one_engine(service, service.llm, settings, settings.models[0])
     data = PageData(priced or {}, settings)
     try:
         with running(service, settings, routes=[*watching.routes(), *data.routes()]) as up:
@@ -149,7 +149,7 @@ def watched(llm: AsyncLLM, settings: ServerSettings, priced: Mapping[str, str] |
 def tales_server() -> Iterator[Running]:
     """Of `tales`, with a price for its steps: leave it idle."""
     loop = ModelLoop(1)
-    llm = AsyncLLM(LoopedEngine(load_engine("tales"), load_card("h100-sxm"), loop, INSPECTOR))
+    llm = AsyncLLM(LoopedEngine(load_engine("tales"), load_device("h100-sxm"), loop, INSPECTOR))
     with watched(llm, ServerSettings(models=("tales",))) as up:
         yield up
 

@@ -9,15 +9,15 @@ from typing import Any
 from page.modules import Modules
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.work import StepSegment, Work
-from ridgeline.learn.page.device_tables import cards_table
+from ridgeline.learn.page.device_tables import build_device_tables
 from ridgeline.price.device import Cache, Copies, Device, Efficiency, HostTime
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import EngineProfile, load_engine
 from ridgeline.price.plan.scenario import Scenario
 from ridgeline.price.price import StepPrice
 
 NATIVE = replace(
-    load_card("h100-sxm"),
+    load_device("h100-sxm"),
     name="own",
     kind="cpu",
     peaks={"fp32": 1.1e12, "bf16": 1.9e12, "int8": 3.1e12},
@@ -47,7 +47,7 @@ COPYING = replace(
 )
 """An engine with every rule that one may have."""
 
-CARDS = (load_card("h100-sxm"), load_card("a100-sxm-80gb"), load_card("v100-sxm-32gb"), load_card("l4"))
+CARDS = (load_device("h100-sxm"), load_device("a100-sxm-80gb"), load_device("v100-sxm-32gb"), load_device("l4"))
 ENGINES = (load_engine("vllm"), load_engine("tensorrt-llm"), COPYING, load_engine("vllm-dp"))
 
 
@@ -66,7 +66,7 @@ class Page(Modules):
 def opened(*names: str) -> Page:
     """Modules of the page, with `kept.all` cards and engines, and `steps` to price many of them."""
     page = Page(*names)
-    page.keep("data", cards_table((*CARDS, NATIVE), ENGINES))
+    page.keep("data", build_device_tables((*CARDS, NATIVE), ENGINES))
     page.run("""
         const {openTable, openCards, drive, priceStep, totalFlops, scaled} = modules["price.js"];
         const {segment, workOf, decodeWork} = modules["work.js"];

@@ -10,13 +10,13 @@ from page.conftest import OpenPage, apart, until, watched
 from page.test_page_browser import serious
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.learn.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
-from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.data import CARDS, MODELS, device_data, models_data, table_data, table_name
+from ridgeline.learn.page.html_document import render_standalone
 from ridgeline.learn.page.model_tables import StoredModel
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.plan import Deployment, PlanWorkload, make_plan
 from ridgeline.server.server_settings import ServerSettings
-from ridgeline.util.document.humanize import gb, say_gb, say_seconds, three
+from ridgeline.util.document.humanize import gb, say_gb, say_seconds, three_digits
 from server.conftest import Running
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def one_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     ways = [StoredModel(), StoredModel("fp8"), StoredModel(None, None, 2)]
     blocks = {table_name(MODEL, way): table_data(MODEL, MODEL, way) for way in ways}
     path = tmp_path_factory.mktemp("calculator") / "page.html"
-    path.write_bytes(exported({MODELS: models_data({MODEL: ways}), CARDS: cards_data(), **blocks}))
+    path.write_bytes(render_standalone({MODELS: models_data({MODEL: ways}), CARDS: device_data(), **blocks}))
     return path.as_uri()
 
 
@@ -126,7 +126,7 @@ def test_users_on_24_gb_subtraction_by_subtraction(open_page: OpenPage, one_file
     region = page.get_by_role("region", name="Memory to the byte")
     said = region.get_by_role("cell").all_text_contents()
     taken = [float(each.replace(",", "")) for each in said]
-    total = load_card("rtx-4090").memory
+    total = load_device("rtx-4090").memory
     assert len(taken) == 5
     assert total + sum(taken[:-1]) == taken[-1]
 
@@ -134,7 +134,7 @@ def test_users_on_24_gb_subtraction_by_subtraction(open_page: OpenPage, one_file
 def plan_of(users: int) -> Any:
     source = open_source(MODEL)
     workload = PlanWorkload(1500, 1000, users, 1.0, 0.05)
-    return make_plan(source.title, source.config, Deployment(load_card("a100-sxm-80gb")), workload, ())
+    return make_plan(source.title, source.config, Deployment(load_device("a100-sxm-80gb")), workload, ())
 
 
 @pytest.mark.parametrize("users", [1, 32])
@@ -144,8 +144,8 @@ def test_the_sentence_says_what_plan_says(open_page: OpenPage, one_file: str, us
     said = page.locator(".sentence a").all_text_contents()
     decode = plan_of(users).decode
     floor = decode.seconds.floor
-    wanted = [say_gb(gb(decode.weight_bytes + decode.kv_read_bytes)), say_seconds(floor), three(1 / floor)]
-    wanted += [three(users / floor)] * (users > 1)
+    wanted = [say_gb(gb(decode.weight_bytes + decode.kv_read_bytes)), say_seconds(floor), three_digits(1 / floor)]
+    wanted += [three_digits(users / floor)] * (users > 1)
     assert said[:-1] == wanted
     assert float(said[-1].removesuffix(" %")) == pytest.approx(100 * decode.idle, abs=0.5)
 

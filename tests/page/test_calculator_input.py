@@ -10,10 +10,10 @@ from page.conftest import OpenPage, until
 from page.modules import Modules
 from page.test_page_browser import serious
 from ridgeline.core.checkpoint.source import open_source
-from ridgeline.learn.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
-from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.data import CARDS, MODELS, device_data, models_data, table_data, table_name
+from ridgeline.learn.page.html_document import render_standalone
 from ridgeline.learn.page.model_tables import StoredModel
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.plan import Deployment, PlanWorkload, make_plan
 from ridgeline.util.document.humanize import gb, gib, say_gb, say_gib, say_seconds
 from server.conftest import Running
@@ -36,7 +36,7 @@ def one_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     blocks[table_name("gpt2", StoredModel())] = table_data("gpt2", "gpt2", StoredModel())
     path = tmp_path_factory.mktemp("input") / "page.html"
     ways = {MODEL: WAYS, "gpt2": [StoredModel()]}
-    path.write_bytes(exported({MODELS: models_data(ways), CARDS: cards_data(), **blocks}))
+    path.write_bytes(render_standalone({MODELS: models_data(ways), CARDS: device_data(), **blocks}))
     return f"{path.as_uri()}#model={MODEL}&card=h100-sxm"
 
 
@@ -53,7 +53,7 @@ def weights_shown(page: "Page") -> str:
 def figures_of(stored: StoredModel) -> list[str]:
     """The same of a plan."""
     source = open_source(MODEL)
-    setup = Deployment(load_card("h100-sxm"), 1, stored.weights, stored.kv)
+    setup = Deployment(load_device("h100-sxm"), 1, stored.weights, stored.kv)
     plan = make_plan(source.title, source.config, setup, PlanWorkload(1500, 1000, 1, 1.0, 0.05), ())
     decode = plan.decode
     read = say_gb(gb(decode.weight_bytes + decode.kv_read_bytes))

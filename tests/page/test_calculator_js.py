@@ -14,10 +14,10 @@ import pytest
 from page.pages import Page
 from ridgeline.cli.main import main
 from ridgeline.core.checkpoint.source import open_source
-from ridgeline.learn.page.device_tables import cards_table
+from ridgeline.learn.page.device_tables import build_device_tables
 from ridgeline.learn.page.model_tables import StoredModel, model_table
 from ridgeline.price.accuracy import NEAR
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.plan.trust import trust_in
 
 USUAL = {
@@ -30,7 +30,7 @@ USUAL = {
 def calculator(weights: str | None = None, devices: int = 1) -> Page:
     """The modules, with `setting(state)` of Llama-3-8B stored so."""
     page = Page("calc_case.js")
-    page.keep("cards", cards_table(map(load_card, ("a100-sxm-80gb", "h100-sxm", "rtx-4090"))))
+    page.keep("cards", build_device_tables(map(load_device, ("a100-sxm-80gb", "h100-sxm", "rtx-4090"))))
     page.keep("written", model_table(open_source("llama-3-8b"), StoredModel(weights, None, devices)))
     page.run("""
         const {openTable, openCards} = modules["price.js"];

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from page.conftest import OpenPage
-from ridgeline.learn.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
-from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.data import CARDS, MODELS, device_data, models_data, table_data, table_name
+from ridgeline.learn.page.html_document import render_standalone
 from ridgeline.learn.page.model_tables import StoredModel
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -71,7 +71,7 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> str:
     ways = {name: [StoredModel()] for name in MODELS_SHOWN}
     blocks = {table_name(name, StoredModel()): table_data(name, name, StoredModel()) for name in MODELS_SHOWN}
     path = tmp_path_factory.mktemp("layout") / "page.html"
-    path.write_bytes(exported({MODELS: models_data(ways), CARDS: cards_data(), **blocks}))
+    path.write_bytes(render_standalone({MODELS: models_data(ways), CARDS: device_data(), **blocks}))
     return path.as_uri()
 
 
@@ -107,7 +107,7 @@ def test_a_model_that_is_far_too_large_ends_at_the_edge(open_page: OpenPage, cat
         assert box["y"] >= chart["y"]
         assert box["y"] + box["height"] <= chart["y"] + chart["height"]
     weights = float((page.locator(".sums .weights td").text_content() or "").strip("− GiB").replace(",", ""))
-    assert weights * 2**30 > 40 * load_card("l4").memory
+    assert weights * 2**30 > 40 * load_device("l4").memory
     card = page.get_by_role("combobox", name="card", exact=True)
     card.fill("h200-sxm")
     card.press("Enter")

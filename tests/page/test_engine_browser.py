@@ -9,9 +9,9 @@ import pytest
 
 from page.conftest import OpenPage, slow_steps, until
 from page.test_page_browser import serious
-from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.html_document import render_standalone
 from ridgeline.learn.page.recordings import SCENES, recorded_runs
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from server.conftest import Running
 
 pytestmark = pytest.mark.page
@@ -105,7 +105,7 @@ def test_the_last_request_is_taken_back(open_page: OpenPage, tales_server: Runni
 @pytest.fixture(scope="module")
 def recorded_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "runs.html"
-    path.write_bytes(exported({"runs.json": recorded_runs(load_card("h100-sxm"), SCENES[2:])}))
+    path.write_bytes(render_standalone({"runs.json": recorded_runs(load_device("h100-sxm"), SCENES[2:])}))
     return path
 
 

@@ -10,7 +10,7 @@ from page.modules import Modules
 from ridgeline.engine.engine import Engine
 from ridgeline.learn.page import recordings
 from ridgeline.learn.page.recordings import SCENES, recorded_runs
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 
 STATES = ["free", "held", "published", "shared", "cached"]
 Counts = dict[str, Any]
@@ -45,7 +45,7 @@ def played() -> Iterator[tuple[dict[str, Any], dict[str, list[Counts]]]]:
                 counted.setdefault(self._scene.id, []).append(ledger_of(self.engine))
 
         patch.setattr(recordings._Recording, "_hear", counting)
-        yield recorded_runs(load_card("h100-sxm")), counted
+        yield recorded_runs(load_device("h100-sxm")), counted
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import json
 import re
 from html import unescape
 
-from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.html_document import render_standalone
 
 HOSTILE = "</script><script>alert(1)</script><!--"
 
@@ -23,7 +23,7 @@ def blocks_of(text: str) -> dict[str, object]:
 
 def test_blocks_hold_their_data_whatever_is_in_it() -> None:
     data = {"small.json": {"a": HOSTILE, "b": [1.5, None]}, "large.json": [HOSTILE, *range(2000)]}
-    text = exported(data).decode()
+    text = render_standalone(data).decode()
     assert blocks_of(text) == data
     assert HOSTILE not in text
     assert 'data-name="large.json"' in text
@@ -31,7 +31,7 @@ def test_blocks_hold_their_data_whatever_is_in_it() -> None:
 
 
 def test_the_policy_runs_the_scripts_that_are_there_and_no_other() -> None:
-    text = exported({}).decode()
+    text = render_standalone({}).decode()
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     said = dict(part.split(" ", 1) for part in policy.split("; "))
     assert said["default-src"] == said["base-uri"] == said["form-action"] == "'none'"

@@ -9,8 +9,8 @@ import pytest
 from page.conftest import OpenPage
 from page.modules import Modules
 from ridgeline.core.checkpoint.catalogue import CATALOGUE
-from ridgeline.learn.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
-from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.data import CARDS, MODELS, device_data, models_data, table_data, table_name
+from ridgeline.learn.page.html_document import render_standalone
 from ridgeline.learn.page.model_tables import StoredModel
 from server.conftest import Running
 
@@ -72,11 +72,11 @@ def test_a_file_says_how_to_export(open_page: OpenPage, tmp_path: Path) -> None:
     table = table_data("gpt2", "gpt2", StoredModel())
     blocks = {
         MODELS: models_data({"gpt2": [StoredModel()]}),
-        CARDS: cards_data(),
+        CARDS: device_data(),
         table_name("gpt2", StoredModel()): table,
     }
     path = tmp_path / "page.html"
-    path.write_bytes(exported(blocks))
+    path.write_bytes(render_standalone(blocks))
     page = open_page(f"{path.as_uri()}#model=gpt2&input=100&output=100", **STILL).page
     page.locator(".sentence").wait_for()
     page.evaluate(DROP, ["config.json", CONFIG.decode()])

@@ -10,11 +10,11 @@ from page.conftest import OpenPage, apart, until, watched
 from page.test_page_browser import serious
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import load_engine
-from ridgeline.learn.page.data import CARDS, MODELS, cards_data, models_data, table_data, table_name
-from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.data import CARDS, MODELS, device_data, models_data, table_data, table_name
+from ridgeline.learn.page.html_document import render_standalone
 from ridgeline.learn.page.model_tables import StoredModel
 from ridgeline.learn.page.recorder import INSPECTOR
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.multi_model import LoopedEngine
 from ridgeline.server.server_settings import ServerSettings
@@ -37,7 +37,7 @@ def priced_server() -> Iterator[Running]:
     """A server of `tales` whose calculator has its price, as `ridgeline serve` starts it."""
     with ExitStack() as stack:
         loop = ModelLoop(1)
-        llm = AsyncLLM(LoopedEngine(load_engine("tales"), load_card("h100-sxm"), loop, INSPECTOR))
+        llm = AsyncLLM(LoopedEngine(load_engine("tales"), load_device("h100-sxm"), loop, INSPECTOR))
         yield stack.enter_context(watched(llm, ServerSettings(models=("tales",)), {"tales": "tales"}))
 
 
@@ -112,7 +112,9 @@ def test_a_file_offers_what_it_holds(
 
     def written() -> None:
         own = {table_name(model, StoredModel()): table_data(model, model, StoredModel())}
-        path.write_bytes(exported({MODELS: models_data({model: [StoredModel()]}), CARDS: cards_data(), **own}))
+        path.write_bytes(
+            render_standalone({MODELS: models_data({model: [StoredModel()]}), CARDS: device_data(), **own})
+        )
 
     apart(written)
     one = open_page(path.as_uri(), offline=True, **STILL)

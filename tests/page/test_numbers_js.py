@@ -11,7 +11,7 @@ from page.modules import Modules
 from ridgeline.util.document import humanize
 
 FUNCTIONS: dict[str, Callable[[float], str]] = {
-    "three": humanize.three,
+    "three": humanize.three_digits,
     "scaled": humanize.scaled,
     "seconds": humanize.seconds,
     "saySeconds": humanize.say_seconds,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from page.conftest import OpenPage, saying
-from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.html_document import render_standalone
 from server.conftest import Running
 
 pytestmark = pytest.mark.page
@@ -143,7 +143,7 @@ def test_tabs_go_by_keys(open_page: OpenPage, tales_server: Running) -> None:
 @pytest.fixture(scope="module")
 def one_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "page.html"
-    path.write_bytes(exported({"note.json": {"said": "</script><script>alert(1)</script>" * 200}}))
+    path.write_bytes(render_standalone({"note.json": {"said": "</script><script>alert(1)</script>" * 200}}))
     return path
 
 

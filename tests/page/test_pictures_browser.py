@@ -13,10 +13,10 @@ from PIL import Image
 from page.conftest import OpenPage, until
 from page.modules import Modules
 from page.test_page_browser import serious
-from ridgeline.learn.page.html_document import exported
-from ridgeline.learn.page.recorded_images import PICTURES, recorded_pictures
+from ridgeline.learn.page.html_document import render_standalone
+from ridgeline.learn.page.recorded_images import IMAGES, record_images
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.server.server_settings import ServerSettings
 from server.pictures import Drawing, Held, drawing
 
@@ -96,7 +96,7 @@ def test_a_clip_is_drawn_and_fetched(open_page: OpenPage) -> None:
 @pytest.fixture(scope="module")
 def recorded_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pictures") / "page.html"
-    path.write_bytes(exported({PICTURES: recorded_pictures(load_card("h100-sxm"))}))
+    path.write_bytes(render_standalone({IMAGES: record_images(load_device("h100-sxm"))}))
     return path
 
 

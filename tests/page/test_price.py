@@ -16,7 +16,7 @@ from ridgeline.core.models import ModelRefused
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.experts import Experts
 from ridgeline.core.ops.norm import RMSNorm
-from ridgeline.learn.page.device_tables import cards_table
+from ridgeline.learn.page.device_tables import build_device_tables
 from ridgeline.learn.page.model_tables import FORMAT, StoredModel, model_table
 from ridgeline.learn.page.op_table import LinePool, op_table
 from ridgeline.price.device import Device
@@ -109,7 +109,7 @@ def test_a_card_that_has_a_model_otherwise_is_told_from_one_that_computes_in_ano
     names = ("llama-2-7b", "gpt-oss-20b", "qwen3-0.6b", "gpt2")
     unlike = [name for name in names if model_table(open_source(name), MODELS[name])["otherwise"]]
     assert unlike == ["llama-2-7b", "gpt-oss-20b"]
-    instead = {name: card["instead"] for name, card in cards_table(CARDS)["cards"].items() if card["instead"]}
+    instead = {name: card["instead"] for name, card in build_device_tables(CARDS)["cards"].items() if card["instead"]}
     assert instead == {"v100-sxm-32gb": {"bf16": "fp16"}}
 
 

@@ -17,7 +17,7 @@ from ridgeline.insight.trace.token_sampling import draws, plain
 from ridgeline.insight.trace.trace_ledger import Ledger
 from ridgeline.learn.page.recorder import record
 from ridgeline.learn.page.request_recording import COLUMNS, RecordingTime, recording
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 
 TEXT = "One day, a </script> bear"
 
@@ -32,7 +32,7 @@ def ledger(llm: LLM) -> Ledger:
     params = plain(replace(llm.loaded.defaults, max_tokens=3, seed=4))
     wanted = TraceOptions(attention=True, lens=True, memory=True, repeats=3)
     subject = TraceSubject("tales", TEXT, lambda: llm.encode(TEXT))
-    return trace(llm, subject, params, load_card("h100-sxm"), wanted, at_hand=False)
+    return trace(llm, subject, params, load_device("h100-sxm"), wanted, at_hand=False)
 
 
 def recorded(ledger: Ledger, **more: Any) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def test_a_mixture_of_experts_is_recorded_beside_its_engine() -> None:
     loaded = load_engine("mixture")
     before = loaded.engine.stats
     ids = loaded.texts.encode("Il était", loaded.engine.context)
-    told = record(loaded, "<b>", "Il était", ids, replace(loaded.defaults, seed=1), load_card("h100-sxm"), 3)
+    told = record(loaded, "<b>", "Il était", ids, replace(loaded.defaults, seed=1), load_device("h100-sxm"), 3)
     assert loaded.engine.stats == before
     assert loaded.engine.on_step is None
     assert told["pause"] > 0
@@ -158,4 +158,4 @@ def test_a_mixture_of_experts_is_recorded_beside_its_engine() -> None:
     for layer, neurons in zip(layers, told["neurons"]["layers"], strict=True):
         assert {each["expert"] for each in neurons} <= set(layer["picked"])
     with pytest.raises(ValueError, match="the text has 65 tokens; give 1 to 64"):
-        record(loaded, "x", "x", [5] * 65, loaded.defaults, load_card("h100-sxm"))
+        record(loaded, "x", "x", [5] * 65, loaded.defaults, load_device("h100-sxm"))

@@ -9,9 +9,9 @@ import pytest
 
 from page.pages import Page
 from ridgeline.core.checkpoint.source import open_source
-from ridgeline.learn.page.device_tables import cards_table
+from ridgeline.learn.page.device_tables import build_device_tables
 from ridgeline.learn.page.model_tables import StoredModel, model_table
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 
 GIB = 2**30
 Asks = Callable[[str, str, str], Any]
@@ -27,7 +27,7 @@ def table(name: str) -> Any:
 def on() -> Asks:
     """Evaluates an expression over a model on a card, as a case `asked`."""
     page = Page("plan.js", "critical.js")
-    page.keep("data", cards_table(map(load_card, ("a100-sxm-80gb", "h100-sxm", "rtx-4090", "h200-sxm"))))
+    page.keep("data", build_device_tables(map(load_device, ("a100-sxm-80gb", "h100-sxm", "rtx-4090", "h200-sxm"))))
     page.run("""
         const {openTable, openCards, priceStep} = modules["price.js"];
         const {totalFlops, memoryBytes, touchedBy, computeSeconds} = modules["price.js"];

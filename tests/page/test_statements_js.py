@@ -16,16 +16,16 @@ from ridgeline.core.models.common.parameter_breakdown import ParameterBreakdown,
 from ridgeline.core.ops.experts import Experts
 from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.core.text.byte_tokenizer import BYTE_SYMBOLS
-from ridgeline.learn.page.device_tables import cards_table
+from ridgeline.learn.page.device_tables import build_device_tables
 from ridgeline.price.crossovers import compute_bound_prompt, critical_batch
 from ridgeline.price.device import Device
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.plan import Deployment, DeploymentPlan, PlanWorkload, make_plan
 from ridgeline.price.price import Price, StepPrice
-from ridgeline.util.document.humanize import say_gb, say_seconds, three
+from ridgeline.util.document.humanize import say_gb, say_seconds, three_digits
 
 MODELS = ("llama-3-8b", "llama-3-70b", "llama-3.1-405b", "qwen3-235b-a22b", "qwen3-30b-a3b", "llama-2-7b", "gpt2")
-A100, H100 = load_card("a100-sxm-80gb"), load_card("h100-sxm")
+A100, H100 = load_device("a100-sxm-80gb"), load_device("h100-sxm")
 SMALL, LARGE = "llama-3-8b", "llama-3-70b"
 
 
@@ -51,7 +51,7 @@ def billed(name: str) -> ParameterBreakdown:
 def plan(name: str, card: str, wanted: PlanWorkload) -> DeploymentPlan:
     """What `ridgeline plan` gives."""
     source = open_source(name)
-    return make_plan(source.title, source.config, Deployment(load_card(card)), wanted, ())
+    return make_plan(source.title, source.config, Deployment(load_device(card)), wanted, ())
 
 
 def decode(name: str, card: Device, users: int = 1, context: int = 1) -> StepPrice:
@@ -197,7 +197,7 @@ def arithmetic() -> dict[str, Any]:
 def page() -> Page:
     """With `found`: figures by statement, and `words`: what is said of them."""
     page = Page("statements.js")
-    page.keep("cards", cards_table([A100, H100, load_card("rtx-4090")]))
+    page.keep("cards", build_device_tables([A100, H100, load_device("rtx-4090")]))
     page.keep("written", {name: table(name) for name in MODELS})
     page.run("""
         const {openTable, openCards} = modules["price.js"];
@@ -232,7 +232,7 @@ def test_what_is_said_has_the_figures(page: Page) -> None:
     assert not [said for said in words.values() if re.search("NaN|undefined|null|Infinity", said)]
     cost = decode(SMALL, A100).cost
     seconds = cost.memory_bytes / A100.bandwidth
-    wanted = [say_gb(cost.weight_bytes / 1e9), say_seconds(seconds), f"{three(1 / seconds)} tokens a second"]
+    wanted = [say_gb(cost.weight_bytes / 1e9), say_seconds(seconds), f"{three_digits(1 / seconds)} tokens a second"]
     assert words["one-user"].startswith(", ".join(wanted))
     assert words["grouped-heads"].endswith("524,288 bytes a token against 131,072, 4.00 times as many.")
     assert words["attention-by-hand"] == "0.4011 0.1978 0.4011, so [6.0167, 3.9833]."

@@ -11,9 +11,9 @@ import pytest
 from page.conftest import OpenPage
 from page.test_page_browser import serious
 from ridgeline.engine.setup import load_engine
-from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.html_document import render_standalone
 from ridgeline.learn.page.recorder import record
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from server.conftest import Running
 
 pytestmark = pytest.mark.page
@@ -28,7 +28,7 @@ def recordings() -> list[dict[str, Any]]:
         loaded = load_engine(name)
         ids = loaded.texts.encode(text, loaded.engine.context)
         rules = replace(loaded.defaults, seed=5)
-        found.append(json.loads(json.dumps(record(loaded, name, text, ids, rules, load_card("h100-sxm"), repeats=3))))
+        found.append(json.loads(json.dumps(record(loaded, name, text, ids, rules, load_device("h100-sxm"), repeats=3))))
     first = found[0]
     first["device"]["at_hand"] = True
     decode = first["steps"][1]
@@ -39,7 +39,7 @@ def recordings() -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def one_file(tmp_path_factory: pytest.TempPathFactory, recordings: list[dict[str, Any]]) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("token") / "page.html"
-    path.write_bytes(exported({"recordings.json": recordings}))
+    path.write_bytes(render_standalone({"recordings.json": recordings}))
     return path
 
 

@@ -10,14 +10,14 @@ from bench.test_report import findings
 from page.conftest import OpenPage, apart, until
 from ridgeline.engine.setup import load_engine
 from ridgeline.insight.bench.bench_export import findings_json
-from ridgeline.learn.page.data import CARDS, MODELS, TRAFFIC, cards_data, models_data, table_data, table_name
-from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.data import CARDS, MODELS, TRAFFIC, device_data, models_data, table_data, table_name
+from ridgeline.learn.page.html_document import render_standalone
 from ridgeline.learn.page.model_tables import StoredModel
-from ridgeline.learn.page.recorded_images import PICTURES, recorded_pictures
+from ridgeline.learn.page.recorded_images import IMAGES, record_images
 from ridgeline.learn.page.recorder import record
 from ridgeline.learn.page.recordings import RUNS, SCENES, recorded_runs
 from ridgeline.learn.page.request_recording import RECORDED
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 
 pytestmark = pytest.mark.page
 MODEL = "llama-3-8b"
@@ -26,16 +26,16 @@ TABS = ["Calculator", "Pictures", "One token", "Engine", "Traffic"]
 
 def blocks() -> dict[str, Any]:
     """What `ridgeline page export` writes, of one model and one of each recording."""
-    card, loaded = load_card("h100-sxm"), load_engine("tales")
+    card, loaded = load_device("h100-sxm"), load_engine("tales")
     ids = loaded.texts.encode("Once upon a time", loaded.engine.context)
     told = record(loaded, "tales", "Once upon a time", ids, replace(loaded.defaults, seed=1), card, repeats=3)
     table = table_data(MODEL, MODEL, StoredModel())
     return {
         MODELS: models_data({MODEL: [StoredModel()]}),
-        CARDS: cards_data(),
+        CARDS: device_data(),
         table_name(MODEL, StoredModel()): table,
         RUNS: recorded_runs(card, SCENES[2:3]),
-        PICTURES: recorded_pictures(card, ["a handwritten two"]),
+        IMAGES: record_images(card, ["a handwritten two"]),
         RECORDED: [json.loads(json.dumps(told))],
         TRAFFIC: [{"name": "r.json", "result": findings_json(findings())}],
     }
@@ -44,7 +44,7 @@ def blocks() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def whole_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("tour") / "page.html"
-    path.write_bytes(exported(apart(blocks)))
+    path.write_bytes(render_standalone(apart(blocks)))
     return path.as_uri()
 
 

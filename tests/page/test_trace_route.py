@@ -13,9 +13,9 @@ from page.conftest import PATIENCE, apart, saying
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.learn.page.recorder import INSPECTOR, MOST_TOKENS
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.server.errors import ApiError
-from ridgeline.server.http.auth import check_asker
+from ridgeline.server.http.auth import check_client
 from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running
 
@@ -106,10 +106,10 @@ def test_it_wants_the_key() -> None:
 def test_without_a_key_only_this_machine_asks(host: str, keys: tuple[str, ...], allowed: bool) -> None:
     request, settings = Request({"type": "http", "client": (host, 1)}), ServerSettings(keys=keys)
     if allowed:
-        check_asker(request, settings, "ask")
+        check_client(request, settings, "ask")
     else:
         with pytest.raises(ApiError, match="only this machine may ask") as error:
-            check_asker(request, settings, "ask")
+            check_client(request, settings, "ask")
         assert (error.value.status, error.value.code) == (403, "key_needed")
 
 
@@ -118,7 +118,7 @@ def test_an_engine_in_a_process_of_its_own_answers_too() -> None:
 
     async def run() -> None:
         settings = EngineSettings(kv_bytes=4e6)
-        device = load_card("h100-sxm")
+        device = load_device("h100-sxm")
         async with await AsyncLLM.start("tales", settings, threads=1, device=device, inspector=INSPECTOR) as llm:
             with pytest.raises(ValueError, match="JSON is malformed"):
                 await llm.inspect(b"x")

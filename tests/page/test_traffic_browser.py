@@ -12,7 +12,7 @@ from page.test_page_browser import serious
 from ridgeline.insight.bench.bench_export import findings_json
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.learn.page.data import TRAFFIC
-from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.html_document import render_standalone
 from server.conftest import Running
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def test_results_are_dropped_and_compared(open_page: OpenPage, tales_server: Run
 def test_a_file_shows_its_results(open_page: OpenPage, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     shown = [{"name": name, "result": result(rate)} for name, rate in (("a.json", 5.0), ("b.json", 20.0))]
-    path.write_bytes(exported({TRAFFIC: shown}))
+    path.write_bytes(render_standalone({TRAFFIC: shown}))
     one = open_page(
         f"{path.as_uri()}#traffic", offline=True, color_scheme="dark", viewport={"width": 360, "height": 740}
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from ridgeline.media.images.preprocess import MAX_PIXELS, read_picture
+from ridgeline.media.images.preprocess import MAX_PIXELS, read_image
 
 
 def painted(mode: str = "RGB", size: tuple[int, int] = (5, 3)) -> Image.Image:
@@ -21,7 +21,7 @@ def painted(mode: str = "RGB", size: tuple[int, int] = (5, 3)) -> Image.Image:
 def test_images(tmp_path: Path, name: str, mode: str) -> None:
     """Whatever they are stored as, they come in RGB."""
     painted(mode).save(tmp_path / name)
-    read = read_picture(tmp_path / name)
+    read = read_image(tmp_path / name)
     assert (read.mode, read.size) == ("RGB", (5, 3))
     assert list(read.get_flattened_data()) == list(painted(mode).convert("RGB").get_flattened_data())
 
@@ -31,7 +31,7 @@ def test_upright(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned clockwise by a quarter
     painted().save(tmp_path / "a.png", exif=exif)
-    read = read_picture(tmp_path / "a.png")
+    read = read_image(tmp_path / "a.png")
     assert read.size == (3, 5)
     assert read.getpixel((2, 0)) == (255, 0, 0)
 
@@ -53,7 +53,7 @@ def test_bombs(tmp_path: Path, side: int) -> None:
     path = tmp_path / "bomb.png"
     path.write_bytes(png(side, side))
     with pytest.raises(ValueError, match=r"bomb.png has .* pixels.*; an image of at most 50,000,000 is read: scale it"):
-        read_picture(path)
+        read_image(path)
 
 
 def test_what_is_no_image(tmp_path: Path) -> None:
@@ -71,5 +71,5 @@ def test_what_is_no_image(tmp_path: Path) -> None:
         (tmp_path, "cannot be read: Is a directory"),
     ):
         with pytest.raises(ValueError, match=f"{path.name}.*{why}") as caught:
-            read_picture(path)
+            read_image(path)
         assert "\n" not in str(caught.value)

@@ -19,7 +19,7 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import LoadedEngine, load_engine
 from ridgeline.server.admission import RequestQueue
-from ridgeline.server.lifecycle import service_of
+from ridgeline.server.lifecycle import build_service
 from ridgeline.server.server_settings import ServerSettings
 from server.conftest import running
 
@@ -94,7 +94,7 @@ def client(loaded: LoadedEngine) -> Iterator[openai.OpenAI]:
     llm, settings = AsyncLLM(loaded), ServerSettings(models=("smollm2",))
     try:
         with (
-            running(service_of(llm, RequestQueue(llm.info, settings), settings), settings) as up,
+            running(build_service(llm, RequestQueue(llm.info, settings), settings), settings) as up,
             openai.OpenAI(base_url=f"{up.url}/v1", api_key="none", max_retries=0) as client,
         ):
             yield client

@@ -16,7 +16,7 @@ from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import load_engine
 from ridgeline.server.admission import RequestQueue
-from ridgeline.server.lifecycle import service_of
+from ridgeline.server.lifecycle import build_service
 from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running, running
 
@@ -92,7 +92,7 @@ def test_the_longest_text_is_whole_and_a_longer_one_is_refused(theirs: Any, embe
 def served(folder: Path) -> Iterator[Running]:
     llm, settings = AsyncLLM(load_engine(str(folder))), ServerSettings(models=("minilm",))
     try:
-        with running(service_of(llm, RequestQueue(llm.info, settings), settings), settings) as up:
+        with running(build_service(llm, RequestQueue(llm.info, settings), settings), settings) as up:
             yield up
     finally:
         llm.close()

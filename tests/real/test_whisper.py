@@ -28,7 +28,7 @@ from ridgeline.media.audio.mel import HOP, RATE
 from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary, speech_vocabulary
 from ridgeline.media.speech.transcriber import Transcriber, Transcript, TranscriptionOptions, TranscriptSegment
 from ridgeline.server.admission import RequestQueue
-from ridgeline.server.lifecycle import service_of
+from ridgeline.server.lifecycle import build_service
 from ridgeline.server.server_settings import ServerSettings
 from server.conftest import running
 
@@ -216,7 +216,7 @@ def test_the_server_writes_it_down(
     """The official client sends the file as it lies there, 44.1 kHz in stereo."""
     llm, settings = AsyncLLM(loaded), ServerSettings(models=("whisper",), upload_bytes=4 << 20)
     (expected,) = ours(loaded, vocabulary, [speech], TranscriptionOptions())
-    service = service_of(llm, RequestQueue(llm.info, settings), settings)
+    service = build_service(llm, RequestQueue(llm.info, settings), settings)
     try:
         with (
             running(service, settings, speech=vocabulary) as up,

@@ -8,9 +8,9 @@ import re
 import pytest
 
 from ridgeline.price.device import Device
-from ridgeline.price.devices import cards
+from ridgeline.price.devices import catalogue_devices
 
-CARDS = {device.name: device for device in cards()}
+CARDS = {device.name: device for device in catalogue_devices()}
 NARROWER = {"fp8": "bf16", "int8": "bf16", "fp4": "fp8"}  # twice as fast as, where nothing else is said
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ridgeline.price.device import Device
-from ridgeline.price.devices import cards, load_card, names
+from ridgeline.price.devices import catalogue_devices, load_device, names
 
-CARDS = {device.name: device for device in cards()}
+CARDS = {device.name: device for device in catalogue_devices()}
 
 MINE: dict[str, Any] = {
     "title": "Mine",
@@ -120,7 +120,7 @@ def test_a_format_without_units_runs_at_the_next_wider_one() -> None:
 )
 def test_unknown_names_offer_the_nearest(name: str, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)) as caught:
-        load_card(name)
+        load_device(name)
     assert "\n" not in str(caught.value)
 
 
@@ -133,13 +133,13 @@ def test_unknown_names_offer_the_nearest(name: str, says: str) -> None:
     ],
 )  # fmt: skip
 def test_spellings_that_mean_one_card(spelling: str, name: str) -> None:
-    assert load_card(spelling) == CARDS[name]
+    assert load_device(spelling) == CARDS[name]
 
 
 def read(tmp_path: Path, values: object) -> Device:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(values))
-    return load_card(str(path))
+    return load_device(str(path))
 
 
 def test_a_file_has_the_same_fields(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_file_has_the_same_fields(tmp_path: Path) -> None:
         'price = { dollars = 1.5, date = "2026-02", source = "me" }\n'
         "efficiency = { default = [3, 0.8, 0.8], attention = [11, 0.6, 0.9] }\n"
     )
-    device = load_card(str(path))
+    device = load_device(str(path))
     assert device.link is not None
     for kind in ("custom", "nccl"):
         assert device.link.all_reduce_seconds(2**20, 2, kind) == pytest.approx(5e-6 + 2**20 / 20e9)
@@ -250,7 +250,7 @@ def test_the_file_of_the_documentation_is_a_card(tmp_path: Path) -> None:
     for suffix, body in (*blocks.items(), ("toml", f"[cards.my-card]\n{blocks['toml']}")):
         path = tmp_path / f"my-card.{suffix}"
         path.write_text(body)
-        read_as.append(dataclasses.replace(load_card(str(path)), sources={}))
+        read_as.append(dataclasses.replace(load_device(str(path)), sources={}))
     assert read_as[0] == read_as[1] == read_as[2]
     assert read_as[0].name == "my-card"
     assert (read_as[0].memory, read_as[0].peaks["bf16"]) == (49140 * 2**20, 362e12)
@@ -261,7 +261,7 @@ def test_files_that_are_no_cards(tmp_path: Path) -> None:
         read(tmp_path, [1])
     (tmp_path / "broken.toml").write_text("title = ")
     with pytest.raises(ValueError, match="is not valid TOML"):
-        load_card(str(tmp_path / "broken.toml"))
+        load_device(str(tmp_path / "broken.toml"))
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match="is not text in UTF-8"):
-        load_card(str(tmp_path / "binary.json"))
+        load_device(str(tmp_path / "binary.json"))

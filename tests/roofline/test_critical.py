@@ -17,7 +17,7 @@ from ridgeline.price.crossovers import (
     context_where_kv_outweighs_weights,
     critical_batch,
 )
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.physics_guard import beats_floor
 from ridgeline.price.plan import Deployment, PlanWorkload
 from ridgeline.price.plan.scenario import ModelCache
@@ -33,7 +33,7 @@ def price(name: str) -> Price:
 @pytest.mark.parametrize("name", ["llama-3-8b", "qwen3-30b-a3b", "gpt2", "phi-4"])
 @pytest.mark.parametrize("card", ["a100-sxm-80gb", "h20", "rtx-4090"])
 def test_the_critical_batch_is_where_arithmetic_takes_over(name: str, card: str) -> None:
-    priced, device = price(name), load_card(card)
+    priced, device = price(name), load_device(card)
     batch = critical_batch(priced, device, 8)
     assert batch is not None
 
@@ -51,7 +51,7 @@ def test_the_critical_batch_is_where_arithmetic_takes_over(name: str, card: str)
 def test_limit_distance_and_crossings_are_of_one_figure(weights: str | None, kv: str | None) -> None:
     """fp8 matrices beside bf16 attention: `plan` called a batch compute-bound, 0.8 x over the ridge, and named a larger
     one that would reach it, because the limit counted every format and the others the commonest alone."""
-    device = load_card("h100-sxm")
+    device = load_device("h100-sxm")
     case = ModelCache(read_config("qwen3-0.6b")).case(Deployment(device, weights=weights, kv=kv))
     batch, prompt = critical_batch(case.price, device, 8), compute_bound_prompt(case.price, device)
     assert batch is not None
@@ -69,7 +69,9 @@ def test_limit_distance_and_crossings_are_of_one_figure(weights: str | None, kv:
 
 def test_balance_counts_each_format_at_its_own_peak() -> None:
     """And elementwise operations, on units of their own, only where there is nothing else."""
-    device = replace(load_card("h100-sxm"), peaks={"fp32": 1.0, "bf16": 10.0, "fp8": 20.0}, bandwidth=100.0, caches=())
+    device = replace(
+        load_device("h100-sxm"), peaks={"fp32": 1.0, "bf16": 10.0, "fp8": 20.0}, bandwidth=100.0, caches=()
+    )
     assert balance([Cost({"fp8": 40.0, "bf16": 10.0, "fp32": 7.0}, weight_bytes=150.0)], device) == 2
     assert balance([Cost({"fp32": 6.0}, weight_bytes=150.0)], device) == 4
     assert balance([Cost({"bf16": 10.0}, 50.0), Cost({"bf16": 30.0}, kv_read_bytes=350.0)], device) == 1
@@ -78,7 +80,7 @@ def test_balance_counts_each_format_at_its_own_peak() -> None:
 def test_experts_put_the_critical_batch_off() -> None:
     """128 experts of which 8 run: sixteen times the bytes for the same FLOPs, once all are touched."""
     dense, mixture = price("llama-3-8b"), price("qwen3-30b-a3b")
-    device = load_card("h100-sxm")
+    device = load_device("h100-sxm")
     few, many = critical_batch(dense, device, 1), critical_batch(mixture, device, 1)
     assert few is not None
     assert many is not None
@@ -86,7 +88,7 @@ def test_experts_put_the_critical_batch_off() -> None:
 
 
 def test_the_prompt_that_is_compute_bound_is_the_shortest() -> None:
-    priced, device = price("llama-3-8b"), load_card("l40s")
+    priced, device = price("llama-3-8b"), load_device("l40s")
     length = compute_bound_prompt(priced, device)
     assert length is not None
     for tokens, bound in ((length, True), (length - 1, False)):
@@ -100,13 +102,15 @@ def test_a_window_keeps_kv_below_the_weights(tmp_path: Path) -> None:
     path.write_text(json.dumps(values))
     priced = Price(build(Fields.read(path)))
     assert context_where_kv_outweighs_weights(priced) is None
-    assert critical_batch(priced, load_card("a100-sxm-80gb"), 100_000) is not None  # and so decode can be compute-bound
+    assert (
+        critical_batch(priced, load_device("a100-sxm-80gb"), 100_000) is not None
+    )  # and so decode can be compute-bound
 
 
 def test_projections_of_one_input_share_a_launch_where_engines_fuse_them() -> None:
     """q, k and v are one boundary: one launch on a card, three on a processor."""
     priced, work = price("llama-3-8b"), Work.decode([1])
-    h100, xeon = load_card("h100-sxm"), load_card("epyc-9654")
+    h100, xeon = load_device("h100-sxm"), load_device("epyc-9654")
     qkv = next(p for p in priced.ops if p.path.endswith("qkv"))
     (kernel,) = qkv.launches(work)
     assert kernel.calls == 3
@@ -140,7 +144,7 @@ def test_guard_refuses_times_that_are_none(measured: float, floor: float) -> Non
 
 def test_the_guard_refuses_figures_known_to_be_impossible() -> None:
     """A published 3,500 tok/s of Llama-3-8B in 16 bit for one user of an A100: its roof is about 136."""
-    floor = price("llama-3-8b").on(load_card("a100-sxm-80gb"), Work.decode([128])).floor
+    floor = price("llama-3-8b").on(load_device("a100-sxm-80gb"), Work.decode([128])).floor
     assert 1 / floor == pytest.approx(136, abs=1)
     assert beats_floor(1 / 3500, floor) is not None
     assert beats_floor(1 / 100, floor) is None

@@ -7,7 +7,7 @@ import pytest
 from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.price.accuracy import METRICS, accuracy_rows
 from ridgeline.price.device import Cache, Copies, Efficiency, HostTime
-from ridgeline.price.devices import cards
+from ridgeline.price.devices import catalogue_devices
 from ridgeline.price.engine_profile import (
     DEFAULT_ENGINE,
     EngineProfile,
@@ -269,7 +269,7 @@ def test_first_tokens_come_between_steady_arrivals_and_marching() -> None:
 
 
 def test_trust_names_cards_engines_and_metrics_that_there_are() -> None:
-    known = {device.name for device in cards()}
+    known = {device.name for device in catalogue_devices()}
     rows = accuracy_rows()
     assert {row.metric for row in rows} == set(METRICS)
     assert len({(row.card, row.engine, row.metric) for row in rows}) == len(rows)

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from ridgeline.core.ops.cost import Cost
-from ridgeline.price.devices import cards, load_card
+from ridgeline.price.devices import catalogue_devices, load_device
 from ridgeline.price.interconnect import Curve, Interconnect, straight
 from ridgeline.price.op_time import communication_seconds
 
-CARDS = {device.name: device for device in cards()}
+CARDS = {device.name: device for device in catalogue_devices()}
 LINKED = [name for name, device in CARDS.items() if device.link]
 KIB, MIB = 1024.0, 1024.0**2
 
@@ -127,7 +127,7 @@ def test_a_link_of_another_bandwidth_keeps_the_latency_of_its_kind(tmp_path: Pat
         'title = "Mine"\nkind = "gpu"\ntflops = { bf16 = 100 }\nbandwidth = 1000\nmemory = { gb = 80 }\n'
         'link = { name = "NVLink", bandwidth = 300, all_reduce = "a100" }\n'
     )
-    mine = load_card(str(path))
+    mine = load_device(str(path))
     assert mine.link is not None
     assert mine.link.all_reduce == a100.all_reduce
     assert "on a100-sxm-80gb; uncalibrated here" in mine.sources["link.all_reduce"]

@@ -4,14 +4,14 @@ import pytest
 
 from ridgeline.core.checkpoint import read_config
 from ridgeline.price.cold_start import Disk, cold_start, disks
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.plan import Deployment, DeploymentPlan, PlanWorkload, make_plan
 
 DISK = Disk("slow", "a slow disk", 2e9, "")
 
 
 def planned(card: str, devices: int = 1) -> DeploymentPlan:
-    return make_plan("8B", read_config("llama-3-8b"), Deployment(load_card(card), devices), PlanWorkload(), ())
+    return make_plan("8B", read_config("llama-3-8b"), Deployment(load_device(card), devices), PlanWorkload(), ())
 
 
 def test_floor_is_the_longer_part_and_in_turn_their_sum() -> None:
@@ -56,6 +56,6 @@ def test_a_processor_uses_weights_where_they_are() -> None:
 
 
 def test_cards_on_pcie_have_it_as_their_link_to_the_host() -> None:
-    assert load_card("l40s").host_link == 32e9
-    assert load_card("h100-sxm").host_link == 64e9
-    assert load_card("tpu-v5e").host_link is None
+    assert load_device("l40s").host_link == 32e9
+    assert load_device("h100-sxm").host_link == 64e9
+    assert load_device("tpu-v5e").host_link is None

@@ -7,7 +7,7 @@ import pytest
 from ridgeline.core.checkpoint.source import read_config
 from ridgeline.core.models import Fields
 from ridgeline.core.ops.work import ENCODER, StepSegment, Work
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import load_engine
 from ridgeline.price.plan import make_plan
 from ridgeline.price.plan.comparison import compare
@@ -18,7 +18,7 @@ from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload
 
 
 def plan_of(name: str, workload: PlanWorkload) -> DeploymentPlan:
-    return make_plan(name, read_config(name), Deployment(load_card("h100-sxm")), workload, ())
+    return make_plan(name, read_config(name), Deployment(load_device("h100-sxm")), workload, ())
 
 
 def test_the_input_is_the_encoders() -> None:
@@ -45,7 +45,7 @@ def test_a_step_has_room_for_what_encoders_read() -> None:
 def test_an_input_longer_than_a_step_runs_alone() -> None:
     """As the scheduler has it, with the activations of a step of its length."""
     fields = Fields(read_config("flan-t5-base").values | {"vocab_size": 512}, "c")
-    setup = Deployment(load_card("h100-sxm"), engine=load_engine("ridgeline"))
+    setup = Deployment(load_device("h100-sxm"), engine=load_engine("ridgeline"))
     short, whole = (
         make_plan("t5", fields, setup, PlanWorkload(500, 50, step_tokens=tokens), ()) for tokens in (64, 501)
     )
@@ -76,7 +76,7 @@ def test_where_prefill_turns_is_the_encoders_input() -> None:
 def test_inputs_longer_than_the_encoder_takes_are_refused() -> None:
     with pytest.raises(ValueError, match="1,024 tokens of input; the model's encoder takes 512; give a shorter"):
         plan_of("t5-small", PlanWorkload())
-    setup = Deployment(load_card("h100-sxm"))
+    setup = Deployment(load_device("h100-sxm"))
     with pytest.raises(ValueError, match="1,024 tokens of input; the model's encoder takes 512; give a shorter"):
         compare("t5", ModelCache(read_config("t5-small")), setup, PlanWorkload(), (setup.device,), Demand())
 
@@ -84,7 +84,7 @@ def test_inputs_longer_than_the_encoder_takes_are_refused() -> None:
 def test_a_decoders_plan_is_as_it_was() -> None:
     asked = PlanWorkload(300, 20)
     plan = make_plan(
-        "llama", Fields(read_config("llama-3.2-1b").values, "c"), Deployment(load_card("h100-sxm")), asked, ()
+        "llama", Fields(read_config("llama-3.2-1b").values, "c"), Deployment(load_device("h100-sxm")), asked, ()
     )
     assert plan.workload == asked
     assert (asked.prompt_step, asked.given) == (2048, 300)

@@ -9,12 +9,12 @@ from ridgeline.core.models import Fields, build
 from ridgeline.core.models.common.parameter_breakdown import bill
 from ridgeline.core.ops.work import ENCODER, StepSegment, Work
 from ridgeline.price.activations import activation_peak
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.plan import Deployment, PlanWorkload, make_plan
 from ridgeline.price.plan.request_phases import prefill_phase, price_phase
 from ridgeline.price.plan.scenario import ModelCache, Scenario
 
-H100 = load_card("h100-sxm")
+H100 = load_device("h100-sxm")
 FIELDS = Fields(PRO_1B, "janus")
 TOWER = 24 * (2 * 576 * (4 * 1024**2 + 2 * 1024 * 4096) + 4 * 1024 * 576**2)
 AROUND = 2 * 576 * (768 * 1024 + 1024 * 2048 + 2048**2)

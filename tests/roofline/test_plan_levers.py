@@ -8,7 +8,7 @@ import pytest
 
 from ridgeline.core.models import ModelRefused
 from ridgeline.price.device import Device, HourlyPrice
-from ridgeline.price.devices import cards, load_card
+from ridgeline.price.devices import catalogue_devices, load_device
 from ridgeline.price.hourly_prices import PriceSnapshot, priced
 from ridgeline.price.interconnect import Interconnect, straight
 from ridgeline.price.plan import Deployment, DeploymentPlan, PlanWorkload, make_plan
@@ -24,7 +24,7 @@ from support.planned import H100, IDEAL, LLAMA_3_8B, LLAMA_3_70B, TINY, TINY_MIX
 
 TENTH_70B = LLAMA_3_70B | {"num_hidden_layers": 8}
 SHOP = PriceSnapshot("shop", "Shop", "2026", "its list", {"h100-sxm": 4.0, "rtx-4090": 0.3, "h200-sxm": 3.0})
-CATALOGUE = priced([load_card(name) for name in ("h100-sxm", "rtx-4090", "mi300x", "h200-sxm")], SHOP)
+CATALOGUE = priced([load_device(name) for name in ("h100-sxm", "rtx-4090", "mi300x", "h200-sxm")], SHOP)
 
 
 def planned(config: dict[str, Any], setup: Deployment, workload: PlanWorkload | None = None) -> DeploymentPlan:
@@ -196,9 +196,9 @@ def test_compare_is_the_plan_on_each_card() -> None:
 def test_a_ranking_is_of_one_seller() -> None:
     mine = card(name="mine", price=HourlyPrice(0.01, "2026", "my bill"))
     found = compared(LLAMA_3_8B, Deployment(H100), PlanWorkload(tpot=0.05), (*CATALOGUE, mine))
-    cards = [[offer.device.name for offer in ranking.offers] for ranking in found.rankings]
+    catalogue_devices = [[offer.device.name for offer in ranking.offers] for ranking in found.rankings]
     assert [ranking.seller for ranking in found.rankings] == ["Shop", "my bill", ""]
-    assert (cards[1], cards[2]) == (["mine"], ["mi300x"])
+    assert (catalogue_devices[1], catalogue_devices[2]) == (["mine"], ["mi300x"])
     costs = [offer.outcome.dollars_per_million or 0 for offer in found.rankings[0].offers]
     assert costs == sorted(costs)
     assert len(costs) == 3
@@ -273,7 +273,7 @@ def test_every_pair_of_options_gives_a_plan_in_order(
 
 
 def test_the_whole_catalogue_can_be_planned_on() -> None:
-    for device in cards():
+    for device in catalogue_devices():
         serving = LoadEstimator(ModelCache(fields(TINY)).case(Deployment(device)), PlanWorkload(100, 20))
         assert serving.memory.fits, device.name
         itl = serving.load(1).itl

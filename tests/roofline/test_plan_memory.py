@@ -19,7 +19,7 @@ from ridgeline.core.ops.work import CAUSAL, CROSS, FULL, AttentionPattern
 from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.price.activations import activation_peak
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import load_engine
 from ridgeline.price.plan.deployment_plan import make_plan
 from ridgeline.price.plan.device_memory import DeviceMemory, memory_of, sampler_peak, weights_table
@@ -88,7 +88,7 @@ def test_llama_3_70b_on_one_80_gb_card() -> None:
 
 def test_users_of_2000_tokens_on_a_24_gb_card() -> None:
     """SEED_NUMBERS 5: the text has 8 GB left / 256 MB ~ 30 users; with all subtractions there are fewer than 24."""
-    device = load_card("rtx-4090")
+    device = load_device("rtx-4090")
     memory = memory_of(case(LLAMA_3_8B, device), PlanWorkload(1800, 200))
     text = (24e9 - 2 * 8e9) / (2000 * 128 * 1024)
     assert int(text) == 30

@@ -13,7 +13,7 @@ from ridgeline.core.ops.op import Launch, Op
 from ridgeline.core.ops.work import CAUSAL, AttentionPattern, StepSegment, Work, windowed
 from ridgeline.price import bounded_cache as module
 from ridgeline.price.device import Device
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.op_time import compute_seconds, floor_seconds, host_seconds, op_seconds
 from ridgeline.price.price import Price, StepPrice
 from support.planned import TINY, TINY_MIXTURE, TINY_SLIDING, card, case
@@ -21,7 +21,7 @@ from support.planned import TINY, TINY_MIXTURE, TINY_SLIDING, card, case
 CONFIGS = {"full": TINY, "sliding": TINY_SLIDING, "mixture": TINY_MIXTURE}
 PRICES = {(name, n): case(config, devices=n).price for name, config in CONFIGS.items() for n in (1, 2)}
 # One with caches, in which a small model lives, and kernels of many classes; one that fuses nothing.
-DEVICES = (load_card("h100-sxm"), load_card("xeon-8480-plus"), card())
+DEVICES = (load_device("h100-sxm"), load_device("xeon-8480-plus"), card())
 
 segments = st.lists(
     st.tuples(st.integers(1, 300), st.integers(0, 5000)).map(lambda p: StepSegment(p[0], p[0] + p[1])),

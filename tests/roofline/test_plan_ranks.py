@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ridgeline.core.ops.work import Work
-from ridgeline.price.devices import cards
+from ridgeline.price.devices import catalogue_devices
 from ridgeline.price.engine_profile import EngineProfile, MemoryRule, load_engine, with_own_attention
 from ridgeline.price.plan import Demand, DeploymentPlan, make_plan
 from ridgeline.price.plan.demand import fleet_for
@@ -35,7 +35,7 @@ def own(ranks: int, config: dict[str, object] = TINY_MIXTURE, **changes: object)
 def planned(ranks: int, workload: PlanWorkload, demand: Demand | None = None) -> DeploymentPlan:
     """The same as a plan."""
     setup = Deployment(card(), ranks, engine=OWN)
-    return make_plan("tiny", fields(TINY_MIXTURE), setup, workload, cards(), demand)
+    return make_plan("tiny", fields(TINY_MIXTURE), setup, workload, catalogue_devices(), demand)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

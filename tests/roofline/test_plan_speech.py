@@ -18,7 +18,7 @@ from ridgeline.price.plan.plan_export import comparison_json, plan_json
 from ridgeline.price.plan.plan_text import verdict
 from ridgeline.price.plan.request_phases import prefill_phase
 from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload
-from ridgeline.util.document.humanize import three
+from ridgeline.util.document.humanize import three_digits
 from ridgeline.util.document.terminal_renderer import plain
 from support.planned import H100, card
 
@@ -57,7 +57,7 @@ def test_what_an_hour_of_sound_costs(data_dir: Path) -> None:
     assert told["hours_per_hour"] == pytest.approx(30 * windows)
     assert told["dollars_per_hour"] == pytest.approx(2.0 / (30 * windows))
     facts = dict(answer(plan))
-    assert facts["cost"].startswith(f"${three(told['dollars_per_hour'])} an hour of sound")
+    assert facts["cost"].startswith(f"${three_digits(told['dollars_per_hour'])} an hour of sound")
     assert "a million" not in " ".join((*facts.values(), verdict(plan)))
     compared = compare("w", ModelCache(fields), Deployment(device), asked, (device, half), Demand())
     offers = {offer["card"]: offer for offer in comparison_json(compared)["cards"]}

@@ -3,8 +3,8 @@
 import pytest
 
 from ridgeline.price.accuracy import AccuracyRow
-from ridgeline.price.devices import cards, load_card
-from ridgeline.price.plan.trust import Trust, basis_in_words, basis_of, class_of, trust_in, trust_in_words
+from ridgeline.price.devices import catalogue_devices, load_device
+from ridgeline.price.plan.trust import Trust, basis_of, class_of, describe_basis, describe_trust, trust_in
 from support.planned import card
 
 ROWS = (
@@ -27,9 +27,9 @@ def test_rows_of_another_card_say_nothing_of_this_one() -> None:
     """One sentence from 89 rows of an A100 was printed for an L40S."""
     found = [trust_in("l40s", "vllm", metric, ROWS) for metric in ("serving", "decode")]
     assert found[0] == Trust("serving", 0, 0, None, None)
-    said = trust_in_words(load_card("l40s"), found)
+    said = describe_trust(load_device("l40s"), found)
     assert said == "decode 12% off (3 rows); its own kernel times; not measured on it: serving"
-    assert trust_in_words(load_card("mi300x"), found[:1]) == (
+    assert describe_trust(load_device("mi300x"), found[:1]) == (
         "no measurement of this card; no kernel times of this card: constants of its kind"
     )
 
@@ -40,9 +40,9 @@ def test_over_eight_cards_the_link_decides() -> None:
 
 
 def test_whose_kernel_times_a_card_has() -> None:
-    bases = {name: basis_of(load_card(name)) for name in ("l40s", "rtx-4090", "mi300x", "m4-max", "epyc-9654")}
+    bases = {name: basis_of(load_device(name)) for name in ("l40s", "rtx-4090", "mi300x", "m4-max", "epyc-9654")}
     assert bases == {"l40s": "own", "rtx-4090": "alike", "mi300x": "kind", "m4-max": "kind", "epyc-9654": "kind"}
-    assert basis_in_words(load_card("rtx-4090")) == "kernel times of rtx-3090-ti and rtx-5090, of the same family"
+    assert describe_basis(load_device("rtx-4090")) == "kernel times of rtx-3090-ti and rtx-5090, of the same family"
     assert basis_of(card(calibrated=True)) == "calibrated"
-    assert "a probe of its roofs" in trust_in_words(card(basis="probe"), ())
-    assert {basis_of(device) for device in cards()} == {"own", "alike", "kind"}
+    assert "a probe of its roofs" in describe_trust(card(basis="probe"), ())
+    assert {basis_of(device) for device in catalogue_devices()} == {"own", "alike", "kind"}

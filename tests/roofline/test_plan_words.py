@@ -8,7 +8,7 @@ import pytest
 from ridgeline.price.device import Device, Efficiency, HourlyPrice
 from ridgeline.price.interconnect import Interconnect, straight
 from ridgeline.price.plan import Deployment, DeploymentPlan, PlanWorkload, make_plan
-from ridgeline.price.plan.plan_text import scarcest, verdict, ways_in_words
+from ridgeline.price.plan.plan_text import describe_ways, scarcest, verdict
 from support.planned import H100, LLAMA_3_8B, LLAMA_3_70B, TINY, card, fields
 
 PRICED = card(price=HourlyPrice(2.0, "2026", "test"))
@@ -92,7 +92,7 @@ def test_where_no_resource_is_scarce_none_is_recommended() -> None:
 
 def test_ways_to_fit() -> None:
     setup = Deployment(H100)
-    assert ways_in_words([replace(setup, devices=8, weights="fp8"), replace(setup, devices=16)]) == (
+    assert describe_ways([replace(setup, devices=8, weights="fp8"), replace(setup, devices=16)]) == (
         "it would fit with fp8 weights on 8 cards, or on 16 cards (beyond one machine, not priced)"
     )
-    assert ways_in_words([replace(setup, weights="int4")]) == "it would fit with int4 weights on 1 card"
+    assert describe_ways([replace(setup, weights="int4")]) == "it would fit with int4 weights on 1 card"

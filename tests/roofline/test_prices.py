@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.price.device import HourlyPrice
-from ridgeline.price.devices import load_card, names
+from ridgeline.price.devices import load_device, names
 from ridgeline.price.hourly_prices import PriceSnapshot, priced, quotes, read_prices, seller_of, snapshots
 from support.planned import card
 
@@ -35,7 +35,7 @@ def test_prices_of_machines_of_several_cards_are_of_one() -> None:
 
 def test_cards_are_priced_by_one_seller() -> None:
     mine = card(name="mine", price=HourlyPrice(0.5, "2026", "my bill"))
-    devices = (load_card("h100-sxm"), load_card("rtx-4090"), mine)
+    devices = (load_device("h100-sxm"), load_device("rtx-4090"), mine)
     nebius = seller_of(SELLERS, ["h100-sxm"], "nebius")
     assert nebius is not None
     h100, geforce, own = priced(devices, nebius)

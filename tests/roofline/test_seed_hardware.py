@@ -22,7 +22,7 @@ from ridgeline.price.crossovers import (
     critical_batch,
 )
 from ridgeline.price.device import Device
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.op_time import compute_seconds
 from ridgeline.price.price import Price
 
@@ -43,12 +43,12 @@ def price(name: str) -> Price:
 
 def a100() -> Device:
     """The texts' A100: 2 TB/s even (the 80 GB card has 2,039 GB/s)."""
-    return replace(load_card("a100-sxm-80gb"), bandwidth=2e12)
+    return replace(load_device("a100-sxm-80gb"), bandwidth=2e12)
 
 
 def h100() -> Device:
     """An H100 SXM."""
-    return load_card("h100-sxm")
+    return load_device("h100-sxm")
 
 
 def decode(name: str, device: Device, batch: int = 1, context: int = 1) -> tuple[float, float, float]:
@@ -83,7 +83,7 @@ def test_02_batch_that_reaches_the_ridge_of_an_a100() -> None:
     assert critical_batch(llama, card, 753) is None
     assert critical_batch(llama, card, 2000) is None
     # The 80 GB card is a little faster than the text's: its ridge is 153.
-    assert critical_batch(llama, load_card("a100-sxm-80gb"), 512) == pytest.approx(460.5, rel=1e-3)
+    assert critical_batch(llama, load_device("a100-sxm-80gb"), 512) == pytest.approx(460.5, rel=1e-3)
     assert critical_batch(llama, h100(), 128) == pytest.approx(438, rel=0.005)
     assert critical_batch(llama, h100(), 390) is not None
     assert critical_batch(llama, h100(), 394) is None
@@ -190,7 +190,7 @@ def test_10_experts_save_flops_not_memory() -> None:
     experts = next(op for _, op in model("qwen3-235b-a22b").ops() if isinstance(op, Experts))
     touched = {batch: experts.touched(batch) for batch in (1, 8, 32, 64)}
     assert touched == pytest.approx({1: 8, 8: 51.6, 32: 111.8, 64: 125.9}, abs=0.05)
-    assert counted.nbytes > 3 * load_card("h200-sxm").memory
+    assert counted.nbytes > 3 * load_device("h200-sxm").memory
 
 
 def test_18_batching_32_users() -> None:

@@ -11,7 +11,7 @@ import torch
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.linear import Projections
 from ridgeline.core.ops.matrix import AdapterRows, LoraWeights
-from ridgeline.core.ops.work import CAUSAL, StepSegment, Work, adapter_space
+from ridgeline.core.ops.work import CAUSAL, StepSegment, Work, adapter_axis
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 from ridgeline.price.price import Price
 from support.planned import H100, TINY, card, fields
@@ -35,7 +35,7 @@ def adapted(model: Model) -> int:
 def work(decodes: int, prompt: int, first: int, second: int) -> Work:
     """So many decodes beside a prompt, some rows of which ask two adapters."""
     mixed = Work.decode([50] * decodes) + Work.of([StepSegment(prompt, prompt)], (CAUSAL,), logit_rows=prompt % 2)
-    asked = {adapter_space(number): rows for number, rows in ((1, first), (2, second)) if rows}
+    asked = {adapter_axis(number): rows for number, rows in ((1, first), (2, second)) if rows}
     return replace(mixed, rows={**mixed.rows, **asked})
 
 

@@ -16,7 +16,7 @@ from ridgeline.core.ops.backend import REFERENCE
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling import Sampled, SampleRow
 from ridgeline.engine.sampling.on_device import DeviceSampler
-from ridgeline.engine.sampling.sampler import with_moments
+from ridgeline.engine.sampling.sampler import apply_timestamp_rule
 from ridgeline.engine.token_rules import TimestampRules, TokenRuleProcessor, TokenRules, unpacked
 from support.samplers import CPU_SAMPLER
 
@@ -64,7 +64,7 @@ def test_random_logits(moments: bool, most_first: int | None) -> None:
         for token in (60, 62, *said):
             guide.take(token)
         row = SampleRow(GREEDY, 0, 9, allowed=guide.allowed(), timestamps=guide.timestamps)
-        narrowed = with_moments(logits_1V, [row])[0]
+        narrowed = apply_timestamp_rule(logits_1V, [row])[0]
         assert narrowed.allowed is not None
         expected = theirs(logits_1V, said, moments=moments, most_first=most_first)
         assert np.array_equal(unpacked(narrowed.allowed, VOCABULARY), torch.isfinite(expected).numpy()), (case, said)
@@ -97,7 +97,7 @@ def test_rows_without_rules_are_left_alone() -> None:
     both = CPU_SAMPLER.sample(logits_RV, [plain, ruled, plain])
     assert [both[0], both[2]] == CPU_SAMPLER.sample(logits_RV[[0, 2]], [plain, plain])
     rows = [plain, plain]
-    assert with_moments(logits_RV[:2], rows) is rows
+    assert apply_timestamp_rule(logits_RV[:2], rows) is rows
 
 
 def test_rules_that_make_no_sense() -> None:

@@ -13,9 +13,9 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import load_engine
 from ridgeline.server.admission import RequestQueue
 from ridgeline.server.http.exchanges import log_exchange
-from ridgeline.server.lifecycle import service_of
+from ridgeline.server.lifecycle import build_service
 from ridgeline.server.server_settings import ServerSettings
-from ridgeline.server.telemetry.observability import of_one
+from ridgeline.server.telemetry.observability import observe_one_engine
 from server.attacks import CHAT, COMPLETE, GREET
 from server.conftest import Reply, Running, running
 from server.wire import connect, read_all, status_of
@@ -75,8 +75,8 @@ def attacked(
     """A server with all that `ridgeline serve` puts before an engine, which is its own, in a thread."""
     settings = replace(settings or ServerSettings(), models=("tales",))
     llm = AsyncLLM(load_engine(model, EngineSettings(kv_bytes=64 << 20, limits=limits or Limits())))
-    service = service_of(llm, RequestQueue(llm.info, settings), settings)
-    watching = of_one(service, llm, settings, "tales")
+    service = build_service(llm, RequestQueue(llm.info, settings), settings)
+    watching = observe_one_engine(service, llm, settings, "tales")
     try:
         with running(
             service, settings, routes=watching.routes(), observers=[log_exchange, watching.metrics.exchanged]

@@ -26,7 +26,7 @@ from ridgeline.server.http.exchanges import ExchangeObserver
 from ridgeline.server.http.health import Health, HealthSource, ReadinessGate
 from ridgeline.server.http.http_server import http_server
 from ridgeline.server.in_flight import InFlightRequest
-from ridgeline.server.lifecycle import guarded, service_of
+from ridgeline.server.lifecycle import build_service, guarded
 from ridgeline.server.routes.grammar_check import GrammarCheck
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
@@ -171,7 +171,7 @@ def server(tales: LoadedEngine) -> Iterator[Running]:
     llm = AsyncLLM(tales)
     try:
         settings = ServerSettings(models=("tales",))
-        with running(service_of(llm, RequestQueue(llm.info, settings), settings), settings) as up:
+        with running(build_service(llm, RequestQueue(llm.info, settings), settings), settings) as up:
             yield up
     finally:
         llm.close()

@@ -13,11 +13,11 @@ import openai
 from PIL import Image
 
 from ridgeline.media.diffusion.pipeline import Pipeline
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.server.images.diffusion_engine import DiffusionEngine
-from ridgeline.server.images.image_app import build_picture_app
+from ridgeline.server.images.image_app import build_image_app
 from ridgeline.server.images.image_service import ImageService
-from ridgeline.server.images.served_images import names_of, picture_service
+from ridgeline.server.images.served_images import build_image_service, names_of
 from ridgeline.server.images.video_job_store import VideoJobStore
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.server_settings import ServerSettings
@@ -65,11 +65,11 @@ def drawing(
 ) -> Iterator[Drawing]:
     """A server of pipelines that are loaded."""
     settings = settings or ServerSettings(models=("tiny",))
-    drawer = DiffusionEngine(pipelines, load_card("h100-sxm"), room, ModelLoop(1))
+    drawer = DiffusionEngine(pipelines, load_device("h100-sxm"), room, ModelLoop(1))
     names = names_of(dict.fromkeys(pipelines, ""), settings)
-    service, metrics = picture_service(drawer, names, settings)
+    service, metrics = build_image_service(drawer, names, settings)
     jobs = VideoJobStore(service, settings)
-    app = build_picture_app(service, jobs, settings, names, routes=[metrics.route()])
+    app = build_image_app(service, jobs, settings, names, routes=[metrics.route()])
     try:
         with listening(app, drawer, settings, [metrics.exchanged], jobs.aclose) as port:
             yield Drawing(port, service, jobs)

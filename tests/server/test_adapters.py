@@ -12,7 +12,7 @@ from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import load_engine
 from ridgeline.server.admission import RequestQueue
-from ridgeline.server.lifecycle import service_of
+from ridgeline.server.lifecycle import build_service
 from ridgeline.server.server_settings import ServerSettings
 from server.conftest import running
 from support.adapters import own_widths, write_adapter
@@ -35,7 +35,7 @@ def url(settings: EngineSettings) -> Iterator[str]:
     llm = AsyncLLM(load_engine("tales", settings))
     served = ServerSettings(models=("tales",))
     try:
-        with running(service_of(llm, RequestQueue(llm.info, served), served), served) as up:
+        with running(build_service(llm, RequestQueue(llm.info, served), served), served) as up:
             yield f"{up.url}/v1"
     finally:
         llm.close()
@@ -121,7 +121,7 @@ def test_an_adapter_with_the_name_of_the_model(settings: EngineSettings, tmp_pat
     try:
         with (
             pytest.raises(ValueError, match="'quiet' is the name of the model and of an adapter"),
-            running(service_of(llm, RequestQueue(llm.info, served), served), served),
+            running(build_service(llm, RequestQueue(llm.info, served), served), served),
         ):
             pass
     finally:

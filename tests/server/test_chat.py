@@ -16,7 +16,7 @@ from engine.test_transcript import TOKENIZER, speaking
 from ridgeline.core.text import ChatTemplate, ChatTemplates
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.llm import LLM
-from ridgeline.engine.text_processor import TextProcessor, load_texts
+from ridgeline.engine.text_processor import TextProcessor, load_text_processor
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
 from server.conftest import Everybody, Running, running
@@ -269,15 +269,15 @@ def test_the_template_of_tales_leaves_a_text_as_it_is(llm: LLM, text: str) -> No
 def test_a_template_may_come_from_a_file_of_the_operators(tmp_path: Path) -> None:
     file = tmp_path / "chat.jinja"
     file.write_text("{{ bos_token }}{{ messages[0].content }}{{ mood }}", encoding="utf-8")
-    texts = load_texts("tales", chat_template=str(file))
+    texts = load_text_processor("tales", chat_template=str(file))
     assert texts.templates is not None
     assert texts.templates.pick().variables == {"mood"}
     assert texts.encode_chat([{"role": "user", "content": "Once"}], 512, mood=" upon") == texts.encode("Once upon", 512)
     file.write_bytes(b"\xff")
     with pytest.raises(ValueError, match=r"chat\.jinja: the chat template cannot be read: it is not text in UTF-8"):
-        load_texts("tales", chat_template=str(file))
+        load_text_processor("tales", chat_template=str(file))
     file.write_text("{% for %}", encoding="utf-8")
     with pytest.raises(ValueError, match=r"chat\.jinja: not valid Jinja"):
-        load_texts("tales", chat_template=str(file))
+        load_text_processor("tales", chat_template=str(file))
     with pytest.raises(ValueError, match="No such file"):
-        load_texts("tales", chat_template=str(tmp_path / "absent"))
+        load_text_processor("tales", chat_template=str(tmp_path / "absent"))

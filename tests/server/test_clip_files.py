@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from ridgeline.media.diffusion.video_file import write_clip
+from ridgeline.media.diffusion.video_file import write_video
 from ridgeline.server.errors import ApiError
 from ridgeline.server.images import video_folder
 from ridgeline.server.images.video_folder import WAITING, VideoFolder, VideoWriter
@@ -35,7 +35,7 @@ def go(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
                 yield chunk
                 assert go.wait(30)
 
-        write_clip(out, waited(), *more)
+        write_video(out, waited(), *more)
 
     monkeypatch.setattr(video_folder, "write_clip", slow)
     return go
@@ -52,7 +52,7 @@ def test_a_file_is_what_its_parts_make(tmp_path: Path) -> None:
     writer, out = VideoWriter(tmp_path / "a.mp4", "MP4", 8.0, {"prompt": "a cat"}), BytesIO()
     for part in PARTS:
         writer.add(part)
-    write_clip(out, PARTS, "MP4", 8.0, {"prompt": "a cat"})
+    write_video(out, PARTS, "MP4", 8.0, {"prompt": "a cat"})
     assert writer.finish().result(30) == len(out.getvalue())
     assert (tmp_path / "a.mp4").read_bytes() == out.getvalue()
 

@@ -16,7 +16,7 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.params import SamplingParams
 from ridgeline.server.admission import RequestQueue
-from ridgeline.server.lifecycle import service_of
+from ridgeline.server.lifecycle import build_service
 from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running, running
 
@@ -29,7 +29,7 @@ def served(llm: LLM) -> Iterator[tuple[Running, openai.OpenAI]]:
     """A server of a model that is loaded, called `m`, and a client. It is left idle."""
     behind, settings = AsyncLLM(llm.loaded), ServerSettings(models=("m",))
     try:
-        with running(service_of(behind, RequestQueue(behind.info, settings), settings), settings) as up:
+        with running(build_service(behind, RequestQueue(behind.info, settings), settings), settings) as up:
             with openai.OpenAI(base_url=f"{up.url}/v1", api_key="none", max_retries=0) as client:
                 yield up, client
             up.idle()

@@ -15,7 +15,7 @@ import pytest
 from ridgeline.core.text import TokenOffsets
 from ridgeline.engine.llm import LLM
 from ridgeline.engine.sampling.sample_row import PromptLogprob, Sampled
-from ridgeline.server.event_loop import LONG, SLICE, SWITCH_SECONDS, beside, responsive_event_loop, slices
+from ridgeline.server.event_loop import LONG, SLICE, SWITCH_SECONDS, offload_if_long, responsive_event_loop, slices
 from ridgeline.server.routes import long_response
 from ridgeline.server.routes.logprobs import (
     CompletionLogprobs,
@@ -133,8 +133,8 @@ def test_a_long_response_is_handed_over_in_parts(monkeypatch: pytest.MonkeyPatch
 def test_long_work_is_done_in_a_thread() -> None:
     async def main() -> None:
         here = threading.get_ident()
-        assert await beside(LONG - 1, threading.get_ident) == here
-        assert await beside(LONG, threading.get_ident) != here
+        assert await offload_if_long(LONG - 1, threading.get_ident) == here
+        assert await offload_if_long(LONG, threading.get_ident) != here
 
     asyncio.run(main())
 

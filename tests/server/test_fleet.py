@@ -16,7 +16,7 @@ from ridgeline.engine.request import FinishReason
 from ridgeline.engine.worker.engine_messages import EngineInfo, first_of, replica_of
 from ridgeline.insight.traffic.routers import REQUEST_TOKENS, router_named
 from ridgeline.insight.traffic.scaling import Scaling
-from ridgeline.server.replicas.engine_fleet import EngineFleet, EngineReplica, summed
+from ridgeline.server.replicas.engine_fleet import EngineFleet, EngineReplica, sum_stats
 from ridgeline.server.replicas.replica_supervisor import ReplicaSupervisor
 from server.scripted import INFO
 
@@ -316,7 +316,7 @@ def test_numbers_of_requests_say_whose_they_are() -> None:
 def test_stats_add_up() -> None:
     one = Stats(running=1, output_tokens=5, grammar_seconds=0.5, accepted_tokens=3, accepted_at=(2, 1))
     other = Stats(running=2, output_tokens=7, accepted_tokens=4, accepted_at=(4,))
-    assert summed([one, other]) == Stats(
+    assert sum_stats([one, other]) == Stats(
         running=3, output_tokens=12, grammar_seconds=0.5, accepted_tokens=7, accepted_at=(6, 1)
     )
-    assert summed([]) == Stats()
+    assert sum_stats([]) == Stats()

@@ -14,7 +14,7 @@ import pytest
 
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.telemetry.logs import JsonFormatter, TextFormatter
-from ridgeline.server.telemetry.observability import of_one
+from ridgeline.server.telemetry.observability import observe_one_engine
 from server import attacks
 from server.attacked import LEAKS, Attacked, attacked
 from server.attacks import CHAT, COMPLETE, CONTEXT, DETOKENIZE, GREET, RESPONSES, TOKENIZE, schema
@@ -310,7 +310,7 @@ def test_49_a_record_is_not_written_over_another_file(server: Attacked, tmp_path
     dangling.symlink_to(tmp_path / "nowhere")
     for path in (kept, link, dangling, tmp_path, tmp_path / "none" / ".." / "x" / "y"):
         with pytest.raises(ValueError, match="record") as refused:
-            of_one(server.service, server.service.llm, ServerSettings(record=str(path)), "tales")
+            observe_one_engine(server.service, server.service.llm, ServerSettings(record=str(path)), "tales")
         assert "\n" not in str(refused.value)
     assert kept.read_text() == "mine"
     assert not (tmp_path / "nowhere").exists()

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ridgeline.server.http.disconnect import ClientGone, unless_gone
+from ridgeline.server.http.disconnect import ClientGone, run_unless_disconnected
 from ridgeline.server.http.http_server import listen
 from ridgeline.server.http.protocol import LimitedProtocol
 from ridgeline.server.server_settings import ServerSettings
@@ -242,7 +242,7 @@ class Slow:
         await Request(scope, receive).body()
         self.begun += 1
         try:
-            answer = await unless_gone(receive, self._answer(scope["path"]))
+            answer = await run_unless_disconnected(receive, self._answer(scope["path"]))
         except ClientGone:
             self.left += 1
             return

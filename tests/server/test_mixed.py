@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ridgeline.cli.serve import say_together
+from ridgeline.cli.serve import say_multi_model_ready
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import LoadedEngine, load_engine
@@ -26,7 +26,7 @@ from ridgeline.media.diffusion.geometry import Size
 from ridgeline.media.diffusion.image_file import to_bytes
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.server import multi_model as serving
 from ridgeline.server.images.diffusion_engine import DiffusionEngine
 from ridgeline.server.images.served_images import ServedImages, weight_bytes
@@ -69,14 +69,14 @@ class Kept(ServedMultiModel):
     async def start(self) -> MultiModelEngine:
         assert self.loaded is not None
         assert self.pipeline is not None
-        device, loop = load_card("h100-sxm"), ModelLoop(1)
+        device, loop = load_device("h100-sxm"), ModelLoop(1)
         llm = AsyncLLM(LoopedEngine(self.loaded, device, loop))
         return MultiModelEngine(llm, DiffusionEngine({"digits": self.pipeline}, device, float(1 << 30), loop))
 
 
 def together(settings: EngineSettings | None = None) -> ServedMultiModel:
     """`tales` beside `digits`, to be loaded."""
-    pictures = ServedImages({"digits": "digits"}, lambda _: load_card("h100-sxm"), threads=1)
+    pictures = ServedImages({"digits": "digits"}, lambda _: load_device("h100-sxm"), threads=1)
     return ServedMultiModel(ServedLLM("tales", "tales", settings), pictures)
 
 
@@ -262,7 +262,7 @@ def test_every_model_has_its_routes(kept: Kept) -> None:
         assert served == ["tales"]
         assert (await up.get("/health"))[1] == {"status": "ready"}
         state = (await up.get("/v1/engine/state"))[1]
-        assert (state["limits"]["context"], state["device"]) == (512, load_card("h100-sxm").title)
+        assert (state["limits"]["context"], state["device"]) == (512, load_device("h100-sxm").title)
         async with up.session.get(up.url + "/v1/models", headers={"Authorization": "Bearer other"}) as response:
             assert response.status == 401
 
@@ -399,7 +399,9 @@ def test_memory_is_divided(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCa
         assert (await up.post(IMAGES, {**SEVEN, "num_inference_steps": 1}))[0] == 200
 
     with caplog.at_level(logging.INFO):
-        assert lives(served, scenario, told=lambda url, models: say_together(url, served, models, SETTINGS)) == 0
+        assert (
+            lives(served, scenario, told=lambda url, models: say_multi_model_ready(url, served, models, SETTINGS)) == 0
+        )
     said = "\n".join(caplog.messages)
     assert "serving tales, digits for this machine at http://127.0.0.1:" in said
     assert "limits of tales: 256 requests under way" in said

@@ -12,7 +12,7 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import LoadedEngine
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import Service
-from ridgeline.server.telemetry.observability import Observability, of_one
+from ridgeline.server.telemetry.observability import Observability, observe_one_engine
 from server.conftest import Everybody, Running, running
 
 SECRET = "Sesame-Opens"
@@ -28,7 +28,7 @@ def watched(record: Path) -> Iterator[tuple[Running, Observability]]:
     llm = AsyncLLM("tales")  # an engine of its own: what it has done is counted
     settings = ServerSettings(models=("tales",), metrics_alias="vllm", record=str(record))
     service = Service(llm, Everybody())
-    watching = of_one(service, service.llm, settings, "tales")
+    watching = observe_one_engine(service, service.llm, settings, "tales")
     try:
         with running(service, settings, routes=watching.routes(), observers=[watching.metrics.exchanged]) as up:
             yield up, watching
@@ -144,7 +144,7 @@ def test_the_event_loops_lag_is_measured(monkeypatch: pytest.MonkeyPatch, tales:
     monkeypatch.setattr("ridgeline.server.telemetry.metrics_registry._LAG_SECONDS", 0.001)
     llm = AsyncLLM(tales)
     try:
-        watching = of_one(Service(llm, Everybody()), llm, ServerSettings(), "tales")
+        watching = observe_one_engine(Service(llm, Everybody()), llm, ServerSettings(), "tales")
 
         async def run() -> None:
             async with watching.running():

@@ -12,9 +12,9 @@ import pytest
 from engine.small_models import LLAMA
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.learn.page.data import table_name
-from ridgeline.learn.page.device_tables import cards_table
+from ridgeline.learn.page.device_tables import build_device_tables
 from ridgeline.learn.page.model_tables import StoredModel, model_table
-from ridgeline.price.devices import cards
+from ridgeline.price.devices import catalogue_devices
 from ridgeline.server.app import application
 from ridgeline.server.http import page_data
 from ridgeline.server.http.auth import Access
@@ -46,7 +46,7 @@ def plain(data: object) -> object:
 
 
 def test_cards_and_models(up: Listening) -> None:
-    assert up.get("/page/cards.json").json() == plain(cards_table(cards()))
+    assert up.get("/page/cards.json").json() == plain(build_device_tables(catalogue_devices()))
     models = up.get("/page/models.json").json()
     assert models["models"][0] == {"name": "mine", "served": True}
     assert models["tables"] is None

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from ridgeline.server.server_settings import ServerSettings
-from ridgeline.server.telemetry.metric_families import HTTP_FAMILIES, MODEL_LABELS, PICTURE_FAMILIES, PREFIX
+from ridgeline.server.telemetry.metric_families import HTTP_FAMILIES, IMAGE_FAMILIES, MODEL_LABELS, PREFIX
 from server.pictures import ROUTE, Drawing, Held, drawing
 from server.wire import eventually
 
@@ -48,7 +48,7 @@ def test_the_metrics_are_those_of_the_file() -> None:
     """Operators build on them: a change here is a change of theirs."""
     families = [
         {"name": prefix + family.name, "kind": family.kind, "labels": [*common, *family.labels]}
-        for group, prefix, common in ((PICTURE_FAMILIES, PREFIX, MODEL_LABELS), (HTTP_FAMILIES, "", ()))
+        for group, prefix, common in ((IMAGE_FAMILIES, PREFIX, MODEL_LABELS), (HTTP_FAMILIES, "", ()))
         for family in group
     ]
     assert families == json.loads(FROZEN.read_text())

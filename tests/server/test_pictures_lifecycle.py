@@ -14,7 +14,7 @@ import pytest
 
 from ridgeline.core.models import ModelRefused
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.server.images.diffusion_engine import DiffusionEngine
 from ridgeline.server.images.served_images import ServedImages
 from ridgeline.server.lifecycle import serve
@@ -49,7 +49,7 @@ class Up:
 
 
 def served(folder: Path) -> ServedImages:
-    return ServedImages({"tiny": str(folder)}, lambda _: load_card("h100-sxm"), threads=1)
+    return ServedImages({"tiny": str(folder)}, lambda _: load_device("h100-sxm"), threads=1)
 
 
 def lives(

@@ -18,9 +18,9 @@ from ridgeline.engine.worker.engine_process import EngineStart
 from ridgeline.insight.simulate.priced_engine import FILLER, priced_engine
 from ridgeline.server.admission import RequestQueue
 from ridgeline.server.http.http_server import PRICED
-from ridgeline.server.lifecycle import ServedLLM, service_of
+from ridgeline.server.lifecycle import ServedLLM, build_service
 from ridgeline.server.server_settings import ServerSettings
-from ridgeline.server.telemetry.observability import of_one
+from ridgeline.server.telemetry.observability import observe_one_engine
 from server.conftest import Running, running
 
 CARD = "NVIDIA H100 SXM 80GB"
@@ -36,8 +36,8 @@ def priced() -> Iterator[Running]:
     assert served.settings is not None
     llm = AsyncLLM(priced_engine(EngineStart(NAME, served.settings, device=served.device(), maker=served.maker)))
     settings = ServerSettings(models=(NAME,), priced=CARD)
-    service = service_of(llm, RequestQueue(llm.info, settings), settings)
-    observability = of_one(service, llm, settings, NAME)
+    service = build_service(llm, RequestQueue(llm.info, settings), settings)
+    observability = observe_one_engine(service, llm, settings, NAME)
     try:
         with running(service, settings, routes=observability.routes()) as up:
             yield up

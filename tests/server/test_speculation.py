@@ -12,7 +12,7 @@ from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import load_engine
 from ridgeline.engine.speculation.config import Speculation
 from ridgeline.server.admission import RequestQueue
-from ridgeline.server.lifecycle import service_of
+from ridgeline.server.lifecycle import build_service
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.telemetry.engine_metrics import EngineMetrics
 from server.conftest import Running, running
@@ -35,7 +35,7 @@ def guessing() -> Iterator[tuple[Running, EngineMetrics]]:
     llm = AsyncLLM(load_engine("tales", settings))
     try:
         server = ServerSettings(models=("tales",))
-        service = service_of(llm, RequestQueue(llm.info, server), server)
+        service = build_service(llm, RequestQueue(llm.info, server), server)
         metrics = EngineMetrics(llm, "tales")
         service.observers.append(metrics)
         service.step_observers.append(metrics.stepped)

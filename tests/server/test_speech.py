@@ -17,7 +17,7 @@ from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary, speech_vo
 from ridgeline.media.speech.transcriber import Transcriber, Transcript, TranscriptionOptions
 from ridgeline.media.speech.transcript_formats import as_json, srt, vtt
 from ridgeline.server.admission import RequestQueue
-from ridgeline.server.lifecycle import ServedLLM, service_of
+from ridgeline.server.lifecycle import ServedLLM, build_service
 from ridgeline.server.routes import transcriptions
 from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running, running
@@ -45,7 +45,7 @@ def heard(loaded: LoadedEngine, vocabulary: SpeechVocabulary) -> Iterator[Runnin
     settings = ServerSettings(models=("whisper",), upload_bytes=1 << 20)
     try:
         with running(
-            service_of(llm, RequestQueue(llm.info, settings), settings), settings, transcriptions=vocabulary
+            build_service(llm, RequestQueue(llm.info, settings), settings), settings, transcriptions=vocabulary
         ) as up:
             yield up
     finally:

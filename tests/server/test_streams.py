@@ -19,7 +19,7 @@ from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.setup import LoadedEngine, load_engine
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http import event_stream
-from ridgeline.server.http.disconnect import ClientGone, unless_gone
+from ridgeline.server.http.disconnect import ClientGone, run_unless_disconnected
 from ridgeline.server.http.event_stream import ALIVE, DONE, EventStreamResponse, SlowReader, StreamOutbox, frame
 from ridgeline.server.in_flight import InFlightRequest
 from ridgeline.server.routes.stream_chunks import BLOCK
@@ -412,17 +412,17 @@ def test_an_outbox_counts_what_the_connection_has_taken() -> None:
 def test_work_is_cancelled_when_the_client_is_gone_and_its_errors_pass() -> None:
     async def main() -> None:
         reader = Reader()
-        assert await unless_gone(reader.receive, asyncio.sleep(0, "done")) == "done"
+        assert await run_unless_disconnected(reader.receive, asyncio.sleep(0, "done")) == "done"
 
         async def fails() -> None:
             raise ValueError("its own")
 
         with pytest.raises(ValueError, match="its own"):
-            await unless_gone(reader.receive, fails())
+            await run_unless_disconnected(reader.receive, fails())
         endless = asyncio.ensure_future(asyncio.sleep(1000))
         reader.gone.set()
         with pytest.raises(ClientGone):
-            await unless_gone(reader.receive, endless)
+            await run_unless_disconnected(reader.receive, endless)
         assert endless.cancelled()
 
     asyncio.run(main())

@@ -19,11 +19,11 @@ from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.setup import load_engine
 from ridgeline.server.admission import RequestQueue
-from ridgeline.server.lifecycle import service_of
+from ridgeline.server.lifecycle import build_service
 from ridgeline.server.routes.request_fields import NEUTRAL, REFUSED
 from ridgeline.server.routes.vectors import EmbeddingFields, encoded, parts
 from ridgeline.server.server_settings import ServerSettings
-from ridgeline.server.telemetry.observability import of_one
+from ridgeline.server.telemetry.observability import observe_one_engine
 from server.conftest import Running, running
 from support.checkpoints import edit_config
 from support.embedders import TEXTS, state_pooling, write_bert
@@ -33,8 +33,8 @@ from support.embedders import TEXTS, state_pooling, write_bert
 def served(folder: Path, engine: EngineSettings | None = None) -> Iterator[Running]:
     """A server of a folder, with what observes it."""
     llm, settings = AsyncLLM(load_engine(str(folder), engine)), ServerSettings(models=("vectors",))
-    service = service_of(llm, RequestQueue(llm.info, settings), settings)
-    watching = of_one(service, llm, settings, "vectors")
+    service = build_service(llm, RequestQueue(llm.info, settings), settings)
+    watching = observe_one_engine(service, llm, settings, "vectors")
     try:
         with running(service, settings, routes=watching.routes(), observers=[watching.metrics.exchanged]) as up:
             yield up

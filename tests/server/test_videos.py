@@ -22,7 +22,7 @@ from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.geometry import Size
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
-from ridgeline.media.diffusion.video_file import write_clip
+from ridgeline.media.diffusion.video_file import write_video
 from ridgeline.server.images import video_folder, video_routes
 from ridgeline.server.server_settings import ServerSettings
 from server.conftest import Running
@@ -105,7 +105,7 @@ def refusal(up: Drawing, method: str, path: str, status: int, body: Any = None) 
 def file_of(pipeline: Pipeline, request: DiffusionRequest, format_: str, fps: float) -> bytes:
     """What the pipeline itself makes of a request."""
     out, parameters = BytesIO(), pipeline.parameters(pipeline.plan(request), 0)
-    write_clip(out, [pipeline.draw(request)[0]], format_, fps, {**parameters, "fps": fps})
+    write_video(out, [pipeline.draw(request)[0]], format_, fps, {**parameters, "fps": fps})
     return out.getvalue()
 
 
@@ -351,7 +351,7 @@ def test_a_job_that_fails_says_why_and_leaves_the_others_alone(
     up: Drawing, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without an exception's words: latents that are no numbers, a disk that is full, a file that cannot be written."""
-    denoise, write = Pipeline.denoise, video_folder.write_clip
+    denoise, write = Pipeline.denoise, video_folder.write_video
 
     def broken(self: Pipeline, plan: Any, texts: Any) -> Any:
         for step in denoise(self, plan, texts):

@@ -20,7 +20,7 @@ from ridgeline.insight.simulate.simulation_query import PriceUncertainty, Simula
 from ridgeline.insight.simulate.simulation_report import document
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import LogNormal, Uniform
-from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, drawn
+from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, draw_requests
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.util.document.terminal_renderer import show
 from simulate.machines import machine
@@ -31,7 +31,7 @@ BUDGETS, PLACES = (256, 1024, 4096), (4, 16, 64)
 
 
 def offered(rate: float) -> OpenLoop:
-    return OpenLoop(bounded(drawn(poisson(rate, 3), LogNormal(400, 0.8), Uniform(5, 25), 3), 120, None))
+    return OpenLoop(bounded(draw_requests(poisson(rate, 3), LogNormal(400, 0.8), Uniform(5, 25), 3), 120, None))
 
 
 def rebuilt(limits: Limits, memory: float = 0.9) -> Machine:

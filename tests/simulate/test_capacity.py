@@ -16,7 +16,7 @@ from ridgeline.insight.simulate.simulation_query import PriceUncertainty, Simula
 from ridgeline.insight.simulate.simulation_report import answer, document
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import Fixed
-from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn
+from ridgeline.insight.traffic.offered import OpenLoop, bounded, draw_requests
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from ridgeline.price.plan.demand import Demand, fleet_for
@@ -32,7 +32,7 @@ SLO = parse_slo(f"ttft={SERVICE * 1e6 * 4:.0f}us")  # three others before one's 
 
 
 def offered(rate: float) -> OpenLoop:
-    return OpenLoop(bounded(drawn(poisson(rate, 2), Fixed(256), Fixed(1), 2), 250, None))
+    return OpenLoop(bounded(draw_requests(poisson(rate, 2), Fixed(256), Fixed(1), 2), 250, None))
 
 
 def at(rate: float, factor: float) -> SimulationMetrics:

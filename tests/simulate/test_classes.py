@@ -13,10 +13,10 @@ from ridgeline.insight.simulate.simulation_export import findings_json
 from ridgeline.insight.simulate.simulation_findings import SimulationFindings, simulate
 from ridgeline.insight.simulate.simulation_metrics import measure
 from ridgeline.insight.simulate.simulation_query import PriceUncertainty, SimulationQuery
-from ridgeline.insight.simulate.slo_classes import kept
+from ridgeline.insight.simulate.slo_classes import class_verdict
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import Uniform
-from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, drawn
+from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, draw_requests
 from ridgeline.insight.traffic.percentiles import Interval
 from ridgeline.insight.traffic.slo import MAX_CLASSES, SLO, parse_slos
 from ridgeline.insight.traffic.workload_trace import TraceRequest
@@ -28,7 +28,7 @@ ONE = machine(Limits(tokens=128, requests=16))
 
 def offered(rate: float = 3000.0) -> OpenLoop:
     """Every third request is of class batch."""
-    plain = bounded(drawn(poisson(rate, 5), Uniform(20, 200), Uniform(2, 40), 5), 300, None)
+    plain = bounded(draw_requests(poisson(rate, 5), Uniform(20, 200), Uniform(2, 40), 5), 300, None)
     return OpenLoop(
         TraceRequest(one.at, one.input, one.output, slo_class="batch" if place % 3 == 0 else "")
         for place, one in enumerate(plain)
@@ -84,7 +84,7 @@ def test_a_class_without_objectives_of_its_own_has_those_of_all_others() -> None
     ("low", "high", "word"), [(0.991, 1.0, "kept"), (0.95, 0.989, "missed"), (0.985, 0.995, "undecided")]
 )
 def test_a_verdict_is_no_surer_than_its_interval(low: float, high: float, word: str) -> None:
-    assert kept(Interval(low, (low + high) / 2, high)) == word
+    assert class_verdict(Interval(low, (low + high) / 2, high)) == word
 
 
 def test_a_class_that_all_requests_are_of_is_one() -> None:
@@ -151,7 +151,7 @@ def test_goodput_of_a_class_has_the_draw_of_its_own_requests() -> None:
 
 def test_a_class_that_came_before_all_others_bars_no_capacity() -> None:
     """None of its requests count: they came while the replica filled up."""
-    requests = list(bounded(drawn(poisson(300.0, 5), Uniform(20, 200), Uniform(2, 40), 5), 300, None))
+    requests = list(bounded(draw_requests(poisson(300.0, 5), Uniform(20, 200), Uniform(2, 40), 5), 300, None))
     first = replace(requests[0], slo_class="first")
     metrics = measure(run(ONE, OpenLoop([first, *requests[1:]])), SLO(e2e=10**12), open_loop=True)
     assert metrics.classes["first"].requests == 0

@@ -19,7 +19,7 @@ from ridgeline.insight.simulate.simulation_query import PriceUncertainty, Simula
 from ridgeline.insight.simulate.simulation_report import document
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import Uniform
-from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn
+from ridgeline.insight.traffic.offered import OpenLoop, bounded, draw_requests
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from ridgeline.price.device import HourlyPrice
@@ -37,7 +37,7 @@ def on(devices: int) -> Machine:
 
 
 def offered(rate: float) -> OpenLoop:
-    return OpenLoop(bounded(drawn(poisson(rate, 3), Uniform(200, 600), Uniform(5, 35), 3), 150, None))
+    return OpenLoop(bounded(draw_requests(poisson(rate, 3), Uniform(200, 600), Uniform(5, 35), 3), 150, None))
 
 
 def asked(rate: float, slo: str, replicas: int = 1) -> SimulationQuery:

@@ -29,19 +29,19 @@ from ridgeline.insight.traffic.offered import (
     ClosedLoop,
     Offered,
     OpenLoop,
-    at_moments,
     bounded,
-    drawn,
-    hurried,
-    spread,
-    thinned,
+    draw_requests,
+    jittered,
+    subsampled,
+    time_scaled,
+    with_arrivals,
 )
 from ridgeline.insight.traffic.percentiles import MINUTE, block_intervals
 from ridgeline.insight.traffic.slo import SLO, parse_slo
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from ridgeline.price.device import HourlyPrice
 from ridgeline.util.document.html import html
-from ridgeline.util.document.humanize import percent, three
+from ridgeline.util.document.humanize import percent, three_digits
 from ridgeline.util.document.terminal_renderer import show
 from simulate.machines import machine, simulated
 from support.planned import H100, LLAMA_3_8B, TINY, card, case
@@ -51,7 +51,7 @@ SLO_100MS = parse_slo("ttft=100ms,tpot=5ms")
 
 
 def at_rate(rate: float, count: int) -> Callable[[], Offered]:
-    return lambda: OpenLoop(bounded(drawn(poisson(rate, 5), Uniform(50, 150), Uniform(10, 30), 5), count, None))
+    return lambda: OpenLoop(bounded(draw_requests(poisson(rate, 5), Uniform(50, 150), Uniform(10, 30), 5), count, None))
 
 
 def found(
@@ -120,7 +120,7 @@ def test_smaller_steps_are_advised_where_they_keep_up_and_help() -> None:
         return advice(found(lambda: OpenLoop(bounded(requests_of(rate), 300, None)), on, objectives, error=0.0))
 
     def requests_of(rate: float) -> Iterator[TraceRequest]:
-        return drawn(poisson(rate, 5), Fixed(2000), Fixed(20), 5)
+        return draw_requests(poisson(rate, 5), Fixed(2000), Fixed(20), 5)
 
     assert "with --max-batch-tokens 512" in of(6.0, None)
     assert "with --max-batch-tokens 512" in of(6.0, "tpot=1ms")
@@ -163,7 +163,7 @@ def test_a_front_that_is_too_slow_is_what_limits(per: Callable[[int], ApiServerO
     rate = 500.0
 
     def offered() -> Offered:
-        return OpenLoop(bounded(drawn(poisson(rate, 5), Fixed(100), Fixed(20), 5), 600, None))
+        return OpenLoop(bounded(draw_requests(poisson(rate, 5), Fixed(100), Fixed(20), 5), 600, None))
 
     def through(share: float) -> SimulationFindings:
         return found(offered, machine(on=PRICED), error=0.0, fleet=SimulatedFleet(front=per(round(share / rate * 1e9))))
@@ -197,7 +197,7 @@ def test_a_front_is_blamed_for_what_it_does_alone() -> None:
         r"take --replicas \d+, .*; the server's own core \(--front\) carries no more than 500 a second", lines["advice"]
     )
 
-    asked = drawn(constant(1.0), Fixed(100), Fixed(20), 1)
+    asked = draw_requests(constant(1.0), Fixed(100), Fixed(20), 1)
     users = found(
         lambda: ClosedLoop(8, 0, bounded(asked, 200, None), None, 1),
         machine(on=PRICED),
@@ -238,13 +238,13 @@ def test_the_wall_is_of_all_replicas() -> None:
     fleet = found(at_rate(500.0, 300), machine(on=PRICED), error=0.0, fleet=SimulatedFleet(3))
     assert fleet.law is not None
     assert fleet.wall == 3 * fleet.law.wall
-    assert f"above {three(fleet.wall)} requests a second" in dict(answer(fleet))["law"]
+    assert f"above {three_digits(fleet.wall)} requests a second" in dict(answer(fleet))["law"]
 
 
 def test_a_backlog_is_told(steady: SimulationFindings) -> None:
     """Users who are more than places wait, and nothing grows."""
     few = machine(Limits(tokens=512, requests=4), on=PRICED)
-    asked = drawn(constant(1.0), Fixed(100), Uniform(10, 30), 1)
+    asked = draw_requests(constant(1.0), Fixed(100), Uniform(10, 30), 1)
     run = found(lambda: ClosedLoop(8, 0, bounded(asked, 200, None), None, 1), few, error=0.0, open_loop=False)
     assert run.verdict == "closed loop"
     assert run.law is None
@@ -277,7 +277,7 @@ def test_rates_have_the_spread_of_other_draws() -> None:
     lengths = Uniform(1, 60)
 
     def offered(seed: int) -> list[TraceRequest]:
-        return list(bounded(drawn(poisson(400.0, seed), Uniform(50, 150), lengths, seed), None, 10**9))
+        return list(bounded(draw_requests(poisson(400.0, seed), Uniform(50, 150), lengths, seed), None, 10**9))
 
     run = found(lambda: OpenLoop(offered(5)), machine(on=PRICED), error=0.0)
     assert run.verdict == "steady"
@@ -355,7 +355,7 @@ def test_the_result_is_json_and_a_page(steady: SimulationFindings, capsys: pytes
 
 def test_what_comes_while_it_fills_is_left_out() -> None:
     """Hundreds that decode at once are reached late; one alone is there at once."""
-    log = simulated(bounded(drawn(constant(2000.0), Fixed(50), Fixed(100), 1), 400, None), machine())
+    log = simulated(bounded(draw_requests(constant(2000.0), Fixed(50), Fixed(100), 1), 400, None), machine())
     assert 0 < measure(log, None, open_loop=True).left_out < 200
     alone = simulated([TraceRequest(0, 10, 3)])
     assert warm_up(alone, Columns(alone)) == 0
@@ -388,18 +388,18 @@ def test_how_far_prices_are_off() -> None:
 
 def test_traces_are_hurried_thinned_and_bounded() -> None:
     requests = [TraceRequest(at * 10**9, 10, 2) for at in range(1000)]
-    assert [request.at for request in islice(hurried(requests, 4.0), 3)] == [0, 250_000_000, 500_000_000]
-    kept = list(thinned(requests, 0.3, 1))
-    assert kept == list(thinned(requests, 0.3, 1))
+    assert [request.at for request in islice(time_scaled(requests, 4.0), 3)] == [0, 250_000_000, 500_000_000]
+    kept = list(subsampled(requests, 0.3, 1))
+    assert kept == list(subsampled(requests, 0.3, 1))
     assert 250 < len(kept) < 350
     assert len(list(bounded(requests, None, 10 * 10**9))) == 10
-    assert [request.at for request in at_moments(requests[:2], iter([5, 7]))] == [5, 7]
+    assert [request.at for request in with_arrivals(requests[:2], iter([5, 7]))] == [5, 7]
 
 
 def test_fixed_lengths_are_spread() -> None:
-    assert spread(Fixed(1000)) == Uniform(900, 1100)
-    assert spread(Fixed(3)) == Fixed(3)
-    assert spread(Uniform(7, 8)) == Uniform(7, 8)
+    assert jittered(Fixed(1000)) == Uniform(900, 1100)
+    assert jittered(Fixed(3)) == Fixed(3)
+    assert jittered(Uniform(7, 8)) == Uniform(7, 8)
 
 
 def test_blocks_of_minutes_say_how_alike_neighbours_are() -> None:

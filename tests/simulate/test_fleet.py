@@ -12,7 +12,7 @@ from ridgeline.insight.simulate.simulation_export import per_second
 from ridgeline.insight.simulate.simulation_metrics import measure
 from ridgeline.insight.traffic.arrivals import constant, poisson
 from ridgeline.insight.traffic.lengths import Fixed, LogNormal, Uniform
-from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, drawn
+from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, draw_requests
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import machine, simulated
 from support.planned import LLAMA_3_8B, case
@@ -22,7 +22,7 @@ SMALL = machine(Limits(tokens=512, requests=16), 2000, case(LLAMA_3_8B))
 
 def fleet(router: str, age: float = 0.0, replicas: int = 4, rate: float = 60.0, count: int = 400) -> RunLog:
     """Prompts of very different lengths, at a rate that keeps four busy."""
-    requests = bounded(drawn(poisson(rate, 2), LogNormal(600, 1.0), Uniform(5, 30), 2), count, None)
+    requests = bounded(draw_requests(poisson(rate, 2), LogNormal(600, 1.0), Uniform(5, 30), 2), count, None)
     return run(SMALL, OpenLoop(requests), fleet=SimulatedFleet(replicas, router, round(age * 1e9), 1))
 
 
@@ -79,7 +79,7 @@ def test_prefixes_are_found_where_they_were_sent() -> None:
 
 
 def test_users_are_dealt_too_and_seconds_add_up() -> None:
-    asked = drawn(constant(1.0), Fixed(100), Fixed(10), 1)
+    asked = draw_requests(constant(1.0), Fixed(100), Fixed(10), 1)
     log = run(SMALL, ClosedLoop(8, 0, bounded(asked, 80, None), None, 1), fleet=SimulatedFleet(2, "round-robin", 0, 1))
     metrics = measure(log, None, open_loop=False)
     assert metrics.counts["ok"] == 80

@@ -15,7 +15,7 @@ from ridgeline.insight.simulate.simulated_fleet import SimulatedFleet
 from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import Fixed, Uniform
-from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, drawn
+from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, draw_requests
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import machine, simulated
 
@@ -65,7 +65,7 @@ def test_what_a_request_takes_is_stretched_by_what_else_comes() -> None:
 
 def test_costs_of_nothing_change_nothing() -> None:
     """A core that takes no time, to the nanosecond; with preemptions, and several replicas."""
-    requests = list(bounded(drawn(poisson(900.0, 3), Uniform(20, 300), Uniform(1, 60), 3), 300, None))
+    requests = list(bounded(draw_requests(poisson(900.0, 3), Uniform(20, 300), Uniform(1, 60), 3), 300, None))
     small = machine(Limits(tokens=256, requests=16), pages=120)
     for fleet in (SimulatedFleet(), SimulatedFleet(3, "least")):
         logs = [
@@ -78,7 +78,7 @@ def test_costs_of_nothing_change_nothing() -> None:
 
 def test_users_ask_again_when_the_client_has_the_answer() -> None:
     """And a core that is too slow is what limits: so many users are under way there."""
-    asked = bounded(drawn(iter(lambda: 0, 1), Fixed(60), Fixed(6), 1), 60, None)
+    asked = bounded(draw_requests(iter(lambda: 0, 1), Fixed(60), Fixed(6), 1), 60, None)
     found = Columns(run(machine(), ClosedLoop(3, 0, asked, None, 4), fleet=SimulatedFleet(front=COSTS)))
     assert found.ok.all()
     assert set(found.arrived[3:].tolist()) <= set(found.last.tolist())
@@ -88,7 +88,7 @@ def test_users_ask_again_when_the_client_has_the_answer() -> None:
 def test_a_slow_core_is_what_limits() -> None:
     """800 requests a second of 2.6 ms each: the core is at it for as long as that takes, the engine keeps up. What
     closes answers comes after tokens that clients have."""
-    requests = list(bounded(drawn(poisson(800.0, 3), Fixed(40), Fixed(4), 3), 600, None))
+    requests = list(bounded(draw_requests(poisson(800.0, 3), Fixed(40), Fixed(4), 3), 600, None))
     fast, slow = (
         Columns(run(machine(), OpenLoop(requests), fleet=SimulatedFleet(front=front))) for front in (None, COSTS)
     )

@@ -7,7 +7,7 @@ import pytest
 
 from ridgeline.core.checkpoint import open_source
 from ridgeline.engine.scheduler import Limits
-from ridgeline.insight.simulate.load_law import load_curve, load_law, load_wall, loop_law
+from ridgeline.insight.simulate.load_law import load_curve, load_law, loop_law, saturation_rate
 from ridgeline.insight.simulate.machine_setup import machine_of
 from ridgeline.insight.simulate.run_log import RunLog
 from ridgeline.insight.simulate.serving_overhead import HostOverhead
@@ -15,8 +15,8 @@ from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.simulate.simulation_metrics import measure
 from ridgeline.insight.traffic.arrivals import SECOND, constant, poisson
 from ridgeline.insight.traffic.lengths import Fixed
-from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, drawn, spread
-from ridgeline.price.devices import load_card
+from ridgeline.insight.traffic.offered import ClosedLoop, OpenLoop, bounded, draw_requests, jittered
+from ridgeline.price.devices import load_device
 from ridgeline.price.engine_profile import usual_engine
 from ridgeline.price.plan.scenario import Deployment, ModelCache, Scenario
 from support.planned import LLAMA_3_8B, fields
@@ -24,7 +24,7 @@ from support.planned import LLAMA_3_8B, fields
 
 @pytest.fixture(scope="module")
 def case() -> Scenario:
-    card = load_card("h100-sxm")
+    card = load_device("h100-sxm")
     return ModelCache(fields(LLAMA_3_8B)).case(Deployment(card, engine=usual_engine(card)))
 
 
@@ -42,7 +42,7 @@ def half_way(log: RunLog) -> float:
 )
 def test_users_get_what_the_law_says(case: Scenario, given: int, made: int, users: int, tokens: int) -> None:
     """Within 2 %, prompts that run in several steps too."""
-    asked = bounded(drawn(constant(1.0), spread(Fixed(given)), spread(Fixed(made)), 1), users * 25, None)
+    asked = bounded(draw_requests(constant(1.0), jittered(Fixed(given)), jittered(Fixed(made)), 1), users * 25, None)
     machine = machine_of(case, Limits(tokens=tokens))
     log = run(machine, ClosedLoop(users, 0, asked, None, 1))
     assert half_way(log) == pytest.approx(loop_law(machine, users, given, made), rel=0.02)
@@ -65,8 +65,10 @@ def test_a_replica_answers_what_the_law_has_it_answer(
 ) -> None:
     """Within 8 %, of twice what the law says that it keeps up with: whatever it is that holds requests back."""
     machine = machine_of(case, limits, pages=pages)
-    wall = load_wall(machine, given, made)
-    offered = OpenLoop(bounded(drawn(poisson(2 * wall, 3), spread(Fixed(given)), spread(Fixed(made)), 3), 900, None))
+    wall = saturation_rate(machine, given, made)
+    offered = OpenLoop(
+        bounded(draw_requests(poisson(2 * wall, 3), jittered(Fixed(given)), jittered(Fixed(made)), 3), 900, None)
+    )
     log = run(machine, offered)
     answered = np.sort(np.asarray(log.requests.last))[200:450]
     assert (len(answered) - 1) * SECOND / (answered[-1] - answered[0]) == pytest.approx(wall, rel=0.08)
@@ -75,11 +77,11 @@ def test_a_replica_answers_what_the_law_has_it_answer(
 def test_what_passes_between_steps_is_in_the_law(case: Scenario) -> None:
     """Of its wall, its TPOT and the law of users; within 5 %."""
     machine = machine_of(case, Limits(), between=HostOverhead(step=5_000_000, sequence=100_000, request=3_000_000))
-    wall = load_wall(machine, 500, 100)
-    assert wall < 0.7 * load_wall(replace(machine, between=HostOverhead()), 500, 100)
+    wall = saturation_rate(machine, 500, 100)
+    assert wall < 0.7 * saturation_rate(replace(machine, between=HostOverhead()), 500, 100)
 
     def ran(rate: float) -> RunLog:
-        asked = drawn(poisson(rate, 3), spread(Fixed(500)), spread(Fixed(100)), 3)
+        asked = draw_requests(poisson(rate, 3), jittered(Fixed(500)), jittered(Fixed(100)), 3)
         return run(machine, OpenLoop(bounded(asked, 900, None)))
 
     answered = np.sort(np.asarray(ran(2 * wall).requests.last))[300:600]
@@ -88,7 +90,7 @@ def test_what_passes_between_steps_is_in_the_law(case: Scenario) -> None:
     tpot = found.latencies["TPOT"]
     assert tpot is not None
     assert load_law(machine, found.offered, 500, 100).tpot == pytest.approx(tpot.mean, rel=0.05)
-    asked = bounded(drawn(constant(1.0), spread(Fixed(500)), spread(Fixed(100)), 1), 100, None)
+    asked = bounded(draw_requests(constant(1.0), jittered(Fixed(500)), jittered(Fixed(100)), 1), 100, None)
     assert half_way(run(machine, ClosedLoop(4, 0, asked, None, 1))) == pytest.approx(
         loop_law(machine, 4, 500, 100), rel=0.05
     )
@@ -99,12 +101,12 @@ def test_what_passes_between_steps_is_in_the_law(case: Scenario) -> None:
 )
 def test_tokens_take_what_the_law_says(model: str, rates: tuple[float, ...]) -> None:
     """Within 4 %: also of a mixture, whose steps read more experts for each that is new, and of windows."""
-    card = load_card("h100-sxm")
+    card = load_device("h100-sxm")
     machine = machine_of(
         ModelCache(open_source(model).config).case(Deployment(card, engine=usual_engine(card))), Limits()
     )
     for rate in rates:
-        asked = drawn(poisson(rate, 0), spread(Fixed(600)), spread(Fixed(150)), 0)
+        asked = draw_requests(poisson(rate, 0), jittered(Fixed(600)), jittered(Fixed(150)), 0)
         found = measure(run(machine, OpenLoop(bounded(asked, 600, None))), None, open_loop=True)
         law, tpot = load_law(machine, found.offered, round(found.input), round(found.output)), found.latencies["TPOT"]
         assert tpot is not None
@@ -117,7 +119,7 @@ def test_more_requests_make_tokens_later_up_to_the_wall(
 ) -> None:
     """And from there on there is none; the curve goes through what the law says."""
     machine = machine_of(case, limits, pages=pages)
-    wall = load_wall(machine, given, made)
+    wall = saturation_rate(machine, given, made)
     laws = [load_law(machine, wall * share / 20, given, made) for share in range(1, 23)]
     tpots = [law.tpot for law in laws]
     assert tpots[19:] == [None, None, None]

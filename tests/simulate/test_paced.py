@@ -4,7 +4,7 @@ import pytest
 
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.engine_builder import engine_around
+from ridgeline.engine.engine_builder import build_engine
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
@@ -15,7 +15,7 @@ from ridgeline.insight.simulate.replica import StepPricer
 from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.traffic.offered import OpenLoop
 from ridgeline.insight.traffic.workload_trace import TraceRequest
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from simulate.machines import machine
 
 FILLER = (7, 8, 9)
@@ -39,7 +39,7 @@ def paced(time: Time, nanoseconds: int | None = None) -> Engine:
     on = machine()
     pricer = StepPricer(on.case.price, on.case.device)
     executor = PacedExecutor((lambda plan: nanoseconds) if nanoseconds else pricer, FILLER, time, time.wait)
-    return engine_around(
+    return build_engine(
         on.case.model, on.layout, on.limits, context=on.context, executor=executor, clock=time, prefix_cache=False
     )
 
@@ -128,7 +128,7 @@ def settings() -> EngineSettings:
 
 def test_the_machine_is_what_the_settings_say(settings: EngineSettings) -> None:
     """On two cards each has half the heads, so that its pages hold twice as many positions a byte."""
-    source, card = open_source("llama-3-8b"), load_card("h100-sxm")
+    source, card = open_source("llama-3-8b"), load_device("h100-sxm")
     one, two = (served_machine(source, settings, card, devices) for devices in (1, 2))
     assert (one.limits, one.context, one.layout.page_size, one.case.kv) == (settings.limits, 2048, 32, "fp8")
     assert one.layout.pages == int(1e9 // one.layout.page_bytes)
@@ -146,5 +146,5 @@ def test_the_machine_is_what_the_settings_say(settings: EngineSettings) -> None:
 )
 def test_what_there_is_no_room_for(model: str, more: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says) as error:
-        served_machine(open_source(model), EngineSettings(**more), load_card("h100-sxm"), 1)
+        served_machine(open_source(model), EngineSettings(**more), load_device("h100-sxm"), 1)
     assert "\n" not in str(error.value)

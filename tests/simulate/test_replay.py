@@ -8,7 +8,7 @@ import torch
 
 from engine.null_model import GREEDY
 from engine.small_models import LLAMA, MIXED, small_model
-from ridgeline.engine.engine_builder import engine_around
+from ridgeline.engine.engine_builder import build_engine
 from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import Limits
@@ -50,7 +50,7 @@ def record(setting: Setting) -> tuple[RecordedRun, Machine]:
     with what was asked and answered before."""
     model = small_model(setting.config)
     layout = kv_layout(model, 1e12, 4, most_tokens=setting.positions)
-    engine = engine_around(
+    engine = build_engine(
         model, layout, setting.limits, executor=Runner(model, layout), prefix_cache=setting.prefix_cache, eos_ids=EOS
     )
     run, draw = RecordedRun(engine), random.Random(1)

@@ -22,7 +22,7 @@ from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.simulate.simulation_metrics import measure
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import Fixed, Uniform
-from ridgeline.insight.traffic.offered import ClosedLoop, bounded, drawn
+from ridgeline.insight.traffic.offered import ClosedLoop, bounded, draw_requests
 from ridgeline.insight.traffic.slo import SLO
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import TINY_CASE, machine, simulated
@@ -70,7 +70,7 @@ def test_prompts_one_at_a_time_wait_as_in_a_queue_with_one_length(load: float) -
 
 
 def mixed_traffic(rate: float, count: int, seed: int = 3) -> Iterator[TraceRequest]:
-    return bounded(drawn(poisson(rate, seed), Uniform(20, 400), Uniform(2, 60), seed), count, None)
+    return bounded(draw_requests(poisson(rate, seed), Uniform(20, 400), Uniform(2, 60), seed), count, None)
 
 
 def test_requests_under_way_are_their_rate_times_their_stay() -> None:
@@ -176,7 +176,7 @@ def test_what_an_answer_said_is_found_by_the_next_question() -> None:
 def test_users_ask_again_when_they_have_their_answer() -> None:
     """Three of them: no more than three requests are ever under way, each comes when its user has thought."""
     think = 2_000_000
-    asked = drawn(iter(lambda: 0, 1), Fixed(100), Fixed(5), 1)
+    asked = draw_requests(iter(lambda: 0, 1), Fixed(100), Fixed(5), 1)
     log = run(machine(), ClosedLoop(3, think, bounded(asked, 40, None), None, seed=4))
     found = Columns(log)
     assert int(found.ok.sum()) == 40
@@ -188,7 +188,7 @@ def test_users_ask_again_when_they_have_their_answer() -> None:
 
 def test_a_user_who_is_refused_leaves() -> None:
     """One whose questions do not fit would ask for ever, at one moment."""
-    asked = drawn(iter(lambda: 0, 1), Fixed(100_000), Fixed(5), 1)
+    asked = draw_requests(iter(lambda: 0, 1), Fixed(100_000), Fixed(5), 1)
     log = run(machine(), ClosedLoop(2, 0, asked, 10**9, seed=4))
     assert len(log.requests) == 2
     assert set(log.requests.reasons) == {0, 1}
@@ -197,7 +197,7 @@ def test_a_user_who_is_refused_leaves() -> None:
 
 def test_users_who_would_begin_later_never_ask() -> None:
     """Of 200 who begin within a minute, those of the first ten seconds."""
-    asked = drawn(iter(lambda: 0, 1), Fixed(50), Fixed(2), 1)
+    asked = draw_requests(iter(lambda: 0, 1), Fixed(50), Fixed(2), 1)
     arrived = Columns(run(machine(), ClosedLoop(200, 60 * 10**9, asked, 10 * 10**9, seed=4))).arrived
     assert arrived.max() < 10 * 10**9
     assert 15 < len(arrived) < 60

@@ -21,12 +21,12 @@ from ridgeline.insight.simulate.simulation_query import PriceUncertainty, Simula
 from ridgeline.insight.simulate.simulation_report import answer
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import Uniform
-from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn
+from ridgeline.insight.traffic.offered import OpenLoop, bounded, draw_requests
 from ridgeline.insight.traffic.scaling import Scaling
 from ridgeline.insight.traffic.slo import SLO
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from ridgeline.price.device import HourlyPrice
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 from simulate.machines import machine
 from support.planned import LLAMA_3_8B, card, case, fields
@@ -143,12 +143,12 @@ def unequal() -> dict[str, float]:
     """Three H100 and an A100 under 100 requests a second: the share of good ones by router."""
     models = ModelCache(fields(LLAMA_3_8B))
     fast, slow = (
-        machine_of(models.case(Deployment(load_card(name))), Limits()) for name in ("h100-sxm", "a100-sxm-80gb")
+        machine_of(models.case(Deployment(load_device(name))), Limits()) for name in ("h100-sxm", "a100-sxm-80gb")
     )
     slo = SLO(ttft=SECOND, tpot=50_000_000)
     found = {}
     for router in ("round-robin", "two"):
-        asked = bounded(drawn(poisson(100.0, 5), Uniform(830, 1020), Uniform(100, 140), 5), 500, None)
+        asked = bounded(draw_requests(poisson(100.0, 5), Uniform(830, 1020), Uniform(100, 140), 5), 500, None)
         log = run(fast, OpenLoop(asked), fleet=SimulatedFleet(3, router, 50_000_000, 1, (slow,)))
         assert len(log.lives) == 4
         found[router] = measure(log, slo, open_loop=True).good_share
@@ -183,7 +183,7 @@ def test_other_cards_count_for_what_they_answer() -> None:
     on, other = (machine(Limits(), 4000, case(LLAMA_3_8B, each)) for each in (fast, slow))
 
     def offered() -> OpenLoop:
-        return OpenLoop(bounded(drawn(poisson(450.0, 5), Uniform(80, 120), Uniform(15, 25), 5), 1800, None))
+        return OpenLoop(bounded(draw_requests(poisson(450.0, 5), Uniform(80, 120), Uniform(15, 25), 5), 1800, None))
 
     def found(replicas: int, router: str, *others: Machine) -> SimulationFindings:
         fleet = SimulatedFleet(replicas, router, 0, 1, others)

@@ -7,7 +7,7 @@ import pytest
 
 from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.engine.scheduler import Limits
-from ridgeline.insight.simulate.colocated import together
+from ridgeline.insight.simulate.colocated import run_colocated
 from ridgeline.insight.simulate.columns import Columns
 from ridgeline.insight.simulate.kv_transfer import KVLink
 from ridgeline.insight.simulate.run_log import RunLog
@@ -19,7 +19,7 @@ from ridgeline.insight.simulate.simulation_metrics import measure, warm_up
 from ridgeline.insight.simulate.simulation_query import PriceUncertainty, SimulationQuery
 from ridgeline.insight.traffic.arrivals import poisson
 from ridgeline.insight.traffic.lengths import Uniform
-from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn
+from ridgeline.insight.traffic.offered import OpenLoop, bounded, draw_requests
 from ridgeline.insight.traffic.slo import SLO
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import machine
@@ -36,7 +36,7 @@ def apart(rate: float, bandwidth: float, count: int = 500) -> RunLog:
 
 
 def offered(rate: float, count: int) -> "list[TraceRequest]":
-    drawing = drawn(poisson(rate, 3), Uniform(830, 1020), Uniform(240, 290), 3)
+    drawing = draw_requests(poisson(rate, 3), Uniform(830, 1020), Uniform(240, 290), 3)
     return list(bounded(drawing, count, None))
 
 
@@ -152,7 +152,7 @@ def test_few_positions_are_not_quartered() -> None:
     requests, few = offered(1.0, 3), replace(ON, limits=Limits(tokens=64, requests=16))
     split = SimulatedFleet(2, split=PrefillDecodeSplit(1, NVLINK))
     asked = SimulationQuery("8b", few, "", True, lambda: OpenLoop(requests), None, PriceUncertainty(0.0, ""), 0, split)
-    beside = together(asked, lambda limits: replace(ON, limits=limits))
+    beside = run_colocated(asked, lambda limits: replace(ON, limits=limits))
     assert [each.limits.tokens for each in beside] == [64]
 
 
@@ -187,7 +187,7 @@ def test_the_same_cards_are_always_beside_it() -> None:
         SimulatedFleet(2, split=PrefillDecodeSplit(1, NVLINK)),
     )
     found = simulate(asked)
-    beside = together(asked, lambda limits: replace(ON, limits=limits))
+    beside = run_colocated(asked, lambda limits: replace(ON, limits=limits))
     assert [each.limits.tokens for each in beside] == [2048, 512]
     late = [found.metrics.late("ITL"), *(each.metrics.late("ITL") for each in beside)]
     assert late[0] < late[2] < late[1]

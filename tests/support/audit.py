@@ -31,7 +31,16 @@ from ridgeline.core.ops.recurrence import Recurrence, ShortConvolution
 from ridgeline.core.ops.router import ExpertRouter
 from ridgeline.core.ops.state_space import StateSpace
 from ridgeline.core.ops.vector_quantiser import NearestCode
-from ridgeline.core.ops.work import CROSS, ENCODER, FEW, RECURRENT, AttentionPattern, Space, StepSegment, Work
+from ridgeline.core.ops.work import (
+    CROSS,
+    ENCODER,
+    MAX_VERIFY_TOKENS,
+    RECURRENT,
+    AttentionPattern,
+    RowAxis,
+    StepSegment,
+    Work,
+)
 from ridgeline.price.price import traced_calls
 
 aten = torch.ops.aten
@@ -48,7 +57,7 @@ HALVES = (
     "decode",
 )  # all that runs, whoever calls a model, of those that it has
 
-Calls = dict[str, tuple[Op, list[Space]]]
+Calls = dict[str, tuple[Op, list[RowAxis]]]
 """Ops that a forward calls, and the space of the rows of each call, by path."""
 
 
@@ -152,7 +161,7 @@ class Run:
     work: Work
     segments: Sequence[StepSegment]
     routers: dict[str, Tensor]
-    lengths: Mapping[Space, Sequence[int]] = field(default_factory=dict)
+    lengths: Mapping[RowAxis, Sequence[int]] = field(default_factory=dict)
     known: Calls | None = None
 
     @cached_property
@@ -199,7 +208,7 @@ def check_products(run: Run) -> None:
             assert run.audit.flops[path] == declared, path
 
 
-def products_declared(op: Op, work: Work, space: Space) -> float:
+def products_declared(op: Op, work: Work, space: RowAxis) -> float:
     """FLOPs of products that one call of an op outside attention states."""
     if isinstance(op, Projections):  # whose activation is no product
         return sum(kernel.cost.total_flops for kernel in op.launches(work, space)[:1])
@@ -269,7 +278,7 @@ def latent_flops(run: Run, op: LatentAttention) -> int:
     """What attention over latents takes in the forms that the engine takes, sequence by sequence."""
     sizes, flops, forms = op.sizes, 0, op.expanded(run.work.attention[op.reach])
     for segment in run.segments:
-        expanded = forms[0 if segment.q_len == 1 else 1 if segment.q_len <= FEW else 2]
+        expanded = forms[0 if segment.q_len == 1 else 1 if segment.q_len <= MAX_VERIFY_TOKENS else 2]
         rows = segment.kv_len if expanded else segment.q_len
         entries = sizes.key + sizes.value if expanded else 2 * sizes.latent + sizes.turned
         flops += 2 * op.heads * rows * sizes.latent * (sizes.plain + sizes.value)
@@ -322,7 +331,7 @@ def check_bytes(run: Run) -> None:
             assert [read[address] for address in factors] == [calls] * len(factors) or not calls, path
 
 
-def rows_of(work: Work, op: Op, space: Space) -> int:
+def rows_of(work: Work, op: Op, space: RowAxis) -> int:
     """Rows of a call."""
     attends = isinstance(op, Attention | Recurrence)
     return work.attention[op.reach].total.queries if attends else work.rows.get(space, 0)

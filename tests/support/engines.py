@@ -13,7 +13,7 @@ from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.kv_layout import KVLayout
 from ridgeline.engine.encoder_features import EncoderFeatures, EncoderInput
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.engine_builder import engine_around
+from ridgeline.engine.engine_builder import build_engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.page_count import kv_layout
@@ -91,7 +91,7 @@ def token_engine(
     limits = limits or Limits()
     layout = kv_layout(model, float("1e12"), page_size, most_tokens=positions)
     executor = runner(model, layout)
-    return engine_around(
+    return build_engine(
         *(model, layout, limits),
         executor=executor,
         prefix_cache=prefix_cache,

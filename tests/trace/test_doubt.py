@@ -10,11 +10,11 @@ from functools import partial
 import pytest
 
 from ridgeline.insight.trace import interference
-from ridgeline.insight.trace.interference import Interference, busy, calibration, reasons
-from ridgeline.price.devices import load_card
+from ridgeline.insight.trace.interference import Interference, calibration, describe_interference, explain_difference
+from ridgeline.price.devices import load_device
 from ridgeline.util.host import interruptions
 
-CARD = load_card("h100-sxm")
+CARD = load_device("h100-sxm")
 CALIBRATED, PROBED = replace(CARD, calibrated=True), replace(CARD, basis="probe", calibrated=False)
 
 
@@ -77,14 +77,14 @@ def test_a_neighbour_is_noticed() -> None:
 
 def test_the_reasons() -> None:
     """Nothing where nothing is far; each by itself else. Whether a card could be calibrated is not this machine's."""
-    assert not list(reasons(CALIBRATED, 1.0, 9.0, Interference(held=0.8)))
-    assert not list(reasons(PROBED, 1.0, 1.2, Interference(disk=1000)))
-    told = list(reasons(PROBED, 1.0, 2.0, Interference(held=0.5, disk=3_000_000)))
+    assert not list(explain_difference(CALIBRATED, 1.0, 9.0, Interference(held=0.8)))
+    assert not list(explain_difference(PROBED, 1.0, 1.2, Interference(disk=1000)))
+    told = list(explain_difference(PROBED, 1.0, 2.0, Interference(held=0.5, disk=3_000_000)))
     assert told == [
         "the machine is busy: other processes held up this run, by 500 ms of 2.00 s",
         "3.00 MB were read from the disk meanwhile, which is in what was measured",
         "not calibrated: expected times are rough; ridgeline calibrate measures this machine",
     ]
-    assert list(reasons(CARD, 2.0, 1.0, Interference())) == ["not calibrated: expected times are rough"]
+    assert list(explain_difference(CARD, 2.0, 1.0, Interference())) == ["not calibrated: expected times are rough"]
     assert calibration(CALIBRATED) == "calibrated"
-    assert busy("it", 1.0).endswith("held up it, by 1.00 s")
+    assert describe_interference("it", 1.0).endswith("held up it, by 1.00 s")

@@ -14,7 +14,7 @@ from ridgeline.core.ops.experts import Experts
 from ridgeline.insight.trace import TraceOptions
 from ridgeline.insight.trace.expert_sources import PIECE, SourceLayer, expert_sources
 from ridgeline.insight.trace.request_trace import check
-from ridgeline.insight.trace.views.report import WIDTH, ReportOptions, story
+from ridgeline.insight.trace.views.report import WIDTH, ReportOptions, build_report
 from ridgeline.util.document.terminal_renderer import plain
 from support.adapters import adapted, merged, write_adapter
 
@@ -104,7 +104,7 @@ def test_a_trace_has_them_and_short_texts_are_refused(tiny: Maker) -> None:
     ledger = subject.trace(TraceOptions(experts=True, repeats=1, sources=tuple(TEXTS.items())))
     assert ledger.sources is not None
     assert [own.layer for own in ledger.sources.layers] == [0, 2]
-    page = plain(story(ledger, ReportOptions()), WIDTH).splitlines()
+    page = plain(build_report(ledger, ReportOptions()), WIDTH).splitlines()
     own = ledger.sources.layers[1]
     written = [f"{100 * share:.1f}{mark}".strip("=") for share, mark in zip(own.shares[0], marks(own), strict=False)]
     assert any(line.split() == ["2", "ridges", *written] for line in page)

@@ -12,13 +12,13 @@ from ridgeline.core.models import Fields, build
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.insight.trace.priced_trace import PricedStep, PricedTrace, op_shapes, priced_trace
-from ridgeline.insight.trace.views.priced_report import WIDTH, priced_document, priced_json, said_shapes
-from ridgeline.price.devices import load_card
+from ridgeline.insight.trace.views.priced_report import WIDTH, format_shapes, priced_document, priced_json
+from ridgeline.price.devices import load_device
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 from ridgeline.price.plan.score_matrix import score_rows
 from ridgeline.util.document.terminal_renderer import plain
 
-H100 = load_card("h100-sxm")
+H100 = load_device("h100-sxm")
 
 
 def traced(values: dict[str, Any] | str, length: int = 16, batch: int = 1, **setup: Any) -> PricedTrace:
@@ -37,11 +37,11 @@ def test_shapes_of_the_405b() -> None:
     """[N, 16384] -> [N, 128, 128] -> [N, N] of an undivided one: the stream, the heads, their scores."""
     trace = traced("llama-3.1-405b", 1024)
     by_path = {call.path.rpartition("*.")[2]: call for call in trace.steps[0].calls}
-    assert said_shapes(by_path["self_attn.qkv"]) == "[N,16384] -> [N,16384] + 2 [N,1024]"
-    assert said_shapes(by_path["self_attn.attend"]).startswith("[N,128,128] + 2 [N,8,128]")
-    assert " -> 128 [N,S] -> [N,16384]" in said_shapes(by_path["self_attn.attend"])
-    assert said_shapes(by_path["mlp.gate_up"]) == "[N,16384] -> [N,53248]"
-    assert said_shapes(by_path["lm_head"]) == "[R,16384] -> [R,128256]"
+    assert format_shapes(by_path["self_attn.qkv"]) == "[N,16384] -> [N,16384] + 2 [N,1024]"
+    assert format_shapes(by_path["self_attn.attend"]).startswith("[N,128,128] + 2 [N,8,128]")
+    assert " -> 128 [N,S] -> [N,16384]" in format_shapes(by_path["self_attn.attend"])
+    assert format_shapes(by_path["mlp.gate_up"]) == "[N,16384] -> [N,53248]"
+    assert format_shapes(by_path["lm_head"]) == "[R,16384] -> [R,128256]"
     assert by_path["mlp.gate_up"].count == 126
     assert trace.steps[0].seen == trace.steps[0].work.tokens == 1024
 
@@ -87,7 +87,9 @@ def test_an_encoder_reads_the_prompt(kind: str) -> None:
     assert (prefill.work.tokens, decode.work.tokens) == (2, 2)
     for step in trace.steps:
         assert sum_of(step) == pytest.approx(parts(step.price.cost), rel=1e-9)
-    scores = {call.path: said_shapes(call).split(" -> ")[1].split()[1] for call in prefill.calls if call.shapes.scores}
+    scores = {
+        call.path: format_shapes(call).split(" -> ")[1].split()[1] for call in prefill.calls if call.shapes.scores
+    }
     assert set(scores.values()) == {"[E,E]", "[N,S]", "[N,E]"}
     assert {call.shapes.inputs[0][0] for call in decode.calls} == {"N", "R"}
     page = plain(priced_document(trace), WIDTH)
@@ -120,7 +122,7 @@ def test_a_batch_and_formats(large: PricedTrace) -> None:
 
 def test_the_limit_is_that_of_the_plan() -> None:
     """Prefill on cards without NVLink waits for their link, decode for memory; one card has no link to wait for."""
-    rtx = load_card("rtx-4090")
+    rtx = load_device("rtx-4090")
     case = ModelCache(read_config("llama-3.1-70b")).case(Deployment(rtx, devices=8))
     prefill, decode = priced_trace("m", case, 1024, 1).steps
     assert (prefill.limit, decode.limit) == ("communication", "memory")

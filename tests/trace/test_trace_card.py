@@ -11,10 +11,10 @@ from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.insight.calibrate.gpu_timer import whole_seconds, without_gaps
-from ridgeline.insight.trace.gpu_measurement import GpuStep, card_clock, measure_on_card
+from ridgeline.insight.trace.gpu_measurement import GpuStep, gpu_clock, measure_on_gpu
 from ridgeline.insight.trace.request_trace import TraceOptions, TraceSubject, trace
 from ridgeline.insight.trace.tracer import Tracer
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.price import Price
 from support.cards import events_of_the_processor, needs_card
 
@@ -33,7 +33,7 @@ def test_a_step_is_taken_apart_by_events(monkeypatch: pytest.MonkeyPatch) -> Non
         return runner.forward(plan)
 
     step = GpuStep(lambda: runner.forward(plan), result, lambda _: sleep(0.002), recorded=True)
-    found = measure_on_card(tracer, plan.work(model.reaches), step, repeats=3)
+    found = measure_on_gpu(tracer, plan.work(model.reaches), step, repeats=3)
     assert [call.path for call in found.calls] == [path for path, _ in Price(model).calls]
     assert len(found.seconds) == len(found.calls)
     assert min(found.seconds) > 0
@@ -82,8 +82,8 @@ def test_ops_and_what_lies_between_them_are_the_step(repeats: int | None) -> Non
     params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
     ids = llm.encode("Once upon a time")
     ledger = trace(
-        llm, TraceSubject("tales", "", lambda: ids), params, load_card("h100-sxm"), TraceOptions(repeats=repeats),
-        clock=card_clock(perf_counter),
+        llm, TraceSubject("tales", "", lambda: ids), params, load_device("h100-sxm"), TraceOptions(repeats=repeats),
+        clock=gpu_clock(perf_counter),
     )  # fmt: skip
     assert [token.id for token in ledger.written] == [
         one.token for one in here.generate([ids], params)[0].choices[0].tokens

@@ -12,7 +12,7 @@ from ridgeline.core.checkpoint import read_config
 from ridgeline.core.models import build
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.op import Op
-from ridgeline.core.ops.work import Space, StepSegment, Work
+from ridgeline.core.ops.work import RowAxis, StepSegment, Work
 from ridgeline.engine import LLM, EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.engine.step_plan import PlanItem, StepPlan
@@ -24,7 +24,7 @@ from ridgeline.insight.trace.run_stats import RunStats
 from ridgeline.insight.trace.trace_ledger import Ledger, LedgerTotal
 from ridgeline.insight.trace.tracer import TracedCall
 from ridgeline.price import price as pricing
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.price import Price, traced_calls
 
 
@@ -173,7 +173,7 @@ def test_a_model_is_priced_once(tiny: Maker, monkeypatch: pytest.MonkeyPatch) ->
     """One forward on meta, whoever asks what a step costs: the loader, the account of a run, a trace."""
     folder, traced = tiny("llama").folder, []
 
-    def counting(model: Model) -> list[tuple[str, Op, Space]]:
+    def counting(model: Model) -> list[tuple[str, Op, RowAxis]]:
         traced.append(model)
         return traced_calls(model)
 
@@ -196,7 +196,7 @@ def test_rows_sum_to_the_step_on_a_card_that_fuses() -> None:
     }
     assert len(set(shapes.values())) == 1, "the case is gone: give the test another model"
     item = PlanItem(1, 511, (1,), ((),), False, (0,))
-    card, plan = load_card("h100-sxm"), StepPlan(1, (item,))
+    card, plan = load_device("h100-sxm"), StepPlan(1, (item,))
     price, ops = Price(model), dict(model.ops())
     calls = tuple(TracedCall(path, ops[path], (), ()) for path, _ in price.calls)
     zeros = (0.0,) * len(calls)

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn import functional
 from trace_models import DEVICE
 
-from ridgeline.insight.trace.denoise_step import DenoiseStep, moment_of
-from ridgeline.insight.trace.guidance_delta import by_line, contact_sheet, pull_of
-from ridgeline.insight.trace.image_trace import ImageLedger, trace_picture
+from ridgeline.insight.trace.denoise_step import DenoiseStep, run_to_step
+from ridgeline.insight.trace.guidance_delta import by_line, contact_sheet, measure_guidance_delta
+from ridgeline.insight.trace.image_trace import ImageLedger, trace_image
 from ridgeline.insight.trace.tracer import HookCost
-from ridgeline.insight.trace.views.patch_attention import looks, looks_json
+from ridgeline.insight.trace.views.patch_attention import draw_panels, panels_json
 from ridgeline.insight.trace.word_attention import word_attention, words_of
 from ridgeline.media.diffusion.batching import Batching
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
@@ -47,7 +47,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
 def moment(pipeline: Pipeline, *, paired: bool = True, **changes: Any) -> DenoiseStep:
     request = DiffusionRequest(**{"prompt": PROMPT, "steps": 4, "guidance": 3.0, "seed": 5} | changes)
     plan = pipeline.plan(request)
-    return moment_of(pipeline, replace(plan, batching=Batching(1, paired=paired and len(plan.texts) > 1)), 3)
+    return run_to_step(pipeline, replace(plan, batching=Batching(1, paired=paired and len(plan.texts) > 1)), 3)
 
 
 # -- guidance ---------------------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def moment(pipeline: Pipeline, *, paired: bool = True, **changes: Any) -> Denois
 @pytest.mark.parametrize("paired", [True, False])
 def test_the_pull_is_the_difference_of_the_two_passes(pipeline: Pipeline, paired: bool) -> None:
     here = moment(pipeline, paired=paired)
-    found = pull_of(here)
+    found = measure_guidance_delta(here)
     *_, before, step, _ = pipeline.denoise(here.plan, pipeline.encode(here.plan))
     with torch.inference_mode():
         x, t = before.latents, here.plan.schedule.time(2)
@@ -77,7 +77,7 @@ def test_the_pull_is_the_difference_of_the_two_passes(pipeline: Pipeline, paired
 
 def test_nothing_pulls_without_guidance(pipeline: Pipeline) -> None:
     with pytest.raises(ValueError, match="guidance is off: nothing pulls"):
-        pull_of(moment(pipeline, guidance=0.0))
+        measure_guidance_delta(moment(pipeline, guidance=0.0))
 
 
 # -- attention --------------------------------------------------------------------------------------------------------
@@ -192,14 +192,14 @@ def test_words_are_told_from_what_is_around_them(pipeline: Pipeline) -> None:
 @pytest.fixture(scope="module")
 def ledger(pipeline: Pipeline) -> ImageLedger:
     here = moment(pipeline)
-    traced = trace_picture(here, DEVICE, repeats=1, cost=HookCost(0.0, 0.0))
-    return replace(traced, pull=pull_of(here), words=word_attention(here))
+    traced = trace_image(here, DEVICE, repeats=1, cost=HookCost(0.0, 0.0))
+    return replace(traced, pull=measure_guidance_delta(here), words=word_attention(here))
 
 
 def test_panels_show_both(ledger: ImageLedger) -> None:
-    figure = looks(ledger)
+    figure = draw_panels(ledger)
     assert figure is not None
-    assert looks(replace(ledger, pull=None, words=None)) is None
+    assert draw_panels(replace(ledger, pull=None, words=None)) is None
     assert [len(band.panels) for band in figure.bands] == [4, 3]
     values = [value for band in figure.bands for panel in band.panels for line in panel.lines for value in line]
     assert 0 <= min(values) <= max(values) == pytest.approx(1)
@@ -214,7 +214,7 @@ def test_panels_show_both(ledger: ImageLedger) -> None:
     drawn = plain(Document("", (figure,)), 100)
     assert max(map(len, drawn.splitlines())) <= 100
     assert "grey:" in drawn
-    found = looks_json(ledger)
+    found = panels_json(ledger)
     assert [word["text"] for word in found["attention"]["words"]] == PROMPT.split()
     assert len(found["pull"]["norms"]) == ledger.plan.geometry.latents[1]
 

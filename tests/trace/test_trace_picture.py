@@ -13,11 +13,11 @@ import torch
 from trace_models import DEVICE
 
 from ridgeline.core.models.common.denoiser import TEXT
-from ridgeline.insight.trace.denoise_step import DenoiseStep, moment_of
-from ridgeline.insight.trace.guidance_delta import pull_of
-from ridgeline.insight.trace.image_trace import ImageLedger, trace_picture
+from ridgeline.insight.trace.denoise_step import DenoiseStep, run_to_step
+from ridgeline.insight.trace.guidance_delta import measure_guidance_delta
+from ridgeline.insight.trace.image_trace import ImageLedger, trace_image
 from ridgeline.insight.trace.tracer import HookCost
-from ridgeline.insight.trace.views.image_report import picture_json, picture_story
+from ridgeline.insight.trace.views.image_report import image_json, image_report
 from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
 from ridgeline.insight.trace.views.perfetto import steps_perfetto
 from ridgeline.insight.trace.views.report import WIDTH, ReportOptions
@@ -52,13 +52,13 @@ def request(**changes: object) -> DiffusionRequest:
 
 def moment(pipeline: Pipeline, number: int = 1, *, paired: bool = True) -> DenoiseStep:
     plan = replace(pipeline.plan(request()), batching=Batching(1, paired=paired))
-    return moment_of(pipeline, plan, number)
+    return run_to_step(pipeline, plan, number)
 
 
 @pytest.fixture(scope="module")
 def ledger(pipeline: Pipeline) -> ImageLedger:
     """Of a step in two calls."""
-    return trace_picture(moment(pipeline, 2, paired=False), DEVICE, repeats=2, cost=FREE)
+    return trace_image(moment(pipeline, 2, paired=False), DEVICE, repeats=2, cost=FREE)
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -74,7 +74,7 @@ def test_a_moment_is_where_the_pipeline_is_before_the_step(pipeline: Pipeline, p
 def test_steps_that_there_are(pipeline: Pipeline) -> None:
     for number in (0, 5, -1):
         with pytest.raises(ValueError, match=f"step {number}: the request has steps 1 to 4"):
-            moment_of(pipeline, pipeline.plan(request()), number)
+            run_to_step(pipeline, pipeline.plan(request()), number)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_steps_that_there_are(pipeline: Pipeline) -> None:
 def test_a_step_is_its_passes(pipeline: Pipeline, changes: dict[str, object], names: list[str]) -> None:
     plan = pipeline.plan(DiffusionRequest(**{"prompt": "a heron", "steps": 2, "seed": 1} | changes))  # type: ignore[arg-type]
     plan = replace(plan, batching=Batching(1, paired=False))
-    found = trace_picture(moment_of(pipeline, plan, 1), DEVICE, repeats=1, cost=FREE)
+    found = trace_image(run_to_step(pipeline, plan, 1), DEVICE, repeats=1, cost=FREE)
     assert [step.name for step in found.denoise.steps] == names
     for other in ("encode", "prepare"):
         assert [step.name for step in found.stages[other].steps] == [name.replace("denoise", other) for name in names]
@@ -131,10 +131,10 @@ def test_a_denoiser_that_looks_at_its_text_apart(tmp_path: Path) -> None:
     pixart(tmp_path, sigma=True)
     drawer = load_pipeline(str(tmp_path), threads=1)
     plan = replace(drawer.plan(DiffusionRequest("a heron", steps=3, seed=2)), batching=Batching(1, paired=False))
-    here = moment_of(drawer, plan, 2)
+    here = run_to_step(drawer, plan, 2)
     first, *_ = drawer.denoise(plan, drawer.encode(plan))
     assert torch.equal(here.state.x, first.latents)
-    found = trace_picture(here, DEVICE, repeats=1, cost=FREE)
+    found = trace_image(here, DEVICE, repeats=1, cost=FREE)
     assert list(found.stages) == ["encode", "prepare", "denoise", "decode"]
     assert [step.name for step in found.denoise.steps] == ["denoise", "denoise, negative"]
 
@@ -148,23 +148,23 @@ def test_a_clip(tmp_path: Path, number: int) -> None:
     drawer = load_pipeline(str(tmp_path), threads=1)
     asked = DiffusionRequest("a heron", None, Size(64, 32), 4, 3.0, 5, frames=5, second_guidance=2.0)
     plan = replace(drawer.plan(asked), batching=Batching(1, paired=False))
-    here = moment_of(drawer, plan, number)
+    here = run_to_step(drawer, plan, number)
     assert drawer.second is not None
     assert here.denoiser is (drawer.second.denoiser if number == 4 else drawer.denoiser)
     with torch.inference_mode():
         predicted = torch.cat([here.predict(here.prepare(texts)) for texts in here.calls])
     step = list(drawer.denoise(plan, drawer.encode(plan)))[number - 1]
     assert torch.equal(here.after(here.guided(predicted)).x, step.latents)
-    found = trace_picture(here, DEVICE, repeats=1, cost=FREE)
+    found = trace_image(here, DEVICE, repeats=1, cost=FREE)
     assert list(found.stages) == ["encode", "prepare", "denoise"]
     assert found.borrowed is not None
     calls = [path for path, _, space in traced_calls(here.denoiser) if space != TEXT]
     assert [row.path for row in found.denoise.rows] == calls
-    ledger = replace(found, pull=pull_of(here), words=word_attention(here))
-    text = plain(picture_story(ledger, ReportOptions(), ledger.stages), WIDTH)
+    ledger = replace(found, pull=measure_guidance_delta(here), words=word_attention(here))
+    text = plain(image_report(ledger, ReportOptions(), ledger.stages), WIDTH)
     for words in ("one clip, priced beside measured", "5 frames of 64x32 pixels", "diffusers' VAE, once", "heron:"):
         assert words in text, words
-    assert picture_json(ledger)["borrowed"]["measured"] == found.borrowed.measured > 0
+    assert image_json(ledger)["borrowed"]["measured"] == found.borrowed.measured > 0
 
 
 def test_a_clip_of_pictures(tmp_path: Path) -> None:
@@ -174,14 +174,14 @@ def test_a_clip_of_pictures(tmp_path: Path) -> None:
     wan_of_pictures(tmp_path)
     drawer = load_pipeline(str(tmp_path), threads=1)
     plan = drawer.plan(DiffusionRequest("a heron", None, Size(64, 32), 2, 3.0, 5, frames=3))
-    found = trace_picture(moment_of(drawer, plan, 1), DEVICE, repeats=1, cost=FREE)
+    found = trace_image(run_to_step(drawer, plan, 1), DEVICE, repeats=1, cost=FREE)
     decode = found.stages["decode"]
     assert [step.name for step in decode.steps] == ["decode, a frame"]
     assert found.borrowed is None
     price = PipelinePrice(PipelineComponents(drawer.encoder.models, (drawer.denoiser,), drawer.autoencoder))
     whole = price.on(DEVICE, PipelineWorkload(plan.geometry, 1, tuple(map(len, plan.texts)))).decode
     assert 3 * decode.ops("decode, a frame").cost.total_flops == pytest.approx(whole.flops)
-    text = " ".join(plain(picture_story(found, ReportOptions()), WIDTH).split())
+    text = " ".join(plain(image_report(found, ReportOptions()), WIDTH).split())
     assert "3 frames of 64x32 pixels" in text
     assert "a clip in 2 steps like the one that was traced" in text
     assert re.search(r"decode, a frame 3 ", text), "of all frames"
@@ -194,37 +194,37 @@ def test_two_encoders_and_guidance_as_an_input(tmp_path: Path) -> None:
     flux(tmp_path, dev=True)
     drawer = load_pipeline(str(tmp_path), threads=1)
     plan = drawer.plan(DiffusionRequest("a heron", None, Size(96, 64), 2, 3.5, 5))
-    here = moment_of(drawer, plan, 2)
+    here = run_to_step(drawer, plan, 2)
     first, second = drawer.denoise(plan, drawer.encode(plan))
     assert torch.equal(here.state.x, first.latents)
     with torch.inference_mode():
         assert torch.equal(here.after(here.guided(here.predict(here.prepare((0,))))).x, second.latents)
-    found = trace_picture(here, DEVICE, repeats=1, cost=FREE)
+    found = trace_image(here, DEVICE, repeats=1, cost=FREE)
     assert list(found.stages) == ["encode", "pooled", "denoise", "decode"]
     own = [(path, space) for path, _, space in traced_calls(drawer.encoder.models[1])]
     assert [row.path for row in found.stages["pooled"].rows] == [path for path, _ in own]
-    assert "3.5, an input of the denoiser" in plain(picture_story(found, ReportOptions()), WIDTH)
+    assert "3.5, an input of the denoiser" in plain(image_report(found, ReportOptions()), WIDTH)
 
 
 def test_a_network_that_does_not_repeat_itself_is_refused(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     decode = pipeline.autoencoder.decode
     monkeypatch.setattr(pipeline.autoencoder, "decode", lambda latents: decode(latents) + torch.rand(1))
     with pytest.raises(ValueError, match="does not repeat itself"):
-        trace_picture(moment(pipeline), DEVICE, repeats=1, cost=FREE)
+        trace_image(moment(pipeline), DEVICE, repeats=1, cost=FREE)
 
 
 # -- views ------------------------------------------------------------------------------------------------------------
 
 
 def test_the_story_has_every_stage_and_stack(ledger: ImageLedger) -> None:
-    text = plain(picture_story(ledger, ReportOptions(roofline=True), ledger.stages), WIDTH)
+    text = plain(image_report(ledger, ReportOptions(roofline=True), ledger.stages), WIDTH)
     for words in ("brook: one picture, priced beside measured", "96x64 pixels, 96 tokens; seed 5", "guidance 3 (w = 4)",
                   "traced is step 2", "noise_refiner: 1 layer\n", "layers: 2 layers added up", "resnets.1.conv1",
                   "encode, negative took", "denoise: one step of the denoiser", "decode: 6144 rows, 384 seen",
                   "a picture in 4 steps like the one that was traced", "brook on"):  # fmt: skip
         assert words in text, words
     assert max(map(len, text.splitlines())) <= WIDTH
-    one = plain(picture_story(ledger, ReportOptions(layer=1)), WIDTH)
+    one = plain(image_report(ledger, ReportOptions(layer=1)), WIDTH)
     assert "layers, layer 1" not in text
     assert "layers, layer 1" in one
     assert "\nadaLN_modulation.1" not in one, "a layer is a place in a list, not any number in a name"
@@ -232,7 +232,7 @@ def test_the_story_has_every_stage_and_stack(ledger: ImageLedger) -> None:
 
 def test_the_answer_comes_alone(ledger: ImageLedger) -> None:
     """On one screen: every stage and all of them beside what was expected; sections are asked for by name."""
-    text = plain(picture_story(ledger, ReportOptions()), WIDTH)
+    text = plain(image_report(ledger, ReportOptions()), WIDTH)
     assert len(text.splitlines()) < 30
     assert "resnets" not in text.partition("limit")[0]
     assert "more: --full, --section NAME (encode, prepare, denoise, decode); figures: --json" in text
@@ -250,12 +250,12 @@ def test_the_answer_comes_alone(ledger: ImageLedger) -> None:
     assert f"a step less saves {say_seconds(step)}, {percent(step / whole)} of all" in text
     saved = 4 * denoise.whole("denoise, negative")
     assert f"no guidance {say_seconds(saved)}, {percent(saved / whole)}" in " ".join(text.split())
-    only = plain(picture_story(ledger, ReportOptions(), ["decode"]), WIDTH)
+    only = plain(image_report(ledger, ReportOptions(), ["decode"]), WIDTH)
     assert "resnets.1.conv1" in only
     assert "denoise" not in only
     assert "lever" not in only
     with pytest.raises(ValueError, match="--section is 'pooled'; it must be one or more of encode, prepare, denoise"):
-        picture_story(ledger, ReportOptions(), ["pooled"])
+        image_report(ledger, ReportOptions(), ["pooled"])
 
 
 def test_others_that_held_it_up_are_named(ledger: ImageLedger) -> None:
@@ -264,14 +264,14 @@ def test_others_that_held_it_up_are_named(ledger: ImageLedger) -> None:
     for seconds in (0.0, 900.0):
         steps = tuple(replace(step, interruptions=seconds) for step in ledger.denoise.steps)
         held = replace(ledger, stages={**ledger.stages, "denoise": replace(ledger.denoise, steps=steps)})
-        told.append(" ".join(plain(picture_story(held, ReportOptions()), WIDTH).split()))
+        told.append(" ".join(plain(image_report(held, ReportOptions()), WIDTH).split()))
     said = "the machine is busy: other processes held up every repeat of denoise"
     assert [said in each for each in told] == [False, True]
     assert "by 900 s at the median" in told[1]
 
 
 def test_programs_get_the_same(ledger: ImageLedger) -> None:
-    found = json.loads(json.dumps(picture_json(ledger)))
+    found = json.loads(json.dumps(image_json(ledger)))
     assert list(found["stages"]) == ["encode", "prepare", "denoise", "decode"]
     rows = list(csv.DictReader(io.StringIO(to_csv(*ledger.stages.values()))))
     for stage, held in zip(ledger.stages.values(), found["stages"].values(), strict=True):

@@ -20,7 +20,7 @@ from ridgeline.insight.trace.request_trace import TraceOptions
 from ridgeline.insight.trace.trace_ledger import Ledger
 from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
 from ridgeline.insight.trace.views.perfetto import REQUEST, STEPS, to_perfetto
-from ridgeline.insight.trace.views.report import WIDTH, ReportOptions, story
+from ridgeline.insight.trace.views.report import WIDTH, ReportOptions, build_report
 from ridgeline.insight.trace.views.table import op_table
 from ridgeline.insight.trace.views.trace_export import COLUMNS, to_csv, to_json
 from ridgeline.insight.trace.views.trace_summary import summary
@@ -44,7 +44,7 @@ def ledger(tiny: Maker) -> Ledger:
 
 
 def told(ledger: Ledger, **shown: Any) -> str:
-    return plain(story(ledger, ReportOptions(**shown)), WIDTH)
+    return plain(build_report(ledger, ReportOptions(**shown)), WIDTH)
 
 
 def lines_of(table: DocumentTable, width: int = WIDTH) -> list[str]:

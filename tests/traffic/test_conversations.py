@@ -9,7 +9,7 @@ from ridgeline.insight.simulate.columns import Columns
 from ridgeline.insight.simulate.simulation import run
 from ridgeline.insight.traffic.conversations import Conversations, FollowUpLengths
 from ridgeline.insight.traffic.lengths import Fixed, Uniform
-from ridgeline.insight.traffic.offered import ClosedLoop, Offered, OpenLoop, bounded, drawn
+from ridgeline.insight.traffic.offered import ClosedLoop, Offered, OpenLoop, bounded, draw_requests
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 from simulate.machines import machine
 
@@ -18,7 +18,7 @@ THINK = 7_000
 
 
 def begun(count: int) -> OpenLoop:
-    return OpenLoop(drawn((1_000_000 * at for at in range(count)), Uniform(20, 60), Uniform(2, 30), 1))
+    return OpenLoop(draw_requests((1_000_000 * at for at in range(count)), Uniform(20, 60), Uniform(2, 30), 1))
 
 
 def answered(offered: Offered, after: int = 500) -> list[tuple[TraceRequest, int]]:
@@ -56,7 +56,7 @@ def test_lengths_do_not_depend_on_what_comes_first() -> None:
 
 
 def test_who_is_refused_at_a_later_question_begins_anew_and_at_a_first_one_leaves() -> None:
-    asked = drawn(iter(lambda: 0, 1), Fixed(10), Fixed(5), 1)
+    asked = draw_requests(iter(lambda: 0, 1), Fixed(10), Fixed(5), 1)
     offered = Conversations(ClosedLoop(1, 0, asked, None, 0), 9, THINK, LATER, None)
     first = offered.take()
     offered.ended(first, 100, answered=True)
@@ -98,7 +98,7 @@ def test_all_that_was_computed_of_a_conversation_is_found(prefix_cache: bool) ->
 
 def test_users_hold_conversations_one_after_the_other() -> None:
     """Three users: never more than three under way; each question comes when its user has thought."""
-    asked = bounded(drawn(iter(lambda: 0, 1), Fixed(30), Fixed(8), 1), 12, None)
+    asked = bounded(draw_requests(iter(lambda: 0, 1), Fixed(30), Fixed(8), 1), 12, None)
     log = run(machine(), Conversations(ClosedLoop(3, THINK, asked, None, 4), 3, THINK, LATER, None))
     found = Columns(log)
     assert len(found.ok) == 36

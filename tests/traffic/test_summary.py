@@ -7,7 +7,7 @@ from scipy import stats
 from ridgeline.insight.traffic.percentiles import distribution, needed, weighted, wilson
 from ridgeline.insight.traffic.request_record import COLUMNS, RequestRecord, columns
 from ridgeline.insight.traffic.slo import SLO, parse_slo, parse_slos
-from ridgeline.insight.traffic.stationarity import steadiness
+from ridgeline.insight.traffic.stationarity import judge_stationarity
 from ridgeline.insight.traffic.summary import DEFINITIONS, summarise
 
 MS = 1_000_000
@@ -264,12 +264,12 @@ def test_a_queue_that_grows_is_told_from_one_that_does_not() -> None:
     """Of an M/M/1 queue: at 150 % of what it can do always, at 60 % hardly ever."""
     verdicts = {}
     for load in (0.6, 1.5):
-        found = [steadiness(*queue(20 * load, 0.05, 60.0, seed), 20 * load) for seed in range(20)]
+        found = [judge_stationarity(*queue(20 * load, 0.05, 60.0, seed), 20 * load) for seed in range(20)]
         verdicts[load] = sum(one is not None and one.overloaded for one in found)
     assert verdicts[1.5] == 20
     assert verdicts[0.6] <= 1
-    assert steadiness([], [], 1.0) is None
-    assert steadiness([(1.0, 1.0)] * 100, [(1.0, 1.0)] * 100, 1.0) is None
+    assert judge_stationarity([], [], 1.0) is None
+    assert judge_stationarity([(1.0, 1.0)] * 100, [(1.0, 1.0)] * 100, 1.0) is None
 
 
 @pytest.mark.parametrize("count", [1, 7, 60, 1000])

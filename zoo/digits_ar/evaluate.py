@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ridgeline.core.checkpoint.source import open_source
-from ridgeline.media.images.image_generator import TokenImageGenerator, load_drawer
+from ridgeline.media.images.image_generator import TokenImageGenerator, load_image_generator
 from zoo.digits.classifier import classifier
 from zoo.digits.data import Digits, read_digits
 from zoo.digits.evaluate import (
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, required=True, help="folder of the decoder's run")
     args = parser.parse_args()
     taught, held = read_digits(args.data)
-    drawer = load_drawer(open_source(str(args.model)))
+    drawer = load_image_generator(open_source(str(args.model)))
     torch.set_num_threads(1)
     judge = Judge(averaged(classifier(), args.classifier), Bounds.of(taught))
     sheet = [images_of(drawer, f"a handwritten {name}", 0, SHEET) for name in DIGITS]

@@ -7,10 +7,10 @@ from typing import TypeVar
 import torch
 
 from ridgeline.backends import backend_of
-from ridgeline.core.checkpoint.checkpoint_matching import settle_from_source
+from ridgeline.core.checkpoint.checkpoint_matching import match_to_source
 from ridgeline.core.checkpoint.folder import open_checkpoint
 from ridgeline.core.checkpoint.source import ModelSource, as_source
-from ridgeline.core.checkpoint.weight_loader import Progress, fill, load_weights, memory_beside, weight_bytes
+from ridgeline.core.checkpoint.weight_loader import Progress, load_tensors, load_weights, remaining_memory, weight_bytes
 from ridgeline.core.models.building import build_denoiser, build_to_run
 from ridgeline.core.models.common.denoiser import Denoiser
 from ridgeline.core.models.common.family import Family
@@ -49,8 +49,8 @@ def load_model(
     family = drawer_of(source.config) if draws else family_of(source.config)
     built = build_to_run(source.config, shard=shard, family=family, weights=weights, kv=kv)
     if not dummy_weights:
-        settle_from_source(built, family, source)
-    memory_beside(source, {"weights": weight_bytes(built)})
+        match_to_source(built, family, source)
+    remaining_memory(source, {"weights": weight_bytes(built)})
     load_weights(built, source, dummy_weights=dummy_weights, progress=progress, family=family)
     prepare_on_cpu(built)
     return built
@@ -80,8 +80,8 @@ def load_denoiser(
         raise ModelRefused(f"{source.name} is a catalogue config without weights; give a checkpoint folder")
     checkpoint = open_checkpoint(source.folder)
     built = build_denoiser(source.config, dtype or checkpoint.dtype)
-    memory_beside(source, {"weights": sum(op.stored_bytes() for _, op in built.weighted_ops())})
-    fill(built, checkpoint, family, progress)
+    remaining_memory(source, {"weights": sum(op.stored_bytes() for _, op in built.weighted_ops())})
+    load_tensors(built, checkpoint, family, progress)
     torch.set_num_threads(threads_for(sum(parameter.nbytes for parameter in built.parameters()), threads))
     bind_on_cpu(built)
     return built
@@ -124,14 +124,14 @@ def _load(
     if dtype is None:
         dtype = checkpoint.dtype if checkpoint.dtype in DTYPES else torch.float32
     built = build(source.config, StorageConfig(dtype))
-    memory_beside(source, {"weights": sum(op.stored_bytes() for _, op in built.weighted_ops())})
-    fill(built, checkpoint, family, progress)
+    remaining_memory(source, {"weights": sum(op.stored_bytes() for _, op in built.weighted_ops())})
+    load_tensors(built, checkpoint, family, progress)
     bind_on_cpu(built)
     return built
 
 
 @contextmanager
-def room_on(device: torch.device) -> Iterator[None]:
+def refuse_gpu_overflow(device: torch.device) -> Iterator[None]:
     """Return a context for moving weights to a GPU, which raises ModelRefused if the GPU's memory does not do."""
     try:
         yield
@@ -161,7 +161,7 @@ def bind_on_cpu(network: PricedModule) -> None:
 def prepare_on_gpu(model: PricedModule, device: torch.device) -> None:
     """Move a model that is filled to a GPU, a tensor at a time, and prepare it there. Raises ModelRefused if the GPU's
     memory does not do."""
-    with room_on(device):
+    with refuse_gpu_overflow(device):
         model.to(device)
         model.tie()
         backend_of(device).prepare(model)

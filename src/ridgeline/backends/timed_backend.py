@@ -23,7 +23,7 @@ from ridgeline.core.ops.op import Launch, Op
 from ridgeline.core.ops.paged_attention import KVPages
 from ridgeline.core.ops.paged_state import StatePages
 from ridgeline.core.ops.step_graphs import PageTables, PlannedStep, StepGraph, StepGraphs
-from ridgeline.core.ops.work import Space, Work
+from ridgeline.core.ops.work import RowAxis, Work
 
 Part = tuple[Op, str]
 """An op, and one of its methods that launch kernels."""
@@ -158,7 +158,7 @@ class TimedBackend(Backend):
     def prepare(self, model: nn.Module) -> None:
         self._backend.prepare(model)
 
-    def launches(self, op: Op, work: Work, space: Space) -> tuple[Launch, ...]:
+    def launches(self, op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
         return self._backend.launches(op, work, space)
 
     def replayed_steps(self, model: nn.Module) -> ReplayedSteps | None:

@@ -246,7 +246,7 @@ class OptionNames:
         return ValueError(f"there is no option {name}{meant}")
 
 
-def respelt(arguments: Sequence[str], spellings: OptionNames) -> list[str]:
+def normalise_args(arguments: Sequence[str], spellings: OptionNames) -> list[str]:
     """A command's arguments with every option under our own name, and the model in front where it was given as an
     option. Values are left alone, and so is what comes after `--`. Where the command has all of its arguments already,
     further words after the value of an option that may be repeated are values of it too (`--served-model-name a b`).

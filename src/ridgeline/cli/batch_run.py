@@ -22,7 +22,7 @@ from ridgeline.cli.console import LINE_EVERY, err, say
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.options import adapters_of
 from ridgeline.cli.process_setup import FAILED
-from ridgeline.cli.replica_options import ONE, BatchFleet, beside, check_cores, check_count
+from ridgeline.cli.replica_options import ONE, BatchFleet, check_cores, check_count, split_memory
 from ridgeline.engine.async_llm import AsyncLLM, EngineDied
 from ridgeline.server.openai_batch import BatchReader, BatchRunner, Tally
 from ridgeline.server.server_settings import ServerSettings
@@ -110,7 +110,7 @@ def _answer_on_ray(
     threads = engine.threads or max(1, cores() // fleet.replicas)
     if fleet.ray_address is None:
         check_cores(fleet.replicas, threads)
-        settings = beside(settings, fleet.replicas)
+        settings = split_memory(settings, fleet.replicas)
     made = {"model": model, "settings": settings, "names": tuple(names) or (model,), "threads": threads}
     made |= {"dummy_weights": engine.dummy_weights}
     tally, began = Tally(), time.monotonic()

@@ -63,7 +63,7 @@ def engine(
     sequences runs once before, and a step as large as one may be; neither is counted. --json gives a line for each
     workload.
     """
-    from ridgeline.cli.missing_kernels import say_slower
+    from ridgeline.cli.missing_kernels import warn_missing_kernels
     from ridgeline.insight.bench.engine.bench_row import BenchRow, measure
     from ridgeline.insight.bench.engine.engine_bench_report import document, row_json
     from ridgeline.insight.bench.engine.engine_run import check_room, warm_up
@@ -77,7 +77,7 @@ def engine(
     _check_continues(model)
     llm = settings.load(model, prefix_cache=False, seed=1)
     check_room(llm.engine, chosen)
-    say_slower()
+    warn_missing_kernels()
     roofs = RoofMeter(llm.threads, probe=probe, place=llm.loaded.device)
     rows: list[BenchRow] = []
     with _progress() as told:

@@ -26,8 +26,8 @@ from ridgeline.insight.bench.bench_report import report
 from ridgeline.insight.bench.bench_run import BenchRun
 from ridgeline.insight.bench.job import LoadJob, LoadPattern
 from ridgeline.insight.bench.prediction import predict
-from ridgeline.insight.bench.prompt_sources import source_of
-from ridgeline.insight.bench.server_probe import calibrated_device, measure_wording, steps_by_phase, who_is_there
+from ridgeline.insight.bench.prompt_sources import open_prompts
+from ridgeline.insight.bench.server_probe import calibrated_device, fetch_server_info, measure_wording, steps_by_phase
 from ridgeline.insight.bench.sweep import MIN_REQUESTS, Sweep
 from ridgeline.insight.bench.sweep import sweep as look_for_knee
 from ridgeline.insight.bench.transport import NoResponse
@@ -47,7 +47,7 @@ _UNCALIBRATED = (
     "Nothing is predicted of the load: the server's device is not calibrated here. Run `ridgeline calibrate` and start "
     "the server again, or name a device: --predict-on this probes this machine, beside all that runs on it."
 )
-Told = Callable[[str], None]
+ShowProgress = Callable[[str], None]
 
 
 @with_flags
@@ -101,7 +101,7 @@ class _BenchServeOptions:
             data.data(seed, chat=target.endpoint == "chat"),
             load.load(seed, traced=data.trace is not None),
         )
-        source_of(job.data).check(job.target)
+        open_prompts(job.data).check(job.target)
         return cls(job, output.objectives(), load, data, target)
 
 
@@ -119,7 +119,7 @@ def _write(found: BenchFindings, output: BenchOutputFlags) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Told]:
+def _progress() -> Iterator[ShowProgress]:
     """How far it is, in a line on stderr that changes; nothing where that is not a terminal."""
     if not err.is_terminal:
         yield lambda text: None
@@ -131,12 +131,12 @@ def _progress() -> Iterator[Told]:
 # -- measuring --------------------------------------------------------------------------------------------------------
 
 
-async def _measure(asked: _BenchServeOptions, told: Told) -> BenchFindings:
+async def _measure(asked: _BenchServeOptions, told: ShowProgress) -> BenchFindings:
     """Look who is there, warm up, send everything. Raises Unanswered where nobody is there, ValueError where no request
     can be answered."""
     job = asked.job
     told(f"asking {job.target.base} for its models")
-    served = await who_is_there(job.target.base, job.target.headers, asked.target.model)
+    served = await fetch_server_info(job.target.base, job.target.headers, asked.target.model)
     ignore = asked.target.ignore_eos
     if ignore is None:
         ignore = served.takes_ignore_eos and job.data.output is not None
@@ -151,7 +151,7 @@ async def _measure(asked: _BenchServeOptions, told: Told) -> BenchFindings:
         told("warming up")
         await running.warm_up(job, asked.load.warmup)
 
-    async def measure(job: LoadJob, told: Told, processes: int | None) -> BenchRun:
+    async def measure(job: LoadJob, told: ShowProgress, processes: int | None) -> BenchRun:
         return await running.run(
             job, processes, cores(), asked.slo, told, lambda: steps_by_phase(served, target.headers)
         )
@@ -164,7 +164,10 @@ async def _measure(asked: _BenchServeOptions, told: Told) -> BenchFindings:
 
 
 async def _sweep(
-    asked: _BenchServeOptions, job: LoadJob, told: Told, run: Callable[[LoadJob, Told, int | None], Awaitable[BenchRun]]
+    asked: _BenchServeOptions,
+    job: LoadJob,
+    told: ShowProgress,
+    run: Callable[[LoadJob, ShowProgress, int | None], Awaitable[BenchRun]],
 ) -> Sweep:
     """Rates from a low one up. Each has prompts of its own: none is cached from the one before."""
     start, processes, level = asked.load.rate, asked.load.processes, 0
@@ -199,7 +202,7 @@ def extent_of_level(load: LoadPattern, rate: float) -> dict[str, Any]:
     return {}
 
 
-def _predicted(asked: _BenchServeOptions, found: BenchFindings, told: Told) -> BenchFindings:
+def _predicted(asked: _BenchServeOptions, found: BenchFindings, told: ShowProgress) -> BenchFindings:
     """With what the price says: of --predict, else of a local server's own model, where that can be read here. Without
     --predict-on for the machine as it is calibrated: to probe it beside a server that works would measure neither."""
     served, sizes = found.served, found.run.summary.sizes

@@ -11,7 +11,7 @@ import typer
 from ridgeline.cli import options
 from ridgeline.cli.options import api_key_of, parse_seconds
 from ridgeline.insight.bench.job import LoadPattern, LoadTarget, PromptDataset
-from ridgeline.insight.bench.server_probe import base_of
+from ridgeline.insight.bench.server_probe import base_url
 from ridgeline.insight.bench.sweep import MIN_REQUESTS
 from ridgeline.insight.traffic.lengths import parse_lengths
 from ridgeline.insight.traffic.slo import SLO, parse_slo
@@ -271,7 +271,7 @@ class TargetFlags:
         """Where requests go. Raises ValueError."""
         key = api_key_of(self.api_key)
         return LoadTarget(
-            base_of(url),
+            base_url(url),
             self.model or "",
             self.endpoint,
             {"Authorization": f"Bearer {key}"} if key else {},

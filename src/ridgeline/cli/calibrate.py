@@ -12,10 +12,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ridgeline.cli import options
 from ridgeline.cli.console import err, say
-from ridgeline.cli.missing_kernels import say_slower
+from ridgeline.cli.missing_kernels import warn_missing_kernels
 from ridgeline.engine.placement import device_named
 from ridgeline.insight.calibrate.calibration import Calibration
-from ridgeline.insight.calibrate.calibration_file import card_kind, load, load_all, save
+from ridgeline.insight.calibrate.calibration_file import gpu_kind, load, load_all, save
 from ridgeline.insight.calibrate.calibration_run import SECONDS, OnProgress
 from ridgeline.insight.calibrate.calibration_run import calibrate as measure
 from ridgeline.insight.calibrate.roofs import peaks
@@ -44,12 +44,12 @@ def calibrate(
     """
     place = device_named(device)
     _check(place, threads, seconds)
-    kind = "cpu" if place.type == "cpu" else card_kind(place.index or 0)
+    kind = "cpu" if place.type == "cpu" else gpu_kind(place.index or 0)
     if show:
         found = [load(count) for count in threads] if threads else load_all(kind)
     else:
         if place.type == "cpu":
-            say_slower()
+            warn_missing_kernels()
         else:
             torch.cuda.set_device(place)
         wanted = sorted(set(threads or [1, cores()])) if place.type == "cpu" else [1]

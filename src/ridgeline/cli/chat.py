@@ -35,7 +35,7 @@ Ctrl-C ends an answer; Ctrl-D leaves."""
 
 @with_flags
 def chat(
-    model: Annotated[str, typer.Argument(help=_PARTNER, metavar="MODEL|URL", callback=options.say_which)],
+    model: Annotated[str, typer.Argument(help=_PARTNER, metavar="MODEL|URL", callback=options.report_model_choice)],
     *,
     system: options.System = None,
     api_key: Annotated[

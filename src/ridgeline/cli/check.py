@@ -15,7 +15,7 @@ _MODEL = "A checkpoint folder, a GGUF file, a built-in model, or an id in the Hu
 
 
 def check(
-    model: Annotated[str, typer.Argument(help=_MODEL, callback=options.say_which)],
+    model: Annotated[str, typer.Argument(help=_MODEL, callback=options.report_model_choice)],
     as_json: options.Json = False,
 ) -> int:
     """Look whether a model's folder or GGUF file is sound before anything depends on it: a line for each thing that is

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ridgeline.cli.aliases import OptionNames, long_name, respelt
+from ridgeline.cli.aliases import OptionNames, long_name, normalise_args
 from ridgeline.cli.config import ConfigFile, print_config, read_config_file
 from ridgeline.cli.examples import EXAMPLES
 from ridgeline.cli.help import PlainCommand
@@ -29,7 +29,7 @@ class Command(PlainCommand):
         """As the library does, with every option under our own name and defaults from the file."""
         spellings = OptionNames(self.params)  # type: ignore[arg-type]
         try:
-            args = respelt(args, spellings)
+            args = normalise_args(args, spellings)
             path = _config_path(args)
             if path is not None:
                 file = read_config_file(path, ctx.command_path.split()[1:], ctx.obj, spellings)

@@ -1,15 +1,15 @@
 """Which models `ridgeline image` and `ridgeline video` take, and offer to who names one that is not there."""
 
-from ridgeline.cli.image_files import PICTURES, Medium, clips
+from ridgeline.cli.image_files import IMAGE_MEDIUM, Medium, video_medium
 from ridgeline.core.checkpoint import ModelSource, open_source
 from ridgeline.core.checkpoint.hub_cache import cached_ids, hub_cache
 from ridgeline.core.checkpoint.source import UnknownModel, builtin_names, did_you_mean
 from ridgeline.core.models import ModelRefused
 from ridgeline.media.diffusion.pipeline_class import check_parts, pipeline_class_of
-from ridgeline.media.images.image_generator import draws_tokens
+from ridgeline.media.images.image_generator import generates_image_tokens
 
 
-def open_drawing(model: str, medium: Medium) -> ModelSource:
+def open_media_source(model: str, medium: Medium) -> ModelSource:
     """As `open_source`; who names a model that is not there is offered those that draw this. Raises ModelRefused."""
     try:
         return open_source(model)
@@ -31,13 +31,13 @@ def check_medium(source: ModelSource, medium: Medium) -> None:
 
 def _drawn_by(source: ModelSource) -> Medium:
     """What a pipeline draws. Raises ModelRefused for what is none."""
-    return clips(1.0) if pipeline_class_of(source).frames > 1 else PICTURES
+    return video_medium(1.0) if pipeline_class_of(source).frames > 1 else IMAGE_MEDIUM
 
 
 def _draws(name: str, medium: Medium) -> bool:
     try:
         source = open_source(name)
-        drawn = PICTURES if draws_tokens(source) else _drawn_by(source)
+        drawn = IMAGE_MEDIUM if generates_image_tokens(source) else _drawn_by(source)
         if source.pipeline:
             check_parts(source, pipeline_class_of(source).parts)
     except ModelRefused:  # it is no model to draw with, or a part of it is missing

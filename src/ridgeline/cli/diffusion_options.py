@@ -45,7 +45,7 @@ def request_option(text: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=_REQUEST, **more)
 
 
-Pipeline = Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL, callback=options.say_which)]
+Pipeline = Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL, callback=options.report_model_choice)]
 Prompt = Annotated[str | None, typer.Argument(help=_PROMPT, show_default=False)]
 Negative = Annotated[str | None, request_option(_NEGATIVE, "--negative", metavar="TEXT")]
 PixelSize = Annotated[str | None, request_option(_SIZE, "--size", metavar="WxH")]

@@ -13,7 +13,7 @@ import typer
 from torch import Tensor
 
 from ridgeline.cli.console import counting_bar, loading_bar, say
-from ridgeline.cli.diffusion_models import check_medium, open_drawing
+from ridgeline.cli.diffusion_models import check_medium, open_media_source
 from ridgeline.cli.diffusion_settings import DiffusionSettings, denoiser_dtype
 from ridgeline.cli.image_files import MediaFile, check_files, numbered
 from ridgeline.cli.image_forecast import measured_lines, plan_lines, request_json, skipped_line
@@ -23,7 +23,7 @@ from ridgeline.cli.process_setup import INTERRUPTED
 from ridgeline.cli.text_request import read_prompt
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
-from ridgeline.engine.placement import await_card
+from ridgeline.engine.placement import synchronize
 from ridgeline.insight.trace.interference import Interference
 from ridgeline.media.diffusion.cfg_parallel import CFGParallelPair, check_divides
 from ridgeline.media.diffusion.cfg_parallel_process import second_process
@@ -55,7 +55,7 @@ def draw(
     request = replace(request, prompt=read_prompt(prompt))
     if settings.output is not None:
         check_files(numbered(settings.output, request.images), settings.medium, force=settings.force)
-    source = open_drawing(model, settings.medium)
+    source = open_media_source(model, settings.medium)
     check_medium(source, settings.medium)
     with loading_bar(model) as progress:
         pipeline = load_pipeline(source, runs_in, threads=threads, progress=progress, device=settings.place)
@@ -227,7 +227,7 @@ class _DiffusionRun:
             start = perf_counter()
             try:
                 yield
-                await_card(self._settings.place)
+                synchronize(self._settings.place)
             finally:
                 self.measured[stage] += perf_counter() - start
 

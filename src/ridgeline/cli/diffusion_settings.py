@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ridgeline.cli.image_files import PICTURES, Medium
+from ridgeline.cli.image_files import IMAGE_MEDIUM, Medium
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
 from ridgeline.core.ops.number_formats import BF16, FP32
@@ -57,7 +57,7 @@ class DiffusionSettings:
     cfg_parallel: bool
     compiled: bool
     as_json: bool
-    medium: Medium = PICTURES
+    medium: Medium = IMAGE_MEDIUM
     device: str = "cpu"
 
     def __post_init__(self) -> None:

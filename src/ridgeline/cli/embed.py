@@ -28,7 +28,9 @@ _NUMBERS = 4  # of a vector
 def embed(
     texts: Annotated[list[str] | None, typer.Argument(help=_TEXTS, show_default=False)] = None,
     *,
-    model: Annotated[str, typer.Option("--model", help=_MODEL, callback=options.say_which, show_default=False)],
+    model: Annotated[
+        str, typer.Option("--model", help=_MODEL, callback=options.report_model_choice, show_default=False)
+    ],
     input_file: Annotated[Path | None, typer.Option("--input-file", help=_FILE)] = None,
     search: Annotated[bool, typer.Option("--search", help=_QUERY)] = False,
     prompt: Annotated[str | None, typer.Option("--prompt", help=_PROMPT)] = None,

@@ -8,17 +8,17 @@ import typer
 from ridgeline.cli import diffusion_options as drawing
 from ridgeline.cli import options
 from ridgeline.cli.console import silence
-from ridgeline.cli.diffusion_models import open_drawing
+from ridgeline.cli.diffusion_models import open_media_source
 from ridgeline.cli.diffusion_run import draw
 from ridgeline.cli.diffusion_settings import AUTO, DiffusionSettings
-from ridgeline.cli.image_files import PICTURES
+from ridgeline.cli.image_files import IMAGE_MEDIUM
 from ridgeline.cli.image_latents import decode_saved, refuse_drawn
 from ridgeline.cli.image_tokens import draw_tokens, refuse
 from ridgeline.cli.text_request import read_prompt
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.geometry import Size
 from ridgeline.media.diffusion.noise import check_draws
-from ridgeline.media.images.image_generator import draws_tokens
+from ridgeline.media.images.image_generator import generates_image_tokens
 
 _OUTPUT = "The file: png, webp (lossless) or jpg; several pictures are numbered. By default MODEL-SEED.png, here."
 _TILE = "Latents on a side of the tiles that are decoded one by one; auto: none where memory suffices; off: none."
@@ -62,8 +62,8 @@ def image(
     wanted = None if size is None else Size.parse(size)
     request = DiffusionRequest("", negative, wanted, steps, guidance, seed, n, step_cache=step_cache)
     with silence(quiet):
-        source = open_drawing(model, PICTURES)
-        if draws_tokens(source):
+        source = open_media_source(model, IMAGE_MEDIUM)
+        if generates_image_tokens(source):
             denoising = {"--negative": negative, "--size": size, "--steps": steps, "--guidance": guidance}
             denoising |= {"--step-cache": step_cache, "--cfg-parallel": cfg_parallel, "--compile": compiled}
             shown = {"--latents": latents or None, "--keep-latents": keep_latents, "--preview": every or None}

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ridgeline.media.diffusion.image_file import encode_picture, format_of
+from ridgeline.media.diffusion.image_file import encode_image, format_of
 from ridgeline.media.diffusion.saved_latents import latents_path, save_latents
-from ridgeline.media.diffusion.video_file import check_fps, encode_frames, format_of_clip, write_clip
+from ridgeline.media.diffusion.video_file import check_fps, encode_frames, video_format_of, write_video
 from ridgeline.util.files import check_new, check_writable, whole_file, write_whole
 
 
@@ -42,7 +42,7 @@ class ImageFile(MediaFile):
     def write(self, parts: Iterable[Tensor], **more: Any) -> None:
         """As MediaFile.write, of one part."""
         (pixels,) = parts
-        write_whole(self.path, encode_picture(pixels, format_of(self.path), {**self.parameters, **more}))
+        write_whole(self.path, encode_image(pixels, format_of(self.path), {**self.parameters, **more}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class VideoFile(MediaFile):
 
     def write(self, parts: Iterable[Tensor], **more: Any) -> None:
         """As MediaFile.write, frame by frame as the parts come."""
-        parameters, format_ = {**self.parameters, "fps": self.fps, **more}, format_of_clip(self.path)
+        parameters, format_ = {**self.parameters, "fps": self.fps, **more}, video_format_of(self.path)
         if format_:
             with whole_file(self.path) as file:
-                write_clip(file, parts, format_, self.fps, parameters)
+                write_video(file, parts, format_, self.fps, parameters)
             return
         self.path.mkdir(exist_ok=True)
         for number, content in enumerate(encode_frames(parts, parameters), 1):
@@ -78,13 +78,13 @@ class Medium:
     check: Callable[[Path], object]
 
 
-PICTURES = Medium("image", "picture", ".png", ImageFile, format_of)
+IMAGE_MEDIUM = Medium("image", "picture", ".png", ImageFile, format_of)
 
 
-def clips(fps: float) -> Medium:
+def video_medium(fps: float) -> Medium:
     """Clips of so many frames a second. Raises ValueError for a number that cannot be."""
     check_fps(fps)
-    return Medium("video", "clip", ".mp4", partial(VideoFile, fps=fps), format_of_clip)
+    return Medium("video", "clip", ".mp4", partial(VideoFile, fps=fps), video_format_of)
 
 
 def numbered(output: Path, count: int) -> list[Path]:
@@ -97,12 +97,12 @@ def numbered(output: Path, count: int) -> list[Path]:
 
 def check_files(paths: Sequence[Path], medium: Medium, *, force: bool) -> None:
     """As `check_drawn`, and the same of their latents."""
-    check_drawn(paths, medium, force=force)
+    check_outputs(paths, medium, force=force)
     for path in map(latents_path, paths):
         _check(path, force=force)
 
 
-def check_drawn(paths: Sequence[Path], medium: Medium, *, force: bool) -> None:
+def check_outputs(paths: Sequence[Path], medium: Medium, *, force: bool) -> None:
     """Refuse, before work is done, names that could not be written after it, or that are there already. Raises
     ValueError."""
     for path in paths:

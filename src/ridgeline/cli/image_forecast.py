@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ridgeline.core.models.common.tiling import Tiling
-from ridgeline.insight.trace.interference import Interference, calibration, reasons
+from ridgeline.insight.trace.interference import Interference, calibration, explain_difference
 from ridgeline.media.diffusion.diffusion_request import DiffusionPlan
 from ridgeline.media.diffusion.forecast import STAGES, Forecast
 from ridgeline.media.diffusion.pipeline import Pipeline
@@ -104,7 +104,7 @@ def measured_lines(
     for name, (expected, taken) in rows.items():
         difference = say_difference(taken / expected - 1 if expected else None)
         yield f"{name:10}{say_seconds(expected):>12}{say_seconds(taken):>12}{difference:>8}"
-    yield from reasons(device, *rows["all"], meanwhile)
+    yield from explain_difference(device, *rows["all"], meanwhile)
 
 
 def skipped_line(plan: DiffusionPlan, skipped: int) -> str:

@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ridgeline.cli.diffusion_models import check_medium, open_drawing
+from ridgeline.cli.diffusion_models import check_medium, open_media_source
 from ridgeline.cli.diffusion_settings import DiffusionSettings
-from ridgeline.cli.image_files import PICTURES, check_drawn, numbered
+from ridgeline.cli.image_files import IMAGE_MEDIUM, check_outputs, numbered
 from ridgeline.media.diffusion.decoding import decode_parts
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.pipeline_loader import load_vae
@@ -41,11 +41,11 @@ def decode_saved(model: str, latents: Sequence[Path], settings: DiffusionSetting
     given, medium = [read_latents(path) for path in latents], settings.medium
     beside = [drawn_path(path, medium.suffix) for path in latents]
     paths = beside if settings.output is None else numbered(settings.output, len(latents))
-    check_drawn(paths, medium, force=settings.force)
-    source = open_drawing(model, medium)
+    check_outputs(paths, medium, force=settings.force)
+    source = open_media_source(model, medium)
     check_medium(source, medium)
     autoencoder = load_vae(source, threads=threads, device=settings.place)
-    wanted, dimensions = autoencoder.channels, 3 if medium is PICTURES else 4
+    wanted, dimensions = autoencoder.channels, 3 if medium is IMAGE_MEDIUM else 4
     for path, (each, _) in zip(latents, given, strict=True):
         if each.dim() != dimensions:
             raise ValueError(f"{path} holds latents of {list(each.shape)}; this model's have {dimensions} dimensions")

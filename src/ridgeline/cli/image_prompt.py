@@ -12,7 +12,7 @@ from ridgeline.core.models.common.model import PlacedRows
 from ridgeline.core.models.registry import VISION
 from ridgeline.engine import LLM
 from ridgeline.engine.encoder_features import EncoderFeatures
-from ridgeline.media.images.preprocess import Preprocessing, read_picture, read_preprocessing
+from ridgeline.media.images.preprocess import Preprocessing, read_image, read_preprocessing
 from ridgeline.media.images.prompt import ImageTokens, before, with_images
 
 
@@ -35,7 +35,7 @@ class ImagePrompt:
             )
         if source.folder is None:
             raise ValueError(f"{source.name} is a config without weights; give a checkpoint folder")
-        return cls([read_picture(path) for path in paths], source.folder, read_preprocessing(source.folder))
+        return cls([read_image(path) for path in paths], source.folder, read_preprocessing(source.folder))
 
     def ids(self, llm: LLM, text: str, system: str | None, *, raw: bool) -> list[int]:
         """Ids of a message of the images and a text after them; of the text alone, behind the images, where there is no

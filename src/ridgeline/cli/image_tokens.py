@@ -11,7 +11,7 @@ import typer
 
 from ridgeline.cli.console import counting_bar, loading_bar, say
 from ridgeline.cli.diffusion_settings import DiffusionSettings
-from ridgeline.cli.image_files import PICTURES, ImageFile, check_drawn, numbered
+from ridgeline.cli.image_files import IMAGE_MEDIUM, ImageFile, check_outputs, numbered
 from ridgeline.cli.image_forecast import measured_lines, said_device
 from ridgeline.cli.interrupt import interruptible
 from ridgeline.cli.options import device_at
@@ -19,8 +19,14 @@ from ridgeline.cli.process_setup import INTERRUPTED
 from ridgeline.core.checkpoint import ModelSource
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.insight.trace.interference import Interference
-from ridgeline.media.images.image_generator import STAGES, TokenForecast, TokenImageGenerator, TokenPlan, load_drawer
-from ridgeline.util.document.humanize import say_seconds, three
+from ridgeline.media.images.image_generator import (
+    STAGES,
+    TokenForecast,
+    TokenImageGenerator,
+    TokenPlan,
+    load_image_generator,
+)
+from ridgeline.util.document.humanize import say_seconds, three_digits
 from ridgeline.util.host import threads_for
 
 
@@ -47,14 +53,14 @@ def draw_tokens(
     ValueError."""
     output, force, as_json = settings.output, settings.force, settings.as_json
     if output is not None:
-        check_drawn(numbered(output, images), PICTURES, force=force)
+        check_outputs(numbered(output, images), IMAGE_MEDIUM, force=force)
     with loading_bar(source.name) as progress:
-        drawer = load_drawer(source, EngineSettings(device=settings.device), progress=progress)
+        drawer = load_image_generator(source, EngineSettings(device=settings.device), progress=progress)
     torch.set_num_threads(threads_for(drawer.loaded.weight_bytes, threads))
     plan = drawer.plan(prompt, images, seed)
     paths = numbered(output or Path(f"{Path(source.name).name}-{plan.seed}.png"), images)
     if output is None:
-        check_drawn(paths, PICTURES, force=force)
+        check_outputs(paths, IMAGE_MEDIUM, force=force)
     forecast = drawer.forecast(plan, device_at(settings.place))
     for line in plan_lines(source, drawer, plan, forecast):
         say(line)
@@ -77,7 +83,7 @@ def plan_lines(
     seeds = f"seed {plan.seed}" if one else f"seeds {plan.seed} to {plan.seed + plan.images - 1}"
     yield f"{source.name}: {'a picture' if one else f'{plan.images} pictures'} of {side}x{side} pixels, {seeds}"
     yield f"{plan.tokens} tokens a picture, one a pass = {plan.tokens} passes; tokens of the prompt: {len(plan.prompt)}"
-    flops, moved = three(forecast.cost.total_flops / 1e9), three(forecast.cost.memory_bytes / 1e9)
+    flops, moved = three_digits(forecast.cost.total_flops / 1e9), three_digits(forecast.cost.memory_bytes / 1e9)
     yield f"{flops} GFLOP and {moved} GB of weights and KV in all; no guidance"
     stages = ", ".join(f"{name} {say_seconds(forecast.seconds[name])}" for name in STAGES)
     yield f"predicted: {stages} on {said_device(forecast.device)}"

@@ -94,7 +94,7 @@ def _field(name: str, default: Any) -> tuple[str, Any, Any]:
 
 _DEFAULTS = {each.name: each.default for each in fields(ServerSettings)}
 
-LimitFlags: Any = make_dataclass("LimitFlags", [_field(name, _DEFAULTS[name]) for name in LIMITS], frozen=True)
+ServerLimitFlags: Any = make_dataclass("LimitFlags", [_field(name, _DEFAULTS[name]) for name in LIMITS], frozen=True)
 
 
 def check_limits(flags: Any, model: str, *, writes: bool, draws: bool) -> None:

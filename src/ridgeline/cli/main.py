@@ -10,7 +10,15 @@ import typer
 
 from ridgeline.cli.examples import TAGLINE, first_lines
 from ridgeline.cli.help import WIDEST, PlainCommand, PlainGroup
-from ridgeline.cli.process_setup import FAILED, INTERRUPTED, REFUSED, USAGE, abandon_output, imported, signal_interrupts
+from ridgeline.cli.process_setup import (
+    FAILED,
+    INTERRUPTED,
+    REFUSED,
+    USAGE,
+    abandon_output,
+    finish_imports,
+    signal_interrupts,
+)
 from ridgeline.util.version import __version__
 
 # Each is the function (or, with commands of its own, the app) of that name in the module of that name; beside it stands
@@ -151,7 +159,7 @@ def _run(arguments: Sequence[str]) -> int:
     """The exit code of a command that did what was asked. Whatever it raised, its output is written or has failed."""
     name = next((argument for argument in arguments if not argument.startswith("-")), "")
     app = build_app((name,)) if name in COMMANDS else build_list()
-    imported()
+    finish_imports()
     signal_interrupts(quit_at_once=False)
     try:
         code = app(list(arguments), prog_name="ridgeline", standalone_mode=False)

@@ -17,7 +17,7 @@ from ridgeline.core.checkpoint.source import taken_of_two
 from ridgeline.core.ops.number_formats import FORMATS
 from ridgeline.core.text.reasoning import BY_PARSER
 from ridgeline.price.device import Device
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.util.host import check_threads
 from ridgeline.util.times import parse_time
 
@@ -45,7 +45,7 @@ def panel(name: str) -> Callable[..., Any]:
     return lambda text, *names, **more: typer.Option(*names, help=text, rich_help_panel=name, **more)
 
 
-def say_which(name: str | None) -> str | None:
+def report_model_choice(name: str | None) -> str | None:
     """Say which of two models is taken where a folder has the name of one that is known; the name as it is."""
     if name is not None and (which := taken_of_two(name)):
         say(which)
@@ -54,11 +54,11 @@ def say_which(name: str | None) -> str | None:
 
 def _say_which_each(names: list[str]) -> list[str]:
     for name in names:
-        say_which(name)
+        report_model_choice(name)
     return names
 
 
-ModelName = Annotated[str, typer.Argument(help=_MODEL, callback=say_which)]
+ModelName = Annotated[str, typer.Argument(help=_MODEL, callback=report_model_choice)]
 ServedModels = Annotated[
     list[str],
     typer.Argument(
@@ -76,8 +76,10 @@ PromptText = Annotated[str | None, typer.Argument(help=_PROMPT, show_default=Fal
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat template.")]
 System = Annotated[str | None, typer.Option(help="A system message, for models with a chat template.")]
 DummyWeights = Annotated[bool, typer.Option("--dummy-weights", help="Random weights: speed, no sense.")]
-ConfigName = Annotated[str, typer.Argument(help=_CONFIG, callback=say_which)]
-OptionalConfigName = Annotated[str | None, typer.Argument(help=_CONFIG, show_default=False, callback=say_which)]
+ConfigName = Annotated[str, typer.Argument(help=_CONFIG, callback=report_model_choice)]
+OptionalConfigName = Annotated[
+    str | None, typer.Argument(help=_CONFIG, show_default=False, callback=report_model_choice)
+]
 DeviceName = Annotated[str, typer.Option(help=DEVICE)]
 Devices = Annotated[int, typer.Option(help="Cards that every layer is divided over: 1, 2, 4, 8.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
@@ -364,7 +366,7 @@ def device_named(name: str, threads: int | None = None) -> Device:
     it, calibrated. Raises ValueError as `load_card`."""
     kind, _, number = name.partition(":")
     if name != "this" and kind != "cuda":
-        return load_card(name)
+        return load_device(name)
     from ridgeline.insight.calibrate.local_device import (  # what measures is loaded only to measure
         this_accelerator,
         this_device,

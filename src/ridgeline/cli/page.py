@@ -8,9 +8,9 @@ from ridgeline.cli import options
 from ridgeline.cli.examples import EXAMPLES
 from ridgeline.cli.page_export import export
 from ridgeline.core.checkpoint.source import catalogue_name, open_source
-from ridgeline.learn.page.device_tables import cards_table
+from ridgeline.learn.page.device_tables import build_device_tables
 from ridgeline.learn.page.model_tables import StoredModel, model_table
-from ridgeline.price.devices import cards as catalogue
+from ridgeline.price.devices import catalogue_devices as catalogue
 
 page = typer.Typer(
     help="The page in a browser as one file, and what it is fed with: prices as tables.",
@@ -39,7 +39,7 @@ def tables(
 @page.command()
 def cards() -> None:
     """Print the cards and engines of the catalogue as one JSON object, on which a page prices a table."""
-    _say(cards_table(catalogue()))
+    _say(build_device_tables(catalogue()))
 
 
 page.command()(export)

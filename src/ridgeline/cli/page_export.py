@@ -14,8 +14,8 @@ from ridgeline.cli.console import counting_bar, rough_time, say, status
 from ridgeline.cli.options import device_named
 from ridgeline.core.checkpoint.source import ModelSource, catalogue_name, open_source
 from ridgeline.engine.llm import LLM
-from ridgeline.learn.page.data import CARDS, MODELS, TRAFFIC, cards_data, models_data, stored_of, table_name
-from ridgeline.learn.page.html_document import exported
+from ridgeline.learn.page.data import CARDS, MODELS, TRAFFIC, device_data, models_data, stored_of, table_name
+from ridgeline.learn.page.html_document import render_standalone
 from ridgeline.learn.page.model_tables import StoredModel, model_table
 from ridgeline.learn.page.recorder import record
 from ridgeline.learn.page.request_recording import RECORDED, VERSION
@@ -80,7 +80,7 @@ def export(
     played = recordings(trace)
     recorded = (_recorded() if runs else {}) | ({RECORDED: played} if played else {})
     recorded |= {TRAFFIC: results} if results else {}
-    data = exported({MODELS: models_data(listed), CARDS: cards_data(), **blocks, **recorded})
+    data = render_standalone({MODELS: models_data(listed), CARDS: device_data(), **blocks, **recorded})
     write_whole(out, data)
     counts = f"{len(blocks)} tables of {len(tables)} models, {len(played)} recorded requests"
     say(f"{out}: {counts}, {len(data) / 1e6:.2f} MB")
@@ -88,13 +88,13 @@ def export(
 
 def _recorded() -> dict[str, Any]:
     """Record runs of the engine and of a pipeline on this machine."""
-    from ridgeline.learn.page.recorded_images import PICTURES, recorded_pictures
+    from ridgeline.learn.page.recorded_images import IMAGES, record_images
     from ridgeline.learn.page.recordings import RUNS, recorded_runs  # models are loaded only to record them
 
     say("recording runs of the engine and pictures on this machine")
     with status("recording"):
         device = device_named("this", 1)
-        return {RUNS: recorded_runs(device), PICTURES: recorded_pictures(device)}
+        return {RUNS: recorded_runs(device), IMAGES: record_images(device)}
 
 
 def _results(paths: Sequence[Path]) -> list[dict[str, Any]]:

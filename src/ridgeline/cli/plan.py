@@ -29,7 +29,7 @@ from ridgeline.core.checkpoint.embedding_config import read_embedding
 from ridgeline.core.checkpoint.source import ModelSource, catalogue_name, open_source
 from ridgeline.core.models import family_of
 from ridgeline.price.device import Device
-from ridgeline.price.devices import cards
+from ridgeline.price.devices import catalogue_devices
 from ridgeline.price.hourly_prices import priced
 from ridgeline.price.plan import DeploymentPlan, make_plan
 from ridgeline.price.plan.comparison import DeviceComparison, compare
@@ -72,9 +72,9 @@ def plan(
     source = open_source(catalogue_name(model) or model)
     if source.pipeline:
         _refuse_short(source.title, shown)
-        from ridgeline.cli.plan_diffusion import plan_pictures  # a language model's plan does not wait for what draws
+        from ridgeline.cli.plan_diffusion import plan_diffusion  # a language model's plan does not wait for what draws
 
-        plan_pictures(source, setup, workload, pictures, money, shown, lora, as_json=as_json)
+        plan_diffusion(source, setup, workload, pictures, money, shown, lora, as_json=as_json)
         return
     if names := given_flags(pictures):
         raise ValueError(f"{source.title} draws no pictures: {listed_options(names)} for pipelines that do")
@@ -134,7 +134,7 @@ def _plan(
 def _others(device: Device, money: MoneyFlags) -> tuple[Device, ...]:
     """The catalogue at the prices of the seller that the card's own price is of, if it is of one."""
     sellers = [each for each in money.sellers() if device.price is not None and each.title == device.price.seller]
-    return priced(cards(), sellers[0] if sellers else None)
+    return priced(catalogue_devices(), sellers[0] if sellers else None)
 
 
 def _compare(

@@ -31,7 +31,7 @@ from ridgeline.util.document.terminal_renderer import show
 _USUAL = "bf16"
 
 
-def plan_pictures(
+def plan_diffusion(
     source: ModelSource,
     setup: SetupFlags,
     workload: WorkloadFlags,

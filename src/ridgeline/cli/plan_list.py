@@ -3,7 +3,7 @@
 from typing import Any
 
 from ridgeline.core.checkpoint.catalogue import model_names, parameter_counts, pipeline_names
-from ridgeline.price.devices import cards
+from ridgeline.price.devices import catalogue_devices
 from ridgeline.price.hourly_prices import snapshots
 from ridgeline.util.document.elements import Document, DocumentTable, Paragraph, TableRow, columns
 from ridgeline.util.document.humanize import gib
@@ -25,7 +25,7 @@ def list_json() -> dict[str, Any]:
                 "bf16": card.peaks.get("bf16"),
                 "dollars_per_hour": {s.seller: s.dollars[card.name] for s in sellers if card.name in s.dollars},
             }
-            for card in cards()
+            for card in catalogue_devices()
         ],
         "sellers": [{"seller": s.seller, "title": s.title, "date": s.date, "source": s.source} for s in sellers],
     }

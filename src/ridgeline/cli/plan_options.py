@@ -12,8 +12,8 @@ from ridgeline.core.checkpoint.source import ModelSource
 from ridgeline.core.models import family_of
 from ridgeline.insight.traffic.slo import parse_slo
 from ridgeline.price.device import Device, HourlyPrice
-from ridgeline.price.device_aliases import nearest
-from ridgeline.price.devices import cards, names
+from ridgeline.price.device_aliases import similar_device_names
+from ridgeline.price.devices import catalogue_devices, names
 from ridgeline.price.engine_profile import (
     DEFAULT_ENGINE,
     EngineProfile,
@@ -197,7 +197,7 @@ class MoneyFlags:
         about; "" where there are none. A slip of the hand would cost the card its price in silence."""
         known, others = (*names(), *asked), list[str]()
         for card in dict.fromkeys(card for each in self.sellers() for card in each.dollars if card not in known):
-            near = nearest(card, known)[:_OFFERED]
+            near = similar_device_names(card, known)[:_OFFERED]
             others.append(f"{card} (did you mean {' or '.join(near)}?)" if near else card)
         return f"{self.prices}: prices of cards that are not known here: {', '.join(others)}" if others else ""
 
@@ -244,7 +244,7 @@ def compared_cards(shown: DisplayFlags, device: str | None) -> tuple[Device, ...
     if device is not None:
         names.insert(0, device)
     named = {card.name: card for card in map(device_named, names)}
-    return tuple(((named if not shown.compare else {c.name: c for c in cards()}) | named).values())
+    return tuple(((named if not shown.compare else {c.name: c for c in catalogue_devices()}) | named).values())
 
 
 def quoted_cards(

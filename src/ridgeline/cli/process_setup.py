@@ -38,7 +38,7 @@ def prepare() -> None:
         del os.environ["COLUMNS"]
 
 
-def imported() -> None:
+def finish_imports() -> None:
     """All that a command needs has been imported: what comes now is collected, and what it frees is kept. Does nothing
     where `prepare` has not been called, as in tests, whose garbage it would keep."""
     if not gc.isenabled():

@@ -22,7 +22,7 @@ _FORCE = "Replace a model's folder that is there."
 
 
 def quantize(
-    model: Annotated[str, typer.Argument(help=_MODEL, callback=options.say_which)],
+    model: Annotated[str, typer.Argument(help=_MODEL, callback=options.report_model_choice)],
     out: Annotated[Path, typer.Argument(help=_OUT, metavar="OUT")],
     weights: Annotated[str, typer.Option(help=_WEIGHTS, metavar="FORMAT")],
     force: Annotated[bool, typer.Option("--force", help=_FORCE)] = False,

@@ -61,7 +61,7 @@ def check_cores(engines: int, threads: int, ranks: int = 1) -> None:
     )
 
 
-def beside(settings: "EngineSettings", engines: int) -> "EngineSettings":
+def split_memory(settings: "EngineSettings", engines: int) -> "EngineSettings":
     """The settings of each of so many engines of this machine: an equal part of the available memory, where nothing
     says what one may have."""
     if settings.kv_bytes is None and settings.memory_share is None and settings.memory is None:

@@ -12,10 +12,17 @@ from ridgeline.cli import options
 from ridgeline.cli.console import clean, say, silence
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.flags import with_flags
-from ridgeline.cli.missing_kernels import say_slower
+from ridgeline.cli.missing_kernels import warn_missing_kernels
 from ridgeline.cli.options import device_under
 from ridgeline.cli.replica_options import BatchFleet
-from ridgeline.cli.text_request import SamplingFlags, check_room, draws_too, prompt_ids, read_prompt, say_unfollowed
+from ridgeline.cli.text_request import (
+    SamplingFlags,
+    check_room,
+    draws_too,
+    prompt_ids,
+    read_prompt,
+    report_ignored_config,
+)
 from ridgeline.core.checkpoint import ModelSource, open_source
 from ridgeline.core.checkpoint.load_report import LoadReport, read_anew
 from ridgeline.core.text import Tokenizer
@@ -25,8 +32,8 @@ from ridgeline.engine.result import Choice
 from ridgeline.engine.sampling.sample_row import Sampled
 from ridgeline.insight.trace.run_stats import PhaseThroughput, RunStats, verdict
 from ridgeline.price.cold_start import cold_start, disks
-from ridgeline.price.devices import load_card
-from ridgeline.util.document.humanize import gb, say_gb, say_seconds, three
+from ridgeline.price.devices import load_device
+from ridgeline.util.document.humanize import gb, say_gb, say_seconds, three_digits
 
 if TYPE_CHECKING:
     from ridgeline.cli.image_prompt import ImagePrompt
@@ -140,7 +147,7 @@ def _run_batch(others: dict[str, Any], *asked: Any) -> None:
 def _say_loaded(llm: LLM, *, verbose: bool) -> None:
     """What the model's files ask for and do not get. verbose: what loading took too; the same bytes read into memory
     instead, and from disks onto a card."""
-    say_unfollowed(llm)
+    report_ignored_config(llm)
     if verbose:
         for line in _loading_lines(llm.loaded.loading):
             say(line)
@@ -202,7 +209,7 @@ def _say_account(llm: LLM, completion: Completion, account: RunStats, *, meaning
         say(adapter.describe(llm.loaded.model.storage.dtype.itemsize), style="dim")
     layout = llm.loaded.layout.describe(llm.engine.context, llm.engine.encoder_context)
     say(f"{layout}; {llm.threads} thread{'s' if llm.threads > 1 else ''}", style="dim")
-    say_slower()
+    warn_missing_kernels()
 
 
 def _account_lines(account: RunStats) -> list[str]:
@@ -293,7 +300,7 @@ def _loading_lines(loading: LoadReport | None) -> Iterator[str]:
         whole = loading.nbytes / reading.speed
         yield (
             f"read into fresh memory instead, {say_gb(gb(reading.nbytes))} of it from the page cache: "
-            f"{_speed(reading.speed)}, so {say_seconds(whole)} for all, x {three(whole / loading.seconds)}"
+            f"{_speed(reading.speed)}, so {say_seconds(whole)} for all, x {three_digits(whole / loading.seconds)}"
         )
     yield _priced(loading.nbytes)
 
@@ -312,7 +319,7 @@ def _measured(loading: LoadReport) -> str:
 
 def _priced(nbytes: float) -> str:
     """The floor of a cold start from each disk, and the way onto a card."""
-    card = load_card(_CARD)
+    card = load_device(_CARD)
     cold = ", ".join(
         f"{say_seconds(cold_start(nbytes, 0, disk).read)} from {disk.title} ({_speed(disk.bandwidth)})"
         for disk in disks()
@@ -325,4 +332,4 @@ def _priced(nbytes: float) -> str:
 
 
 def _speed(bandwidth: float) -> str:
-    return f"{three(bandwidth / 1e9)} GB/s"
+    return f"{three_digits(bandwidth / 1e9)} GB/s"

@@ -14,11 +14,11 @@ from ridgeline.cli import options
 from ridgeline.cli.console import loading_bar
 from ridgeline.cli.engine_flags import TextFlags, known_device
 from ridgeline.cli.flags import with_flags
-from ridgeline.cli.limits import LimitFlags, check_limits, limits_of
-from ridgeline.cli.missing_kernels import slower
+from ridgeline.cli.limits import ServerLimitFlags, check_limits, limits_of
+from ridgeline.cli.missing_kernels import missing_kernels_warning
 from ridgeline.cli.options import device_named, device_under
 from ridgeline.cli.plan_options import given_flags
-from ridgeline.cli.serve_priced import PricedFlags, check_priced, priced_cards, served_priced
+from ridgeline.cli.serve_priced import PricedFlags, check_priced, describe_priced_devices, served_priced
 from ridgeline.cli.serve_replicas import ReplicaFlags, most_replicas, served_replicas, share_of
 from ridgeline.cli.serve_split import SplitFlags, check_split, served_split
 from ridgeline.cli.simulate import check_continues
@@ -32,7 +32,7 @@ from ridgeline.server.lifecycle import Model, Servable, ServedLLM, run_server
 from ridgeline.server.server_settings import ServerSettings, is_loopback
 from ridgeline.server.service import EngineClient
 from ridgeline.server.telemetry.logs import set_up_logs
-from ridgeline.util.document.humanize import three
+from ridgeline.util.document.humanize import three_digits
 from ridgeline.util.document.printable import printable
 from ridgeline.util.host import check_threads, cores, return_freed_memory, threads_for
 
@@ -137,7 +137,7 @@ def serve(
     replicas: ReplicaFlags,
     split: SplitFlags,
     priced: PricedFlags,
-    limits: LimitFlags,
+    limits: ServerLimitFlags,
 ) -> int:
     """Serve models over HTTP: OpenAI's chat and completions, pictures and clips, or both; metrics, health.
 
@@ -159,9 +159,9 @@ def serve(
         return _serve_priced(sources, settings, engine, priced, replicas)
     if not pipelines:
         return _serve_language(writers[0], settings, engine, adapters, seed, replicas, split)
-    pictures = served_pictures(pipelines, engine.threads)
+    pictures = served_images(pipelines, engine.threads)
     if not writers:
-        return _run(pictures, settings, lambda url, drawer: say_drawing(url, drawer, settings))
+        return _run(pictures, settings, lambda url, drawer: say_images_ready(url, drawer, settings))
     return _serve_together(writers[0], pictures, settings, engine, adapters, seed)
 
 
@@ -226,7 +226,7 @@ def _serve_priced(
         raise ValueError("--priced is of one language model; leave the others out")
     check_continues(sources[0])
     served = served_priced(sources[0], _served(sources[0], settings, engine, AdapterFlags(), None), priced)
-    title = priced_cards(served)
+    title = describe_priced_devices(served)
 
     def ready(url: str, llm: EngineClient) -> None:
         say_ready(url, llm, served.name, settings)
@@ -252,7 +252,7 @@ def _serve_together(
     together = ServedMultiModel(_served(model, settings, engine, adapters, seed), pictures)
 
     def ready(url: str, models: "MultiModelEngine") -> None:
-        say_together(url, together, models, settings)
+        say_multi_model_ready(url, together, models, settings)
         _say_draws(model)
 
     return _run(together, settings, ready)
@@ -297,7 +297,7 @@ def _given(flags: Any) -> dict[str, Any]:
     return {each.name: getattr(flags, each.name) for each in fields(flags)}
 
 
-def served_pictures(models: Sequence[ModelSource], threads: int | None) -> "ServedImages":
+def served_images(models: Sequence[ModelSource], threads: int | None) -> "ServedImages":
     """Pipelines by what answers call them. Raises ValueError for more threads than there are cores."""
     from ridgeline.server.images.served_images import ServedImages
 
@@ -307,7 +307,7 @@ def served_pictures(models: Sequence[ModelSource], threads: int | None) -> "Serv
     return ServedImages(named, lambda count: device_named("this", count), threads, loading_bar)
 
 
-def say_drawing(url: str, drawer: "DiffusionEngine", settings: ServerSettings) -> None:
+def say_images_ready(url: str, drawer: "DiffusionEngine", settings: ServerSettings) -> None:
     """As `say_ready`, of pipelines."""
     names = ", ".join(drawer.pipelines if len(drawer.pipelines) > 1 else settings.models or drawer.pipelines)
     _say_serving(url, names, drawer.loop.threads, settings)
@@ -323,7 +323,9 @@ def say_ready(url: str, llm: EngineClient, name: str, settings: ServerSettings) 
     _say_warnings(llm)
 
 
-def say_together(url: str, served: "ServedMultiModel", models: "MultiModelEngine", settings: ServerSettings) -> None:
+def say_multi_model_ready(
+    url: str, served: "ServedMultiModel", models: "MultiModelEngine", settings: ServerSettings
+) -> None:
     """As `say_ready`, of a language model and pipelines."""
     drawing = ", ".join(models.drawer.pipelines)
     _say_serving(url, f"{served.name}, {drawing}", models.llm.info.threads, settings)
@@ -338,7 +340,7 @@ def _say_serving(url: str, names: str, count: int, settings: ServerSettings, rep
     if replicas > 1:
         threads = f"{replicas} replicas of {threads} each"
     logger.info(f"serving {names} {who} at {url}/v1 with {threads}; its page: {url}/", extra={"fields": {"url": url}})
-    if said := slower():
+    if said := missing_kernels_warning():
         logger.warning(said)
 
 
@@ -359,7 +361,7 @@ def _drawing_limits(settings: ServerSettings) -> str:
     queued = QUEUED_REQUESTS if settings.queued_requests is None else settings.queued_requests
     return (
         f"{queued:,} requests, {settings.queue_seconds:g} s to the first step, {settings.total_seconds:g} s in "
-        f"all; n up to {settings.choices}, {three(settings.picture_bytes / (1 << 20))} MiB of pictures"
+        f"all; n up to {settings.choices}, {three_digits(settings.picture_bytes / (1 << 20))} MiB of pictures"
     )
 
 
@@ -369,7 +371,7 @@ def _writing_limits(llm: EngineClient, settings: ServerSettings) -> str:
     return (
         f"{info.requests:,} requests under way, {queued:,} in the queue for {settings.queue_seconds:g} s, "
         f"{settings.total_seconds:g} s in all; n up to {settings.choices}; bodies to "
-        f"{three(settings.body_bytes / (1 << 20))} MiB"
+        f"{three_digits(settings.body_bytes / (1 << 20))} MiB"
     )
 
 

@@ -70,7 +70,7 @@ def served_priced(source: ModelSource, served: ServedLLM, flags: PricedFlags) ->
     )
 
 
-def priced_cards(served: ServedLLM) -> str:
+def describe_priced_devices(served: ServedLLM) -> str:
     """The cards that steps are priced for: `NVIDIA H100 SXM 80GB`, `4 x NVIDIA H100 SXM 80GB`."""
     device = None if served.device is None else served.device()
     assert device is not None

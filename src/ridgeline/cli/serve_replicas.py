@@ -5,7 +5,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 from ridgeline.cli import options
-from ridgeline.cli.replica_options import CALM, EVERY, beside, check_cores, check_count, check_of_scale, scaling_of
+from ridgeline.cli.replica_options import (
+    CALM,
+    EVERY,
+    check_cores,
+    check_count,
+    check_of_scale,
+    scaling_of,
+    split_memory,
+)
 from ridgeline.core.checkpoint import ModelSource
 from ridgeline.engine import placement
 from ridgeline.engine.engine_settings import EngineSettings
@@ -107,7 +115,7 @@ def served_replicas(
 
     settings, scaling = served.settings or EngineSettings(), flags.scaling()
     if flags.ray_address is None and not (share.cards or served.maker):
-        settings = beside(settings, most_replicas(flags))
+        settings = split_memory(settings, most_replicas(flags))
     count = flags.replicas if scaling is None else scaling.least
     name = flags.router or "least"
 

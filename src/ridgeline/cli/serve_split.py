@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ridgeline.cli import options
 from ridgeline.cli.options import parse_seconds
-from ridgeline.cli.replica_options import beside, check_cores, pair
+from ridgeline.cli.replica_options import check_cores, pair, split_memory
 from ridgeline.cli.serve_replicas import ReplicaFlags
 from ridgeline.core.checkpoint import ModelSource
 from ridgeline.core.models.common.model import Model
@@ -172,7 +172,7 @@ def served_split(flags: SplitFlags, one: ServedLLM) -> "ServedDisaggregated":
     from ridgeline.server.disaggregated import ServedDisaggregated
 
     prompts, answers = flags.counts()
-    one = replace(one, settings=beside(one.settings or EngineSettings(), prompts + answers))
+    one = replace(one, settings=split_memory(one.settings or EngineSettings(), prompts + answers))
 
     def answering(asked: KVTransfer, computing: Sequence[AsyncLLM]) -> Servable[Any]:
         served = replace(one, transfer=asked, computing=computing)

@@ -20,7 +20,7 @@ from ridgeline.core.models.common.sizes import ModelSizes, sizes_of
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.util.document import terminal_renderer
 from ridgeline.util.document.elements import Document, DocumentTable, Facts, TableRow, Tone, columns
-from ridgeline.util.document.humanize import gb, gib, say_gb, say_gib, three
+from ridgeline.util.document.humanize import gb, gib, say_gb, say_gib, three_digits
 
 _SMALL = 1e9  # bytes; below it GB would lose the digits that matter
 
@@ -189,7 +189,7 @@ def _sharing(sizes: ModelSizes) -> DocumentTable:
     """What a token's keys and values take in the model's form of attention, beside those with most and fewest heads."""
     rows = tuple(
         TableRow(
-            (each.form, f"{each.kv_heads:,}", f"{each.bytes_per_token:,.0f}", f"{three(each.less)} x"),
+            (each.form, f"{each.kv_heads:,}", f"{each.bytes_per_token:,.0f}", f"{three_digits(each.less)} x"),
             "strong" if each.form == sizes.form else "",
         )
         for each in sizes.sharing

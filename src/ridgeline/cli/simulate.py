@@ -25,9 +25,9 @@ from ridgeline.core.models import family_of
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.adviser import SHARES, advise, option_in, trial
 from ridgeline.insight.simulate.capacity import capacity
-from ridgeline.insight.simulate.colocated import together
-from ridgeline.insight.simulate.fleet_sizing import MAX_CARDS, check_comparable, divide
-from ridgeline.insight.simulate.load_law import load_wall, loop_law
+from ridgeline.insight.simulate.colocated import run_colocated
+from ridgeline.insight.simulate.fleet_sizing import MAX_DEVICES, check_comparable, divide
+from ridgeline.insight.simulate.load_law import loop_law, saturation_rate
 from ridgeline.insight.simulate.replica import Machine
 from ridgeline.insight.simulate.serving_overhead import parse_front
 from ridgeline.insight.simulate.simulation import Watch, run
@@ -132,8 +132,8 @@ def _checked(traffic: TrafficFlags, judged: ObjectiveFlags) -> TrafficFlags:
         ):
             if given and lacks:
                 raise ValueError(f"{name} compares how many of the same requests are good: {cure}")
-    if judged.divide is not None and not 1 <= judged.divide <= MAX_CARDS:
-        raise ValueError(f"--divide is {judged.divide}; it must be from 1 to {MAX_CARDS}")
+    if judged.divide is not None and not 1 <= judged.divide <= MAX_DEVICES:
+        raise ValueError(f"--divide is {judged.divide}; it must be from 1 to {MAX_DEVICES}")
     return traffic
 
 
@@ -216,7 +216,7 @@ def _compared(
     asked, judged = found.asked, question.judged
     devices, memory = question.setup.devices, question.setup.memory_utilization
     if asked.fleet.split is not None:
-        found = replace(found, together=together(asked, lambda other: on(devices, other, memory), progress))
+        found = replace(found, together=run_colocated(asked, lambda other: on(devices, other, memory), progress))
     if not judged.advise and judged.divide is None:
         return found
     own = best = option_in(asked, asked.machine, found.log)
@@ -265,7 +265,7 @@ def _at_capacity(
 
     given, made, classes = sizes_and_classes(asked.offered())
     check_classes(asked.slo, classes)
-    start = _BELOW_WALL * asked.fleet.size * load_wall(machine, given, made) / traffic.turns
+    start = _BELOW_WALL * asked.fleet.size * saturation_rate(machine, given, made) / traffic.turns
     first = traffic.at(start)
     progress.expect(replace(asked, offered=first.offered()), first, *runs)
     found = capacity(at, start, asked.error.share)

@@ -9,7 +9,7 @@ from ridgeline.cli.console import changing_line, err, rough_time, say
 from ridgeline.cli.simulate_options import ObjectiveFlags
 from ridgeline.cli.simulate_traffic import TrafficFlags
 from ridgeline.insight.simulate.adviser import BUDGETS, PLACES, SHARES
-from ridgeline.insight.simulate.fleet_sizing import CARDS, REPLICAS
+from ridgeline.insight.simulate.fleet_sizing import DEVICES_PER_REPLICA, REPLICAS
 from ridgeline.insight.simulate.run_log import RunLog
 from ridgeline.insight.simulate.simulation import Watch, run
 from ridgeline.insight.simulate.simulation_query import SimulationQuery
@@ -101,7 +101,9 @@ def run_count(asked: SimulationQuery, judged: ObjectiveFlags) -> tuple[int, str]
         others += len(BUDGETS) + len(PLACES) + len(SHARES)
         about = "up to"
     if judged.divide is not None:
-        others += sum(devices * replicas <= judged.divide for devices, replicas in product(CARDS, REPLICAS))
+        others += sum(
+            devices * replicas <= judged.divide for devices, replicas in product(DEVICES_PER_REPLICA, REPLICAS)
+        )
         about = "up to"
     return prices + others, about
 

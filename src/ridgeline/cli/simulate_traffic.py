@@ -18,12 +18,12 @@ from ridgeline.insight.traffic.offered import (
     ClosedLoop,
     Offered,
     OpenLoop,
-    at_moments,
     bounded,
-    drawn,
-    hurried,
-    spread,
-    thinned,
+    draw_requests,
+    jittered,
+    subsampled,
+    time_scaled,
+    with_arrivals,
 )
 from ridgeline.insight.traffic.profile import parse_profile, shaped
 from ridgeline.insight.traffic.workload_trace import TraceRequest, read_trace
@@ -103,7 +103,7 @@ class TrafficFlags:
         if self.trace is None:
             return replace(self, rate=rate)
         recorded = read_trace(self.trace)
-        kept = recorded if self.keep == 1 else thinned(recorded, self.keep, self.seed)
+        kept = recorded if self.keep == 1 else subsampled(recorded, self.keep, self.seed)
         moments = [request.at for request in islice(kept, self.requests)]
         if not moments or moments[-1] == moments[0]:
             raise ValueError(f"{self.trace}: all requests come at once, so that they have no rate")
@@ -191,7 +191,7 @@ class TrafficFlags:
 
     def _lengths(self, option: str, text: str) -> Lengths:
         found = parse_lengths(text, option)
-        return found if self.exact else spread(found)
+        return found if self.exact else jittered(found)
 
     @property
     def _fixed(self) -> bool:
@@ -223,11 +223,11 @@ class TrafficFlags:
     def _requests(self, lengths: tuple[Lengths, Lengths]) -> Iterator[TraceRequest]:
         moments = self._moments()
         if self.trace is None:
-            return drawn(moments, *lengths, self.seed)
+            return draw_requests(moments, *lengths, self.seed)
         recorded = read_trace(self.trace)
         if self.users is not None or self.rate is not None:
-            return at_moments(recorded, moments)
-        return hurried(recorded if self.keep == 1 else thinned(recorded, self.keep, self.seed), self.speed)
+            return with_arrivals(recorded, moments)
+        return time_scaled(recorded if self.keep == 1 else subsampled(recorded, self.keep, self.seed), self.speed)
 
     def _moments(self) -> Iterator[int]:
         """Of users none count."""

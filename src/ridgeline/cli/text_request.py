@@ -14,7 +14,7 @@ from ridgeline.core.checkpoint.source import as_source
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 from ridgeline.engine import LLM, EngineSettings, SamplingParams
 from ridgeline.engine.engine_builder import warm_up
-from ridgeline.media.images.image_generator import draws_tokens
+from ridgeline.media.images.image_generator import generates_image_tokens
 
 SOUND = "the model reads sound, no text: ridgeline transcribe FILE --model FOLDER"
 """What is said to who gives a speech model a text."""
@@ -75,12 +75,12 @@ def load(model: ModelSource | str, settings: EngineSettings, *, dummy_weights: b
 def draws_too(model: ModelSource | str) -> str:
     """What is said of a language model that draws as well; "" of any other."""
     source = as_source(model)
-    if not draws_tokens(source):
+    if not generates_image_tokens(source):
         return ""
     return f"{source.name} draws too: ridgeline image takes it; if it was trained to draw alone, its text means nothing"
 
 
-def say_unfollowed(llm: LLM) -> None:
+def report_ignored_config(llm: LLM) -> None:
     """What the model's generation_config.json asks for and does not get."""
     for key in llm.loaded.texts.unfollowed:
         say(f"the model's generation_config.json asks for {key}, which this version does not do")

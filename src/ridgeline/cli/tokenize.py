@@ -19,7 +19,7 @@ def tokenize(
         str,
         typer.Argument(
             help="A folder with a tokenizer, a built-in model, or an id in the Hugging Face cache.",
-            callback=options.say_which,
+            callback=options.report_model_choice,
         ),
     ],
     text: Annotated[str, typer.Argument(help="The text; - reads it from standard input.")],

@@ -21,8 +21,8 @@ from ridgeline.cli.trace_options import (
     TraceFileFlags,
     chosen_layer,
     clock_of,
-    refuse_of_pictures,
-    refuse_of_texts,
+    refuse_image_options,
+    refuse_text_options,
     traced_on,
 )
 from ridgeline.core.checkpoint.embedding_config import pooled, read_embedding
@@ -37,7 +37,7 @@ from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
 from ridgeline.insight.trace.views.perfetto import to_perfetto
 from ridgeline.insight.trace.views.priced_report import WIDTH as PRICED_WIDTH
 from ridgeline.insight.trace.views.priced_report import priced_document, priced_json
-from ridgeline.insight.trace.views.report import WIDTH, ReportOptions, story
+from ridgeline.insight.trace.views.report import WIDTH, ReportOptions, build_report
 from ridgeline.insight.trace.views.trace_export import to_csv, to_json
 from ridgeline.insight.trace.views.trace_summary import summary as summary_of
 from ridgeline.price.engine_profile import usual_engine
@@ -216,10 +216,10 @@ def trace(
     source = open_source(model)
     if source.pipeline:
         if summary:
-            refuse_of_texts(model, ["--summary"])
+            refuse_text_options(model, ["--summary"])
         _show_drawn(model, text, device, look, sampling, drawing, running, files, priced, as_json=as_json)
         return
-    refuse_of_pictures(model, given_flags(drawing))
+    refuse_image_options(model, given_flags(drawing))
     _show_written(source, text, device, look, sampling, running, files, priced, as_json=as_json, short=summary)
 
 
@@ -246,16 +246,16 @@ def _show_drawn(
     """Trace what a pipeline draws and show it. Raises ValueError."""
     from ridgeline.cli.trace_diffusion import (  # a language model's trace does not wait for it
         DiffusionTraceOptions,
-        show_picture,
+        show_diffusion_trace,
     )
 
     looks = given_flags(look, "layer", "attention")
     drawn = given_flags(sampling, "seed")
     others = given_flags(running, "repeats", "threads")
     others += ["--weights"] * (priced.weights is not None) + ["--kv"] * (priced.kv is not None)
-    refuse_of_texts(model, [*looks, *drawn, *others])
+    refuse_text_options(model, [*looks, *drawn, *others])
     asked = DiffusionTraceOptions(device, look.layer, look.attention, running.repeats, running.threads, files, as_json)
-    show_picture(model, prompt, sampling.seed, drawing, asked)
+    show_diffusion_trace(model, prompt, sampling.seed, drawing, asked)
 
 
 def _show_written(
@@ -310,7 +310,7 @@ def _show_written(
     elif short:
         show(summary_of(ledger))
     else:
-        show(story(ledger, ReportOptions(layer, files.roofline is not None)), WIDTH)
+        show(build_report(ledger, ReportOptions(layer, files.roofline is not None)), WIDTH)
     if said := draws_too(source):
         say(said)
 

@@ -11,12 +11,12 @@ from ridgeline.cli.options import device_at, device_named
 from ridgeline.cli.plan_options import named_sections
 from ridgeline.cli.trace_options import DiffusionTraceFlags, TraceFileFlags, chosen_layer, clock_of, traced_on
 from ridgeline.insight.trace.anatomy import layer_numbers
-from ridgeline.insight.trace.denoise_step import moment_of
-from ridgeline.insight.trace.guidance_delta import pull_of
-from ridgeline.insight.trace.image_trace import trace_picture
-from ridgeline.insight.trace.views.image_report import STAGES, picture_json, picture_story
+from ridgeline.insight.trace.denoise_step import run_to_step
+from ridgeline.insight.trace.guidance_delta import measure_guidance_delta
+from ridgeline.insight.trace.image_trace import trace_image
+from ridgeline.insight.trace.views.image_report import STAGES, image_json, image_report
 from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
-from ridgeline.insight.trace.views.patch_attention import looks
+from ridgeline.insight.trace.views.patch_attention import draw_panels
 from ridgeline.insight.trace.views.perfetto import steps_perfetto
 from ridgeline.insight.trace.views.report import WIDTH, ReportOptions
 from ridgeline.insight.trace.views.trace_export import to_csv
@@ -54,7 +54,7 @@ def _check_picture(drawing: DiffusionTraceFlags, asked: DiffusionTraceOptions) -
     check_writable(path)
 
 
-def show_picture(
+def show_diffusion_trace(
     model: str, prompt: str, seed: int | None, drawing: DiffusionTraceFlags, asked: DiffusionTraceOptions
 ) -> None:
     """Trace a picture or clip and show it. Raises ValueError."""
@@ -74,20 +74,20 @@ def show_picture(
     layer = chosen_layer(asked.layer, 1 + max(layer_numbers(pipeline.denoiser).values()))
     plan = pipeline.plan(request)
     with status("drawing"):
-        moment = moment_of(pipeline, plan, drawing.step)
+        moment = run_to_step(pipeline, plan, drawing.step)
         layer_seen = layer if isinstance(layer, int) else None
         words = word_attention(moment, layer_seen) if asked.attention else None
-        pull = pull_of(moment) if drawing.pull else None
+        pull = measure_guidance_delta(moment) if drawing.pull else None
     threads = torch.get_num_threads()
     with status("tracing"):
         device = device_named(asked.device, threads) if place.type == "cpu" else device_at(place)
         at_hand = asked.device == "this" or place.type != "cpu"
-        ledger = trace_picture(
+        ledger = trace_image(
             moment, device, repeats=asked.repeats, at_hand=at_hand, threads=threads, clock=clock_of(place)
         )
     ledger = dataclasses.replace(ledger, words=words, pull=pull)
     if drawing.picture is not None:
-        figure = looks(ledger)
+        figure = draw_panels(ledger)
         assert figure is not None, "checked before"
         write_whole(drawing.picture, svg(figure))
         say(f"wrote {drawing.picture}")
@@ -97,7 +97,7 @@ def show_picture(
         roofline=lambda: ledger_roofline(ledger.denoise),
     )
     if asked.as_json:
-        print(json.dumps(picture_json(ledger)))
+        print(json.dumps(image_json(ledger)))
     else:
         sections = tuple(ledger.stages) if drawing.full else sections
-        show(picture_story(ledger, ReportOptions(layer, asked.files.roofline is not None), sections), WIDTH)
+        show(image_report(ledger, ReportOptions(layer, asked.files.roofline is not None), sections), WIDTH)

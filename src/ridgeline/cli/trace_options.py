@@ -13,7 +13,7 @@ import typer
 from ridgeline.cli.console import say
 from ridgeline.cli.diffusion_options import SECOND_GUIDANCE
 from ridgeline.engine.placement import device_named as placed
-from ridgeline.insight.trace.gpu_measurement import card_clock
+from ridgeline.insight.trace.gpu_measurement import gpu_clock
 from ridgeline.insight.trace.timeline import Clock
 from ridgeline.util.document.elements import Figure
 from ridgeline.util.document.svg import svg
@@ -42,7 +42,7 @@ def traced_on(device: str) -> torch.device:
 
 def clock_of(place: torch.device) -> Clock:
     """The time at which what was asked of the device is done."""
-    return perf_counter if place.type == "cpu" else card_clock(perf_counter)
+    return perf_counter if place.type == "cpu" else gpu_clock(perf_counter)
 
 
 def _file(name: str, text: str) -> Any:
@@ -114,13 +114,13 @@ class DiffusionTraceFlags:
     ] = None
 
 
-def refuse_of_texts(model: str, given: Iterable[str]) -> None:
+def refuse_text_options(model: str, given: Iterable[str]) -> None:
     """Raises ValueError for an option that only what writes text has."""
     for name in given:
         raise ValueError(f"{model} draws pictures, and {name} is of models that write text; leave it out")
 
 
-def refuse_of_pictures(model: str, given: Iterable[str]) -> None:
+def refuse_image_options(model: str, given: Iterable[str]) -> None:
     """Raises ValueError for an option that only what draws pictures has."""
     for name in given:
         raise ValueError(f"{model} writes text, and {name} is of pipelines that draw pictures; leave it out")

@@ -37,7 +37,7 @@ def transcribe(
     files: Annotated[list[str], typer.Argument(help="Files of speech: wav, flac, ogg, mp3, at any rate.")],
     *,
     model: Annotated[
-        str | None, typer.Option("--model", help=_MODEL, callback=options.say_which, show_default=False)
+        str | None, typer.Option("--model", help=_MODEL, callback=options.report_model_choice, show_default=False)
     ] = None,
     language: Annotated[
         str | None, typer.Option(help="A code like en; by default the model says which it hears.")

@@ -9,8 +9,8 @@ import typer
 from ridgeline.cli import options
 from ridgeline.cli.console import clean, one_line, read_text, say
 from ridgeline.cli.flags import with_flags
-from ridgeline.cli.options import say_which
-from ridgeline.cli.text_request import SOUND, SamplingFlags, check_room, load, say_unfollowed
+from ridgeline.cli.options import report_model_choice
+from ridgeline.cli.text_request import SOUND, SamplingFlags, check_room, load, report_ignored_config
 from ridgeline.core.checkpoint import open_source
 from ridgeline.core.models import SPEECH, family_of
 from ridgeline.engine import Completion, EngineSettings, SamplingParams
@@ -27,7 +27,7 @@ _MODEL = (
 @with_flags
 def translate(
     texts: Annotated[list[str], typer.Argument(help=_TEXTS, metavar="TEXT...", show_default=False)],
-    model: Annotated[str, typer.Option("--model", "-m", help=_MODEL, callback=say_which)] = BUILTIN,
+    model: Annotated[str, typer.Option("--model", "-m", help=_MODEL, callback=report_model_choice)] = BUILTIN,
     *,
     sampling: SamplingFlags,
     dummy_weights: options.DummyWeights = False,
@@ -47,7 +47,7 @@ def translate(
     llm = load(
         model, EngineSettings(weights=weights, kv=kv, device=device), dummy_weights=dummy_weights, threads=threads
     )
-    say_unfollowed(llm)
+    report_ignored_config(llm)
     params = sampling.params(llm.loaded.defaults)
     if sampling.max_tokens is not None:
         check_room(llm, (), params)

@@ -10,7 +10,7 @@ from ridgeline.cli import options
 from ridgeline.cli.console import silence
 from ridgeline.cli.diffusion_run import draw
 from ridgeline.cli.diffusion_settings import OFF, DiffusionSettings
-from ridgeline.cli.image_files import clips
+from ridgeline.cli.image_files import video_medium
 from ridgeline.cli.image_latents import decode_saved, refuse_drawn
 from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.geometry import Size
@@ -56,7 +56,16 @@ def video(
     between two steps and says what there is; twice, it stops at once.
     """
     settings = DiffusionSettings(
-        output, force, OFF, keep_latents, 0, cfg_parallel, compiled, as_json=as_json, medium=clips(fps), device=device
+        output,
+        force,
+        OFF,
+        keep_latents,
+        0,
+        cfg_parallel,
+        compiled,
+        as_json=as_json,
+        medium=video_medium(fps),
+        device=device,
     )
     wanted = None if size is None else Size.parse(size)
     request = DiffusionRequest("", negative, wanted, steps, guidance, seed, n, frames, second_guidance, step_cache)

@@ -13,7 +13,7 @@ from msgspec import structs
 from ridgeline.core.ops.work import TOKENS, AttentionPattern
 from ridgeline.engine.bounds import Bounds
 from ridgeline.engine.encoder_features import PlacedImages
-from ridgeline.engine.events import Stats, StepRecord, TokenEvent, fault
+from ridgeline.engine.events import Stats, StepRecord, TokenEvent, describe_error
 from ridgeline.engine.failure_isolation import FailureIsolation
 from ridgeline.engine.generation_request import DEFAULT_PARAMS, GenerationRequest
 from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
@@ -328,5 +328,5 @@ class Engine:
         if blamed is None:
             return []
         refused = out_of_memory(error)
-        given_up = self._outcomes.give_up(blamed, refused or fault(error), self.clock())
+        given_up = self._outcomes.give_up(blamed, refused or describe_error(error), self.clock())
         return [structs.replace(event, out_of_memory=refused is not None) for event in given_up]

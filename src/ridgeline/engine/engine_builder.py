@@ -23,7 +23,7 @@ _WARMING = (5, 64)  # tokens of prompts, which are attended in tiles of two size
 _ANY_BUDGET = 1e15  # bytes; it is the positions that say how much
 
 
-def engine_around(
+def build_engine(
     model: Model,
     layout: KVLayout,
     limits: Limits,
@@ -68,7 +68,7 @@ def engine_around(
 MakeExecutor = Callable[[Model, KVLayout], Executor]
 
 
-def bare_engine(
+def build_minimal_engine(
     model: Model,
     positions: int,
     on_step: Callable[[StepRecord], None] | None = None,
@@ -77,10 +77,10 @@ def bare_engine(
     """An engine whose KV memory holds `positions` positions, without a prefix cache: for measurements, experiments."""
     layout = kv_layout(model, _ANY_BUDGET, most_tokens=positions)
     limits = Limits(tokens=positions)
-    return engine_around(model, layout, limits, executor=executor(model, layout), prefix_cache=False, on_step=on_step)
+    return build_engine(model, layout, limits, executor=executor(model, layout), prefix_cache=False, on_step=on_step)
 
 
-def drive(
+def run_requests(
     model: Model,
     prompts: Sequence[int],
     tokens: int,
@@ -91,7 +91,7 @@ def drive(
     asked, and its seconds by the clock `now`, scheduler and sampler included."""
     works: list[Work] = []
     positions = sum(length + tokens + 16 for length in prompts)
-    engine = bare_engine(model, positions, lambda record: works.append(record.work), executor)
+    engine = build_minimal_engine(model, positions, lambda record: works.append(record.work), executor)
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=tokens)
     for length in prompts:
         # Every position another token, or a router would send all to the same experts.

@@ -16,7 +16,7 @@ from ridgeline.engine.step_plan import StepPlan
 PromptLogprobs = tuple[PromptLogprob | None, ...]
 
 
-def fault(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """What an error that nobody expected is told as: its type and its message, in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 
-from ridgeline.engine.events import fault
+from ridgeline.engine.events import describe_error
 from ridgeline.engine.request import Request
 from ridgeline.engine.scheduler import Scheduler
 from ridgeline.engine.step_plan import StepPlan
@@ -44,7 +44,7 @@ class FailureIsolation:
         if len(plan.items) == 1:
             return next(iter(ends), None)
         self._ends = ends
-        logger.warning(f"a step of {len(ends)} requests failed, and each runs alone now: {fault(error)}")
+        logger.warning(f"a step of {len(ends)} requests failed, and each runs alone now: {describe_error(error)}")
         return None
 
     def schedule(self, now: int) -> StepPlan | None:

@@ -9,20 +9,20 @@ import torch
 
 from ridgeline.core.checkpoint import ModelSource
 from ridgeline.core.checkpoint.adapter import Adapter
-from ridgeline.core.checkpoint.weight_loader import memory_beside, weight_bytes
+from ridgeline.core.checkpoint.weight_loader import remaining_memory, weight_bytes
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.kv_layout import KVLayout
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.kv.page_count import default_budget, kv_layout
-from ridgeline.engine.placement import card_memory, memory_backend
+from ridgeline.engine.placement import available_gpu_memory, memory_backend
 from ridgeline.engine.speculation.speculation_setup import Draft
 from ridgeline.price.activations import activation_peak, replayed_bytes
 from ridgeline.price.price import Price
-from ridgeline.util.document.humanize import three
+from ridgeline.util.document.humanize import three_digits
 from ridgeline.util.host import GIB, MIB
 
 
-def layout_with_room(
+def fit_kv_layout(
     source: ModelSource,
     model: Model,
     price: Price,
@@ -58,8 +58,8 @@ def layout_with_room(
         taken |= draft.taken(limits, place)
     available, budget = settings.memory, settings.kv_bytes
     if place.type != "cpu" and available is None:
-        available = card_memory(place, settings.memory_share)
-    free = memory_beside(source, taken, available)
+        available = available_gpu_memory(place, settings.memory_share)
+    free = remaining_memory(source, taken, available)
     if budget is None:
         budget = _budget(settings, free, sum(taken.values())) if place.type == "cpu" else free
     share = (1.0 if draft is None else draft.left(model, 1.0, settings.page_size)) / settings.ranks
@@ -68,8 +68,9 @@ def layout_with_room(
     )
     if layout.nbytes > share * free:
         raise ValueError(
-            f"KV memory of {three(layout.nbytes / share / GIB)} GiB was asked for; beside weights and a step there are "
-            f"{three(free / GIB)} GiB: give less (--kv-memory)"
+            f"KV memory of {three_digits(layout.nbytes / share / GIB)} GiB was asked for; beside weights and a step "
+            "there are "
+            f"{three_digits(free / GIB)} GiB: give less (--kv-memory)"
         )
     return _with_whole_context(layout, context, encoded, settings, free, share) if settings.whole_context else layout
 
@@ -88,7 +89,7 @@ def _with_whole_context(
         return replace(layout, pages=needed)
     most = layout.capacity(chunk, encoded)
     raise ValueError(
-        f"KV memory of {three(layout.nbytes / share / MIB)} MiB holds {most:,} positions of one request, the "
+        f"KV memory of {three_digits(layout.nbytes / share / MIB)} MiB holds {most:,} positions of one request, the "
         f"context is {context:,}: give --max-model-len {most} or less, or --kv-memory "
         f"{ceil(needed * layout.page_bytes / share / MIB)}MiB"
     )
@@ -100,7 +101,7 @@ def _budget(settings: EngineSettings, free: float, taken: float) -> float:
         return default_budget(free)
     budget = settings.memory_share * (free + taken) - taken
     if budget <= 0:
-        least = three(100 * taken / (free + taken))
+        least = three_digits(100 * taken / (free + taken))
         raise ValueError(
             f"a share of {settings.memory_share:g} of the available memory leaves nothing for keys and values: weights "
             f"and a step take {least} %; give a larger share"

@@ -36,13 +36,13 @@ def memory_backend(place: torch.device) -> Backend:
     return backend_of(place) if place.type == "cpu" else priced_backend("gpu")
 
 
-def await_card(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     """Wait until a card has done what it was asked; the processor has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def card_memory(device: torch.device, share: float | None) -> float:
+def available_gpu_memory(device: torch.device, share: float | None) -> float:
     """Bytes that a model may take of a card where all that is on it may take a share (MEMORY_SHARE by default): what
     others have taken counts, as in vLLM."""
     free, total = torch.cuda.mem_get_info(device)

@@ -9,7 +9,7 @@ import torch
 from ridgeline.backends.model_loader import prepare_on_cpu, prepare_on_gpu
 from ridgeline.core.checkpoint import ModelSource
 from ridgeline.core.checkpoint.adapter import Adapter, adapt, fill_adapters, read_adapter
-from ridgeline.core.checkpoint.checkpoint_matching import settle_from_source
+from ridgeline.core.checkpoint.checkpoint_matching import match_to_source
 from ridgeline.core.checkpoint.embedding_config import EmbeddingConfig, model_of, read_embedding
 from ridgeline.core.checkpoint.load_report import LoadReport
 from ridgeline.core.checkpoint.source import as_source
@@ -25,10 +25,10 @@ from ridgeline.core.ops.kv_layout import KVLayout
 from ridgeline.core.ops.shard import Shard
 from ridgeline.core.text import ChatTemplates, Tokenizer
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.engine_builder import engine_around
+from ridgeline.engine.engine_builder import build_engine
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.events import StepRecord
-from ridgeline.engine.kv_budget import layout_with_room
+from ridgeline.engine.kv_budget import fit_kv_layout
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.placement import device_named
 from ridgeline.engine.ranks.leader import FollowerRanks
@@ -37,7 +37,7 @@ from ridgeline.engine.runner import Runner
 from ridgeline.engine.scheduler import MAX_LIMIT
 from ridgeline.engine.speculation.speculation_setup import Draft, check_speculation, draft_of, speculator_of
 from ridgeline.engine.structured_output import StructuredOutputManager
-from ridgeline.engine.text_processor import TextProcessor, load_texts
+from ridgeline.engine.text_processor import TextProcessor, load_text_processor
 from ridgeline.engine.worker.engine_messages import EngineInfo, VectorInfo
 from ridgeline.price.device import Device
 from ridgeline.price.interconnect import Interconnect
@@ -177,7 +177,7 @@ def load_engine(
     except DivisionRefused as error:  # said as a plan has it
         raise DivisionRefused(str(error).replace("--devices", "--tensor-parallel")) from None
     if not dummy_weights:
-        settle_from_source(built, family, source)
+        match_to_source(built, family, source)
     if settings.ranks > 1:
         check_ranks(built, settings.adapters, place, source.name, draws=draws)
     adapters = [read_adapter(name, path, settings.adapter_rank) for name, path in settings.adapters.items()]
@@ -191,14 +191,14 @@ def load_engine(
     if speculation is not None:
         check_speculation(speculation, built, source.name)
     draft = None if speculation is None else draft_of(speculation)
-    layout = layout_with_room(source, built, price, settings, context, adapters, place, draft)
+    layout = fit_kv_layout(source, built, price, settings, context, adapters, place, draft)
     loading = load_weights(built, source, dummy_weights=dummy_weights, progress=progress, family=family, device=place)
     if place.type == "cpu":
         prepare_on_cpu(built)
     fill_adapters(built, family, adapters)
     if place.type != "cpu":
         prepare_on_gpu(built, place)
-    texts = load_texts(
+    texts = load_text_processor(
         source, or_bytes=dummy_weights, chat_template=settings.chat_template, reasoning=settings.reasoning
     )
     if draft is not None:
@@ -211,7 +211,7 @@ def load_engine(
         followers = RankProcesses.start(source.name, settings, layout.pages, own, dummy_weights=dummy_weights)
         others = FollowerRanks(built, followers)
         link = others.link()
-    engine = engine_around(
+    engine = build_engine(
         built,
         layout,
         settings.limits,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import structs
 
-from ridgeline.core.ops.work import CAUSAL, LOGITS, AttentionPattern, Space, StepSegment, Work, adapter_space
+from ridgeline.core.ops.work import CAUSAL, LOGITS, AttentionPattern, RowAxis, StepSegment, Work, adapter_axis
 from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.engine.kv.kv_cache_manager import PageCopy
 
@@ -90,11 +90,11 @@ class StepPlan:
         if len(ends) < len(self.items):
             others = [item.segment for item in self.items if len(item.tokens) > 1 or item.encoded]
             work = Work.of(others, reaches) + work if ends else Work.of(others, reaches)
-        scored, adapted = 0, Counter[Space]()
+        scored, adapted = 0, Counter[RowAxis]()
         for item in [item for item in self.items if item.adapter or item.scored is not None]:
             scored += 0 if item.scored is None else len(item.scored.tokens)
             if item.adapter:
-                adapted[adapter_space(item.adapter)] += len(item.tokens)
+                adapted[adapter_axis(item.adapter)] += len(item.tokens)
         rows = {**work.rows, LOGITS: self.logit_rows + scored, **adapted}
         return Work(rows, work.sequences, work.attention)
 

@@ -110,7 +110,7 @@ class TextProcessor:
         return picked.encode(messages, most_tokens=context, **template).ids
 
 
-def load_texts(
+def load_text_processor(
     model: ModelSource | str,
     *,
     or_bytes: bool = False,

@@ -9,7 +9,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def keep(kept: dict[K, V], key: K, value: V) -> V:
+def put(kept: dict[K, V], key: K, value: V) -> V:
     """Keep a value under its key; a full store starts again."""
     if len(kept) >= _MAX_KEPT:
         kept.clear()

@@ -9,7 +9,7 @@ from ridgeline.core.ops.backend import Backend
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.op import Launch
 from ridgeline.core.ops.work import Work
-from ridgeline.price.bounded_cache import keep
+from ridgeline.price.bounded_cache import put
 from ridgeline.price.device import Device
 from ridgeline.price.op_time import op_seconds
 from ridgeline.price.priced_op import PricedOp, PricedRow
@@ -35,7 +35,7 @@ class CachedOps:
         found = self._costs.get(rows)
         if found is None:
             blind = _blind(work)
-            found = keep(self._costs, rows, tuple(priced.cost(blind) for priced in self._ops))
+            found = put(self._costs, rows, tuple(priced.cost(blind) for priced in self._ops))
         return found
 
     def rows_on(
@@ -52,7 +52,7 @@ class CachedOps:
                 return PricedRow(priced, cost, time)
 
             rows = tuple(map(row, self._ops, self.costs(work), self._launches_of(ran, backend)))
-            found = keep(self._rows, key, (device, rows))
+            found = put(self._rows, key, (device, rows))
         return found[1]
 
     def _launches_of(self, work: Work, backend: Backend) -> tuple[tuple[Launch, ...], ...]:
@@ -61,7 +61,7 @@ class CachedOps:
         found = self._launches.get(key)
         if found is None:
             blind = _blind(work)
-            found = keep(self._launches, key, tuple(priced.launches(blind, backend) for priced in self._ops))
+            found = put(self._launches, key, tuple(priced.launches(blind, backend) for priced in self._ops))
         return found
 
     def _rows_of(self, work: Work) -> _Rows:

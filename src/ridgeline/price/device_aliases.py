@@ -12,7 +12,7 @@ _LEFT_OUT = {"rtx", "sxm", "pcie", "nvl"}
 _PORTS = re.compile(r"(sxm)\d+")
 
 
-def card_called(wanted: str, known: Sequence[str]) -> str:
+def resolve_device_name(wanted: str, known: Sequence[str]) -> str:
     """The one of the `known` names that a spelling means: `rtx4090`, `RTX 4090` and `4090` are rtx-4090.
 
     Raises ValueError in one line: with the exact names for what may be several (`a100`), with the nearest otherwise.
@@ -34,10 +34,10 @@ def card_called(wanted: str, known: Sequence[str]) -> str:
     )
 
 
-def nearest(wanted: str, known: Sequence[str]) -> list[str]:
+def similar_device_names(wanted: str, known: Sequence[str]) -> list[str]:
     """The names to offer for one that is none of the `known`: the one that it spells, else those most like it."""
     try:
-        return [card_called(wanted, known)]
+        return [resolve_device_name(wanted, known)]
     except ValueError:
         return _alike(wanted.strip().lower(), known)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.price.device import Basis, Cache, Device, Efficiency, HourlyPrice
-from ridgeline.price.device_aliases import card_called
+from ridgeline.price.device_aliases import resolve_device_name
 from ridgeline.price.device_fields import OPTIONAL, REQUIRED, TableReader, memory_instead
 from ridgeline.price.interconnect import KINDS as KERNELS
 from ridgeline.price.interconnect import Curve, Interconnect, straight
@@ -40,13 +40,13 @@ def names() -> tuple[str, ...]:
     return tuple(_catalogue()["cards"])
 
 
-def cards() -> tuple[Device, ...]:
+def catalogue_devices() -> tuple[Device, ...]:
     """Every card of the catalogue, in its order."""
     catalogue = _catalogue()
     return tuple(_device(name, TableReader(values, name), catalogue) for name, values in catalogue["cards"].items())
 
 
-def load_card(name: str) -> Device:
+def load_device(name: str) -> Device:
     """The card called `name`, or described by the .json or .toml file at the path `name`.
 
     Raises ValueError in one line: an unknown name with the nearest ones, `a100` with the exact ones (`card_called`),
@@ -56,7 +56,7 @@ def load_card(name: str) -> Device:
     if name.endswith((".json", ".toml")):
         path = Path(name)
         return _device(*_own(path), catalogue)
-    known = card_called(name, tuple(catalogue["cards"]))
+    known = resolve_device_name(name, tuple(catalogue["cards"]))
     return _device(known, TableReader(catalogue["cards"][known], known), catalogue)
 
 

@@ -111,7 +111,7 @@ def _copying_seconds(kernel: Launch, device: Device) -> float:
     return device.efficiency_of("elementwise").seconds(copies.launches, 0.0, nbytes / device.bandwidth_of(nbytes))
 
 
-def beside_card(card: float, host: float, device: Device) -> float:
+def added_host_seconds(card: float, host: float, device: Device) -> float:
     """Seconds of a step that the host adds to those of the card: what is longer than the card's where it prepares the
     next step meanwhile, else all of its own."""
     return max(0.0, host - card) if device.host is not None and device.host.overlap else host

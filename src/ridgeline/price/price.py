@@ -18,17 +18,17 @@ from ridgeline.core.ops.backend import Backend, ReplayShape
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.matrix.operands import DTYPES
 from ridgeline.core.ops.op import Op
-from ridgeline.core.ops.work import LOGITS, TOKENS, Space, Work
-from ridgeline.price.bounded_cache import keep
+from ridgeline.core.ops.work import LOGITS, TOKENS, RowAxis, Work
+from ridgeline.price.bounded_cache import put
 from ridgeline.price.cached_ops import CachedOps
 from ridgeline.price.device import Device
-from ridgeline.price.op_time import beside_card, floor_seconds, host_seconds, op_seconds
+from ridgeline.price.op_time import added_host_seconds, floor_seconds, host_seconds, op_seconds
 from ridgeline.price.priced_op import PricedOp, PricedRow
 
 # Rows of a model's spaces in the forward that is traced: primes tell them apart, whatever an op does with its rows.
 _PRIMES = (13, 7, 11, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73)
 
-StepShape = tuple[tuple[Space, int], ...]
+StepShape = tuple[tuple[RowAxis, int], ...]
 V = TypeVar("V")
 
 
@@ -169,7 +169,7 @@ class Price:
             rows.insert(index, PricedRow(priced, cost, time))
         floor = floor_seconds(total, device, working_set)
         own = host_seconds(work, total, known.calls, device, recorded=recorded, card=expected)
-        host = beside_card(expected, own, device)
+        host = added_host_seconds(expected, own, device)
         return StepPrice(total, floor, bound, expected + host, working_set, tuple(rows), host)
 
     def _standing_of(self, work: Work) -> _Standing:
@@ -181,7 +181,7 @@ class Price:
             for priced, cost in zip(self._standing_ops, costs, strict=True):
                 total += cost * priced.count
             calls = sum(priced.count for priced in self.ops if work.rows.get(priced.space))
-            found = keep(self._standing, shape, _Standing(total, calls))
+            found = put(self._standing, shape, _Standing(total, calls))
         return found
 
     def _times_of(self, device: Device, work: Work, ran: Work, working_set: float, *, recorded: bool) -> _StandingTime:
@@ -192,7 +192,7 @@ class Price:
             rows = self._in_order(lambda ops: ops.rows_on(device, work, ran, working_set, backend, recorded=recorded))
             bound = sum(row.time.bound * row.priced.count for row in rows)
             expected = sum(row.time.expected * row.priced.count for row in rows)
-            found = keep(self._times, key, _StandingTime(device, bound, expected, rows))
+            found = put(self._times, key, _StandingTime(device, bound, expected, rows))
         return found
 
     def _in_order(self, of: Callable[[CachedOps], Iterable[V]]) -> tuple[V, ...]:
@@ -201,9 +201,9 @@ class Price:
         return tuple([next(parts[priced.space]) for priced in self._standing_ops])
 
 
-def traced_calls(model: PricedModule) -> list[tuple[str, Op, Space]]:
+def traced_calls(model: PricedModule) -> list[tuple[str, Op, RowAxis]]:
     """The calls of a forward in their order: the path, the op, and the space of its rows. The forward runs on meta."""
-    calls: list[tuple[str, Op, Space]] = []
+    calls: list[tuple[str, Op, RowAxis]] = []
     assert len(model.spaces) <= len(_PRIMES), "more spaces than are told apart"
     rows_of = dict(zip(model.spaces, _PRIMES, strict=False))
     spaces = {rows: space for space, rows in rows_of.items()}

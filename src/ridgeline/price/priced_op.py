@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ridgeline.core.ops.backend import REFERENCE, Backend
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.op import Launch, Op
-from ridgeline.core.ops.work import Space, Work
+from ridgeline.core.ops.work import RowAxis, Work
 from ridgeline.price.op_time import OpTime
 
 
@@ -15,7 +15,7 @@ class PricedOp:
 
     op: Op
     path: str
-    space: Space
+    space: RowAxis
     count: int
 
     def cost(self, work: Work) -> Cost:

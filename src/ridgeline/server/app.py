@@ -16,7 +16,7 @@ from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary
 from ridgeline.server.errors import ERROR_CODE, ApiError, error_response, internal, invalid
 from ridgeline.server.http.auth import HEALTH
 from ridgeline.server.http.body import read_object
-from ridgeline.server.http.disconnect import GONE, ClientGone, unless_gone
+from ridgeline.server.http.disconnect import GONE, ClientGone, run_unless_disconnected
 from ridgeline.server.http.event_stream import EventStreamResponse, StreamOutbox
 from ridgeline.server.http.exchanges import IGNORED
 from ridgeline.server.http.page_routes import page_routes
@@ -103,26 +103,26 @@ def text_routes(
     return routes
 
 
-Cards = Mapping[str, Mapping[str, object]]
+ModelCards = Mapping[str, Mapping[str, object]]
 """What is said of models, by the names that a request may ask for."""
 
 
-def model_routes(cards: Callable[[], Cards]) -> Sequence[BaseRoute]:
+def model_routes(cards: Callable[[], ModelCards]) -> Sequence[BaseRoute]:
     """/v1/models and /v1/models/NAME."""
 
     async def models(request: Request) -> Response:
-        return answer({"object": "list", "data": list(cards().values())})
+        return json_response({"object": "list", "data": list(cards().values())})
 
     async def one_model(request: Request) -> Response:
         found, name = cards(), request.path_params["name"]
         if name not in found:
             raise no_such_model(found)
-        return answer(found[name])
+        return json_response(found[name])
 
     return [Route("/v1/models", models), Route("/v1/models/{name:path}", one_model)]
 
 
-def text_cards(model: ServedModel, settings: ServerSettings) -> Cards:
+def text_cards(model: ServedModel, settings: ServerSettings) -> ModelCards:
     """Of a language model: its names and those of its adapters, and what it can do."""
     return {
         name: {
@@ -167,7 +167,7 @@ IMAGES = "/v1/images/generations"
 VIDEOS = "/v1/videos"
 """What is posted to a pipeline of clips."""
 
-DRAWS_NO_PICTURES = f"is served for text alone; ask {CHAT}"
+GENERATES_NO_IMAGES = f"is served for text alone; ask {CHAT}"
 """What is said of a language model that is asked for one: Janus could draw, in a command."""
 
 TEXT_ROUTES = (
@@ -199,13 +199,13 @@ def application(routes: Sequence[BaseRoute]) -> Starlette:
 
 
 async def _draws_no_pictures(request: Request) -> Response:
-    raise invalid(f"the model {DRAWS_NO_PICTURES}", "model", code="unsupported_model")
+    raise invalid(f"the model {GENERATES_NO_IMAGES}", "model", code="unsupported_model")
 
 
 async def version(request: Request) -> Response:
     """Which version this is, and what there is to ask."""
     routes = [route.path_format for route in request.app.routes if isinstance(route, Route)]
-    return answer({"version": __version__, "routes": [*routes, *sorted(HEALTH)]})
+    return json_response({"version": __version__, "routes": [*routes, *sorted(HEALTH)]})
 
 
 class ResponseWriter(Protocol):
@@ -243,27 +243,31 @@ class Api:
     async def embed(self, request: Request) -> Response:
         """/v1/embeddings"""
         fields, headers = await self._read(request, EmbeddingFields)
-        return answer(await unless_gone(request.receive, embeddings(fields, self._model, self._service)), headers)
+        return json_response(
+            await run_unless_disconnected(request.receive, embeddings(fields, self._model, self._service)), headers
+        )
 
     async def rerank(self, request: Request) -> Response:
         """/v1/rerank"""
         fields, headers = await self._read(request, RerankFields)
-        return answer(await unless_gone(request.receive, rerank(fields, self._model, self._service)), headers)
+        return json_response(
+            await run_unless_disconnected(request.receive, rerank(fields, self._model, self._service)), headers
+        )
 
     async def render(self, request: Request) -> Response:
         """/v1/chat/completions/render"""
         fields, headers = await self._read(request, ChatFields)
-        return answer(await rendered(fields, self._model, self._settings), headers)
+        return json_response(await rendered(fields, self._model, self._settings), headers)
 
     async def tokenize(self, request: Request) -> Response:
         """/tokenize"""
         fields, headers = await self._read(request, TokenizeFields)
-        return answer(await tokenize(fields, self._model, self._settings), headers)
+        return json_response(await tokenize(fields, self._model, self._settings), headers)
 
     async def detokenize(self, request: Request) -> Response:
         """/detokenize"""
         fields, headers = await self._read(request, DetokenizeFields)
-        return answer(await detokenize(fields, self._model), headers)
+        return json_response(await detokenize(fields, self._model), headers)
 
     async def _read(self, request: Request, kind: type[_Fields]) -> tuple[_Fields, dict[str, str]]:
         """The fields of a request, and the headers that its answer has for them. Raises ApiError."""
@@ -288,7 +292,7 @@ class Api:
                 scores = reply.scores(generation)
                 return await reply.body(generation, await gather(self._service, generation, scores))
 
-            return answer(await unless_gone(request.receive, whole()), headers)
+            return json_response(await run_unless_disconnected(request.receive, whole()), headers)
 
         async def produce(outbox: StreamOutbox) -> None:
             await reply.chunks(generation, outbox).produce(self._service)
@@ -296,7 +300,7 @@ class Api:
         return EventStreamResponse(produce, self._settings.send_buffer_bytes, headers)
 
 
-def answer(value: object, headers: dict[str, str] | None = None, status: int = 200) -> Response:
+def json_response(value: object, headers: dict[str, str] | None = None, status: int = 200) -> Response:
     """A response in JSON."""
     return LongResponse(msgspec.json.encode(value), status, headers)
 

@@ -31,7 +31,7 @@ class LoadCancellation:
         return told
 
 
-async def beside_the_loop(load: Callable[[LoadCancellation], _Loaded]) -> _Loaded:
+async def load_in_thread(load: Callable[[LoadCancellation], _Loaded]) -> _Loaded:
     """What `load` gives, done in a thread; when this is cancelled it ends at the next tensor."""
     waiting = LoadCancellation()
     try:

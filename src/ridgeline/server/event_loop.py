@@ -31,7 +31,7 @@ def responsive_event_loop() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-async def beside(length: int, work: Callable[[], _Result]) -> _Result:
+async def offload_if_long(length: int, work: Callable[[], _Result]) -> _Result:
     """Return what `work` gives; run it in a thread if it is over at least `LONG` characters, bytes or ids."""
     return work() if length < LONG else await asyncio.to_thread(work)
 

@@ -40,7 +40,7 @@ from ridgeline.server.routes.transcriptions import check_packages
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import EngineClient, Service
 from ridgeline.server.telemetry.engine_metrics import EngineMetrics
-from ridgeline.server.telemetry.observability import Observability, of_one
+from ridgeline.server.telemetry.observability import Observability, observe_one_engine
 
 FLUSH_SECONDS = 1.0
 """For the last frames of streams that were ended."""
@@ -93,8 +93,8 @@ class ServedLLM:
     async def serving(self, llm: AsyncLLM, settings: ServerSettings) -> AsyncIterator["ServingContext"]:
         """The engine behind its routes, with what watches it."""
         queue = RequestQueue(llm.info, settings)
-        service = service_of(llm, queue, settings)
-        observability = of_one(service, llm, settings, settings.models[0])
+        service = build_service(llm, queue, settings)
+        observability = observe_one_engine(service, llm, settings, settings.models[0])
         async with self.behind_routes(llm, service, queue, observability, settings) as serving:
             yield serving
 
@@ -282,7 +282,7 @@ def guarded(app: ASGIApp, settings: ServerSettings, observers: Sequence[Exchange
     return Exchanges(Access(app, settings), observers)
 
 
-def service_of(llm: EngineClient, queue: RequestQueue, settings: ServerSettings) -> Service:
+def build_service(llm: EngineClient, queue: RequestQueue, settings: ServerSettings) -> Service:
     """A service that holds requests to the limits of time."""
     return Service(llm, queue, queue_seconds=settings.queue_seconds, total_seconds=settings.total_seconds)
 

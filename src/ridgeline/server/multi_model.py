@@ -22,22 +22,22 @@ from ridgeline.engine.worker.loop import EngineLoop
 from ridgeline.learn.page.recorder import INSPECTOR
 from ridgeline.price.device import Device
 from ridgeline.server.admission import RequestQueue
-from ridgeline.server.app import DRAWS_NO_PICTURES, application, model_routes, text_cards, text_routes
-from ridgeline.server.background_loading import LoadCancellation, beside_the_loop
+from ridgeline.server.app import GENERATES_NO_IMAGES, application, model_routes, text_cards, text_routes
+from ridgeline.server.background_loading import LoadCancellation, load_in_thread
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.page_data import PageData
 from ridgeline.server.images.diffusion_engine import DiffusionEngine
-from ridgeline.server.images.image_app import ImageApi, picture_routes, writes_no_text
+from ridgeline.server.images.image_app import ImageApi, image_routes, writes_no_text
 from ridgeline.server.images.pipeline_names import PipelineNames
-from ridgeline.server.images.served_images import ServedImages, picture_service, weight_bytes
+from ridgeline.server.images.served_images import ServedImages, build_image_service, weight_bytes
 from ridgeline.server.images.video_job_store import VideoJobStore
 from ridgeline.server.images.video_routes import VideoApi
-from ridgeline.server.lifecycle import ServedLLM, ServingContext, service_of
+from ridgeline.server.lifecycle import ServedLLM, ServingContext, build_service
 from ridgeline.server.model_loop import ModelLoop
 from ridgeline.server.routes.grammar_check import GrammarCheck
 from ridgeline.server.routes.served_model import served_model
 from ridgeline.server.server_settings import ServerSettings
-from ridgeline.server.telemetry.observability import of_one
+from ridgeline.server.telemetry.observability import observe_one_engine
 from ridgeline.util.host import available_memory, threads_for
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class ServedMultiModel:
     async def start(self) -> MultiModelEngine:
         """All of them, loaded: the pipelines, and an engine with KV memory of what they leave. Raises as
         ServedImages.start and Served.start."""
-        return await beside_the_loop(self._load)
+        return await load_in_thread(self._load)
 
     def _load(self, waiting: LoadCancellation) -> MultiModelEngine:
         free = available_memory()
@@ -124,10 +124,10 @@ class ServedMultiModel:
         """All of them behind their routes, with what watches them."""
         llm, own = models.llm, replace(settings, models=(self.language.name,))
         names = PipelineNames({name: name for name in self.pictures.models}, others=self._writers(llm))
-        drawn, picture_metrics = picture_service(models.drawer, names, settings)
+        drawn, picture_metrics = build_image_service(models.drawer, names, settings)
         queue = RequestQueue(llm.info, own)
-        service = service_of(llm, queue, own)
-        observability = of_one(service, llm, own, self.language.name)
+        service = build_service(llm, queue, own)
+        observability = observe_one_engine(service, llm, own, self.language.name)
         observability.metrics.beside.append(picture_metrics)
         drawing = {name: writes_no_text([pipeline]) for name, pipeline in models.drawer.pipelines.items()}
         model = served_model(llm, own, drawing)
@@ -138,7 +138,7 @@ class ServedMultiModel:
             app = application(
                 (
                     *text_routes(service, model, own, grammars, speech),
-                    *picture_routes(pictures, videos),
+                    *image_routes(pictures, videos),
                     *model_routes(lambda: {**text_cards(model, own), **pictures.cards()}),
                     *observability.routes(),
                     *PageData(self.language.priced(llm, own), own).routes(),
@@ -154,7 +154,7 @@ class ServedMultiModel:
 
     def _writers(self, llm: AsyncLLM) -> dict[str, str]:
         """What is said of the language model, by its name and those of its adapters, to who asks it for a picture."""
-        return dict.fromkeys((self.language.name, *llm.info.adapters), DRAWS_NO_PICTURES)
+        return dict.fromkeys((self.language.name, *llm.info.adapters), GENERATES_NO_IMAGES)
 
 
 class LoopedEngine:

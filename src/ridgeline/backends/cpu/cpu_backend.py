@@ -39,7 +39,7 @@ from ridgeline.core.ops.paged_state import StatePages
 from ridgeline.core.ops.rotary import Angles, RotaryTable
 from ridgeline.core.ops.router import ExpertRouter, RoutingRule
 from ridgeline.core.ops.step_graphs import StepGraphs
-from ridgeline.core.ops.work import Space, Work
+from ridgeline.core.ops.work import RowAxis, Work
 
 
 class CpuBackend(Backend):
@@ -95,7 +95,7 @@ class CpuBackend(Backend):
     def covers(self, op: Op) -> bool:
         return covers(op)
 
-    def launches(self, op: Op, work: Work, space: Space) -> tuple[Launch, ...]:
+    def launches(self, op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
         return launches(op, work, space)
 
     def replayed_steps(self, model: nn.Module) -> ReplayedSteps | None:

@@ -17,7 +17,7 @@ from ridgeline.backends.cpu.cpu_pages import CpuKV, CpuPages
 from ridgeline.backends.cpu.recorded_steps import records
 from ridgeline.backends.hooks import Hooks
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.ops.step_graphs import PageTables, PlannedStep, StepGraph, StepGraphs, verifies
+from ridgeline.core.ops.step_graphs import PageTables, PlannedStep, StepGraph, StepGraphs, is_verify
 
 
 class _Inputs:
@@ -68,7 +68,7 @@ class CpuGraphs(StepGraphs):
     def bucket(self, step: PlannedStep) -> int | None:
         rows = step.tokens
         few = self._records and rows <= MAX_RECORDED_ROWS
-        return rows if few and all(map(verifies, step.items)) and not self._hooks.there else None
+        return rows if few and all(map(is_verify, step.items)) and not self._hooks.there else None
 
     def logits(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> Tensor:
         inputs, known = self._filled(step, bucket, tables), self._recordings.get(bucket)

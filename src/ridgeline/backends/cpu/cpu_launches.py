@@ -13,7 +13,7 @@ from ridgeline.core.ops.experts import Experts
 from ridgeline.core.ops.linear import MatrixOp
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.core.ops.op import Launch, Op, by_head, stored_name
-from ridgeline.core.ops.work import Space, Work
+from ridgeline.core.ops.work import RowAxis, Work
 
 INTEGERS = "int8"
 """The format of products with codes that are interleaved: rows are rounded to it (native/interleaved.h)."""
@@ -32,7 +32,7 @@ _LANE_SUMS = {"bf16": 3 * 64.0, "fp32": 3 * 32.0}
 """FLOPs that the instructions which add up the lanes of a sum could have done: three an output (native/lanes.h)."""
 
 
-def launches(op: Op, work: Work, space: Space) -> tuple[Launch, ...]:
+def launches(op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
     """Return the kernel calls of an op in a step, as `Backend.launches`."""
     match op:
         case Attention():
@@ -48,7 +48,7 @@ def launches(op: Op, work: Work, space: Space) -> tuple[Launch, ...]:
     return op.launches(work, space)
 
 
-def _attention(op: Attention, work: Work, space: Space) -> tuple[Launch, ...]:
+def _attention(op: Attention, work: Work, space: RowAxis) -> tuple[Launch, ...]:
     """Return one call that rotates, and one for all queries, which reads each page once."""
     total = work.attention[op.reach].total
     if not attends(op) or not (total.queries or total.written):
@@ -66,7 +66,7 @@ def _paged_class(head_dim: int, code: str) -> str:
     return f"{name}.{code}" if code else name
 
 
-def _products(op: MatrixOp, work: Work, space: Space) -> tuple[Launch, ...]:
+def _products(op: MatrixOp, work: Work, space: RowAxis) -> tuple[Launch, ...]:
     """Return the calls of products, of what is fused with them, and of adapters.
 
     The kernel that does all of a gated MLP's first half knows no adapters: rows that have one go through those that do

@@ -32,7 +32,7 @@ from ridgeline.core.ops.op import Launch, Op
 from ridgeline.core.ops.paged_attention import KVPages
 from ridgeline.core.ops.paged_state import StatePages
 from ridgeline.core.ops.step_graphs import StepGraphs
-from ridgeline.core.ops.work import Space, Work
+from ridgeline.core.ops.work import RowAxis, Work
 
 if TYPE_CHECKING:
     from ridgeline.backends.cuda.triton import TritonKernels
@@ -89,7 +89,7 @@ class CudaBackend(Backend):
         """Return whether the kernels do all of an op. Products of many rows are cuBLAS's, which counts as a kernel."""
         return covers(op)
 
-    def launches(self, op: Op, work: Work, space: Space) -> tuple[Launch, ...]:
+    def launches(self, op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
         return launches(op, work, space)
 
     def replayed_steps(self, model: nn.Module) -> ReplayedSteps | None:

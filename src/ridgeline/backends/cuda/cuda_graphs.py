@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from ridgeline.backends.cuda.buckets import captured_shape, captures, most_captured_rows
-from ridgeline.backends.cuda.cuda_pages import CudaPages, rooms_of
+from ridgeline.backends.cuda.cuda_pages import CudaPages, copied_rows
 from ridgeline.backends.cuda.gpu_page_tables import GpuPageTables
 from ridgeline.backends.cuda.graph_inputs import Bucket, GraphInputs
 from ridgeline.backends.hooks import Hooks
 from ridgeline.core.models.common.model import Model
-from ridgeline.core.ops.step_graphs import PageTables, PlannedStep, RowItem, StepGraph, StepGraphs, verifies
+from ridgeline.core.ops.step_graphs import PageTables, PlannedStep, RowItem, StepGraph, StepGraphs, is_verify
 
 
 class CapturedGraph(StepGraph):
@@ -55,7 +55,7 @@ class CudaGraphs(StepGraphs):
         plain = not any(item.encoder or item.encoded or item.adapter or item.scored for item in step.items)
         if self._tables is None or not plain or self._hooks.there:
             return None
-        alone = all(map(verifies, step.items))
+        alone = all(map(is_verify, step.items))
         shape = captured_shape(step.tokens, step.logit_rows, len(step.items), self._most_rows, verifies=alone)
         if shape is None:
             return None
@@ -132,7 +132,7 @@ def _copied(step: PlannedStep, rows: int) -> int:
     if max(counts) < FEWEST_QUERIES:
         return 0
     ends = [item.start + count for item, count in zip(step.items, counts, strict=True) if count > 1]
-    return 2 * rows if rooms_of(np.array(ends)).sum() <= 2 * rows else 0
+    return 2 * rows if copied_rows(np.array(ends)).sum() <= 2 * rows else 0
 
 
 class _GraphRow(NamedTuple):

@@ -11,10 +11,10 @@ from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.linear import MatrixOp
 from ridgeline.core.ops.norm import AddRMSNorm
 from ridgeline.core.ops.op import Launch, Op, by_head
-from ridgeline.core.ops.work import Space, Work
+from ridgeline.core.ops.work import RowAxis, Work
 
 
-def launches(op: Op, work: Work, space: Space) -> tuple[Launch, ...]:
+def launches(op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
     """Return the kernel calls of an op in a step, as `Backend.launches`."""
     match op:
         case Attention() if keeps(op):
@@ -30,7 +30,7 @@ def launches(op: Op, work: Work, space: Space) -> tuple[Launch, ...]:
     return op.launches(work, space)
 
 
-def _attention(op: Attention, work: Work, space: Space) -> tuple[Launch, ...]:
+def _attention(op: Attention, work: Work, space: RowAxis) -> tuple[Launch, ...]:
     """Return one call that rotates and keeps, one for the sequences with a single query, and one for all others."""
     total = work.attention[op.reach].total
     attends = [structs.replace(own, calls=1) for own in op.launches(work, space) if own.part == "attend"]

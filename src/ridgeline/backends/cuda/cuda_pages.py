@@ -128,7 +128,7 @@ def _seen(batch: ForwardBatch, group: int, spec: KVSpec, page_size: int) -> "Gpu
     begins = accumulate(map(len, tables.pages), initial=0)
     # Kernels look up the page of a position, counted from the sequence's first.
     offsets = [begin - first // page_size for begin, first in zip(begins, tables.first, strict=False)]
-    rooms = np.where(np.array(counts) > 1, rooms_of(np.array(lengths)), 0)
+    rooms = np.where(np.array(counts) > 1, copied_rows(np.array(lengths)), 0)
     *first_rows, in_all = accumulate(rooms.tolist(), initial=0)
     rows = np.array([offsets, lengths, batch.tokens.starts[:-1], counts, first_rows], np.int32)
     # One query first, then several, then none, whose keys are in no copy.
@@ -150,7 +150,7 @@ def _seen(batch: ForwardBatch, group: int, spec: KVSpec, page_size: int) -> "Gpu
     )
 
 
-def rooms_of(lengths_C: NDArray[_Int]) -> NDArray[_Int]:
+def copied_rows(lengths_C: NDArray[_Int]) -> NDArray[_Int]:
     """Rows that sequences of these lengths have in a copy of their keys and values."""
     from ridgeline.backends.cuda.triton import ROOM
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ridgeline.backends.cuda.cuda_pages import CudaKV, CudaPages, rooms_of
+from ridgeline.backends.cuda.cuda_pages import CudaKV, CudaPages, copied_rows
 from ridgeline.backends.cuda.gpu_page_tables import GpuPageTables
 from ridgeline.backends.staging import PinnedBuffer
 from ridgeline.core.ops.step_graphs import PageTables, RowItem
@@ -102,7 +102,7 @@ class GraphInputs:
             of_several[1, : len(lengths)] = [*(starts[i] for i in several), end]
             of_several[2, : len(lengths)] = [*(counts[i] for i in several), rest]
             of_several[3] = np.cumsum(of_several[2]) - of_several[2]
-            rooms = rooms_of(of_several[0])
+            rooms = copied_rows(of_several[0])
             of_several[4] = np.cumsum(rooms) - rooms
         for index, (start, width) in enumerate(zip(self._seats.starts, self._seats.widths, strict=True)):
             offsets = start + np.multiply(seats, width)

@@ -25,7 +25,7 @@ from ridgeline.core.models.common.fields import Fields, ModelRefused
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.matrix import AdapterRows, LoraWeights, Matrix
 from ridgeline.core.ops.op import Op
-from ridgeline.util.document.humanize import three
+from ridgeline.util.document.humanize import three_digits
 from ridgeline.util.untrusted import refuse_pointer
 
 
@@ -118,7 +118,7 @@ class Adapter:
 
     def describe(self, width: int) -> str:
         """In a line, what it is, with numbers of `width` bytes."""
-        nbytes = three(self.parameters * width / 1e6)
+        nbytes = three_digits(self.parameters * width / 1e6)
         return f"adapter {self.name}: rank {self.rank}, {len(self.halves)} matrices, {nbytes} MB a step that it is in"
 
     @property

@@ -21,7 +21,7 @@ def own_name(family: Family, name: str) -> str:
     return family.own_name(name)
 
 
-def settle(model: PricedModule, family: Family, checkpoint: Checkpoint) -> None:
+def match_to_checkpoint(model: PricedModule, family: Family, checkpoint: Checkpoint) -> None:
     """Give a model on meta the token tables of its checkpoint (shared, or one for each use), and tell each module in
     what form the checkpoint has its tensors.
 
@@ -44,13 +44,13 @@ def _dtype_of(
     return None if stored is None else checkpoint.entries[stored].dtype
 
 
-def settle_from_source(model: PricedModule, family: Family, source: ModelSource) -> None:
+def match_to_source(model: PricedModule, family: Family, source: ModelSource) -> None:
     """Settle a model as the checkpoint of a source holds it, before the model is priced.
 
     A GGUF file says itself whether its head is the embedding. A folder without weights is left to the loader.
     """
     if source.gguf is None and source.folder is not None and source.has_weights:
-        settle(model, family, open_checkpoint(source.folder))
+        match_to_checkpoint(model, family, open_checkpoint(source.folder))
 
 
 def _settle_tables(model: PricedModule, checkpoint: Checkpoint, stored_names: Mapping[str, str]) -> None:

@@ -4,7 +4,7 @@ import re
 
 import torch
 
-from ridgeline.core.checkpoint.checkpoint_matching import KV_SCALE, own_name, settle
+from ridgeline.core.checkpoint.checkpoint_matching import KV_SCALE, match_to_checkpoint, own_name
 from ridgeline.core.checkpoint.folder import Checkpoint
 from ridgeline.core.models.common.family import Family
 from ridgeline.core.models.common.priced_module import PricedModule
@@ -20,7 +20,7 @@ class ParameterMap:
     def __init__(self, model: PricedModule, family: Family, checkpoint: Checkpoint) -> None:
         with torch.device("meta"):
             model.expand()
-        settle(model, family, checkpoint)
+        match_to_checkpoint(model, family, checkpoint)
         self._family, self._passed_over, self._tables = family, model.passed_over, model.tables
         self.places: dict[str, tuple[StoredModule, str]] = model.tensors()
 

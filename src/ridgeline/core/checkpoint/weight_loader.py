@@ -20,7 +20,7 @@ from ridgeline.core.models.common.parameter_breakdown import bill
 from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.models.registry import family_of
 from ridgeline.core.ops.stored_module import StoredModule, dtype_mismatch
-from ridgeline.util.document.humanize import three
+from ridgeline.util.document.humanize import three_digits
 from ridgeline.util.host import (
     GIB,
     available_memory,
@@ -42,7 +42,7 @@ def weight_bytes(model: Model) -> float:
     return bill(model).nbytes + model.repacked_bytes + pending * _MATRIX_OBJECT
 
 
-def memory_beside(source: ModelSource, needs: Mapping[str, float], available: float | None = None) -> float:
+def remaining_memory(source: ModelSource, needs: Mapping[str, float], available: float | None = None) -> float:
     """Bytes of memory that are left beside what a source needs, by name. available: what there is, where others are to
     have the rest. Raises ModelRefused where it is too much: the kernel would kill the process in the middle of its
     loading, or read mapped weights anew for every token."""
@@ -53,9 +53,9 @@ def memory_beside(source: ModelSource, needs: Mapping[str, float], available: fl
             available = total_memory()
     left = available - sum(needs.values())
     if left < 0:
-        parts = ", ".join(f"{three(need / GIB)} GiB of {name}" for name, need in needs.items() if need)
+        parts = ", ".join(f"{three_digits(need / GIB)} GiB of {name}" for name, need in needs.items() if need)
         raise ModelRefused(
-            f"{source.name} needs {parts}; {three(available / GIB)} GiB of memory is available; "
+            f"{source.name} needs {parts}; {three_digits(available / GIB)} GiB of memory is available; "
             "use a smaller model, or a machine that has more"
         )
     return left
@@ -102,13 +102,13 @@ def _fill_measured(model: Model, source: ModelSource, family: Family, progress: 
     except NoWeights as error:
         raise NoWeights(f"{error}, or run its config without them (--dummy-weights)") from None
     opened = perf_counter()
-    casts = fill(model, checkpoint, family, progress)
+    casts = load_tensors(model, checkpoint, family, progress)
     filled, now = perf_counter(), disk_bytes()
     from_disk = None if read is None or now is None else now - read
     return LoadReport(checkpoint, opened - start, filled - opened, from_disk, casts, quantised=quantises(model))
 
 
-def fill(
+def load_tensors(
     model: PricedModule,
     checkpoint: Checkpoint,
     family: Family,

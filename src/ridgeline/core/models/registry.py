@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from importlib import resources
 from typing import Any
 
-from ridgeline.core.models.common.architecture_alias import KIN, ArchitectureAlias, kin_of
+from ridgeline.core.models.common.architecture_alias import KIN, ArchitectureAlias, alias_of
 from ridgeline.core.models.common.family import Family, FamilyKind
 from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.families import (
@@ -121,7 +121,7 @@ def family_of(fields: Fields) -> Family:
     for family in (*FAMILIES, *VISION, *ENCODER_DECODERS, *ENCODERS, *SPEECH):  # T5 whole before its encoder
         if family.builds(name) or (not name and kind == family.model_type):
             return family
-    kin = kin_of(name, kind)
+    kin = alias_of(name, kind)
     if kin is not None:
         return _of_kin(kin, fields)
     if any(family.builds(name) for family in DENOISERS):

@@ -22,7 +22,7 @@ from ridgeline.core.ops.op import Launch, Op, OpBackend, by_head
 from ridgeline.core.ops.rotary import Angles, Rope, rotate
 from ridgeline.core.ops.shard import WHOLE, Shard
 from ridgeline.core.ops.stored_module import StorageShare, weight
-from ridgeline.core.ops.work import TOKENS, AttentionPattern, AttentionSum, Space, Work
+from ridgeline.core.ops.work import TOKENS, AttentionPattern, AttentionSum, RowAxis, Work
 
 PositionBias = Callable[[Tensor], Tensor]
 """Distances (key position - query position) int64 [...] -> what is added to the scores of each head [H, ...]."""
@@ -211,7 +211,7 @@ class Attention(Op):
 
     # -- cost ---------------------------------------------------------------------------------------------------------
 
-    def cost(self, work: Work, space: Space = TOKENS) -> Cost:
+    def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
         """2 x heads x (D + W) FLOPs a pair (q.k and p.v), and those of its soft cap; K and V of the context read once a
         step, the new ones written where they are kept; sinks and biases; queries, new K and V in, results out."""
         sums = work.attention[self.reach].total
@@ -250,7 +250,7 @@ class Attention(Op):
             activation_bytes=streams * elements * format_of(self.spec.dtype).bytes,
         )
 
-    def launches(self, work: Work, space: Space = TOKENS) -> tuple[Launch, ...]:
+    def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
         """As Op.launches: one that rotates; then one call for the sequences with a single query, and one for each of
         the others."""
         attention = work.attention[self.reach]

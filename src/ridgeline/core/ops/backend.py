@@ -32,7 +32,7 @@ from ridgeline.core.ops.rotary import RotaryBackend
 from ridgeline.core.ops.router import RouterBackend
 from ridgeline.core.ops.row_ops import RowPickerBackend
 from ridgeline.core.ops.step_graphs import StepGraphs
-from ridgeline.core.ops.work import Space, Work
+from ridgeline.core.ops.work import RowAxis, Work
 
 SamplingKernel = Callable[[int, int, int], None]
 """A kernel that takes all steps of sampling for rows of logits in this machine's memory.
@@ -151,7 +151,7 @@ class Backend(
 
     # -- prices -------------------------------------------------------------------------------------------------------
 
-    def launches(self, op: Op, work: Work, space: Space) -> tuple[Launch, ...]:
+    def launches(self, op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
         """Return the kernel calls that one call of `op` over the rows of `space` makes in a step of `work`, with their
         kernel classes. The op may be on meta, and the backend's hardware absent."""
         return op.launches(work, space)

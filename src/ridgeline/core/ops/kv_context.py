@@ -14,7 +14,7 @@ from ridgeline.core.ops.attention import Attention, AttentionContext
 from ridgeline.core.ops.latent_attention import LatentAttention, LatentContext
 from ridgeline.core.ops.recurrence import Recurrence, RecurrenceContext
 from ridgeline.core.ops.torch_attention import attend_each
-from ridgeline.core.ops.work import ENCODER, FEW, TOKENS, AttentionWork, Space, StepSegment
+from ridgeline.core.ops.work import ENCODER, MAX_VERIFY_TOKENS, TOKENS, AttentionWork, RowAxis, StepSegment
 
 
 class KVContext(AttentionContext, LatentContext, RecurrenceContext, Protocol):
@@ -28,14 +28,14 @@ class Uncached:
     """
 
     def __init__(
-        self, segments: Sequence[StepSegment], lengths: Mapping[Space, Sequence[int]] = MappingProxyType({})
+        self, segments: Sequence[StepSegment], lengths: Mapping[RowAxis, Sequence[int]] = MappingProxyType({})
     ) -> None:
         """lengths: of sequences in spaces that segments do not tell of (a denoiser's)."""
         if any(s.q_len != s.kv_len for s in segments):
             raise ValueError("without a cache every position of a sequence must run; give segments with q_len = kv_len")
         self.segments = segments
         own, encoded = [s.q_len for s in segments], [s.encoded for s in segments]
-        self.lengths: Mapping[Space, Sequence[int]] = {TOKENS: own, ENCODER: encoded, **lengths}
+        self.lengths: Mapping[RowAxis, Sequence[int]] = {TOKENS: own, ENCODER: encoded, **lengths}
 
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """As KVContext.attend; nothing is stored."""
@@ -52,7 +52,9 @@ class Uncached:
         lengths = list(self.lengths[op.reach.space])
         return torch.cat(
             [
-                op.over_segment(q, kept.transpose(0, 1), 0, expanded=one if n == 1 else few if n <= FEW else many)
+                op.over_segment(
+                    q, kept.transpose(0, 1), 0, expanded=one if n == 1 else few if n <= MAX_VERIFY_TOKENS else many
+                )
                 for n, q, kept in zip(lengths, torch.split(q_THD, lengths), torch.split(kept_T1E, lengths), strict=True)
             ]
         )

@@ -150,7 +150,7 @@ class StateSpec:
         return 0
 
 
-Kept = KVSpec | StateSpec
+CacheSpec = KVSpec | StateSpec
 """What a layer keeps."""
 
 
@@ -159,7 +159,7 @@ class KVGroup:
     """Layers of one spec that lie together in pages. page_size: positions a page; 1 of a state, which has a page to
     itself in every sequence."""
 
-    spec: Kept
+    spec: CacheSpec
     layers: tuple[int, ...]
     page_size: int
 
@@ -295,7 +295,7 @@ class KVLayout:
         )
 
 
-def deal_layers(specs: Sequence[Kept], page_size: int, context: int) -> KVLayout:
+def deal_layers(specs: Sequence[CacheSpec], page_size: int, context: int) -> KVLayout:
     """Deal layers, given by what they keep, into groups; the layout has no pages yet.
 
     Of all page sizes that hold a whole number of some spec's layers, the one with which a sequence of `context`
@@ -305,7 +305,7 @@ def deal_layers(specs: Sequence[Kept], page_size: int, context: int) -> KVLayout
     assert all(spec.kept for spec in specs), "a layer that keeps nothing has no place in a page"
     if page_size < 1:
         raise ValueError(f"the page size is {page_size}; a page holds at least 1 position")
-    layers_of: dict[Kept, list[int]] = {}
+    layers_of: dict[CacheSpec, list[int]] = {}
     for layer, spec in enumerate(specs):
         layers_of.setdefault(spec, []).append(layer)
     candidates = [
@@ -321,12 +321,12 @@ def deal_layers(specs: Sequence[Kept], page_size: int, context: int) -> KVLayout
     return min(candidates, key=taken)
 
 
-def _least_slots(spec: Kept, page_size: int) -> int:
+def _least_slots(spec: CacheSpec, page_size: int) -> int:
     """Slots of the smallest page: a state's is one, which holds all of it."""
     return page_size if isinstance(spec, KVSpec) else 1
 
 
-def _page_sizes(layers_of: dict[Kept, list[int]], page_size: int) -> list[int]:
+def _page_sizes(layers_of: dict[CacheSpec, list[int]], page_size: int) -> list[int]:
     """Bytes of a page that some number of layers of one spec fill, with as many positions more as it takes for a layer
     of each other spec to have room."""
     units = {spec: _least_slots(spec, page_size) * spec.slot_bytes for spec in layers_of}
@@ -341,7 +341,7 @@ def _page_sizes(layers_of: dict[Kept, list[int]], page_size: int) -> list[int]:
     return sorted(size for size in sizes if size >= least)
 
 
-def _groups(layers_of: dict[Kept, list[int]], page_bytes: int, page_size: int) -> Iterator[KVGroup]:
+def _groups(layers_of: dict[CacheSpec, list[int]], page_bytes: int, page_size: int) -> Iterator[KVGroup]:
     """As many layers of a spec together as a page has room for; more positions a page where there are too few."""
     for spec, layers in layers_of.items():
         slots = _least_slots(spec, page_size)

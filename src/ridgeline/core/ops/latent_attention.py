@@ -30,7 +30,7 @@ from ridgeline.core.ops.rotary import Angles, Rope, rotate
 from ridgeline.core.ops.stored_module import StorageShare
 from ridgeline.core.ops.torch_attention import attend_padded, attend_segment
 from ridgeline.core.ops.weight_slot import WeightSlot
-from ridgeline.core.ops.work import TOKENS, AttentionSum, AttentionWork, Space, Work
+from ridgeline.core.ops.work import TOKENS, AttentionSum, AttentionWork, RowAxis, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class LatentAttention(Attention):
 
     # -- cost ---------------------------------------------------------------------------------------------------------
 
-    def cost(self, work: Work, space: Space = TOKENS) -> Cost:
+    def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
         """Of each class in the form that the rule takes: products with the matrix over queries or keys, 2 x heads FLOPs
         a pair and entry of scores and sums; latents of the context read once, the new ones written; the matrix once."""
         attention = work.attention[self.reach]
@@ -223,7 +223,7 @@ class LatentAttention(Attention):
         moved = streams * elements * format_of(self.spec.dtype).bytes
         return Cost({"fp32": float(self.ROTATE_FLOPS * elements)}, activation_bytes=moved)
 
-    def launches(self, work: Work, space: Space = TOKENS) -> tuple[Launch, ...]:
+    def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
         """As Op.launches: one that rotates; for each class of query length the products with the matrix, which leave in
         memory what attention takes, and attention."""
         attention = work.attention[self.reach]

@@ -25,7 +25,7 @@ from ridgeline.core.ops.number_formats import WeightFormat, format_of
 from ridgeline.core.ops.op import Launch, Op, OpBackend, stored_name
 from ridgeline.core.ops.stored_module import StorageShare
 from ridgeline.core.ops.weight_slot import WeightSlot
-from ridgeline.core.ops.work import TOKENS, Space, Work, adapter_space
+from ridgeline.core.ops.work import TOKENS, RowAxis, Work, adapter_axis
 
 
 class MatrixOp(Op):
@@ -52,14 +52,14 @@ class MatrixOp(Op):
             self.add_module(name, matrix)
         matrix.adapt(number, added)
 
-    def cost(self, work: Work, space: Space = TOKENS) -> Cost:
+    def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
         """As Op.cost, and what the adapters of the step's rows add."""
         cost = super().cost(work, space)
         for low_rank, rows in self.adapters_of(work):
             cost += low_rank.cost_of(rows)
         return cost
 
-    def launches(self, work: Work, space: Space = TOKENS) -> tuple[Launch, ...]:
+    def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
         """As Op.launches; of each adapter two more."""
         return (*super().launches(work, space), *self.adapter_launches(work))
 
@@ -76,7 +76,7 @@ class MatrixOp(Op):
     def adapted_rows(self, work: Work) -> int:
         """How many rows of a step have an adapter that is beside one of its matrices."""
         numbers = {n for m in self.matrices if isinstance(m, AdaptedMatrix) for n, _ in m.shape()}
-        return sum(work.rows.get(adapter_space(number), 0) for number in numbers)
+        return sum(work.rows.get(adapter_axis(number), 0) for number in numbers)
 
     def adapters_of(self, work: Work) -> list[tuple[LoraWeights, int]]:
         """What adapters add in a step, and to how many rows."""

@@ -9,12 +9,12 @@ import msgspec
 
 from ridgeline.core.ops.cost import NO_COST, Cost
 from ridgeline.core.ops.cost_features import ExpectedExperts, Feature
-from ridgeline.core.ops.kv_layout import Kept
+from ridgeline.core.ops.kv_layout import CacheSpec
 from ridgeline.core.ops.matrix import AdapterRows, LoraWeights, Matrix
 from ridgeline.core.ops.number_formats import WeightFormat
 from ridgeline.core.ops.stored_module import StoredModule
 from ridgeline.core.ops.weight_slot import WeightSlot
-from ridgeline.core.ops.work import TOKENS, AttentionPattern, Space, Work
+from ridgeline.core.ops.work import TOKENS, AttentionPattern, RowAxis, Work
 
 
 class Launch(msgspec.Struct, frozen=True, gc=False):
@@ -88,7 +88,7 @@ class Op(StoredModule, ABC):
     part: ClassVar[str] = ""
     """The part of a model's bill that its parameters are in; "" if the module around it says that."""
 
-    def cost(self, work: Work, space: Space = TOKENS) -> Cost:
+    def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
         """What one call over the rows of `space` must do in a step of `work`; nothing for no rows."""
         rows = work.rows.get(space, 0)
         return self.cost_of(rows) if rows else NO_COST
@@ -98,7 +98,7 @@ class Op(StoredModule, ABC):
         self._pytorch_parts = self._pytorch_parts or self.parts
         self.parts, self.fused = own or self._pytorch_parts, own == ("forward",)
 
-    def launches(self, work: Work, space: Space = TOKENS) -> tuple[Launch, ...]:
+    def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
         """Return the kernel calls of such a call of `forward`, as PyTorch makes them; none for no rows.
 
         A backend states its own from these (`Backend.launches`). A kernel that does all of an op at once has less to
@@ -182,7 +182,7 @@ class Op(StoredModule, ABC):
         return None
 
     @property
-    def kept_spec(self) -> Kept | None:
+    def kept_spec(self) -> CacheSpec | None:
         """The form in which it keeps what later steps read of a sequence; None if it keeps nothing."""
         return None
 

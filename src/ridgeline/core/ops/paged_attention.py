@@ -21,7 +21,7 @@ from ridgeline.core.ops.layer_pages import LayerPages
 from ridgeline.core.ops.paged_state import StateGroup, StatePages
 from ridgeline.core.ops.recurrence import Recurrence
 from ridgeline.core.ops.torch_attention import attend_each, attend_padded, attend_segment, value_of, visible
-from ridgeline.core.ops.work import ENCODER, FEW
+from ridgeline.core.ops.work import ENCODER, MAX_VERIFY_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,7 @@ class PagedKV:
                 kept_1LE = kept_T1E[s.start : s.stop].transpose(0, 1)
             else:
                 kept_1LE = store.gather(s.pages_1P)[0][:, 0, : s.keys]
-            expanded = few if s.stop - s.start <= FEW else many
+            expanded = few if s.stop - s.start <= MAX_VERIFY_TOKENS else many
             out_THW[s.start : s.stop] = op.over_segment(q_THD[s.start : s.stop], kept_1LE, s.first, expanded=expanded)
         return out_THW
 

@@ -21,7 +21,7 @@ from ridgeline.core.ops.number_formats import format_of
 from ridgeline.core.ops.op import Launch, Op
 from ridgeline.core.ops.shard import WHOLE, Shard
 from ridgeline.core.ops.stored_module import weight
-from ridgeline.core.ops.work import RECURRENT, TOKENS, AttentionPattern, AttentionSum, Space, Work
+from ridgeline.core.ops.work import RECURRENT, TOKENS, AttentionPattern, AttentionSum, RowAxis, Work
 
 
 class RecurrenceContext(Protocol):
@@ -78,7 +78,7 @@ class Recurrence(Op):
     def row_entries(self) -> int:
         """Numbers of a row, those that come in and those that go out."""
 
-    def cost(self, work: Work, space: Space = TOKENS) -> Cost:
+    def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
         """The products; a state read for every sequence that has one, and written for each; rows in and out."""
         sums = work.attention[self.reach].total
         return self._cost(sums) if sums.queries else NO_COST
@@ -96,7 +96,7 @@ class Recurrence(Op):
             activation_bytes=sums.queries * self.row_entries * self.dtype.itemsize,
         )
 
-    def launches(self, work: Work, space: Space = TOKENS) -> tuple[Launch, ...]:
+    def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
         """As Op.launches: one call for the sequences with a single row, and one for each of the others."""
         attention = work.attention[self.reach]
         several = attention.few + attention.many

@@ -105,7 +105,7 @@ class StepGraphs:
         raise AssertionError("a step without a bucket is not replayed")
 
 
-def verifies(item: StepItem) -> bool:
+def is_verify(item: StepItem) -> bool:
     """Return whether an item runs positions of the model as it is, each of which is sampled: one, and guesses at those
     after it. What an adapter adds is torch's work in part, and which rows are whose changes from step to step."""
     return len(item.tokens) == len(item.logits) and not (item.encoder or item.encoded or item.adapter)

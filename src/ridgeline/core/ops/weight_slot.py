@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-PlaceKind = Literal["matrix", "expert", "router", "embedding", "head"]
+WeightSlotKind = Literal["matrix", "expert", "router", "embedding", "head"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class WeightSlot:
     """
 
     name: str
-    kind: PlaceKind
+    kind: WeightSlotKind
     inputs: int
     outputs: int
     spellings: tuple[str, ...] = ()

@@ -11,21 +11,21 @@ from typing import Literal
 
 import msgspec
 
-Space = str
+RowAxis = str
 """What rows are rows of: TOKENS, LOGITS, ENCODER, or a name that a model gives (latents of a denoiser)."""
 
-TOKENS: Space = "tokens"
-LOGITS: Space = "logits"
-ENCODER: Space = "encoder"
+TOKENS: RowAxis = "tokens"
+LOGITS: RowAxis = "logits"
+ENCODER: RowAxis = "encoder"
 _ADAPTER = "adapter "  # then its number
 
 
-def adapter_space(number: int) -> Space:
+def adapter_axis(number: int) -> RowAxis:
     """Rows for which an adapter is asked, counted from 1: some of the tokens' rows."""
     return f"{_ADAPTER}{number}"
 
 
-FEW = 8
+MAX_VERIFY_TOKENS = 8
 """Most queries of a sequence for which its attention is still bound by reading keys, as in a decode step: the positions
 that a speculative step verifies."""
 
@@ -42,8 +42,8 @@ class AttentionPattern:
 
     kind: Literal["causal", "window", "chunked", "full", "local", "cross", "recurrent"]
     size: int = 0
-    space: Space = TOKENS
-    keys: Space = ENCODER
+    space: RowAxis = TOKENS
+    keys: RowAxis = ENCODER
 
     def __post_init__(self) -> None:
         sized = self.kind in ("window", "chunked", "local", "recurrent")
@@ -204,7 +204,7 @@ class AttentionWork(msgspec.Struct, frozen=True, gc=False):
         classes: tuple[list[AttentionSum], ...] = ([], [], [])
         for one in each:
             if one.queries or one.written:
-                classes[0 if one.queries <= 1 else 1 if one.queries <= FEW else 2].append(one)
+                classes[0 if one.queries <= 1 else 1 if one.queries <= MAX_VERIFY_TOKENS else 2].append(one)
         return cls(*map(AttentionSum.of, classes))
 
     @property
@@ -229,7 +229,7 @@ class Work:
     attention: by the reaches of the model's layers.
     """
 
-    rows: Mapping[Space, int]
+    rows: Mapping[RowAxis, int]
     sequences: int
     attention: Mapping[AttentionPattern, AttentionWork] = field(default_factory=dict)
 
@@ -260,7 +260,7 @@ class Work:
         return any(space.startswith(_ADAPTER) for space in self.rows)
 
     @property
-    def shape(self) -> tuple[tuple[Space, int], ...]:
+    def shape(self) -> tuple[tuple[RowAxis, int], ...]:
         """All that ops which do not read the context depend on."""
         return tuple(self.rows.items())
 
@@ -279,7 +279,7 @@ class Work:
         return cls(rows | ({ENCODER: encoder} if encoder else {}), len(segments), attention)
 
     @classmethod
-    def whole(cls, lengths: Mapping[Space, Sequence[int]]) -> "Work":
+    def whole(cls, lengths: Mapping[RowAxis, Sequence[int]]) -> "Work":
         """Sequences that run whole, whose positions all see each other, such as a denoiser's: by space, the rows of
         each."""
         attention = {

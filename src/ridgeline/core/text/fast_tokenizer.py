@@ -35,7 +35,7 @@ class ProtectedTokenizer:
     secret: Mapping[int, str]
 
 
-def seal(tokenizer: tokenizers.Tokenizer, control: Mapping[str, int]) -> ProtectedTokenizer:
+def protect_control_tokens(tokenizer: tokenizers.Tokenizer, control: Mapping[str, int]) -> ProtectedTokenizer:
     """Rename the control tokens. Costs one serialisation of the tokenizer (about a second for 150,000 tokens)."""
     nonce = secrets.token_hex(16)
     renamed = {literal: f"<{nonce}:{index}>" for literal, index in control.items()}
@@ -143,7 +143,7 @@ class FastTokenizer(Tokenizer):
     @cached_property
     def _sealed(self) -> ProtectedTokenizer:
         with boundary("the tokenizer cannot keep typed text from being control tokens", "take another release of it"):
-            return seal(self._pipeline, self.control)
+            return protect_control_tokens(self._pipeline, self.control)
 
 
 class _PairFrame(NamedTuple):

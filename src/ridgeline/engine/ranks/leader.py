@@ -14,9 +14,9 @@ from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.collective import AllGather
 from ridgeline.engine.ranks.other_ranks import OtherRanks
 from ridgeline.engine.ranks.rank_commands import (
+    Command,
     ComputeHiddenStates,
     ComputeLogits,
-    Order,
     PrepareBatch,
     Rewind,
     SaveStates,
@@ -88,7 +88,7 @@ class FollowerRanks(OtherRanks):
             return link_of(self.followers.size, SIZES, time_all_reduces(SIZES, ROUNDS))
 
     @contextmanager
-    def _together(self, order: Order | None) -> Iterator[None]:
+    def _together(self, order: Command | None) -> Iterator[None]:
         """Have the others follow an order, if there is one, while this rank does the same. Raises RankGone for any
         failure."""
         try:

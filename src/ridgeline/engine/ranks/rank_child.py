@@ -19,9 +19,9 @@ from ridgeline.core.ops.kv_layout import deal_layers
 from ridgeline.core.ops.shard import Shard
 from ridgeline.engine.ranks.leader import time_all_reduces
 from ridgeline.engine.ranks.rank_commands import (
+    Command,
     ComputeHiddenStates,
     ComputeLogits,
-    Order,
     PrepareBatch,
     Rewind,
     SaveStates,
@@ -76,7 +76,7 @@ def main() -> None:
         following = FollowerRunner(_runner(start))
         print(READY, flush=True)
         join(start.rendezvous, start.rank, start.settings.ranks)
-        frames: MessageCodec[Order] = MessageCodec(Order)
+        frames: MessageCodec[Command] = MessageCodec(Command)
         while data := os.read(sys.stdin.fileno(), _RECEIVED):
             for order in frames.feed(data):
                 following.follow(order)

@@ -40,7 +40,7 @@ class TimeLink(msgspec.Struct, tag="time", array_like=True, frozen=True):
     rounds: int
 
 
-Order = PrepareBatch | ComputeHiddenStates | ComputeLogits | SaveStates | Rewind | TimeLink
+Command = PrepareBatch | ComputeHiddenStates | ComputeLogits | SaveStates | Rewind | TimeLink
 
 
 def crossing(plan: StepPlan) -> StepPlan:

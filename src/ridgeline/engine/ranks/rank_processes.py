@@ -17,7 +17,7 @@ from ridgeline.core.models import ModelRefused
 from ridgeline.core.models.common.model import Model
 from ridgeline.engine.engine import EngineLost
 from ridgeline.engine.engine_settings import EngineSettings
-from ridgeline.engine.ranks.rank_commands import Order
+from ridgeline.engine.ranks.rank_commands import Command
 from ridgeline.util.frames import MessageCodec
 
 READY = "ready"
@@ -50,7 +50,7 @@ class RankProcesses:
     def __init__(self, size: int) -> None:
         self.size = size
         self._children: list[subprocess.Popen[bytes]] = []
-        self._frames: MessageCodec[Order] = MessageCodec(Order)
+        self._frames: MessageCodec[Command] = MessageCodec(Command)
         self._folder: TemporaryDirectory[str] | None = None
 
     @classmethod
@@ -93,7 +93,7 @@ class RankProcesses:
             pickle.dump(start, child.stdin)
             child.stdin.flush()
 
-    def tell(self, order: Order) -> None:
+    def tell(self, order: Command) -> None:
         """Have all of them do something. Raises BrokenPipeError where one is gone."""
         frame = self._frames.encode(order)
         for child in self._children:

@@ -57,7 +57,7 @@ class Sampler(ABC):
         assert logits_RV.dim() == 2, "logits are [rows, vocabulary]"
         assert logits_RV.shape[0] == len(rows), "one SampleRow for each row of logits"
         logits_RV = logits_RV.detach().contiguous()
-        return self._sample(logits_RV, with_moments(logits_RV, rows))
+        return self._sample(logits_RV, apply_timestamp_rule(logits_RV, rows))
 
     def score(
         self, logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int]
@@ -86,7 +86,7 @@ class Sampler(ABC):
         """Return how likely the tokens are, of rows of logits without gaps."""
 
 
-def with_moments(logits_RV: Tensor, rows: Sequence[SampleRow]) -> Sequence[SampleRow]:
+def apply_timestamp_rule(logits_RV: Tensor, rows: Sequence[SampleRow]) -> Sequence[SampleRow]:
     """The rows, with masks that leave moments alone where they outweigh all else. The logits of rows with a rule cross
     to the host; of others nothing is read."""
     if all(row.timestamps is None for row in rows):

@@ -4,7 +4,7 @@ were."""
 import logging
 from collections.abc import Iterable, Sequence
 
-from ridgeline.engine.events import fault
+from ridgeline.engine.events import describe_error
 from ridgeline.engine.prompt_tokens import NamedPrompt
 from ridgeline.engine.request import Request
 from ridgeline.engine.scheduler import Scheduler
@@ -63,7 +63,7 @@ class Speculator:
             return self.drafter.draft(asks) if asks else ()
         except Exception as error:
             self._failed = True
-            reason = fault(error)
+            reason = describe_error(error)
             logger.warning("what guesses tokens has failed, and nothing is guessed any more: %s", reason)
             return [()] * len(asks)
 

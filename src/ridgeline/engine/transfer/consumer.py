@@ -22,7 +22,7 @@ from ridgeline.engine.kv.prefix import PageKey
 from ridgeline.engine.request import Request
 from ridgeline.engine.transfer.config import KVTransfer
 from ridgeline.engine.transfer.identity import Identity
-from ridgeline.engine.transfer.peer import Heard, PagesArrived, Peer, PeerOffline, PeerOnline
+from ridgeline.engine.transfer.peer import PagesArrived, Peer, PeerEvent, PeerOffline, PeerOnline
 from ridgeline.engine.transfer.threads import ConnectionThreads
 from ridgeline.engine.transfer.wire import Cancel, Declined, PagesFrame, Prefill
 from ridgeline.engine.worker.engine_messages import FromEngine, PeerChanged, Transferred
@@ -61,7 +61,7 @@ class Consumer:
         """tell: takes what is to be said of transfers. wake: as Producer."""
         self._engine, self._exchange, self._identity = engine, exchange, identity
         self._timeout, self._tell, self._wake = transfer.timeout, tell, wake
-        self._heard: queue.SimpleQueue[tuple[Peer, Heard]] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[tuple[Peer, PeerEvent]] = queue.SimpleQueue()
         self._tickets = count(1)
         self._unasked: deque[_Parked] = deque()
         self._asked: dict[int, _Parked] = {}
@@ -77,7 +77,7 @@ class Consumer:
             peer.tried.wait(max(0.0, end - time.monotonic()))
         self.settle()
 
-    def _hear(self, peer: Peer, heard: Heard) -> None:
+    def _hear(self, peer: Peer, heard: PeerEvent) -> None:
         """In the thread of a peer."""
         self._heard.put((peer, heard))
         self._wake()
@@ -137,7 +137,7 @@ class Consumer:
 
     # -- what peers say ------------------------------------------------------------------------------------------------
 
-    def _take(self, peer: Peer, heard: Heard) -> None:
+    def _take(self, peer: Peer, heard: PeerEvent) -> None:
         if isinstance(heard, PeerOnline):
             peer.curve = heard.curve
             self._down.pop(peer, None)

@@ -9,7 +9,7 @@ from statistics import median
 
 from torch import Tensor
 
-from ridgeline.engine.events import fault
+from ridgeline.engine.events import describe_error
 from ridgeline.engine.transfer.config import KVTransfer
 from ridgeline.engine.transfer.identity import Identity
 from ridgeline.engine.transfer.threads import ConnectionThreads
@@ -67,7 +67,7 @@ class PagesArrived:
     seconds: float
 
 
-Heard = PeerOnline | PeerOffline | PagesArrived | Declined | None
+PeerEvent = PeerOnline | PeerOffline | PagesArrived | Declined | None
 """None: nothing, for a while."""
 
 
@@ -80,7 +80,7 @@ class Peer:
         identity: Identity,
         transfer: KVTransfer,
         most: int,
-        heard: Callable[["Peer", Heard], None],
+        heard: Callable[["Peer", PeerEvent], None],
         threads: ConnectionThreads,
     ) -> None:
         """most: pages that may come together."""
@@ -137,7 +137,7 @@ class Peer:
             except (OSError, EOFError) as error:
                 reason = getattr(error, "strerror", None) or str(error)
             except Exception as error:  # a fault of ours, or what it says is not what it should be
-                reason = fault(error)
+                reason = describe_error(error)
             self.hang_up()
             self._outbox = None
             failures += 1

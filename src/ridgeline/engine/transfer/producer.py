@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec import structs
 
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.events import TokenEvent, fault
+from ridgeline.engine.events import TokenEvent, describe_error
 from ridgeline.engine.kv.page_exchange import PageExchange
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.request import FinishReason, Request
@@ -103,7 +103,7 @@ class Producer:
         except ValueError as error:
             client.outbox.put(Declined(prefill.ticket, str(error)))
         except Exception as error:  # a fault of ours: who asked hears of it, others go on
-            client.outbox.put(Declined(prefill.ticket, fault(error)))
+            client.outbox.put(Declined(prefill.ticket, describe_error(error)))
         else:
             self._asked[number] = _PrefillJob(client, prefill.ticket, prefill.have, self._engine.requests[number])
 

@@ -16,7 +16,7 @@ from ridgeline.core.checkpoint.weight_loader import Progress
 from ridgeline.core.models.common.fields import ModelRefused
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.setup import LoadedEngine
-from ridgeline.engine.text_processor import TextProcessor, load_texts
+from ridgeline.engine.text_processor import TextProcessor, load_text_processor
 from ridgeline.engine.transfer.config import KVTransfer
 from ridgeline.engine.worker.engine_messages import Died, EngineInfo, EngineReady, FromEngine, ToEngine
 from ridgeline.engine.worker.process_handle import ChildProcess, ProcessHandle
@@ -51,7 +51,7 @@ class EngineStart(msgspec.Struct, frozen=True):
 async def texts_beside(model: str, settings: EngineSettings, *, dummy_weights: bool) -> TextProcessor:
     """The texts of an engine that runs in another process, read beside the event loop. Raises as load_texts."""
     return await asyncio.to_thread(
-        lambda: load_texts(
+        lambda: load_text_processor(
             open_source(model),
             or_bytes=dummy_weights,
             chat_template=settings.chat_template,

@@ -116,7 +116,7 @@ class BenchFindings:
         return self.run.summary.counted < self.run.summary.answered
 
 
-def load_in_words(load: LoadPattern) -> str:
+def describe_load(load: LoadPattern) -> str:
     """`Poisson arrivals, 10 a second`."""
     if load.users is not None:
         return f"closed loop of {load.users} user{'s' if load.users > 1 else ''}"

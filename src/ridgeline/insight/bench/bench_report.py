@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 
-from ridgeline.insight.bench.bench_findings import BenchFindings, load_in_words
+from ridgeline.insight.bench.bench_findings import BenchFindings, describe_load
 from ridgeline.insight.bench.bench_run import BenchRun
 from ridgeline.insight.bench.figures import figures
 from ridgeline.insight.bench.sweep import ATTAIN, MIN_REQUESTS, SweepLevel
 from ridgeline.insight.traffic.percentiles import SHOWN, Distribution, Interval, needed
 from ridgeline.insight.traffic.summary import CLIENTS_OWN, DEFINITIONS, SYMBOLS, Summary, middle
 from ridgeline.util.document.elements import (
-    Block,
     Bullets,
     Cell,
     Document,
+    DocumentBlock,
     DocumentTable,
     Facts,
     Heading,
@@ -20,7 +20,7 @@ from ridgeline.util.document.elements import (
     TableRow,
     columns,
 )
-from ridgeline.util.document.humanize import percent, say_difference, say_seconds, three
+from ridgeline.util.document.humanize import percent, say_difference, say_seconds, three_digits
 
 _FEW = "n too small"
 _ROWS = ("TTFT", "service TTFT", "server TTFT", "ITL", "chunk gap", "TPOT", "E2E", "worst gap", "queue delay")
@@ -29,7 +29,7 @@ _INTERVALS = ("TTFT", "TPOT", "E2E")
 
 def report(findings: BenchFindings, *, drawn: bool) -> Document:
     """The document. drawn: with its figures, for who can see them."""
-    blocks: list[Block] = [Bullets(tuple(_answers(findings)))]
+    blocks: list[DocumentBlock] = [Bullets(tuple(_answers(findings)))]
     if findings.reasons:
         blocks.append(Bullets(findings.reasons, "warning"))
     if findings.sweep is not None:
@@ -53,7 +53,7 @@ def report(findings: BenchFindings, *, drawn: bool) -> Document:
 
 
 def _title(findings: BenchFindings) -> str:
-    how = f"sweep of {len(findings.sweep.levels)} rates" if findings.sweep else load_in_words(findings.run.job.load)
+    how = f"sweep of {len(findings.sweep.levels)} rates" if findings.sweep else describe_load(findings.run.job.load)
     return f"{findings.served.model} at {findings.served.base}: {how}"
 
 
@@ -78,14 +78,19 @@ def _answers(findings: BenchFindings) -> Iterator[str]:
         yield _knee(findings)
     yield f"{_outcome(summary)} in {summary.duration:.1f} s: {findings.verdict}."
     yield (
-        f"{three(summary.requests_per_second)} requests and {three(summary.tokens_per_second)} tokens a second"
-        + (f"; offered were {three(run.offered)} requests." if run.job.load.users is None and run.offered else ".")
+        f"{three_digits(summary.requests_per_second)} requests and {three_digits(summary.tokens_per_second)} tokens a "
+        "second"
+        + (
+            f"; offered were {three_digits(run.offered)} requests."
+            if run.job.load.users is None and run.offered
+            else "."
+        )
     )
     good = findings.goodput
     if good is not None:
         apart = f"; {good.unknown} lack a metric" if good.unknown else ""
         apart += f"; {good.uncertain} missed it only by what the load generator was late" if good.uncertain else ""
-        yield f"Goodput {three(good.rate)} a second: {good.good} of {summary.total} met {findings.slo}{apart}."
+        yield f"Goodput {three_digits(good.rate)} a second: {good.good} of {summary.total} met {findings.slo}{apart}."
     if not findings.refused and summary.answered:
         yield _typical(summary)
     if findings.fitted:
@@ -159,7 +164,7 @@ def _between(at: Interval | None) -> str:
 
 
 def _ms(seconds: float) -> str:
-    return three(seconds * 1e3)
+    return three_digits(seconds * 1e3)
 
 
 def _failures(summary: Summary) -> DocumentTable:
@@ -190,13 +195,13 @@ def _level(level: SweepLevel, name: str) -> TableRow:
     summary = level.run.summary
     told = not summary.client_late
     latencies = [_middle_ms(summary.latencies[name]) if told else "-" for name in ("TTFT", "TPOT")]
-    goodput = "-" if summary.goodput is None else three(summary.goodput.rate)
+    goodput = "-" if summary.goodput is None else three_digits(summary.goodput.rate)
     cells = (
         f"{level.rate:.4g}",
-        three(summary.requests_per_second),
+        three_digits(summary.requests_per_second),
         percent(summary.good_share),
         goodput,
-        three(summary.tokens_per_second),
+        three_digits(summary.tokens_per_second),
         *latencies,
         str(summary.total - summary.answered),
         Cell(name, "good") if name else level.why,
@@ -258,7 +263,7 @@ def _steps(findings: BenchFindings) -> DocumentTable:
     )
 
 
-def _predicted(findings: BenchFindings) -> Iterator[Block]:
+def _predicted(findings: BenchFindings) -> Iterator[DocumentBlock]:
     """What the price says beside what was measured."""
     assert findings.predicted is not None
     runs = [findings.run] if findings.sweep is None else [level.run for level in findings.sweep.levels]
@@ -268,7 +273,8 @@ def _predicted(findings: BenchFindings) -> Iterator[Block]:
     note = (
         f"{prediction.label[0].upper()}{prediction.label[1:]}, prompts of {prediction.input:,} tokens and answers of "
         f"{prediction.output:,}: the plan's closed loop of users, an open loop being held against the fewest users who "
-        f"make its rate, at most {three(prediction.most)} requests a second. HTTP, text and the network are not in it."
+        f"make its rate, at most {three_digits(prediction.most)} requests a second. HTTP, text and the network are not "
+        "in it."
     )
     yield DocumentTable(heads, tuple(rows), (note,))
 
@@ -285,8 +291,8 @@ def _beside(run: BenchRun, findings: BenchFindings) -> TableRow:
         tokens = point.tokens_per_second if users is not None else run.offered * findings.predicted.output
         told = (tokens, point.ttft * 1e3, point.tpot * 1e3)
     got = (summary.tokens_per_second, *(_middle(summary.latencies[name]) for name in ("TTFT", "TPOT")))
-    cells = [("-" if v is None else three(v)) for pair in zip(got, told, strict=True) for v in pair]
-    load = f"{three(run.offered)}/s" if users is None else f"{users} users"
+    cells = [("-" if v is None else three_digits(v)) for pair in zip(got, told, strict=True) for v in pair]
+    load = f"{three_digits(run.offered)}/s" if users is None else f"{users} users"
     return TableRow((load, *cells, "" if point else "more than it expects"))
 
 

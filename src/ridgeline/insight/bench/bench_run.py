@@ -12,7 +12,7 @@ from ridgeline.insight.bench.streamed_response import SHORTER, beyond_context
 from ridgeline.insight.traffic.request_record import RequestRecord
 from ridgeline.insight.traffic.series import SecondStats, seconds, ttfts_by_arrival, under_way
 from ridgeline.insight.traffic.slo import SLO
-from ridgeline.insight.traffic.stationarity import Stationarity, steadiness
+from ridgeline.insight.traffic.stationarity import Stationarity, judge_stationarity
 from ridgeline.insight.traffic.summary import Summary, summarise
 
 Look = Callable[[], Awaitable[Mapping[str, PhaseSteps]]]
@@ -73,7 +73,7 @@ def run_of(job: LoadJob, parts: Sequence[client_pool.ClientResult], slo: SLO | N
     rate = len(records) / (last / 1e9) if last else 0.0
     steady = None
     if job.load.users is None:  # a closed loop cannot fall behind
-        steady = steadiness(under_way(records, min(end, last)), ttfts_by_arrival(records), rate)
+        steady = judge_stationarity(under_way(records, min(end, last)), ttfts_by_arrival(records), rate)
     stopped = [part.stopped for part in parts if part.stopped]
     cpu = max(part.cpu / part.wall for part in parts)
     return BenchRun(job, len(parts), records, summarise(records, slo), cpu, stopped[0] if stopped else "", steady)

@@ -13,7 +13,7 @@ import msgspec
 from ridgeline.insight.bench.clock import WallClock
 from ridgeline.insight.bench.job import LoadJob
 from ridgeline.insight.bench.load_generator import LoadGenerator
-from ridgeline.insight.bench.prompt_sources import source_of
+from ridgeline.insight.bench.prompt_sources import open_prompts
 from ridgeline.insight.bench.request_sender import RequestSender
 from ridgeline.insight.bench.transport import HttpTransport
 from ridgeline.insight.traffic.request_record import RequestRecord
@@ -42,17 +42,17 @@ class ClientProgress(msgspec.Struct, tag=True):
     bad: int
 
 
-Told = Callable[[ClientProgress], None]
+OnProgress = Callable[[ClientProgress], None]
 
 
-async def run(job: LoadJob, processes: int, told: Told) -> list[ClientResult]:
+async def run(job: LoadJob, processes: int, told: OnProgress) -> list[ClientResult]:
     """Do a job with so many processes. told: called every second with how far all of them are.
 
     Raises ValueError for data that cannot be read, and where a process dies.
     """
     if processes == 1:
         return [await run_part(job, time.perf_counter_ns(), lambda records: told(progress_of(records)))]
-    source_of(job.data)  # data that cannot be read are refused once, and not by each process
+    open_prompts(job.data)  # data that cannot be read are refused once, and not by each process
     jobs = [msgspec.structs.replace(job, process=rank, processes=processes) for rank in range(processes)]
     workers = await asyncio.gather(*(ClientWorker.start() for _ in jobs))
     try:
@@ -67,7 +67,7 @@ async def run_part(job: LoadJob, start: int, watch: Callable[[list[RequestRecord
     """Do this process's part of a job, from a moment of the machine's clock on."""
     clock = WallClock()
     transport = HttpTransport(job.target.url, job.target.headers, clock)
-    load = LoadGenerator(job, source_of(job.data), RequestSender(transport, clock, start, job.target.timeout))
+    load = LoadGenerator(job, open_prompts(job.data), RequestSender(transport, clock, start, job.target.timeout))
     await clock.until(start)
     cpu, wall = time.process_time(), time.perf_counter()
     try:
@@ -143,7 +143,7 @@ class ClientWorker:
         self._into.write(self._orders.encode(job))
         assert isinstance(await self._next(), ClientReady)
 
-    async def run(self, start: int, all_workers: "Sequence[ClientWorker]", told: Told) -> ClientResult:
+    async def run(self, start: int, all_workers: "Sequence[ClientWorker]", told: OnProgress) -> ClientResult:
         """Let it begin at a moment, and wait for what it did. Where it gives up, the others are told to.
 
         Raises ValueError where it dies.

@@ -11,7 +11,7 @@ from ridgeline.insight.bench.request_sender import RequestSender
 from ridgeline.insight.traffic import arrivals
 from ridgeline.insight.traffic.request_record import RequestRecord
 from ridgeline.insight.traffic.series import ttfts_by_arrival, under_way
-from ridgeline.insight.traffic.stationarity import steadiness
+from ridgeline.insight.traffic.stationarity import judge_stationarity
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 
 _TICK = 1.0  # seconds between two looks at what became of requests
@@ -63,7 +63,7 @@ class LoadGenerator:
     def _schedule(self) -> Iterator[tuple[int, int, TraceRequest | None]]:
         """This process's sessions with their moments: of the one schedule that all of them go through."""
         items = self.source.items()
-        for index, (moment, item) in enumerate(moments_of(self.job.load, items)):
+        for index, (moment, item) in enumerate(arrival_times(self.job.load, items)):
             if index == self.job.load.requests or moment / 1e9 >= (self.job.load.seconds or float("inf")):
                 return
             if index % self.job.processes == self.job.process:
@@ -129,7 +129,7 @@ class LoadGenerator:
         if now / 1e9 < _ENOUGH_TO_OVERLOAD:
             return False
         rate = len(self.records) / (now / 1e9)
-        found = steadiness(under_way(self.records, now), ttfts_by_arrival(self.records), rate)
+        found = judge_stationarity(under_way(self.records, now), ttfts_by_arrival(self.records), rate)
         return found is not None and found.overloaded
 
 
@@ -141,7 +141,7 @@ class StopRun(Exception):
         self.reason = reason
 
 
-def moments_of(load: LoadPattern, items: Iterator[TraceRequest | None]) -> Iterator[tuple[int, TraceRequest | None]]:
+def arrival_times(load: LoadPattern, items: Iterator[TraceRequest | None]) -> Iterator[tuple[int, TraceRequest | None]]:
     """What is asked with the moment at which it is: of a trace as recorded, else as the arrivals are drawn."""
     if load.arrivals == "trace":
         return _replayed(items, load.speed)

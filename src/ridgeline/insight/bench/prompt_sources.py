@@ -60,7 +60,7 @@ class PromptSource(Protocol):
         """Refuse a target whose route does not take what this asks. Raises ValueError."""
 
 
-def source_of(data: PromptDataset) -> PromptSource:
+def open_prompts(data: PromptDataset) -> PromptSource:
     """The sessions that data describe. Raises ValueError for files and lengths that cannot be read."""
     if data.kind == "trace":
         return TracePrompts(data)

@@ -62,7 +62,7 @@ class ServerInfo:
         return (urlsplit(self.base).hostname or "") in ("localhost", "127.0.0.1", "::1")
 
 
-def base_of(url: str) -> str:
+def base_url(url: str) -> str:
     """A server's URL without the `/v1` that many write behind it. Raises ValueError for what is none."""
     whole = url if "://" in url else f"http://{url}"
     try:
@@ -75,7 +75,7 @@ def base_of(url: str) -> str:
     return whole.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-async def who_is_there(base: str, headers: Mapping[str, str], model: str | None) -> ServerInfo:
+async def fetch_server_info(base: str, headers: Mapping[str, str], model: str | None) -> ServerInfo:
     """Ask for the list of models. model: which one is meant; None for the first.
 
     Raises Unanswered where no server is there, ValueError where it refuses or has no such model.

@@ -11,7 +11,7 @@ from ridgeline.price.device import Device, HostTime
 from ridgeline.price.slowdown import Slowdown
 
 
-def assembled(
+def build_calibration(
     roofs: Device,
     timer: Timer,
     begun: float,

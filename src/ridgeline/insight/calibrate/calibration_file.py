@@ -41,7 +41,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeline"
 
 
-def card_kind(index: int) -> str:
+def gpu_kind(index: int) -> str:
     """What the functions below call card number `index`: gpu, gpu-1."""
     return f"gpu-{index}" if index else "gpu"
 

@@ -8,11 +8,11 @@ import torch
 from ridgeline.backends import backend_of
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.insight.calibrate.calibration import Calibration
-from ridgeline.insight.calibrate.calibration_builder import assembled
+from ridgeline.insight.calibrate.calibration_builder import build_calibration
 from ridgeline.insight.calibrate.calibration_file import device_name
-from ridgeline.insight.calibrate.diffusion_trials import PICTURE_TRIALS, DiffusionTrial
+from ridgeline.insight.calibrate.diffusion_trials import DIFFUSION_TRIALS, DiffusionTrial
 from ridgeline.insight.calibrate.fit import fit_all
-from ridgeline.insight.calibrate.gpu_calibration import calibrate_card
+from ridgeline.insight.calibrate.gpu_calibration import calibrate_gpu
 from ridgeline.insight.calibrate.observe import KernelTime, observations, time_trial
 from ridgeline.insight.calibrate.overhead import StepOverhead, fit_host, overheads
 from ridgeline.insight.calibrate.probe import PaceProbe, mean_pace, undisturbed_pace
@@ -41,7 +41,7 @@ OnProgress = Callable[[str, float], None]
 def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Calibration:
     """Measure and fit, in about so many seconds. report(what is being done, share of it all that is done)."""
     if timer.device.type == "cuda":
-        return calibrate_card(timer, report, seconds)
+        return calibrate_gpu(timer, report, seconds)
     begin = timer.wall()
     budget = _Budget(timer, seconds, _STREAMS + _PRODUCTS + _HOST + sum(trial.share for trial in _trials()))
     report("bandwidth", 0.0)
@@ -70,14 +70,14 @@ def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Cal
     fitted = fit_all(observed)
     report("done", 1.0)
     beside, disturbed = (host, host_error), mean_pace(probe.taken).over(pace)
-    return assembled(
+    return build_calibration(
         bare, timer, begin, measured, multiplied, observed, fitted, beside, pace=pace, disturbed=disturbed
     )  # fmt: skip
 
 
 def _trials() -> tuple[Trial | DiffusionTrial[Any, Any], ...]:
     """All models that are timed."""
-    return (*TRIALS, *PICTURE_TRIALS)
+    return (*TRIALS, *DIFFUSION_TRIALS)
 
 
 class _Budget:

@@ -136,7 +136,7 @@ _CROSS: dict[str, object] = {
     "sample_size": 64, "use_additional_conditions": False,
 }  # fmt: skip
 
-PICTURE_TRIALS = (
+DIFFUSION_TRIALS = (
     DenoiserTrial("stream", _STREAM, (((8, 8), (20,)), ((12, 12), (20, 20)), ((32, 24), (40,))), 5),
     DenoiserTrial("joint", _JOINT, (((6, 6), (24,)), ((8, 10), (24, 24)), ((16, 14), (60,))), 5),
     DenoiserTrial("cross", _CROSS, (((12, 12), (24, 24)), ((32, 28), (60,))), 3),

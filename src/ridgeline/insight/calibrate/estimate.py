@@ -35,7 +35,7 @@ class _CachedProbe(msgspec.Struct):
     device: Device
 
 
-def estimated(threads: int, reason: str) -> Device:
+def estimate_device(threads: int, reason: str) -> Device:
     """The processor with so many threads, as it was once probed, else probed now; not calibrated, for the `reason` that
     its sources give."""
     path, key = cache_folder() / f"probe-{threads}.json", current_key()

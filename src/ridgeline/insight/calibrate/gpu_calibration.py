@@ -10,23 +10,23 @@ import numpy as np
 import torch
 
 from ridgeline.core.ops.op import Op
-from ridgeline.core.ops.work import Space, Work
+from ridgeline.core.ops.work import RowAxis, Work
 from ridgeline.engine.engine import Engine
-from ridgeline.engine.engine_builder import bare_engine
+from ridgeline.engine.engine_builder import build_minimal_engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.runner import Runner
 from ridgeline.insight.calibrate.calibration import Calibration
-from ridgeline.insight.calibrate.calibration_builder import assembled
+from ridgeline.insight.calibrate.calibration_builder import build_calibration
 from ridgeline.insight.calibrate.fit import FittedConstants, fit_all, least_squares
 from ridgeline.insight.calibrate.gpu_timer import GpuTimer
 from ridgeline.insight.calibrate.observe import KernelTime, kernel_times, observations
 from ridgeline.insight.calibrate.roofs import MIB, MemoryStream, memory_bandwidth, peaks, products, streams
 from ridgeline.insight.calibrate.steps import TrialRunner
 from ridgeline.insight.calibrate.timer import Timer
-from ridgeline.insight.calibrate.trials import CARD_TRIALS, HOST_TRIALS, Trial, describe
+from ridgeline.insight.calibrate.trials import GPU_TRIALS, HOST_TRIALS, Trial, describe
 from ridgeline.price.device import Device, HostTime
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.price import Price, traced_calls
 from ridgeline.price.slowdown import Slowdown
 
@@ -41,7 +41,7 @@ _TURNS = range(2, 6)  # those before are to get ready: kernels are compiled, the
 Report = Callable[[str, float], None]
 
 
-def card_as_roofs(timer: Timer, measured: Sequence[MemoryStream], multiplied: Mapping[str, float]) -> Device:
+def measure_gpu_roofs(timer: Timer, measured: Sequence[MemoryStream], multiplied: Mapping[str, float]) -> Device:
     """A card as its roofs alone: what it reads or copies fastest, whatever is the more, and multiplies."""
     properties = torch.cuda.get_device_properties(timer.device)
     bandwidth = max(memory_bandwidth(measured, ()), *(stream.copy for stream in measured[-2:]))
@@ -50,41 +50,43 @@ def card_as_roofs(timer: Timer, measured: Sequence[MemoryStream], multiplied: Ma
     )
 
 
-def probed_card(timer: Timer, seconds: float) -> Device:
+def probe_gpu(timer: Timer, seconds: float) -> Device:
     """The roofs of a card, probed in about so many seconds, with the constants that the catalogue has of an H200."""
-    bare = card_as_roofs(timer, streams(timer, seconds / 2, SETS), products(timer, seconds / 2))
+    bare = measure_gpu_roofs(timer, streams(timer, seconds / 2, SETS), products(timer, seconds / 2))
     about = {"all": f"a probe of this machine, {datetime.date.today()}"}
-    return replace(bare, basis="probe", efficiency=load_card("h200").efficiency, sources=about)
+    return replace(bare, basis="probe", efficiency=load_device("h200").efficiency, sources=about)
 
 
-def calibrate_card(timer: Timer, report: Report, seconds: float) -> Calibration:
+def calibrate_gpu(timer: Timer, report: Report, seconds: float) -> Calibration:
     """Measure and fit, in about so many seconds. report: as of `calibrate`."""
     begin = timer.wall()
-    shares = _STREAMS + _PRODUCTS + _HOST + sum(trial.share for trial in CARD_TRIALS)
+    shares = _STREAMS + _PRODUCTS + _HOST + sum(trial.share for trial in GPU_TRIALS)
     report("bandwidth and matrix products", 0.0)
     measured = streams(timer, seconds * _STREAMS / shares, SETS)
     multiplied = products(timer, seconds * _PRODUCTS / shares)
-    bare = card_as_roofs(timer, measured, multiplied)
+    bare = measure_gpu_roofs(timer, measured, multiplied)
     times: list[KernelTime] = []
-    for trial in CARD_TRIALS:
+    for trial in GPU_TRIALS:
         report(f"ops of the trial {trial.name}", (timer.wall() - begin) / seconds)
         times += _times_of(trial, timer, bare, seconds * trial.share / shares)
     observed = observations(times, _EVEN)
     fitted = fit_all(observed)
     report("the host", (timer.wall() - begin) / seconds)
     known = replace(bare, efficiency={name: one.efficiency for name, one in fitted.items()})
-    found = fit_card_host([step for trial in HOST_TRIALS for step in _host_steps(trial, timer, known)])
+    found = fit_gpu_host([step for trial in HOST_TRIALS for step in _host_steps(trial, timer, known)])
     fitted = {name: found.captured(one) for name, one in fitted.items()}
     report("done", 1.0)
     host = found.host, found.error
-    return assembled(bare, timer, begin, measured, multiplied, observed, fitted, host, pace=_EVEN, disturbed=None)
+    return build_calibration(
+        bare, timer, begin, measured, multiplied, observed, fitted, host, pace=_EVEN, disturbed=None
+    )
 
 
 def _times_of(trial: Trial, timer: Timer, roofs: Device, budget: float) -> Iterator[KernelTime]:
     """What every kernel took in the steps of a trial."""
     model = trial.model(torch.bfloat16, timer.device)
     price, watch = Price(model), GpuTimer(model)
-    spaces_of: dict[Op, list[Space]] = {}
+    spaces_of: dict[Op, list[RowAxis]] = {}
     for _, op, space in traced_calls(model):
         spaces_of.setdefault(op, []).append(space)
     stage = TrialRunner(model, trial.positions)
@@ -117,7 +119,7 @@ def _host_steps(trial: Trial, timer: Timer, known: Device) -> Iterator[HostStep]
     for eager in (False, True):
         works: list[Work] = []
         runner = partial(Runner, eager=eager)
-        engine = bare_engine(model, _POSITIONS, lambda record, works=works: works.append(record.work), runner)  # type: ignore[misc]
+        engine = build_minimal_engine(model, _POSITIONS, lambda record, works=works: works.append(record.work), runner)  # type: ignore[misc]
         for load in (*((24,) * count for count in _DECODES), *_PREFILLS):
             for work, whole in _medians_of(load, engine, works, timer):
                 if work.verifies or work.sequences <= _MOST_PROMPTS:
@@ -165,7 +167,7 @@ class GpuHost:
         return replace(one, efficiency=replace(efficiency, recorded=(1 - self.saved) * efficiency.launch))
 
 
-def fit_card_host(steps: Sequence[HostStep]) -> GpuHost:
+def fit_gpu_host(steps: Sequence[HostStep]) -> GpuHost:
     """What the host takes: for a step, a sequence and a position in it, and for prompts in it, before and after what
     the card does; and to ask for a step that is not captured and for an op of it, while the card runs those before it.
     And what of launches a captured step saves.

@@ -15,7 +15,7 @@ import torch
 
 from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.op import Op
-from ridgeline.core.ops.work import Space
+from ridgeline.core.ops.work import RowAxis
 from ridgeline.insight.calibrate.steps import SHORTEST, TimedOp
 
 _CYCLES_A_SECOND = 2.2e9  # of any card at hand, or more: it waits a little longer then
@@ -36,7 +36,7 @@ class GpuTimer:
         self._events: dict[Part, list[Pair]] = {}
 
     def medians(
-        self, step: Callable[[], object], spaces_of: Mapping[Op, Sequence[Space]], budget: float
+        self, step: Callable[[], object], spaces_of: Mapping[Op, Sequence[RowAxis]], budget: float
     ) -> tuple[list[TimedOp], float]:
         """Every op of a step, timed for about `budget` seconds; and the seconds of the whole step. spaces_of: the space
         of each of an op's calls, in order."""
@@ -148,10 +148,10 @@ def between(pair: Pair) -> float:
 
 
 def _timed_ops(
-    taken: Mapping[Part, Sequence[Sequence[float]]], spaces_of: Mapping[Op, Sequence[Space]], whole: float
+    taken: Mapping[Part, Sequence[Sequence[float]]], spaces_of: Mapping[Op, Sequence[RowAxis]], whole: float
 ) -> list[TimedOp]:
     """Medians of every call, all calls of a step together as many seconds as the whole."""
-    calls, medians = list[tuple[Op, str, Space]](), list[float]()
+    calls, medians = list[tuple[Op, str, RowAxis]](), list[float]()
     for (op, part), runs in taken.items():
         spaces = spaces_of[op]
         assert all(len(run) == len(spaces) for run in runs), "every step makes every call"

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import torch
 
-from ridgeline.insight.calibrate.calibration_file import Uncalibrated, card_kind, load, load_all
-from ridgeline.insight.calibrate.estimate import estimated
-from ridgeline.insight.calibrate.gpu_calibration import probed_card
+from ridgeline.insight.calibrate.calibration_file import Uncalibrated, gpu_kind, load, load_all
+from ridgeline.insight.calibrate.estimate import estimate_device
+from ridgeline.insight.calibrate.gpu_calibration import probe_gpu
 from ridgeline.insight.calibrate.timer import Timer
 from ridgeline.price.device import Device
 from ridgeline.util.host import cores
@@ -30,7 +30,7 @@ def this_device(threads: int | None = None, *, estimate: bool = False) -> Device
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        return estimated(threads, reason)
+        return estimate_device(threads, reason)
     finally:
         torch.set_num_threads(before)
 
@@ -47,9 +47,9 @@ def this_accelerator(index: int = 0, *, estimate: bool = False) -> Device:
         seen = f"{count} CUDA device{'s' if count > 1 else ''}, from cuda:0"
         raise ValueError(f"--device is cuda:{index}, but torch sees {seen}; give one of these")
     try:
-        return load_all(card_kind(index))[0].device()
+        return load_all(gpu_kind(index))[0].device()
     except Uncalibrated as error:
         if not estimate:
             raise
-        probed = probed_card(Timer(torch.device("cuda", index), 1), 1.0)
+        probed = probe_gpu(Timer(torch.device("cuda", index), 1), 1.0)
         return replace(probed, sources={**probed.sources, "efficiency": f"uncalibrated, rough: {error}"})

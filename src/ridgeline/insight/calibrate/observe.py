@@ -8,7 +8,7 @@ import torch
 
 from ridgeline.core.ops.number_formats import format_of
 from ridgeline.core.ops.op import Launch, Op
-from ridgeline.core.ops.work import Space, Work
+from ridgeline.core.ops.work import RowAxis, Work
 from ridgeline.insight.calibrate.diffusion_trials import DiffusionTrial
 from ridgeline.insight.calibrate.fit import Class, Observation
 from ridgeline.insight.calibrate.probe import PaceProbe, undisturbed_pace
@@ -46,7 +46,7 @@ def time_trial(
     """Time every step of a trial, with probes among them, which say at what pace all were undisturbed."""
     model = trial.model(dtype, timer.device)
     watch, price = Stopwatch(model, timer), Price(model)
-    spaces_of: dict[Op, list[Space]] = {}
+    spaces_of: dict[Op, list[RowAxis]] = {}
     for _, op, space in traced_calls(model):  # once, before anything is timed
         spaces_of.setdefault(op, []).append(space)
     before = len(probe.taken)

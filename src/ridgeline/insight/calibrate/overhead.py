@@ -12,7 +12,7 @@ import numpy as np
 from ridgeline.backends.timed_backend import TimedBackend
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.work import Work
-from ridgeline.engine.engine_builder import drive
+from ridgeline.engine.engine_builder import run_requests
 from ridgeline.engine.runner import Runner
 from ridgeline.insight.calibrate.fit import least_squares
 from ridgeline.insight.calibrate.probe import PaceProbe, undisturbed_pace
@@ -66,11 +66,11 @@ def overheads(
     watch, price = Stopwatch(model, timer), Price(model)
     timed: dict[tuple[Sequence[int], int], list[StepTime]] = {}
     for prompts in TRAFFIC:
-        list(drive(model, prompts, TOKENS, timer.now))
+        list(run_requests(model, prompts, TOKENS, timer.now))
     begin, before = timer.wall(), len(probe.taken)
     while not timed or timer.wall() - begin < budget:
         probe()
-        list(drive(model, TRAFFIC[0], TOKENS, timer.now))
+        list(run_requests(model, TRAFFIC[0], TOKENS, timer.now))
         for prompts in TRAFFIC:
             since = 0
             for index, step in enumerate(_step_times(model, watch, prompts)[:-1]):
@@ -84,9 +84,9 @@ def overheads(
 def _step_times(model: Model, watch: Stopwatch, prompts: Sequence[int]) -> list[StepTime]:
     """The steps of a run without the watch, which would be in the way between ops: there it takes longer than it does
     when it is all that runs. The seconds of their ops are those of another run."""
-    whole = list(drive(model, prompts, TOKENS, watch.timer.now))
+    whole = list(run_requests(model, prompts, TOKENS, watch.timer.now))
     runner = partial(Runner, backend=TimedBackend(watch))
-    inside = list(_ops_seconds(watch, drive(model, prompts, TOKENS, watch.timer.now, runner)))
+    inside = list(_ops_seconds(watch, run_requests(model, prompts, TOKENS, watch.timer.now, runner)))
     return [StepTime(work, seconds, ops) for (work, seconds), ops in zip(whole, inside, strict=True)]
 
 

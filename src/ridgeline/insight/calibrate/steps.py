@@ -19,7 +19,7 @@ from ridgeline.core.ops.forward_batch import ForwardBatch
 from ridgeline.core.ops.kv_layout import deal_layers
 from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.step_graphs import StepGraph
-from ridgeline.core.ops.work import Space, StepSegment, Work
+from ridgeline.core.ops.work import RowAxis, StepSegment, Work
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 from ridgeline.insight.calibrate.timer import Timer, undisturbed
@@ -39,7 +39,7 @@ class TimedOp:
 
     op: Op
     part: str
-    space: Space
+    space: RowAxis
     seconds: float
 
 
@@ -60,7 +60,9 @@ class Stopwatch(OpTimer):
         super().__init__(model, timer.now)
         self.timer = timer
 
-    def typical(self, taken: Mapping[Part, Sequence[float]], spaces_of: Mapping[Op, Sequence[Space]]) -> list[TimedOp]:
+    def typical(
+        self, taken: Mapping[Part, Sequence[float]], spaces_of: Mapping[Op, Sequence[RowAxis]]
+    ) -> list[TimedOp]:
         """The ops that ran, each with what it took undisturbed, of the seconds of all its calls. spaces_of: the space
         of each of its calls in a step, in their order."""
         found = []
@@ -132,7 +134,7 @@ class TrialRunner:
 
 def time_steps(
     watch: Stopwatch,
-    spaces_of: Mapping[Op, Sequence[Space]],
+    spaces_of: Mapping[Op, Sequence[RowAxis]],
     steps: Sequence[TrialStep],
     budget: float,
     between: Callable[[], object],

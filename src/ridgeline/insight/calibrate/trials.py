@@ -192,7 +192,7 @@ TRIALS = (
 _CARD_DECODES = (decode(1, 128), decode(1, 4000), decode(4, 1000), decode(16, 500), decode(64, 800), decode(200, 400))
 _CARD_STEPS = (*_CARD_DECODES, decode(32, 1500), prefill(96), prefill(384), prefill(1536), prefill(256, batch=4))
 _LATER = prefill(800, past=2000)
-CARD_TRIALS = (
+GPU_TRIALS = (
     Trial("narrow", _config(_QWEN3, "qwen3", (1536, 4, 12, 4, 128, 4608, 30000)), (*_CARD_STEPS, prefill(6000)), 10),
     Trial("middle", _config(_LLAMA, "llama", (3072, 3, 24, 8, 128, 9216, 50000)), (*_CARD_STEPS, prefill(3000)), 12),
     Trial(
@@ -205,7 +205,7 @@ CARD_TRIALS = (
 """Those of a card, in bf16: a few layers of widths of which every kernel fills it, and of none that is judged."""
 
 HOST_TRIALS = (
-    *CARD_TRIALS[:2],
+    *GPU_TRIALS[:2],
     Trial("deep", _config(_QWEN3, "qwen3", (768, 20, 8, 4, 128, 2304, 30000)), _CARD_STEPS, 0),
 )
 """Those through whose engines the host of a card is measured: of few layers and of many, or what it takes for a step

@@ -8,7 +8,7 @@ from ridgeline.core.checkpoint.folder import Checkpoint
 from ridgeline.core.checkpoint.gguf_header import is_gguf, package
 from ridgeline.core.checkpoint.gguf_tensors import open_gguf_checkpoint
 from ridgeline.core.checkpoint.source_tokenizer import templates_of, tokenizer_of
-from ridgeline.core.checkpoint.weight_loader import memory_beside, weight_bytes
+from ridgeline.core.checkpoint.weight_loader import remaining_memory, weight_bytes
 from ridgeline.core.models import build_to_run, family_of
 from ridgeline.core.models.common.fields import ModelRefused
 from ridgeline.core.models.common.model import Model
@@ -20,7 +20,7 @@ from ridgeline.insight.check.shard_check import check_files
 from ridgeline.insight.check.smoke import smoke_run
 from ridgeline.insight.check.tensors import check_numbers, check_tensors, stated
 from ridgeline.insight.check.tokenizer_check import check_templates, check_tokenizer
-from ridgeline.util.document.humanize import three
+from ridgeline.util.document.humanize import three_digits
 
 Progress = Callable[[int, int], None]
 
@@ -71,7 +71,7 @@ def _weights(source: ModelSource, built: Model | None, report: CheckReport, prog
     if checkpoint is None:
         return False
     files, entries = set(checkpoint.files.values()), list(checkpoint.entries.values())
-    report.facts["files"] = f"{len(files)} of weights, {three(checkpoint.nbytes / 1e6)} MB"
+    report.facts["files"] = f"{len(files)} of weights, {three_digits(checkpoint.nbytes / 1e6)} MB"
     report.facts["tensors"] = f"{len(entries)} in {stated(entries)}"
     wrong = built is not None and report.found("tensors", check_tensors(built, checkpoint, family_of(source.config)))
     if built is not None and built.tables is not None:
@@ -127,7 +127,7 @@ def _texts(source: ModelSource, built: Model | None, report: CheckReport) -> Non
 def _run(source: ModelSource, built: Model, report: CheckReport, progress: Progress | None) -> None:
     """A few tokens, where this machine has memory for the model."""
     try:
-        memory_beside(source, {"weights": weight_bytes(built)})
+        remaining_memory(source, {"weights": weight_bytes(built)})
     except ModelRefused as refused:
         report.note("run", [f"left out: {refused}"])
         return

@@ -4,11 +4,11 @@ import math
 from dataclasses import replace
 
 from ridgeline.core.ops.work import StepSegment, Work
-from ridgeline.insight.simulate.load_law import load_wall
+from ridgeline.insight.simulate.load_law import saturation_rate
 from ridgeline.insight.simulate.simulation_findings import SimulationFindings
 from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics
 from ridgeline.insight.traffic.routers import BLIND
-from ridgeline.util.document.humanize import percent, say_seconds, three
+from ridgeline.util.document.humanize import percent, say_seconds, three_digits
 
 _NOTICED = 0.05  # of the time: from which what holds requests back is worth a word
 _PREEMPTED = 0.01  # preemptions a request: from which memory is short, whatever else is
@@ -35,13 +35,15 @@ def advice(findings: SimulationFindings) -> str:
     if findings.verdict == "overloaded":
         if findings.front_first:
             return (
-                f"The server's own core (--front) carries {three(metrics.front_wall)} of {three(metrics.offered)} "
+                f"The server's own core (--front) carries {three_digits(metrics.front_wall)} of "
+                f"{three_digits(metrics.offered)} "
                 "requests a second, whatever the cards do: let it do less for each token or request, or take several "
                 "servers."
             )
         if findings.link_wall < metrics.offered:
             return (
-                f"The link carries {three(findings.link_wall)} prompts a second of {three(metrics.offered)}: take a "
+                f"The link carries {three_digits(findings.link_wall)} prompts a second of "
+                f"{three_digits(metrics.offered)}: take a "
                 "faster --link, or leave --split out."
             )
         if _few_places(metrics):
@@ -53,7 +55,8 @@ def advice(findings: SimulationFindings) -> str:
                 "which memory bandwidth limits: raise --max-batch-tokens."
             )
         return (
-            f"It answers {three(_answered(metrics))} of {three(metrics.offered)} requests a second, {_for(metrics)}: "
+            f"It answers {three_digits(_answered(metrics))} of {three_digits(metrics.offered)} requests a second, "
+            f"{_for(metrics)}: "
             f"{_more(findings)}, or take a faster card (ridgeline plan --compare){_front_too(metrics)}."
         )
     held = metrics.steps.held
@@ -77,8 +80,10 @@ def advice(findings: SimulationFindings) -> str:
     if findings.wall is None:
         return f"{said}."
     if findings.wall < _NEAR * metrics.offered:
-        return f"{said}, and not many more than these {three(metrics.offered)} requests a second could be answered."
-    return f"{said}, and at {three(findings.wall)} requests a second it could not keep up."
+        return (
+            f"{said}, and not many more than these {three_digits(metrics.offered)} requests a second could be answered."
+        )
+    return f"{said}, and at {three_digits(findings.wall)} requests a second it could not keep up."
 
 
 def _room(findings: SimulationFindings) -> str:
@@ -106,7 +111,7 @@ def _front_too(metrics: SimulationMetrics) -> str:
     """What else would have to change, where the front carries less than comes."""
     if not metrics.front_overloaded:
         return ""
-    return f"; the server's own core (--front) carries no more than {three(metrics.front_wall)} a second either"
+    return f"; the server's own core (--front) carries no more than {three_digits(metrics.front_wall)} a second either"
 
 
 def _fewer_bits(findings: SimulationFindings) -> str:
@@ -147,7 +152,7 @@ def _enough(findings: SimulationFindings) -> int:
     """Replicas of the machine itself with which all that is offered is answered: other cards count for as much as the
     load law has them answer of it."""
     metrics, machine, fleet = findings.metrics, findings.asked.machine, findings.asked.fleet
-    own, *others = (load_wall(each, *metrics.sizes) for each in (machine, *fleet.others))
+    own, *others = (saturation_rate(each, *metrics.sizes) for each in (machine, *fleet.others))
     wanted = metrics.offered / _answered(metrics) * (fleet.replicas * own + sum(others))
     return math.ceil((wanted - sum(others)) / own)
 
@@ -183,7 +188,7 @@ def _keeps_up(findings: SimulationFindings, tokens: int) -> bool:
         return True
     asked, metrics = findings.asked, findings.metrics
     machine = replace(asked.machine, limits=replace(asked.machine.limits, tokens=tokens))
-    return load_wall(machine, *metrics.sizes) * asked.fleet.replicas > _NEAR * metrics.offered
+    return saturation_rate(machine, *metrics.sizes) * asked.fleet.replicas > _NEAR * metrics.offered
 
 
 def _smaller(tokens: int, batch: int) -> int | None:

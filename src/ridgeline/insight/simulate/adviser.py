@@ -26,7 +26,7 @@ from ridgeline.insight.simulate.simulation import Watch, run
 from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics, measure, warm_up
 from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.traffic.percentiles import DEVIATIONS_95, Interval
-from ridgeline.util.document.humanize import percent, say_seconds, three
+from ridgeline.util.document.humanize import percent, say_seconds, three_digits
 
 BUDGETS = tuple(2**power for power in range(8, 15))
 """Positions a step: 256 to 16,384."""
@@ -178,7 +178,7 @@ def reason(own: TriedSetting, best: TriedSetting) -> str:
     if best.metrics.preemptions < own.metrics.preemptions:
         said.append(f"there are {best.metrics.preemptions:,} preemptions instead of {own.metrics.preemptions:,}")
     if not said:
-        batch = f"{three(best.metrics.steps.batch)} sequences instead of {three(own.metrics.steps.batch)}"
+        batch = f"{three_digits(best.metrics.steps.batch)} sequences instead of {three_digits(own.metrics.steps.batch)}"
         said.append(f"a step has {batch}")
     return " and ".join(said[:2])
 

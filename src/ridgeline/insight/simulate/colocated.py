@@ -24,7 +24,7 @@ class Colocated:
     metrics: SimulationMetrics
 
 
-def together(
+def run_colocated(
     asked: SimulationQuery, rebuilt: Callable[[Limits], Machine], progress: Callable[[str], Watch] | None = None
 ) -> tuple[Colocated, ...]:
     """The cards of a fleet with a split without it; with few positions a step those alone. rebuilt: the machine with

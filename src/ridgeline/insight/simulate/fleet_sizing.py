@@ -15,14 +15,14 @@ from ridgeline.insight.simulate.replica import Machine
 from ridgeline.insight.simulate.simulation import Watch
 from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.traffic.percentiles import DEVIATIONS_95, Interval
-from ridgeline.util.document.humanize import percent, three
+from ridgeline.util.document.humanize import percent, three_digits
 
-CARDS = (1, 2, 4, 8)
+DEVICES_PER_REPLICA = (1, 2, 4, 8)
 """To a replica: what attention heads can be divided among."""
 
 REPLICAS = (1, 2, 3, 4, 6, 8)
 
-MAX_CARDS = CARDS[-1] * REPLICAS[-1]
+MAX_DEVICES = DEVICES_PER_REPLICA[-1] * REPLICAS[-1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,10 +75,13 @@ class FleetSizing:
         if not best.option.share:
             return "No division of so many cards keeps up and has good requests."
         if not self.worth:
-            return f"No other division is worth its cards: yours is ${three(own.thousand)} a thousand good requests."
+            return (
+                f"No other division is worth its cards: yours is ${three_digits(own.thousand)} a thousand good "
+                "requests."
+            )
         without = "falls behind" if own.option.overloaded else "has none"
-        beside = f"yours ${three(own.thousand)}" if own.option.share else f"yours {without}"
-        said = f"${three(best.thousand)} a thousand good requests, {percent(best.option.share)} of all; {beside}"
+        beside = f"yours ${three_digits(own.thousand)}" if own.option.share else f"yours {without}"
+        said = f"${three_digits(best.thousand)} a thousand good requests, {percent(best.option.share)} of all; {beside}"
         gain = "" if self.gain is None else f", {self.gain.mid:+.0%} ({self.gain.low:+.0%} .. {self.gain.high:+.0%})"
         return f"{best.flags}: {said}{gain}."
 
@@ -118,7 +121,9 @@ def divide(
     here = best = divided(asked.machine, asked.fleet.replicas, own)
     tried = [here]
     per_card = here.dollars / (here.devices * here.replicas)
-    for devices, replicas in sorted(product(CARDS, REPLICAS), key=lambda pair: (pair[0] * pair[1], pair[0])):
+    for devices, replicas in sorted(
+        product(DEVICES_PER_REPLICA, REPLICAS), key=lambda pair: (pair[0] * pair[1], pair[0])
+    ):
         cards = devices * replicas
         if cards > most or (devices, replicas) == (here.devices, here.replicas) or 1 / (cards * per_card) <= best.value:
             continue

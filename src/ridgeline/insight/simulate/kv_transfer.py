@@ -8,7 +8,7 @@ from ridgeline.insight.traffic.workload_trace import TraceRequest
 from ridgeline.price.plan.scenario import Scenario
 
 
-def kept_bytes(case: Scenario, positions: int) -> float:
+def prompt_kv_bytes(case: Scenario, positions: int) -> float:
     """Of keys and values of so many positions, on all cards of a replica: of a window those that the next position
     sees."""
     kept = (spec.bytes_per_token * (positions - spec.first_seen(positions)) for spec in case.model.kv_specs)
@@ -41,7 +41,7 @@ class SimulatedKVTransfer:
         """A prompt has its first token; when its keys and values are there, and under which number."""
         self._count += 1
         self._sent[self._count] = request, live
-        return self._link.send(kept_bytes(self._case, request.input), now), self._count
+        return self._link.send(prompt_kv_bytes(self._case, request.input), now), self._count
 
     def received(self, number: int, now: int) -> tuple[TraceRequest, SimulatedRequest]:
         """What remains of a request once they are there: its first token, which has none yet, is one of its prompt."""

@@ -56,7 +56,7 @@ def load_law(machine: Machine, rate: float, input: int, output: int) -> LoadLaw:
     return LoadLaw(load, requests.alone / (1 - load), wall, most)
 
 
-def load_wall(machine: Machine, input: int, output: int) -> float:
+def saturation_rate(machine: Machine, input: int, output: int) -> float:
     """Requests a second above which nothing keeps up."""
     return _RequestCost(machine, input, output).answered(_most(machine, input, output))
 

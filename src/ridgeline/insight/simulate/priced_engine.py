@@ -11,13 +11,13 @@ from ridgeline.core.checkpoint.source import ModelSource, open_source
 from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
 from ridgeline.core.text import Tokenizer
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
-from ridgeline.engine.engine_builder import engine_around
+from ridgeline.engine.engine_builder import build_engine
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.setup import LoadedEngine
 from ridgeline.engine.structured_output import OutputConstraint, StructuredOutputManager
 from ridgeline.engine.structured_output_params import StructuredOutputs
-from ridgeline.engine.text_processor import load_texts
+from ridgeline.engine.text_processor import load_text_processor
 from ridgeline.engine.worker.engine_process import EngineStart
 from ridgeline.insight.simulate.machine_setup import machine_of
 from ridgeline.insight.simulate.paced_executor import PacedExecutor
@@ -41,9 +41,11 @@ def priced_engine(start: EngineStart) -> LoadedEngine:
     assert device is not None, "a price is of a card"
     machine = served_machine(source, settings, device, start.devices)
     model, layout = machine.case.model, machine.layout
-    texts = load_texts(source, or_bytes=True, chat_template=settings.chat_template, reasoning=settings.reasoning)
+    texts = load_text_processor(
+        source, or_bytes=True, chat_template=settings.chat_template, reasoning=settings.reasoning
+    )
     pricer = StepPricer(machine.case.price, machine.case.device)
-    engine = engine_around(
+    engine = build_engine(
         model,
         layout,
         machine.limits,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ridgeline.core.ops.kv_layout import KVLayout
 from ridgeline.core.ops.work import Work
-from ridgeline.engine.engine_builder import engine_around
+from ridgeline.engine.engine_builder import build_engine
 from ridgeline.engine.events import TokenEvent
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
@@ -88,7 +88,7 @@ class SimulatedReplica:
     def __init__(self, machine: Machine, clock: SimulatedClock, pricer: StepPricer, prompts: PromptBuilder) -> None:
         self.pricer, self._prompts = pricer, prompts
         self.executor = PricedExecutor(pricer)
-        self.engine = engine_around(
+        self.engine = build_engine(
             machine.case.model,
             machine.layout,
             machine.limits,

@@ -16,7 +16,7 @@ from ridgeline.insight.simulate.simulation_findings import FIGURES, SimulationFi
 from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics
 from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.simulate.simulation_verdict import verdict
-from ridgeline.insight.simulate.slo_classes import kept
+from ridgeline.insight.simulate.slo_classes import class_verdict
 from ridgeline.insight.traffic.percentiles import distribution_json, interval_json
 from ridgeline.util.version import __version__
 
@@ -59,7 +59,7 @@ def _class(findings: SimulationFindings, name: str) -> dict[str, Any]:
         "requests": own.requests,
         "answered": own.answered,
         "slo": None if slo is None else asdict(slo),
-        "verdict": findings.verdict if findings.verdict == "overloaded" else kept(share) if slo else None,
+        "verdict": findings.verdict if findings.verdict == "overloaded" else class_verdict(share) if slo else None,
         "figures": {of: interval_json(found) for of, found in figures.items()},
     }
 

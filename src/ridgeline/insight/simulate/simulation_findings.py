@@ -9,7 +9,7 @@ from ridgeline.insight.simulate.adviser import Advice
 from ridgeline.insight.simulate.capacity import SimulatedCapacity
 from ridgeline.insight.simulate.colocated import Colocated
 from ridgeline.insight.simulate.fleet_sizing import FleetSizing
-from ridgeline.insight.simulate.kv_transfer import kept_bytes
+from ridgeline.insight.simulate.kv_transfer import prompt_kv_bytes
 from ridgeline.insight.simulate.load_law import LoadLaw, load_law
 from ridgeline.insight.simulate.run_log import RunLog
 from ridgeline.insight.simulate.simulation import Watch, run
@@ -68,7 +68,7 @@ class SimulationFindings:
     def link_wall(self) -> float:
         """Prompts a second whose keys and values go over the link between prompts and answers; infinite without one."""
         split, (given, _) = self.asked.fleet.split, self.metrics.sizes
-        return math.inf if split is None else split.bandwidth / kept_bytes(self.asked.machine.case, given)
+        return math.inf if split is None else split.bandwidth / prompt_kv_bytes(self.asked.machine.case, given)
 
     @property
     def front_first(self) -> bool:

@@ -16,7 +16,7 @@ from ridgeline.insight.simulate.run_log import HELD, OUTCOMES, RunLog
 from ridgeline.insight.simulate.slo_classes import ClassMetrics, by_class
 from ridgeline.insight.traffic.percentiles import DEVIATIONS_95, Distribution, Interval, wilson
 from ridgeline.insight.traffic.slo import SLO
-from ridgeline.insight.traffic.stationarity import FALLING_BEHIND, SURE, Stationarity, steadiness
+from ridgeline.insight.traffic.stationarity import FALLING_BEHIND, SURE, Stationarity, judge_stationarity
 from ridgeline.insight.traffic.summary import Goodput
 
 _SAMPLES = 400  # moments at which requests under way are counted
@@ -255,7 +255,7 @@ def _steadiness(requests: Columns, span: float) -> Stationarity | None:
     waits = zip(came.tolist(), waited.tolist(), strict=True)
     rate = (len(requests.arrived) - 1) / ((end - start) / 1e9)
     under_way = zip((moments / 1e9).tolist(), counts.astype(float).tolist(), strict=True)
-    return steadiness(list(under_way), list(waits), rate)
+    return judge_stationarity(list(under_way), list(waits), rate)
 
 
 def _front(log: RunLog, rate: float) -> tuple[float | None, float]:

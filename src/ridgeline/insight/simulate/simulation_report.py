@@ -14,12 +14,12 @@ from ridgeline.insight.simulate.simulation_findings import FIGURES, SimulationFi
 from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics
 from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.simulate.simulation_verdict import verdict
-from ridgeline.insight.simulate.slo_classes import ATTAIN, kept
+from ridgeline.insight.simulate.slo_classes import ATTAIN, class_verdict
 from ridgeline.insight.traffic.percentiles import Interval, needed
 from ridgeline.price.device import HourlyPrice
 from ridgeline.util.document.elements import (
-    Block,
     Document,
+    DocumentBlock,
     DocumentTable,
     Facts,
     Heading,
@@ -27,7 +27,7 @@ from ridgeline.util.document.elements import (
     TableRow,
     columns,
 )
-from ridgeline.util.document.humanize import percent, say_seconds, three
+from ridgeline.util.document.humanize import percent, say_seconds, three_digits
 
 _MORE = "more: figures --json, pictures --report FILE, a result for the page --out FILE; --require 'ttft_p99<500ms'"
 _WAITS = {
@@ -53,7 +53,7 @@ def document(findings: SimulationFindings, *, drawn: bool = False) -> Document:
         f"{asked.traffic}{dealt}; Ridgeline's scheduler with {machine.limits.tokens:,} positions a step and "
         f"{machine.limits.requests:,} requests at most, on {case.setup.engine.title}'s memory and host time (--engine)"
     )
-    blocks: list[Block] = [Facts(tuple(answer(findings)))]
+    blocks: list[DocumentBlock] = [Facts(tuple(answer(findings)))]
     if findings.metrics.classes:
         blocks += [Heading("Classes of requests"), _classes(findings)]
     if findings.together:
@@ -99,7 +99,7 @@ def _classes(findings: SimulationFindings) -> DocumentTable:
             for at in (50, 99)
         ]
         good = "" if own.goodput is None else _plain(figures["goodput"])
-        word = "overloaded" if findings.verdict == "overloaded" else kept(share) if limits else ""
+        word = "overloaded" if findings.verdict == "overloaded" else class_verdict(share) if limits else ""
         cells = (name or "others", f"{own.requests:,}", good, _percents(share), *told, limits, word)
         rows.append(TableRow(cells))
     heads = ("class", "requests", "good a second", "good", "TTFT p50", "p99", "TPOT p50", "p99", "within", "")
@@ -128,11 +128,11 @@ def _together(findings: SimulationFindings) -> DocumentTable:
 def _cells(metrics: SimulationMetrics, good_share: float) -> tuple[str, ...]:
     """Of a run."""
     if metrics.overloaded:
-        return ("overloaded", "", "", "", "", three(metrics.tokens_per_second))
+        return ("overloaded", "", "", "", "", three_digits(metrics.tokens_per_second))
     good = percent(good_share) if metrics.goodput is not None else ""
     means = {name: "" if (of := metrics.latencies[name]) is None else say_seconds(of.mean) for name in ("TTFT", "TPOT")}
     late = {name: say_seconds(at) if math.isfinite(at := metrics.late(name)) else "" for name in ("TTFT", "ITL")}
-    return (good, means["TTFT"], late["TTFT"], means["TPOT"], late["ITL"], three(metrics.tokens_per_second))
+    return (good, means["TTFT"], late["TTFT"], means["TPOT"], late["ITL"], three_digits(metrics.tokens_per_second))
 
 
 def _options(advised: Advice) -> DocumentTable:
@@ -164,7 +164,7 @@ def _divisions(division: FleetSizing) -> DocumentTable:
     for each in division.tried:
         name = "best" if each is division.best else "as asked" if each is division.own else ""
         without = "" if each.option.overloaded else "none good"
-        thousand = f"${three(each.thousand)}" if math.isfinite(each.thousand) else without
+        thousand = f"${three_digits(each.thousand)}" if math.isfinite(each.thousand) else without
         cells = _cells(each.option.metrics, each.option.share)
         put = (f"{each.devices:,}", f"{each.replicas:,}", f"${each.dollars:.2f}")
         rows.append(TableRow((*put, thousand, *cells[:-1], name), "strong" if each is division.best else ""))
@@ -194,14 +194,14 @@ def _capacity(findings: SimulationFindings, found: SimulatedCapacity) -> str:
     rated = findings.asked.rated
     within = f"{percent(found.attain)} of the requests within {findings.asked.slo}"
     if not found.rate.mid:
-        return f"no rate has {within}, down to {three(found.levels[0].rate)} {rated} a second"
+        return f"no rate has {within}, down to {three_digits(found.levels[0].rate)} {rated} a second"
     said = f"{_plain(found.rate)} {rated} a second have {within}"
     above = found.above
     if above is None:
         return f"{said}, and no higher rate was tried"
     fault = verdict(above.metrics, open_loop=True)
     why = "it falls behind" if fault == "overloaded" else _worst(above.metrics)
-    return f"{said}; at {three(above.rate)} {why}; what follows is at the former"
+    return f"{said}; at {three_digits(above.rate)} {why}; what follows is at the former"
 
 
 def _worst(metrics: SimulationMetrics) -> str:
@@ -219,9 +219,9 @@ def _verdict(findings: SimulationFindings) -> str:
     said += "".join(f", {metrics.counts[name]:,} {name}" for name in ("rejected", "unfinished") if metrics.counts[name])
     if metrics.limited:
         said += f" ({metrics.limited:,} cut short: no room for more)"
-    said += f", {three(metrics.requests_per_second)} a second"
+    said += f", {three_digits(metrics.requests_per_second)} a second"
     if metrics.offered and findings.asked.open_loop:
-        said += f" of {three(metrics.offered)} offered"
+        said += f" of {three_digits(metrics.offered)} offered"
     if findings.verdict == "overloaded":
         assert metrics.steadiness is not None
         return f"{said}; {60 * metrics.steadiness.growth:,.0f} more are under way each minute"
@@ -256,7 +256,7 @@ def _plain(figure: Interval | None, unit: str = "") -> str:
     """`11.0 (10.9 .. 11.1)`."""
     if figure is None:
         return "none"
-    low, mid, high = (f"{unit}{three(each)}" if math.isfinite(each) else "no end" for each in _parts(figure))
+    low, mid, high = (f"{unit}{three_digits(each)}" if math.isfinite(each) else "no end" for each in _parts(figure))
     return mid if low == high else f"{mid} ({low} .. {high})"
 
 
@@ -279,7 +279,7 @@ def _goodput(findings: SimulationFindings) -> str:
 def _load(findings: SimulationFindings) -> str:
     steps = findings.metrics.steps
     return (
-        f"{three(steps.batch)} sequences a step, steps {percent(steps.busy)} of the time, "
+        f"{three_digits(steps.batch)} sequences a step, steps {percent(steps.busy)} of the time, "
         f"{percent(steps.prompts)} of that with prompts; the longest {say_seconds(steps.longest)}{_replicas(findings)}"
     )
 
@@ -289,7 +289,7 @@ def _replicas(findings: SimulationFindings) -> str:
     if findings.asked.fleet.scaling is None:
         return ""
     most = max(sum(since <= at < until for since, until in findings.log.lives) for at, _ in findings.log.lives)
-    return f"; {three(findings.metrics.replicas)} replicas on average, {most:,} at most"
+    return f"; {three_digits(findings.metrics.replicas)} replicas on average, {most:,} at most"
 
 
 def _pages(findings: SimulationFindings) -> str:
@@ -314,14 +314,17 @@ def _limit(findings: SimulationFindings) -> str:
     said = f"{roof}, for {percent(share)} of the steps' time; {', '.join(waits) or 'nobody waits for a place'}"
     front, offered = findings.metrics.front, findings.metrics.offered
     if findings.link_wall < offered:
-        said = f"the link, which carries {three(findings.link_wall)} of {three(offered)} prompts a second; {said}"
+        said = (
+            f"the link, which carries {three_digits(findings.link_wall)} of {three_digits(offered)} prompts a second; "
+            f"{said}"
+        )
     if front is None:
         return said
     core = "the server's own core (--front)"
     if findings.front_first:
-        return f"{core}, which is given {three(front)} s of work each second; {said}"
+        return f"{core}, which is given {three_digits(front)} s of work each second; {said}"
     if front > 1:
-        return f"{said}; {core} is given {three(front)} s of work each second"
+        return f"{said}; {core} is given {three_digits(front)} s of work each second"
     return f"{said}; {core} works {percent(front)} of the time"
 
 
@@ -358,8 +361,8 @@ def _law(findings: SimulationFindings) -> str:
     if findings.asked.open_loop and not findings.asked.fleet.equal:
         return "the load law is of equal replicas that do all"
     if findings.loop is not None:
-        rate = three(findings.metrics.tokens_per_second)
-        tokens = f"{three(findings.loop)} output tokens a second"
+        rate = three_digits(findings.metrics.tokens_per_second)
+        tokens = f"{three_digits(findings.loop)} output tokens a second"
         return f"{tokens} by the law of users who ask again at once, simulated {rate}"
     if findings.shares:
         return "none: it is of prompts of which nothing is found in the prefix cache"
@@ -368,11 +371,11 @@ def _law(findings: SimulationFindings) -> str:
             "none: it is of requests that come by themselves, or of users who ask again at once, as many for "
             "each replica, all with a place"
         )
-    wall = f"above {three(findings.law_wall)} requests a second the queue grows without end"
+    wall = f"above {three_digits(findings.law_wall)} requests a second the queue grows without end"
     if law.tpot is None:
-        return f"{wall}, by the load law: {three(law.most)} decode side by side then"
+        return f"{wall}, by the load law: {three_digits(law.most)} decode side by side then"
     beside = "" if simulated is None or not findings.has_latencies else f", simulated {say_seconds(simulated.mean)}"
-    return f"TPOT {say_seconds(law.tpot)} on average by the load law{beside}; load {three(law.load)}; {wall}"
+    return f"TPOT {say_seconds(law.tpot)} on average by the load law{beside}; load {three_digits(law.load)}; {wall}"
 
 
 def _trust(findings: SimulationFindings) -> str:

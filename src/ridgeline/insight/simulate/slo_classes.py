@@ -58,7 +58,7 @@ def by_class(
     return found
 
 
-def kept(share: Interval) -> str:
+def class_verdict(share: Interval) -> str:
     """Whether a class has its objectives, by its share of good requests: kept, missed, or undecided where the interval
     holds both."""
     if share.low >= ATTAIN:

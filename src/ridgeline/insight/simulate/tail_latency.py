@@ -12,10 +12,10 @@ from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics, mea
 from ridgeline.insight.simulate.simulation_verdict import verdict
 from ridgeline.insight.traffic.arrivals import constant, poisson
 from ridgeline.insight.traffic.lengths import Fixed
-from ridgeline.insight.traffic.offered import ClosedLoop, Offered, OpenLoop, bounded, drawn, spread
+from ridgeline.insight.traffic.offered import ClosedLoop, Offered, OpenLoop, bounded, draw_requests, jittered
 from ridgeline.price.plan.demand import Demand, ReplicaCount
 from ridgeline.price.plan.load_estimate import LoadEstimator
-from ridgeline.util.document.humanize import say_seconds, three
+from ridgeline.util.document.humanize import say_seconds, three_digits
 
 TOKENS = 300_000
 """Of answers, that are simulated at most: some seconds."""
@@ -39,7 +39,7 @@ class TailEstimate:
         many = (
             f"{self.users:,} user{'s' if self.users > 1 else ''} who ask{'s' if self.users == 1 else ''} again at once"
         )
-        comes = f"{three(self.rate)} requests/s at random moments" if self.rate is not None else many
+        comes = f"{three_digits(self.rate)} requests/s at random moments" if self.rate is not None else many
         if self.metrics.overloaded:
             return f"{comes}: a replica falls behind (simulated)"
         ttft, tpot = (self._percentiles(name) for name in ("TTFT", "TPOT"))
@@ -73,9 +73,9 @@ def tail_of(serving: LoadEstimator, demand: Demand, fleet: ReplicaCount) -> Tail
 
 def _offered(serving: LoadEstimator, rate: float | None, users: int, most: int) -> Offered:
     workload = serving.workload
-    given, made = spread(Fixed(workload.input)), spread(Fixed(workload.output))
+    given, made = jittered(Fixed(workload.input)), jittered(Fixed(workload.output))
     if rate is None:
-        asked = drawn(constant(1.0), given, made, _SEED)
+        asked = draw_requests(constant(1.0), given, made, _SEED)
         return ClosedLoop(users, 0, bounded(asked, min(most, max(_REQUESTS, 3 * users)), None), None, _SEED)
     count = min(most, max(_REQUESTS, math.ceil(rate * _SECONDS)))
-    return OpenLoop(bounded(drawn(poisson(rate, _SEED), given, made, _SEED), count, None))
+    return OpenLoop(bounded(draw_requests(poisson(rate, _SEED), given, made, _SEED), count, None))

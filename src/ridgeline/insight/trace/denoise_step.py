@@ -83,7 +83,7 @@ class DenoiseStep:
 
 
 @torch.inference_mode()
-def moment_of(pipeline: Pipeline, plan: DiffusionPlan, number: int) -> DenoiseStep:
+def run_to_step(pipeline: Pipeline, plan: DiffusionPlan, number: int) -> DenoiseStep:
     """Encode a request's texts and run the steps before this one, counted from 1. Raises ValueError for a step that the
     request does not have."""
     if not 1 <= number <= plan.schedule.steps:

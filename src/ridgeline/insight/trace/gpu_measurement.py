@@ -42,7 +42,7 @@ class GpuStep:
     recorded: bool = False
 
 
-def measure_on_card(tracer: Tracer, work: Work, step: GpuStep, repeats: int | None = None) -> Measurement:
+def measure_on_gpu(tracer: Tracer, work: Work, step: GpuStep, repeats: int | None = None) -> Measurement:
     """Measure a step of `work`. The tracer's clock waits for the card (`card_clock`). repeats: of the whole step; None
     for as many as a second allows."""
     with tracer.recording() as calls:
@@ -66,7 +66,7 @@ def measure_on_card(tracer: Tracer, work: Work, step: GpuStep, repeats: int | No
     )  # fmt: skip
 
 
-def card_clock(now: Callable[[], float]) -> Callable[[], float]:
+def gpu_clock(now: Callable[[], float]) -> Callable[[], float]:
     """A clock that says when all that the card was asked is done."""
 
     def clock() -> float:

@@ -29,16 +29,16 @@ class GuidanceDelta:
     negative: Tensor
 
 
-def check_pull(moment: DenoiseStep) -> None:
+def check_guidance(moment: DenoiseStep) -> None:
     """Raises ValueError where nothing pulls."""
     if moment.guidance.negative is None:
         raise ValueError("--pull shows how two passes differ, and guidance is off: nothing pulls; give --guidance")
 
 
 @torch.inference_mode()
-def pull_of(moment: DenoiseStep) -> GuidanceDelta:
+def measure_guidance_delta(moment: DenoiseStep) -> GuidanceDelta:
     """Ask the denoiser as the step does. Raises ValueError as `check_pull`."""
-    check_pull(moment)
+    check_guidance(moment)
     both = torch.cat([moment.predict(moment.prepare(texts)) for texts in moment.calls])
     difference, plan = both[0] - both[1], moment.plan
     level = plan.schedule.levels[moment.number - 1]

@@ -70,7 +70,7 @@ class ImageLedger:
         return [line for stage in self.stages.values() for line in stage.impossible()]
 
 
-def trace_picture(
+def trace_image(
     moment: DenoiseStep,
     device: Device,
     *,

@@ -46,15 +46,15 @@ def calibration(device: Device) -> str:
     return f"not calibrated: expected times are rough{here}"
 
 
-def busy(what: str, seconds: float) -> str:
+def describe_interference(what: str, seconds: float) -> str:
     """That others held it up."""
     return f"the machine is busy: other processes held up {what}, by {say_seconds(seconds)}"
 
 
-def reasons(device: Device, expected: float, measured: float, meanwhile: Interference) -> Iterator[str]:
+def explain_difference(device: Device, expected: float, measured: float, meanwhile: Interference) -> Iterator[str]:
     """Why a run took as long as it did, where it was far from what was expected; nothing where nothing is known."""
     if meanwhile.held > BUSY * measured:
-        yield f"{busy('this run', meanwhile.held)} of {say_seconds(measured)}"
+        yield f"{describe_interference('this run', meanwhile.held)} of {say_seconds(measured)}"
     if meanwhile.disk >= _READ:
         yield f"{say(meanwhile.disk, 'B')} were read from the disk meanwhile, which is in what was measured"
     if not device.calibrated and abs(measured / expected - 1) > FAR:

@@ -27,7 +27,7 @@ from ridgeline.engine.events import StepRecord
 from ridgeline.engine.runner import Runner
 from ridgeline.engine.sampling import Outcome, Sampled, SampleRow
 from ridgeline.engine.step_plan import StepPlan
-from ridgeline.insight.trace.gpu_measurement import GpuStep, measure_on_card
+from ridgeline.insight.trace.gpu_measurement import GpuStep, measure_on_gpu
 from ridgeline.insight.trace.measurement import Measurement
 from ridgeline.insight.trace.timeline import Clock
 from ridgeline.insight.trace.tracer import HookCost, Span, TracedCall, Tracer
@@ -106,7 +106,7 @@ def measure(
         return _MeasuredRun(begin, done, end, calm)
 
     if tracer.on_card:
-        return measure_on_card(tracer, work, GpuStep(run, run, follow), repeats)
+        return measure_on_gpu(tracer, work, GpuStep(run, run, follow), repeats)
     with tracer.recording() as calls:
         trial = once()
     hooked, unhooked = _repeated(once, lambda: _hooked(tracer, once, len(calls)), _repeats(repeats, trial.seconds))
@@ -151,7 +151,7 @@ def _on_card(to: StepMeasurer, plan: StepPlan, rows: Sequence[SampleRow], wanted
         _check(runner.sampler.sample(logits_RV, rows), wanted)
 
     step = GpuStep(ops, result, follow, recorded=runner.graph(plan) is not None)
-    return measure_on_card(to.tracer, plan.work(runner.model.reaches), step, to.repeats)
+    return measure_on_gpu(to.tracer, plan.work(runner.model.reaches), step, to.repeats)
 
 
 def measuring_seconds(step: float, repeats: int | None = None) -> float:

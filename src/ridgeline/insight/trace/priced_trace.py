@@ -9,7 +9,7 @@ from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.parameter_breakdown import layer_of, layers_of
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.op import Op
-from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, Space, StepSegment, Work
+from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, RowAxis, StepSegment, Work
 from ridgeline.insight.trace.tracer import shapes
 from ridgeline.price.op_time import OpTime, floor_seconds
 from ridgeline.price.plan.request_phases import Phase, price_phase
@@ -20,7 +20,7 @@ from ridgeline.price.price import StepPrice
 Dimension = int | str
 """Of a shape: a number, or the letter of a space: as many as the step has rows of it."""
 
-LETTERS: dict[Space, str] = {TOKENS: "N", LOGITS: "R", ENCODER: "E"}
+LETTERS: dict[RowAxis, str] = {TOKENS: "N", LOGITS: "R", ENCODER: "E"}
 _ROWS = (1031, 1021, 1019, 1013, 1009)  # of the spaces, TOKENS most: told apart by how many they are in a trace
 
 

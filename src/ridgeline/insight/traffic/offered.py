@@ -107,13 +107,13 @@ def sizes_and_classes(offered: Offered) -> tuple[int, int, set[str]]:
 # -- what requests are like -------------------------------------------------------------------------------------------
 
 
-def drawn(moments: Iterable[int], given: Lengths, made: Lengths, seed: int) -> Iterator[TraceRequest]:
+def draw_requests(moments: Iterable[int], given: Lengths, made: Lengths, seed: int) -> Iterator[TraceRequest]:
     """Requests at these moments, of drawn lengths in and out."""
     draw = random.Random(f"lengths/{seed}")
     return (TraceRequest(at, given.draw(draw), made.draw(draw)) for at in moments)
 
 
-def spread(lengths: Lengths) -> Lengths:
+def jittered(lengths: Lengths) -> Lengths:
     """A fixed length as one that differs by up to a tenth; others as they are. Requests of equal lengths that come
     together end together, and so march in step for ever."""
     if not isinstance(lengths, Fixed):
@@ -122,17 +122,17 @@ def spread(lengths: Lengths) -> Lengths:
     return Uniform(max(1, lengths.most - off), lengths.most + off) if off else lengths
 
 
-def at_moments(requests: Iterable[TraceRequest], moments: Iterable[int]) -> Iterator[TraceRequest]:
+def with_arrivals(requests: Iterable[TraceRequest], moments: Iterable[int]) -> Iterator[TraceRequest]:
     """The same requests at other moments."""
     return (replace(request, at=at) for request, at in zip(requests, moments, strict=False))
 
 
-def hurried(requests: Iterable[TraceRequest], speed: float) -> Iterator[TraceRequest]:
+def time_scaled(requests: Iterable[TraceRequest], speed: float) -> Iterator[TraceRequest]:
     """So many times as fast: bursts become sharper by that much."""
     return (replace(request, at=round(request.at / speed)) for request in requests)
 
 
-def thinned(requests: Iterable[TraceRequest], share: float, seed: int) -> Iterator[TraceRequest]:
+def subsampled(requests: Iterable[TraceRequest], share: float, seed: int) -> Iterator[TraceRequest]:
     """A share of them, each kept by chance: fewer requests in bursts of the same shape."""
     draw = random.Random(f"keep/{seed}")
     return (request for request in requests if draw.random() < share)

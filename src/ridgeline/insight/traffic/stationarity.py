@@ -22,7 +22,7 @@ class Stationarity:
     overloaded: bool
 
 
-def steadiness(
+def judge_stationarity(
     under_way: Sequence[tuple[float, float]], ttfts: Sequence[tuple[float, float]], rate: float
 ) -> Stationarity | None:
     """Judge (moment, requests under way) and (moment of arrival, TTFT), all in seconds, at `rate` arrivals a second.

@@ -24,7 +24,7 @@ from ridgeline.price.crossovers import (
     matrix_flops,
 )
 from ridgeline.price.device import Device
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.plan import Deployment, DeploymentPlan, PlanWorkload, make_plan
 from ridgeline.price.price import Price
 
@@ -97,7 +97,7 @@ class CostCalculator:
         """By its name; `a100` is the texts' own."""
         if name not in self._cards:
             is_texts = name == TEXTS_A100
-            found = load_card("a100-sxm-80gb" if is_texts else name)
+            found = load_device("a100-sxm-80gb" if is_texts else name)
             self._cards[name] = replace(found, bandwidth=2e12) if is_texts else found
         return self._cards[name]
 

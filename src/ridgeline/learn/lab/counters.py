@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 
 from ridgeline.engine import SamplingParams
-from ridgeline.engine.engine_builder import bare_engine, engine_around
+from ridgeline.engine.engine_builder import build_engine, build_minimal_engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.scheduler import Limits
@@ -44,7 +44,7 @@ def asked(length: int, answer: int) -> GenerationRequest:
 def race(tales: InstrumentedModel) -> tuple[list[Race], list[int], int]:
     """All requests in one engine: their races, the positions that each step ran, and how often one was preempted."""
     model, layout = tales.model, kv_layout(tales.model, 1e12, most_tokens=ROOM)
-    engine = engine_around(model, layout, Limits(tokens=BUDGET), prefix_cache=False)
+    engine = build_engine(model, layout, Limits(tokens=BUDGET), prefix_cache=False)
     races, ran = dict[int, Race](), list[int]()
     engine.on_step = lambda step: ran.append(step.plan.tokens)
     waiting = list(REQUESTS.values())
@@ -65,7 +65,7 @@ def race(tales: InstrumentedModel) -> tuple[list[Race], list[int], int]:
 
 def alone(tales: InstrumentedModel, length: int, answer: int) -> list[int]:
     """What a request is given by an engine that serves nobody else, its prompt in one step."""
-    engine = bare_engine(tales.model, length + answer + 16)
+    engine = build_minimal_engine(tales.model, length + answer + 16)
     engine.add(asked(length, answer))
     events = [event for _ in iter(lambda: engine.has_work, False) for event in engine.step()]
     return [event.token.token for event in events if event.token is not None]

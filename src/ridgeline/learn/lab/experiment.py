@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ridgeline.util.document.elements import Block, Bullets, Document, Facts, Heading, Paragraph
+from ridgeline.util.document.elements import Bullets, Document, DocumentBlock, Facts, Heading, Paragraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,7 @@ class ExperimentOutcome:
     figure. data: the figures as JSON."""
 
     held: tuple[tuple[bool, str], ...]
-    blocks: tuple[Block, ...]
+    blocks: tuple[DocumentBlock, ...]
     data: dict[str, Any]
 
     @property

@@ -10,7 +10,7 @@ import torch
 from ridgeline.backends.model_loader import load_model
 from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.engine import SamplingParams
-from ridgeline.engine.engine_builder import bare_engine
+from ridgeline.engine.engine_builder import build_minimal_engine
 from ridgeline.engine.events import StepRecord
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.runner import Runner
@@ -43,7 +43,7 @@ def kernels(ledger: CostCalculator, model: str) -> tuple[int, float]:
 def decoding() -> tuple[Runner, StepRecord, float]:
     """An engine's runner in the middle of an answer, its last decode step, and the usual seconds of a whole step."""
     records = list[StepRecord]()
-    engine = bare_engine(load_model("tales"), PROMPT + ANSWER, records.append)
+    engine = build_minimal_engine(load_model("tales"), PROMPT + ANSWER, records.append)
     engine.add(
         GenerationRequest(list(range(PROMPT)), SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=ANSWER))
     )

@@ -14,10 +14,10 @@ from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics, mea
 from ridgeline.insight.simulate.simulation_verdict import verdict
 from ridgeline.insight.traffic.arrivals import SECOND, gamma
 from ridgeline.insight.traffic.lengths import Fixed
-from ridgeline.insight.traffic.offered import OpenLoop, bounded, drawn, spread
+from ridgeline.insight.traffic.offered import OpenLoop, bounded, draw_requests, jittered
 from ridgeline.insight.traffic.slo import SLO, parse_slo
 from ridgeline.insight.traffic.workload_trace import TraceRequest
-from ridgeline.price.devices import load_card
+from ridgeline.price.devices import load_device
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 
 TARGETS = parse_slo("ttft=1s,tpot=50ms")
@@ -79,7 +79,7 @@ class OneGpuReplica:
     """A model on one card, behind the engine's own scheduler."""
 
     def __init__(self, model: str = "llama-3-8b", card: str = "h100-sxm", budget: int = 2048) -> None:
-        case = ModelCache(open_source(model).config).case(Deployment(load_card(card)))
+        case = ModelCache(open_source(model).config).case(Deployment(load_device(card)))
         self.machine: Machine = machine_of(case, Limits(tokens=budget))
 
     def serve(self, rate: float, asked: RequestMix = USUAL, targets: SLO = TARGETS) -> LoadOutcome:
@@ -91,4 +91,4 @@ class OneGpuReplica:
 
 def _requests(rate: float, asked: RequestMix) -> Iterator[TraceRequest]:
     moments = gamma(rate, asked.burstiness, asked.seed)
-    return drawn(moments, spread(Fixed(asked.tokens)), spread(Fixed(asked.answer)), asked.seed)
+    return draw_requests(moments, jittered(Fixed(asked.tokens)), jittered(Fixed(asked.answer)), asked.seed)

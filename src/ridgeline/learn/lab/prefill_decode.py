@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.common.parameter_breakdown import bill
 from ridgeline.core.ops.work import StepSegment, Work
-from ridgeline.engine.engine_builder import drive
+from ridgeline.engine.engine_builder import run_requests
 from ridgeline.learn.lab.textbook_step import TextbookStep, round_figure
 from ridgeline.learn.lab.users_per_gpu import on_the_box
 from ridgeline.price.crossovers import compute_bound_prompt, critical_batch
@@ -114,7 +114,7 @@ def measure(model: Model, prompt: int, repeats: int = 5) -> tuple[float, float]:
     """Median seconds of a prefill of so many positions, and of a decode step after it, on the machine at hand."""
     prefills, decodes = [], []
     for _ in range(repeats + 1):
-        (_, first), *others = drive(model, [prompt], ANSWER, time.perf_counter)
+        (_, first), *others = run_requests(model, [prompt], ANSWER, time.perf_counter)
         prefills.append(first)
         decodes += [seconds for _, seconds in others]
     return sorted(prefills[1:])[repeats // 2], sorted(decodes)[len(decodes) // 2]

@@ -27,7 +27,7 @@ from ridgeline.core.ops.number_formats import WeightFormat
 from ridgeline.core.ops.rotary import Rope, RotaryTable, rotate
 from ridgeline.core.ops.torch_attention import attend_segment
 from ridgeline.core.ops.work import AttentionPattern, Work
-from ridgeline.engine.engine_builder import engine_around
+from ridgeline.engine.engine_builder import build_engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.params import SamplingParams
@@ -127,7 +127,7 @@ def chunks(prompt: int, budget: int, users: int) -> list[int]:
     model, works = load_model("tales"), list[Work]()
     layout = kv_layout(model, 1e12, most_tokens=4096)
     limits = Limits(tokens=budget)
-    engine = engine_around(model, layout, limits, prefix_cache=False, on_step=lambda record: works.append(record.work))
+    engine = build_engine(model, layout, limits, prefix_cache=False, on_step=lambda record: works.append(record.work))
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=100)
     for user in range(users):
         engine.add(GenerationRequest([user + 1], params))
@@ -232,7 +232,7 @@ def finished(came: list[int], lengths: list[int], alone: int, each: int) -> list
     model, clock, ends = build(read_config("tales")), SimulatedClock(), [0] * len(came)
     executor = PricedExecutor(lambda plan: alone + each * len(plan.items))
     layout = kv_layout(model, 1e9, most_tokens=4096)
-    engine = engine_around(
+    engine = build_engine(
         model, layout, Limits(), executor=executor, prefix_cache=False, eos_ids=(END_ID,), clock=clock
     )  # fmt: skip
     params, upcoming, numbers = (

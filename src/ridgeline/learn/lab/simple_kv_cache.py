@@ -9,7 +9,7 @@ from torch import Tensor
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.kv_context import Uncached
-from ridgeline.core.ops.kv_layout import Kept, KVSpec
+from ridgeline.core.ops.kv_layout import CacheSpec, KVSpec
 from ridgeline.core.ops.latent_attention import LatentAttention
 from ridgeline.core.ops.recurrence import Recurrence
 from ridgeline.core.ops.torch_attention import attend_segment
@@ -19,7 +19,7 @@ from ridgeline.core.ops.work import StepSegment
 class KVCache:
     """The cache: for each layer the keys and values of all positions so far, or its state. That is all that it is."""
 
-    def __init__(self, specs: Sequence[Kept], most: int) -> None:
+    def __init__(self, specs: Sequence[CacheSpec], most: int) -> None:
         keeping = {layer: spec for layer, spec in enumerate(specs) if isinstance(spec, KVSpec)}
         self.keys = {n: torch.zeros(spec.heads, most, spec.k_dim, dtype=spec.dtype) for n, spec in keeping.items()}
         self.values = {n: torch.zeros(spec.heads, most, spec.v_dim, dtype=spec.dtype) for n, spec in keeping.items()}

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ridgeline.learn.lab.cost_calculator import CostCalculator
 from ridgeline.learn.lab.statement import Statement
-from ridgeline.util.document.humanize import gb, percent, say, say_gb, say_seconds, three
+from ridgeline.util.document.humanize import gb, percent, say, say_gb, say_seconds, three_digits
 
 _SMALL, _LARGE = "llama-3-8b", "llama-3-70b"
 _CONTEXTS = (128, 256, 512, 700)
@@ -81,7 +81,8 @@ def many_users(ledger: CostCalculator) -> Iterator[Statement]:
     rate, stay = load.requests_per_second.expected, load.ttft.expected + 999 * load.tpot.expected
     yield Statement(
         "little", 16, "Little's law: requests under way N = rate X times seconds of stay L.",
-        f"In the plan of 32 users (1,500 tokens in, 1,000 out): {three(rate)} a second x {three(stay)} s = "
+        f"In the plan of 32 users (1,500 tokens in, 1,000 out): {three_digits(rate)} a second x {three_digits(stay)} s "
+        "= "
         f"{rate * stay:.1f}.",
         "It holds for any queue that neither grows nor empties.",
         {"under_way": rate * stay},

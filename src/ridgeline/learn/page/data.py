@@ -13,9 +13,9 @@ from ridgeline.core.checkpoint.catalogue import CATALOGUE, config_of, model_name
 from ridgeline.core.checkpoint.source import MODEL, Component, ModelSource, open_source
 from ridgeline.core.models import family_of
 from ridgeline.core.models.common.fields import Fields
-from ridgeline.learn.page.device_tables import cards_table
+from ridgeline.learn.page.device_tables import build_device_tables
 from ridgeline.learn.page.model_tables import StoredModel, model_table
-from ridgeline.price.devices import cards
+from ridgeline.price.devices import catalogue_devices
 
 CARDS, MODELS, TRAFFIC = "cards.json", "models.json", "traffic.json"
 
@@ -25,9 +25,9 @@ CONFIG = "config.json"
 """What a model is called of which there is nothing but its config."""
 
 
-def cards_data() -> Mapping[str, Any]:
+def device_data() -> Mapping[str, Any]:
     """Of `cards.json`: the catalogue's."""
-    return cards_table(cards())
+    return build_device_tables(catalogue_devices())
 
 
 def models_data(

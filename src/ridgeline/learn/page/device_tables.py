@@ -21,7 +21,7 @@ from ridgeline.price.plan.scenario import computed_in
 from ridgeline.price.plan.trust import PLAN_METRICS, trust_in
 
 
-def cards_table(
+def build_device_tables(
     cards: Iterable[Device],
     driving: Iterable[EngineProfile] | None = None,
     sellers: Sequence[PriceSnapshot] | None = None,

@@ -70,7 +70,7 @@ def file_page(blocks: Iterable[str] = ()) -> bytes:
     return _with_head(parts)
 
 
-def exported(blocks: Mapping[str, object]) -> bytes:
+def render_standalone(blocks: Mapping[str, object]) -> bytes:
     """Return the page as one file with its data in it.
 
     blocks: data by the names that tabs ask for it by (`cards.json`), each as JSON has it.

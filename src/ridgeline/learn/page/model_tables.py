@@ -22,7 +22,7 @@ from ridgeline.core.ops.number_formats import format_of
 from ridgeline.core.ops.work import AttentionPattern
 from ridgeline.learn.page.op_table import LinePool, op_table
 from ridgeline.price.activations import replayed_bytes
-from ridgeline.price.devices import KINDS, load_card
+from ridgeline.price.devices import KINDS, load_device
 from ridgeline.price.engine_profile import load_engine, with_own_attention
 from ridgeline.price.plan.device_memory import sampler_peak, weights_table
 from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload, Scenario
@@ -54,7 +54,7 @@ class StoredModel:
     def setup(self) -> Deployment:
         """On a card that computes in whatever a model may be in. Raises ValueError for a format that is none."""
         engine = with_own_attention(load_engine()) if self.own_attention else load_engine()
-        return Deployment(load_card(_CARD), self.devices, self.weights, self.kv, engine=engine)
+        return Deployment(load_device(_CARD), self.devices, self.weights, self.kv, engine=engine)
 
     def command(self, name: str) -> str:
         """What makes the table of a model stored so."""

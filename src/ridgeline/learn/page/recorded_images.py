@@ -10,39 +10,39 @@ from torch import Tensor
 
 from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest
 from ridgeline.media.diffusion.forecast import Forecaster
-from ridgeline.media.diffusion.image_file import encode_picture
+from ridgeline.media.diffusion.image_file import encode_image
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
-from ridgeline.media.diffusion.work_units import counts, seconds_each, strides
+from ridgeline.media.diffusion.work_units import count_by_stage, run_work_units, seconds_per_unit
 from ridgeline.price.device import Device
 
-PICTURES = "pictures.json"
+IMAGES = "pictures.json"
 MODEL = "digits"
 USUAL = ("a handwritten seven", "a handwritten four")
 _SEED, _STEPS = 3, 12
 _FORMAT = "png"
 
 
-def recorded_pictures(device: Device, prompts: Sequence[str] = USUAL) -> list[dict[str, Any]]:
+def record_images(device: Device, prompts: Sequence[str] = USUAL) -> list[dict[str, Any]]:
     """The block `pictures.json` of a file: each prompt as the built-in pipeline draws it now. device: that it is
     priced on."""
     pipeline = load_pipeline(MODEL)
     found = []
     for prompt in prompts:
         plan = pipeline.plan(DiffusionRequest(prompt, steps=_STEPS, seed=_SEED))
-        list(strides(pipeline, plan))  # the first of a size takes longer
+        list(run_work_units(pipeline, plan))  # the first of a size takes longer
         events = list(_events(pipeline, plan, device))
         found.append({"model": MODEL, "prompt": prompt, "events": events})
     return found
 
 
 def _events(pipeline: Pipeline, plan: DiffusionPlan, device: Device) -> Iterator[dict[str, Any]]:
-    each = seconds_each(plan, Forecaster(pipeline, device).seconds(plan, None))
+    each = seconds_per_unit(plan, Forecaster(pipeline, device).seconds(plan, None))
     each["encode"] = 0.0  # the texts are kept
-    ahead, schedule = counts(plan), plan.schedule
+    ahead, schedule = count_by_stage(plan), plan.schedule
     steps, measured, predicted = 0, 0.0, 0.0
     started = time.perf_counter()
-    for stride in strides(pipeline, plan):
+    for stride in run_work_units(pipeline, plan):
         measured += time.perf_counter() - started
         predicted += each[stride.stage]
         ahead[stride.stage] -= 1
@@ -67,7 +67,7 @@ def _events(pipeline: Pipeline, plan: DiffusionPlan, device: Device) -> Iterator
 
 
 def _file(pipeline: Pipeline, plan: DiffusionPlan, pixels: Tensor) -> dict[str, Any]:
-    data = encode_picture(pixels, _FORMAT.upper(), pipeline.parameters(plan, 0))
+    data = encode_image(pixels, _FORMAT.upper(), pipeline.parameters(plan, 0))
     return {
         "b64_json": base64.b64encode(data).decode(),
         "output_format": _FORMAT,

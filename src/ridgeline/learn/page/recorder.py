@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.engine.engine_builder import engine_around
+from ridgeline.engine.engine_builder import build_engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.page_count import kv_layout
 from ridgeline.engine.llm import LLM
@@ -133,7 +133,7 @@ def _second_engine(loaded: LoadedEngine, positions: int) -> LoadedEngine:
     """The same model in an engine of its own, with KV memory for one request of so many positions."""
     first = loaded.engine
     layout = kv_layout(loaded.model, _BYTES, first.ledger.page_size, most_tokens=positions, most_requests=1)
-    engine = engine_around(
+    engine = build_engine(
         loaded.model,
         layout,
         Limits(tokens=positions, requests=1),

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ridgeline.engine.engine_builder import engine_around
+from ridgeline.engine.engine_builder import build_engine
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.scheduler import Limits
@@ -118,7 +118,7 @@ class _Recording:
     def __init__(self, loaded: LoadedEngine, device: Device, scene: Scene) -> None:
         layout = replace(loaded.layout, pages=scene.pages)
         context = min(loaded.engine.context, layout.capacity(scene.limits.most_of_one))
-        self.engine = engine_around(loaded.model, layout, scene.limits, context=context, seed=0)
+        self.engine = build_engine(loaded.model, layout, scene.limits, context=context, seed=0)
         self._loop = EngineLoop(self.engine, self._hear, loaded.price, device)
         self._info = replace(loaded, engine=self.engine, layout=layout).info(device)
         self._scene, self._texts = scene, loaded.texts

@@ -6,7 +6,7 @@ from torch import Tensor
 from ridgeline.backends.model_loader import bind_on_cpu
 from ridgeline.core.checkpoint.folder import open_checkpoint
 from ridgeline.core.checkpoint.source import Component, ModelSource
-from ridgeline.core.checkpoint.weight_loader import Progress, fill
+from ridgeline.core.checkpoint.weight_loader import Progress, load_tensors
 from ridgeline.core.models import Fields, ModelRefused, build_to_run, family_of
 from ridgeline.core.models.common.encoder import Encoder
 from ridgeline.core.models.common.model import Model
@@ -87,6 +87,6 @@ def _encoder(part: Component, progress: Progress | None) -> Encoder:
     model = build_to_run(fields)
     if not isinstance(model, Encoder):
         raise ModelRefused(f"{part.folder} holds a {part.kind}, which is no encoder of texts")
-    fill(model, checkpoint, family_of(fields), progress)
+    load_tensors(model, checkpoint, family_of(fields), progress)
     bind_on_cpu(model)
     return model

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ridgeline.core.checkpoint.catalogue import parameter_counts
 from ridgeline.media.diffusion.geometry import LAYOUTS, Geometry, Size
-from ridgeline.util.document.humanize import three
+from ridgeline.util.document.humanize import three_digits
 
 PICTURE = "z-image"
 """The release that a clip's is held against, at 1024 x 1024."""
@@ -34,7 +34,7 @@ class QuotedRatio:
     @property
     def said(self) -> str:
         """`x 8.00; often said: 10 to 100, this is below`."""
-        return f"x {three(self.times)}; often said: {self.least:g} to {self.most:g}, this is {self.place}"
+        return f"x {three_digits(self.times)}; often said: {self.least:g} to {self.most:g}, this is {self.place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,9 @@ class ImageComparison:
         """Both, and whose they are held against."""
         own, latents = self.parameters, self.latents
         return (
-            f"{three(own.own / 1e9)} billion parameters ({own.said}) and {latents.own:,} latents ({latents.said}), "
-            f"beside {three(own.picture / 1e9)} billion and {latents.picture:,} of {_TITLE} at {_SIZE}"
+            f"{three_digits(own.own / 1e9)} billion parameters ({own.said}) and {latents.own:,} latents "
+            f"({latents.said}), "
+            f"beside {three_digits(own.picture / 1e9)} billion and {latents.picture:,} of {_TITLE} at {_SIZE}"
         )
 
 

@@ -41,14 +41,12 @@ def to_bytes(pixels_CHW: Tensor) -> Tensor:
     return scaled.round().to(torch.uint8).permute(1, 2, 0).cpu()
 
 
-def encode_picture(
-    pixels_CHW: Tensor, format_: str, parameters: Mapping[str, Any], quality: int | None = None
-) -> bytes:
+def encode_image(pixels_CHW: Tensor, format_: str, parameters: Mapping[str, Any], quality: int | None = None) -> bytes:
     """The file of a picture. format_: one of FORMATS; WebP is lossless unless a quality is given. parameters: what it
     was drawn from, the prompt among them. quality: 0 to 100 of JPEG and WebP, as Pillow has it. Raises ValueError for a
     number of channels that no picture has."""
     image, out = to_image(pixels_CHW), BytesIO()
-    options = picture_options(format_, parameters)
+    options = pillow_options(format_, parameters)
     if quality is not None:
         options |= {"lossless": False, "quality": quality} if format_ == "WEBP" else {"quality": quality}
     image.save(out, format_, **options)
@@ -66,7 +64,7 @@ def to_image(pixels_CHW: Tensor) -> "Image":
     return Image.fromarray(array[:, :, 0] if channels == 1 else array)
 
 
-def picture_options(format_: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def pillow_options(format_: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """What Pillow is told when it writes a file."""
     software = f"ridgeline {__version__}"
     if format_ == "PNG":

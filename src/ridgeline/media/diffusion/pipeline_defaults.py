@@ -36,7 +36,7 @@ class EncoderSpec:
     tokens: int = 0
 
 
-READINGS: Mapping[str, tuple[EncoderSpec, ...]] = {
+ENCODER_SPECS: Mapping[str, tuple[EncoderSpec, ...]] = {
     "ZImagePipeline": (EncoderSpec("text_encoder", layers=-1),),
     "FluxPipeline": (EncoderSpec("text_encoder", tokens=77), EncoderSpec("text_encoder_2")),
     # It takes the states after 9, 18 and 27 of 36 layers.
@@ -73,7 +73,7 @@ class PipelineDefaults:
     def of(cls, source: ModelSource, parts: PipelineComponents | None = None) -> "PipelineDefaults":
         """Return the outline that the catalogue states, or else the folder and its class. parts: those of the folder.
         Raises ModelRefused for a folder that states what cannot be."""
-        readings, stated = READINGS[source.pipeline], source.generation
+        readings, stated = ENCODER_SPECS[source.pipeline], source.generation
         if source.folder is None:
             size, convention = Size.parse(stated["size"]), Convention[stated["convention"]]
             return cls(
@@ -104,15 +104,15 @@ def outline(source: ModelSource, dtype: torch.dtype = torch.bfloat16) -> Pipelin
     Only the configs of these models are read: a folder needs no weights, tokenizers or scheduler. Raises ModelRefused
     for what is not built, and for a folder that lacks a config.
     """
-    if source.pipeline not in READINGS:
-        raise ModelRefused(f"{source.name} is a {source.pipeline}, which is not built; {', '.join(READINGS)} are")
+    if source.pipeline not in ENCODER_SPECS:
+        raise ModelRefused(f"{source.name} is a {source.pipeline}, which is not built; {', '.join(ENCODER_SPECS)} are")
     if source.folder is not None:
         pipeline_class_of(source)
         second = ["transformer_2"] if "transformer_2" in source.components else []
-        encoders_there = [reading.part for reading in READINGS[source.pipeline]]
+        encoders_there = [reading.part for reading in ENCODER_SPECS[source.pipeline]]
         check_configs(source, [*encoders_there, "transformer", *second, "vae"])
     configs = {name: component.config for name, component in source.components.items() if component.config is not None}
-    encoders = tuple(_encoder(configs, reading, dtype) for reading in READINGS[source.pipeline])
+    encoders = tuple(_encoder(configs, reading, dtype) for reading in ENCODER_SPECS[source.pipeline])
     names = [name for name in ("transformer", "transformer_2") if name in configs]
     denoisers = tuple(build_denoiser(_unread(configs[name]), dtype) for name in names)
     return PipelineComponents(encoders, denoisers, _autoencoder(_unread(configs["vae"]), dtype))

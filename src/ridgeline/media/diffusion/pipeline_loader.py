@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from ridgeline.backends.model_loader import load_autoencoder, load_denoiser, prepare_on_gpu, room_on
+from ridgeline.backends.model_loader import load_autoencoder, load_denoiser, prepare_on_gpu, refuse_gpu_overflow
 from ridgeline.core.checkpoint import ModelSource
 from ridgeline.core.checkpoint.folder import open_checkpoint
 from ridgeline.core.checkpoint.source import Component, as_source
-from ridgeline.core.checkpoint.weight_loader import Progress, memory_beside
+from ridgeline.core.checkpoint.weight_loader import Progress, remaining_memory
 from ridgeline.core.models import ModelRefused
 from ridgeline.core.models.common.cross_denoiser import CrossDenoiser
 from ridgeline.core.models.common.denoiser import Denoiser
@@ -23,7 +23,7 @@ from ridgeline.media.diffusion.pipeline_class import PipelineClass, check_parts,
 from ridgeline.media.diffusion.scheduler_config import DiffusionScheduler, read_scheduler
 from ridgeline.media.diffusion.text_encoder import TextEncoder
 from ridgeline.media.diffusion.video_autoencoder import ARCHITECTURE as CLIPS
-from ridgeline.media.diffusion.video_autoencoder import VideoAutoencoder, load_clip_autoencoder
+from ridgeline.media.diffusion.video_autoencoder import VideoAutoencoder, load_video_autoencoder
 from ridgeline.media.diffusion.video_decode_price import VideoDecodePrice
 from ridgeline.util.host import check_threads, threads_for
 
@@ -60,7 +60,7 @@ def load_pipeline(
     weighted = _WEIGHTED if boundary is None else (*_WEIGHTED, _SECOND)
     folders = {part: source.components[part].folder for part in (*kind.parts, _SECOND) if part in weighted}
     sizes = {part: open_checkpoint(folder).nbytes for part, folder in folders.items()}
-    memory_beside(source, sizes)
+    remaining_memory(source, sizes)
     beside = sizes.pop("text_encoder_2", 0)  # told of as one with the first
     told = _each({**sizes, "text_encoder": sizes["text_encoder"] + beside}, progress)
     encoder = kind.load_encoder(source, told["text_encoder"])
@@ -86,7 +86,7 @@ def _place(networks: Iterable[PricedModule | VideoAutoencoder], device: torch.de
     torch.cuda.set_device(device)  # of this thread, in which Triton launches
     for network in networks:
         if isinstance(network, VideoAutoencoder):
-            with room_on(device):
+            with refuse_gpu_overflow(device):
                 network.theirs.to(device)
         else:
             prepare_on_gpu(network, device)
@@ -114,7 +114,7 @@ def _boundary(source: ModelSource) -> float | None:
 def _load_autoencoder(part: Component, progress: Progress | None) -> AutoencoderKL | VideoAutoencoder:
     """A VAE in fp32: of pictures, or that of clips."""
     if part.kind == CLIPS:
-        return load_clip_autoencoder(str(part.folder))
+        return load_video_autoencoder(str(part.folder))
     return load_autoencoder(str(part.folder), torch.float32, progress=progress)
 
 

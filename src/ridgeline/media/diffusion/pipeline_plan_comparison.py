@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from ridgeline.media.diffusion.pipeline_plan import PipelinePlan
-from ridgeline.media.diffusion.pipeline_plan_page import answer_json, refusals, thing
+from ridgeline.media.diffusion.pipeline_plan_page import answer_json, image_or_video, refusals
 from ridgeline.price.plan.comparison import Unpriced
 from ridgeline.util.document.elements import Column, Document, DocumentTable, TableRow
-from ridgeline.util.document.humanize import gib, say_seconds, three
+from ridgeline.util.document.humanize import gib, say_seconds, three_digits
 
 
 def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced) -> Document:
     """The rankings, the seller of most cards first, and in a note the cards that do not hold it."""
     some, rows = plans[0], list[TableRow | str]()
     for seller, ranked in _rankings(plans):
-        heading = f"{seller}: cheapest {thing(some)}s first" if seller else f"{unpriced.words}: fastest first"
+        heading = f"{seller}: cheapest {image_or_video(some)}s first" if seller else f"{unpriced.words}: fastest first"
         rows += [*([""] if rows else []), heading, *map(_row, ranked)]
     notes = ["--seller NAME and --prices FILE choose whose prices."]
     if unpriced.elsewhere:
@@ -23,7 +23,7 @@ def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced)
         short = (f"{p.card.name} by {gib(p.fit.least - p.fit.budget):,.1f}" for p in unable)
         notes.append(f"does not fit, by GiB a card: {', '.join(short)}")
     notes += refusals(some)
-    heads = (f"a {thing(some)}", "an hour", "$/h", f"$ a {thing(some)}")
+    heads = (f"a {image_or_video(some)}", "an hour", "$/h", f"$ a {image_or_video(some)}")
     table_columns = (Column("cards", words=True, whole=True), *map(Column, heads), Column("fits", words=True))
     frames = f" x {some.geometry.frames} frames" if some.geometry.frames > 1 else ""
     title = f"{some.name}: {some.geometry.size}{frames}, {some.job.passes} passes"
@@ -65,7 +65,7 @@ def _cost(plan: PipelinePlan) -> float:
 def _row(plan: PipelinePlan) -> TableRow:
     price, name = plan.card.price, plan.card.name if plan.devices == 1 else f"{plan.devices} x {plan.card.name}"
     hourly = "" if price is None else f"{price.dollars * plan.devices:.2f}"
-    dollars = "" if plan.dollars is None else three(plan.dollars)
+    dollars = "" if plan.dollars is None else three_digits(plan.dollars)
     return TableRow(
-        (name, say_seconds(plan.each.expected), three(plan.an_hour.expected), hourly, dollars, plan.fit.how)
+        (name, say_seconds(plan.each.expected), three_digits(plan.an_hour.expected), hourly, dollars, plan.fit.how)
     )

@@ -11,10 +11,10 @@ from ridgeline.media.diffusion.pipeline_plan import PipelinePlan
 from ridgeline.media.diffusion.pipeline_price import RequestPrice, StagePrice
 from ridgeline.price.plan.plan_document import check_sections, classes_table
 from ridgeline.price.plan.request_phases import Estimate
-from ridgeline.price.plan.trust import trust_in, trust_in_words
+from ridgeline.price.plan.trust import describe_trust, trust_in
 from ridgeline.util.document.elements import (
-    Block,
     Document,
+    DocumentBlock,
     DocumentTable,
     Facts,
     Heading,
@@ -22,7 +22,7 @@ from ridgeline.util.document.elements import (
     TableRow,
     columns,
 )
-from ridgeline.util.document.humanize import gb, gib, say, say_gib, say_seconds, three
+from ridgeline.util.document.humanize import gb, gib, say, say_gib, say_seconds, three_digits
 
 _MORE = "more: --full, --section NAME; figures: --json"
 
@@ -30,7 +30,7 @@ _MORE = "more: --full, --section NAME; figures: --json"
 def pipeline_document(plan: PipelinePlan, sections: Iterable[str] | None = None) -> Document:
     """The answer and the table of stages; or these of SECTIONS, with all of them the answer before them."""
     names = None if sections is None else check_sections(sections, SECTIONS)
-    blocks: list[Block] = []
+    blocks: list[DocumentBlock] = []
     if names is None or names == tuple(SECTIONS):
         blocks.append(Facts(tuple(_answer(plan))))
     for name in names or ("stages",):
@@ -51,7 +51,7 @@ def _steps(plan: PipelinePlan) -> str:
     return f"{plan.steps} step{'s' * (plan.steps > 1)}"
 
 
-def thing(plan: PipelinePlan) -> str:
+def image_or_video(plan: PipelinePlan) -> str:
     """picture or clip."""
     return "clip" if plan.geometry.frames > 1 else "picture"
 
@@ -60,12 +60,12 @@ def thing(plan: PipelinePlan) -> str:
 
 
 def _answer(plan: PipelinePlan) -> list[tuple[str, str]]:
-    what, each = thing(plan), plan.each
+    what, each = image_or_video(plan), plan.each
     facts = [
         (
             what,
             f"{say_seconds(each.expected)} (floor {say_seconds(each.floor)}, bound {say_seconds(each.bound)}); "
-            f"{three(plan.an_hour.expected)} an hour{_divided(plan)}",
+            f"{three_digits(plan.an_hour.expected)} an hour{_divided(plan)}",
         ),
         ("cost", _cost(plan)),
         ("passes", _passes(plan)),
@@ -73,7 +73,7 @@ def _answer(plan: PipelinePlan) -> list[tuple[str, str]]:
         ("limit", _limit(plan)),
         ("fits", _fits(plan)),
         ("lever", _lever(plan)),
-        ("trust", trust_in_words(plan.card, [trust_in(plan.card.name, "", "picture")])),
+        ("trust", describe_trust(plan.card, [trust_in(plan.card.name, "", "picture")])),
     ]
     return facts + [("note", note) for note in _notes(plan)]
 
@@ -83,7 +83,8 @@ def _divided(plan: PipelinePlan) -> str:
         return ""
     alone = plan.alone.seconds.expected
     return (
-        f" on {plan.devices} cards ({plan.request.division}), x {three(alone / plan.request.seconds.expected)} of one"
+        f" on {plan.devices} cards ({plan.request.division}), x {three_digits(alone / plan.request.seconds.expected)} "
+        "of one"
     )
 
 
@@ -92,7 +93,7 @@ def _cost(plan: PipelinePlan) -> str:
     if price is None or plan.dollars is None:
         return "no seller known here has this card; give --price, or --prices FILE"
     hourly = f"${price.dollars:.2f} a card and hour ({price.asked_by}, {price.date})"
-    return f"${three(plan.dollars)} a {thing(plan)}; {hourly}"
+    return f"${three_digits(plan.dollars)} a {image_or_video(plan)}; {hourly}"
 
 
 def _passes(plan: PipelinePlan) -> str:
@@ -145,9 +146,9 @@ def _lever(plan: PipelinePlan) -> str:
         parts.append(f"{fewer[0].name} {saved:.0%} less (a model that is distilled for it)")
     count, gain = max(plan.side_by_side.items(), key=lambda item: item[1])
     if gain < 1.05:
-        parts.append(f"{thing(plan)}s side by side take as long each: a pass is above the ridge")
+        parts.append(f"{image_or_video(plan)}s side by side take as long each: a pass is above the ridge")
     else:
-        parts.append(f"{count} {thing(plan)}s side by side take x {gain:.2f} less each")
+        parts.append(f"{count} {image_or_video(plan)}s side by side take x {gain:.2f} less each")
     return "; ".join(parts)
 
 
@@ -238,8 +239,10 @@ def _changes(plan: PipelinePlan) -> DocumentTable:
         for number, each in enumerate(variants)
     ]  # fmt: skip
     for count, gain in plan.side_by_side.items():
-        name = f"{count} {thing(plan)}s in one pass"
-        rows.append(TableRow((name, f"{plan.job.passes:,}", "", f"{1 / gain - 1:+.0%} a pass and {thing(plan)}", "")))
+        name = f"{count} {image_or_video(plan)}s in one pass"
+        rows.append(
+            TableRow((name, f"{plan.job.passes:,}", "", f"{1 / gain - 1:+.0%} a pass and {image_or_video(plan)}", ""))
+        )
     return DocumentTable(columns("on one card", "passes in all", "expected", "time", "passes", words=(0,)), tuple(rows))
 
 
@@ -249,12 +252,12 @@ def _cards(plan: PipelinePlan) -> DocumentTable:
         for division, request in ways.items():
             seconds, dollars = request.seconds.expected, plan.dollars_of(request)
             rows.append(TableRow((
-                f"{count}", str(division), say_seconds(seconds), f"x {three(one / seconds)}",
+                f"{count}", str(division), say_seconds(seconds), f"x {three_digits(one / seconds)}",
                 say(request.denoise.message_bytes, "B") if request.denoise.message_bytes else "",
                 say_seconds(request.denoise.talk.expected) if request.denoise.message_bytes else "",
-                "" if dollars is None else f"${three(dollars)}",
+                "" if dollars is None else f"${three_digits(dollars)}",
             )))  # fmt: skip
-    heads = ("cards", "divided by", "expected", "of one", "exchanged a step", "takes", f"a {thing(plan)}")
+    heads = ("cards", "divided by", "expected", "of one", "exchanged a step", "takes", f"a {image_or_video(plan)}")
     notes = ("guidance: a pass of the pair on each half; sequence: rows, and heads around attention (Ulysses)",)
     return DocumentTable(columns(*heads, words=(1,)), tuple(rows), notes)
 

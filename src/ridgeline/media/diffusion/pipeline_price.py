@@ -30,7 +30,7 @@ from ridgeline.media.diffusion.diffusion_parallel import (
 from ridgeline.media.diffusion.eager import Unfused, unfused_phase
 from ridgeline.media.diffusion.geometry import Geometry
 from ridgeline.media.diffusion.video_decode_price import VideoDecodePrice
-from ridgeline.price.bounded_cache import keep
+from ridgeline.price.bounded_cache import put
 from ridgeline.price.device import Device
 from ridgeline.price.op_time import communication_seconds
 from ridgeline.price.plan.request_phases import Estimate, Phase, PhasePrice, price_phase, sum_phase
@@ -310,7 +310,7 @@ class PipelinePrice:
         card, no number of steps or pictures and no division changes it."""
         key = (job.geometry, job.texts, self._texts_read(job), tiling)
         found = self._memories.get(key)
-        return keep(self._memories, key, self._measured(job, tiling)) if found is None else found
+        return put(self._memories, key, self._measured(job, tiling)) if found is None else found
 
     def _measured(self, job: PipelineWorkload, tiling: Tiling | None) -> PipelineMemory:
         """The same, run."""

@@ -102,7 +102,7 @@ class VideoAutoencoder:
         return cut.permute(0, 1, 4, 5, 3, 6, 2).reshape(clips, -1, frames, height * side, width * side)
 
 
-def load_clip_autoencoder(model: ModelSource | str, dtype: torch.dtype = torch.float32) -> VideoAutoencoder:
+def load_video_autoencoder(model: ModelSource | str, dtype: torch.dtype = torch.float32) -> VideoAutoencoder:
     """The VAE of a folder, its weights in fp32 or bf16. Raises ModelRefused in one line: another class, a config that
     does not say how latents are normalised, a file that is missing or broken, no diffusers."""
     source = as_source(model)

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from torch import Tensor
 
-from ridgeline.media.diffusion.image_file import encode_picture, picture_options, to_image
+from ridgeline.media.diffusion.image_file import encode_image, pillow_options, to_image
 from ridgeline.media.diffusion.video_autoencoder import PIP
 
 FORMATS = {".mp4": "MP4", ".gif": "GIF", ".webp": "WEBP"}
@@ -28,7 +28,7 @@ _CRF = "18"  # of x264, whose documentation calls it visually lossless or nearly
 _WEBP_QUALITY = 90
 
 
-def format_of_clip(path: Path) -> str:
+def video_format_of(path: Path) -> str:
     """The format of a clip by its name, "" for a folder of frames. Raises ValueError for a suffix of another, and where
     what writes it is not installed."""
     suffix = path.suffix.lower()
@@ -45,7 +45,7 @@ def check_format(format_: str) -> None:
         _av()
 
 
-def usual_format() -> str:
+def default_video_format() -> str:
     """MP4 where what writes it is installed, else WebP, which has all colours."""
     try:
         _av()
@@ -60,7 +60,7 @@ def check_fps(fps: float) -> None:
         raise ValueError(f"{fps:g} frames a second: give a number above 0, {MAX_FPS:g} at most")
 
 
-def write_clip(
+def write_video(
     out: IO[bytes], chunks_CFHW: Iterable[Tensor], format_: str, fps: float, parameters: Mapping[str, Any]
 ) -> None:
     """Write a clip's file. out: where it can be sought in. chunks_CFHW: its frames in order, any number in each part,
@@ -76,7 +76,7 @@ def write_clip(
     if format_ == "GIF":
         options: dict[str, Any] = {"comment": json.dumps(parameters).encode(), "optimize": False, "disposal": 1}
     else:
-        options = {**picture_options("WEBP", parameters), "lossless": False, "quality": _WEBP_QUALITY}
+        options = {**pillow_options("WEBP", parameters), "lossless": False, "quality": _WEBP_QUALITY}
     first.save(out, format_, save_all=True, append_images=others, duration=duration, loop=0, **options)
 
 
@@ -84,7 +84,7 @@ def encode_frames(chunks_CFHW: Iterable[Tensor], parameters: Mapping[str, Any]) 
     """The PNG of each frame; chunks as `write_clip` has them."""
     frames = (frame for chunk in chunks_CFHW for frame in chunk.unbind(1))
     for number, frame in enumerate(frames, 1):
-        yield encode_picture(frame, "PNG", {**parameters, "frame": number})
+        yield encode_image(frame, "PNG", {**parameters, "frame": number})
 
 
 def _write_mp4(out: IO[bytes], frames_CHW: Iterator[Tensor], fps: float, parameters: Mapping[str, Any]) -> None:

@@ -34,7 +34,7 @@ class WorkUnit:
     whole: bool = False
 
 
-def strides(pipeline: Pipeline, plan: DiffusionPlan, tiling: Tiling | None = None) -> Iterator[WorkUnit]:
+def run_work_units(pipeline: Pipeline, plan: DiffusionPlan, tiling: Tiling | None = None) -> Iterator[WorkUnit]:
     """Draw a plan, stride by stride. Each picture is decoded as soon as its latents are finished, so that the first is
     there early. Pixels are those of `Pipeline.draw`, bit for bit. tiling: of the decode. Raises ValueError as
     `Pipeline.decode`."""
@@ -48,16 +48,16 @@ def strides(pipeline: Pipeline, plan: DiffusionPlan, tiling: Tiling | None = Non
                     yield WorkUnit("decode", image=image, pixels=pixels, whole=part == plan.geometry.parts)
 
 
-def counts(plan: DiffusionPlan) -> dict[StageName, int]:
+def count_by_stage(plan: DiffusionPlan) -> dict[StageName, int]:
     """How many strides of each stage a plan has."""
     return {"encode": 1, "denoise": plan.steps, "decode": plan.request.images * plan.geometry.parts}
 
 
-def count(plan: DiffusionPlan) -> int:
+def count_work_units(plan: DiffusionPlan) -> int:
     """How many strides a plan has."""
-    return sum(counts(plan).values())
+    return sum(count_by_stage(plan).values())
 
 
-def seconds_each(plan: DiffusionPlan, seconds: Mapping[str, float]) -> dict[StageName, float]:
+def seconds_per_unit(plan: DiffusionPlan, seconds: Mapping[str, float]) -> dict[StageName, float]:
     """Seconds of one stride of each stage. seconds: of each stage in all."""
-    return {stage: seconds[stage] / many for stage, many in counts(plan).items()}
+    return {stage: seconds[stage] / many for stage, many in count_by_stage(plan).items()}

@@ -71,7 +71,7 @@ class ImageTokenProgress:
     finished: dict[int, list[int]]
 
 
-def draws_tokens(source: ModelSource) -> bool:
+def generates_image_tokens(source: ModelSource) -> bool:
     """Whether a source is a model that writes the tokens of an image."""
     return not source.pipeline and source.config.architecture in {family.architecture for family in DRAWERS}
 
@@ -169,7 +169,7 @@ class TokenImageGenerator:
         return self.autoencoder.decode(ids.view(1, self.side, self.side))[0].float().cpu()
 
 
-def load_drawer(
+def load_image_generator(
     source: ModelSource, settings: EngineSettings | None = None, progress: Progress | None = None
 ) -> TokenImageGenerator:
     """Both parts of a folder. Raises ModelRefused."""

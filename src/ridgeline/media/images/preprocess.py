@@ -33,7 +33,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Those that Pillow reads by itself, without programs beside it."""
 
 
-def read_picture(path: Path) -> Image.Image:
+def read_image(path: Path) -> Image.Image:
     """The image of a file in RGB, turned upright as its EXIF says; of several frames the first. Raises ValueError, in
     one line, for what is no image, is broken, or has too many pixels, which is seen before they are unpacked."""
     try:

@@ -235,7 +235,7 @@ def narrower_levers(models: ModelCache, serving: LoadEstimator, base: CaseOutcom
     return _changed(models, serving, base, ((name, s) for name, s in setups if s.weights != "int4"))
 
 
-def card_levers(others: Sequence[CaseOutcome], base: CaseOutcome) -> list[Change]:
+def device_levers(others: Sequence[CaseOutcome], base: CaseOutcome) -> list[Change]:
     """The fastest and the cheapest of other cards, where they are better than the one asked for."""
     return changes(base, [(o.card if o.devices == 1 else f"{o.devices} x {o.card}", o) for o in _best(others, base)])
 

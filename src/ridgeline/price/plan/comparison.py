@@ -8,7 +8,7 @@ from ridgeline.price.plan.alternatives import CaseOutcome, fewest_devices, outco
 from ridgeline.price.plan.demand import Demand, ReplicaCount, fleet_for
 from ridgeline.price.plan.deployment_plan import check_context
 from ridgeline.price.plan.load_estimate import LoadEstimate, LoadEstimator, dollars_per_million
-from ridgeline.price.plan.plan_audio import AudioWorkload, sound_of
+from ridgeline.price.plan.plan_audio import AudioWorkload, audio_workload
 from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload
 from ridgeline.price.plan.trust import Trust, class_of, trust_in
 
@@ -95,7 +95,7 @@ def compare(
         if once[device.name].serves:
             able.append(_at_price(once[device.name], device))
     unable = sorted((o for o in once.values() if not o.serves), key=lambda offer: offer.outcome.missing_bytes)
-    sound = sound_of(whole.model, workload)
+    sound = audio_workload(whole.model, workload)
     return DeviceComparison(name, workload, sound, demand, setup, tuple(_rankings(able)), tuple(unable), unpriced)
 
 

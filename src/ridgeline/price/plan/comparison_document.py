@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from ridgeline.price.plan.comparison import DeviceComparison, Offer, Ranking
-from ridgeline.price.plan.plan_answer import targets_in_words
+from ridgeline.price.plan.plan_answer import describe_targets
 from ridgeline.price.plan.plan_audio import AudioWorkload
-from ridgeline.price.plan.scenario import own_attention_in_words
+from ridgeline.price.plan.scenario import describe_own_attention
 from ridgeline.price.plan.trust import basis_of
 from ridgeline.util.document.elements import Column, Document, DocumentTable, TableRow
-from ridgeline.util.document.humanize import gib, say_seconds, three
+from ridgeline.util.document.humanize import gib, say_seconds, three_digits
 
 # What stands for each basis of a price; NONE is to be seen.
 _MARKS = {"calibrated": "here", "own": "own", "alike": "family", "kind": "NONE", "file": "file", "probe": "probe"}
@@ -21,7 +21,7 @@ def compare_document(comparison: DeviceComparison) -> Document:
         f"{comparison.name}: {any_of_them.weights} weights, {any_of_them.kv} KV, "
         f"{workload.given:,} tokens in{workload.seen}, {workload.output:,} out"
     )
-    targets = targets_in_words(workload)
+    targets = describe_targets(workload)
     within = f" within {targets} on average" if targets else ""
     lead = f"{_asked(comparison)}{within}, {_under(comparison)}; arrivals are even: no queues"
     rows: list[TableRow | str] = []
@@ -43,7 +43,7 @@ def _under(comparison: DeviceComparison) -> str:
 def _asked(comparison: DeviceComparison) -> str:
     demand = comparison.demand
     if demand.rate is not None:
-        return f"cards for {three(demand.rate)} requests/s"
+        return f"cards for {three_digits(demand.rate)} requests/s"
     return "the most users" if demand.users is None else f"cards for {demand.users:,} users under way"
 
 
@@ -82,10 +82,10 @@ def _row(offer: Offer, sound: AudioWorkload | None) -> TableRow:
         _cards(outcome.card, outcome.devices if fleet is None else fleet.cards),
         f"{load.users:,}",
         say_seconds(load.ttft.expected),
-        three(each),
-        three(total),
+        three_digits(each),
+        three_digits(total),
         "" if hourly is None else f"{hourly:.2f}",
-        "" if million is None else three(million),
+        "" if million is None else three_digits(million),
         _MARKS[basis_of(offer.device)],
         "?" if trust.median is None else f"{trust.median:.0%} ({trust.rows})",
     ))  # fmt: skip
@@ -117,7 +117,7 @@ def _notes(comparison: DeviceComparison) -> Iterator[str]:
     if comparison.unpriced.elsewhere:
         yield f"other sellers have some of those without a price: --seller {', '.join(comparison.unpriced.elsewhere)}"
     if comparison.setup.engine.own_attention:
-        yield own_attention_in_words("several")
+        yield describe_own_attention("several")
     unable = (comparison.setup.on(offer.device).engine.not_on(offer.device) for offer in comparison.offers)
     yield from dict.fromkeys(note for note in unable if note)
     missed = [offer for offer in comparison.unable if offer.outcome.fits]

@@ -14,8 +14,8 @@ from ridgeline.price.plan.alternatives import (
     CaseOutcome,
     Change,
     batch_lever,
-    card_levers,
     catalogue_outcomes,
+    device_levers,
     levers,
     narrower_levers,
     outcome_of,
@@ -25,7 +25,7 @@ from ridgeline.price.plan.alternatives import (
 from ridgeline.price.plan.demand import Demand, ReplicaCount, fleet_for
 from ridgeline.price.plan.device_memory import DeviceMemory, WeightsRow, weights_table
 from ridgeline.price.plan.load_estimate import LoadEstimate, LoadEstimator, SweepRow, UserCapacity, batch_sweep
-from ridgeline.price.plan.plan_audio import AudioWorkload, sound_of
+from ridgeline.price.plan.plan_audio import AudioWorkload, audio_workload
 from ridgeline.price.plan.request_phases import (
     Estimate,
     PhasePrice,
@@ -171,7 +171,7 @@ class DeploymentPlan:
     @property
     def sound(self) -> AudioWorkload | None:
         """The windows of sound that requests are; None where the model reads none."""
-        return sound_of(self.case.model, self.workload)
+        return audio_workload(self.case.model, self.workload)
 
     @cached_property
     def scores(self) -> tuple[ScoresRow, ...]:
@@ -239,7 +239,7 @@ class DeploymentPlan:
     def other_cards(self) -> tuple[Change, ...]:
         """The fastest and the cheapest of the other cards."""
         outcomes = catalogue_outcomes(self.models, self.serving, self.others)
-        return tuple(card_levers(outcomes, self.outcome))
+        return tuple(device_levers(outcomes, self.outcome))
 
     @cached_property
     def cheaper_card(self) -> Change | None:
@@ -247,7 +247,7 @@ class DeploymentPlan:
         that have a price alone: it is a part of the answer, and the catalogue is long."""
         priced = [device for device in self.others if device.price is not None]
         outcomes = catalogue_outcomes(self.models, self.serving, priced)
-        changes = [change for change in card_levers(outcomes, self.outcome) if change.cost is not None]
+        changes = [change for change in device_levers(outcomes, self.outcome) if change.cost is not None]
         best = min(changes, key=lambda change: change.cost or 1.0, default=None)
         return best if best is not None and (best.cost or 1.0) < 1 else None
 

@@ -10,7 +10,7 @@ from ridgeline.price.plan.embedding_document import embedding_json
 from ridgeline.price.plan.embedding_plan import EmbeddingPlan, embedding_plan
 from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload
 from ridgeline.util.document.elements import Column, Document, DocumentTable, TableRow
-from ridgeline.util.document.humanize import gib, say_seconds, three
+from ridgeline.util.document.humanize import gib, say_seconds, three_digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,9 @@ def _cost(plan: EmbeddingPlan) -> float:
 def _row(plan: EmbeddingPlan) -> TableRow:
     setup, rate, cost = plan.case.setup, plan.texts_per_second.expected, plan.dollars_per_million
     name = setup.device.name if setup.devices == 1 else f"{setup.devices} x {setup.device.name}"
-    dollars = ("" if setup.hourly is None else f"{setup.hourly:.2f}", "" if cost is None else three(cost))
+    dollars = ("" if setup.hourly is None else f"{setup.hourly:.2f}", "" if cost is None else three_digits(cost))
     one = say_seconds(plan.one.seconds.expected)
-    return TableRow((name, three(rate), three(rate * plan.length), one, *dollars, plan.full.limit))
+    return TableRow((name, three_digits(rate), three_digits(rate * plan.length), one, *dollars, plan.full.limit))
 
 
 def _notes(compared: EmbeddingComparison) -> Iterator[str]:

@@ -8,15 +8,15 @@ from typing import Any
 from ridgeline.price.plan.embedding_plan import EmbeddingPlan, lengths
 from ridgeline.price.plan.plan_document import classes_table, phases_table
 from ridgeline.price.plan.request_phases import PhasePrice
-from ridgeline.util.document.elements import Block, Document, DocumentTable, Facts, Heading, TableRow, columns
-from ridgeline.util.document.humanize import gb, gib, say_gib, say_seconds, three
+from ridgeline.util.document.elements import Document, DocumentBlock, DocumentTable, Facts, Heading, TableRow, columns
+from ridgeline.util.document.humanize import gb, gib, say_gib, say_seconds, three_digits
 
 
 def embedding_document(plan: EmbeddingPlan, sections: Sequence[str] | None = None) -> Document:
     """The answer, and a text alone beside a full step; or these of SECTIONS, with all of them the answer first."""
     card, devices = plan.case.device.title, plan.case.setup.devices
     cards = f"{devices} x {card}" if devices > 1 else card
-    blocks: list[Block] = []
+    blocks: list[DocumentBlock] = []
     if sections is None or tuple(sections) == tuple(SECTIONS):
         blocks += [Facts(tuple(_answer(plan))), _times(plan)]
     for name in sections or ():
@@ -36,11 +36,11 @@ def _answer(plan: EmbeddingPlan) -> list[tuple[str, str]]:
     each = f"{plan.texts:,} a step" if plan.full.steps == 1 else f"one in {plan.full.steps:,} steps"
     facts = [
         ("fits", f"{'yes' if plan.fits else 'no'}: {held} ({parts})"),
-        ("texts", f"{three(rate)} a second of {plan.length:,} tokens, {each}; {_limit(plan.full)}"),
+        ("texts", f"{three_digits(rate)} a second of {plan.length:,} tokens, {each}; {_limit(plan.full)}"),
         ("one text", f"{say_seconds(plan.one.seconds.expected)} alone; {_limit(plan.one)}"),
     ]
     if plan.dollars_per_million is not None:
-        facts.append(("cost", f"${three(plan.dollars_per_million)} for a million tokens"))
+        facts.append(("cost", f"${three_digits(plan.dollars_per_million)} for a million tokens"))
     return facts + [("note", note) for note in plan.case.notes]
 
 
@@ -48,7 +48,7 @@ def _times(plan: EmbeddingPlan) -> DocumentTable:
     rows = (
         TableRow((
             phase.about, *(say_seconds(s) for s in dataclasses.astuple(phase.seconds)),
-            three(phase.seconds.per_second(texts).expected), phase.limit,
+            three_digits(phase.seconds.per_second(texts).expected), phase.limit,
         ))
         for phase, texts in ((plan.one, 1), (plan.full, plan.texts))
     )  # fmt: skip
@@ -57,7 +57,7 @@ def _times(plan: EmbeddingPlan) -> DocumentTable:
 
 def _limit(phase: PhasePrice) -> str:
     times, side = (phase.balance, "over") if phase.balance >= 1 else (1 / phase.balance, "under")
-    return f"{phase.limit}-bound, {three(times)} times {side} the ridge"
+    return f"{phase.limit}-bound, {three_digits(times)} times {side} the ridge"
 
 
 def _memory(plan: EmbeddingPlan) -> DocumentTable:
@@ -72,8 +72,14 @@ def _lengths(plan: EmbeddingPlan) -> DocumentTable:
     rows = []
     for other in lengths(plan):
         rate, cost = other.texts_per_second.expected, other.dollars_per_million
-        cells = (f"{other.length:,}", f"{other.texts:,}", three(rate), three(rate * other.length), other.full.limit)
-        rows.append(TableRow((*cells, "" if cost is None else three(cost), "yes" if other.fits else "no")))
+        cells = (
+            f"{other.length:,}",
+            f"{other.texts:,}",
+            three_digits(rate),
+            three_digits(rate * other.length),
+            other.full.limit,
+        )
+        rows.append(TableRow((*cells, "" if cost is None else three_digits(cost), "yes" if other.fits else "no")))
     return DocumentTable(
         columns("tokens a text", "a step", "texts/s", "tokens/s", "limit", "$/M tokens", "fits"), tuple(rows)
     )

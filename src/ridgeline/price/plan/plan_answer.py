@@ -8,11 +8,11 @@ from ridgeline.price.plan.alternatives import Change
 from ridgeline.price.plan.demand import ReplicaCount
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.load_estimate import LoadEstimate
-from ridgeline.price.plan.plan_audio import AudioWorkload, cost_in_words
-from ridgeline.price.plan.plan_text import NOTICED, lacking, scarcest, users_in_words, without_kernels, work_in_words
+from ridgeline.price.plan.plan_audio import AudioWorkload, describe_cost
+from ridgeline.price.plan.plan_text import NOTICED, describe_users, describe_work, lacking, scarcest, without_kernels
 from ridgeline.price.plan.scenario import PlanWorkload
-from ridgeline.price.plan.trust import class_of, trust_in_words
-from ridgeline.util.document.humanize import gib, say_gib, say_seconds, three
+from ridgeline.price.plan.trust import class_of, describe_trust
+from ridgeline.util.document.humanize import gib, say_gib, say_seconds, three_digits
 
 ROOFS: Mapping[str, str] = MappingProxyType(
     {"memory": "memory bandwidth", "compute": "arithmetic", "communication": "the link between the cards"}
@@ -23,7 +23,7 @@ def answer(plan: DeploymentPlan, queue: str = "") -> Iterator[tuple[str, str]]:
     """What a reader came for. queue: what somebody has simulated of the demand, whose arrivals are even here."""
     yield "fits", _fits(plan)
     if plan.demand:
-        yield "users", f"{demand_in_words(plan)}{_tag(plan, 'serving')}"
+        yield "users", f"{describe_demand(plan)}{_tag(plan, 'serving')}"
     elif plan.memory.fits:
         yield "users", _users(plan)
     yield "speed", _speed(plan)
@@ -40,13 +40,13 @@ def answer(plan: DeploymentPlan, queue: str = "") -> Iterator[tuple[str, str]]:
     yield from (("note", note) for note in plan.notes)
 
 
-def targets_in_words(workload: PlanWorkload) -> str:
+def describe_targets(workload: PlanWorkload) -> str:
     """`TTFT 500 ms and TPOT 40 ms`."""
     wanted = (("TTFT", workload.ttft), ("TPOT", workload.tpot))
-    return " and ".join(f"{name} {target_in_words(seconds)}" for name, seconds in wanted if seconds is not None)
+    return " and ".join(f"{name} {describe_target(seconds)}" for name, seconds in wanted if seconds is not None)
 
 
-def target_in_words(seconds: float) -> str:
+def describe_target(seconds: float) -> str:
     """`500 ms`, `1.5 s`: as it was asked for."""
     return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"
 
@@ -67,10 +67,10 @@ def _fits(plan: DeploymentPlan) -> str:
 
 
 def _users(plan: DeploymentPlan) -> str:
-    capacity, targets = plan.capacity, targets_in_words(plan.workload)
+    capacity, targets = plan.capacity, describe_targets(plan.workload)
     if not capacity.users:
         return f"none within {targets}: {stops(plan)}{_tag(plan, 'serving')}"
-    rate = three(capacity.load.requests_per_second.expected)
+    rate = three_digits(capacity.load.requests_per_second.expected)
     within = f" within {targets}" if targets else ", whatever they wait (--slo sets targets)"
     line = (
         f"{capacity.users:,} at once{_on_each(capacity.load)}, {rate} requests/s{within}; {stops(plan)}"
@@ -97,19 +97,21 @@ def stops(plan: DeploymentPlan) -> str:
         return f"one more would miss {name}"
     wanted = workload.ttft if capacity.limit == "ttft" else workload.tpot
     got = capacity.load.ttft if capacity.limit == "ttft" else capacity.load.tpot
-    return f"a single user gets a {name} of {say_seconds(got.expected)}, {target_in_words(wanted or 0.0)} is wanted"
+    return f"a single user gets a {name} of {say_seconds(got.expected)}, {describe_target(wanted or 0.0)} is wanted"
 
 
-def demand_in_words(plan: DeploymentPlan) -> str:
+def describe_demand(plan: DeploymentPlan) -> str:
     """Return what serves the demand of a plan, and how full it is."""
-    fleet, targets, demand = plan.fleet, targets_in_words(plan.workload), plan.demand
-    asked = f"{demand.users:,} under way" if demand.users is not None else f"{three(demand.rate or 0.0)} requests/s"
+    fleet, targets, demand = plan.fleet, describe_targets(plan.workload), plan.demand
+    asked = (
+        f"{demand.users:,} under way" if demand.users is not None else f"{three_digits(demand.rate or 0.0)} requests/s"
+    )
     if not plan.memory.fits:
         return f"{asked}: no number of replicas serves it, as the model does not fit"
     if fleet is None:
         return f"{asked}: on no number of cards; {stops(plan)}"
     within = f" within {targets}" if targets else ""
-    each = f"{users_in_words(fleet.load.users)} under way{' on each' * (fleet.replicas > 1)}{_on_each(fleet.load)}"
+    each = f"{describe_users(fleet.load.users)} under way{' on each' * (fleet.replicas > 1)}{_on_each(fleet.load)}"
     return f"{asked}: {_replicas(plan, fleet)}{within}, at {fleet.share:.0%} of what they can serve; {each}"
 
 
@@ -124,7 +126,7 @@ def _speed(plan: DeploymentPlan) -> str:
     first, step = plan.prefill.seconds.expected, plan.decode.seconds.expected
     alone = "one alone" if batch == 1 else f"{batch:,} asking at once"
     line = (
-        f"{alone}: TTFT {say_seconds(first)}{_tag(plan, 'prefill')}, then {three(1 / step)} tok/s"
+        f"{alone}: TTFT {say_seconds(first)}{_tag(plan, 'prefill')}, then {three_digits(1 / step)} tok/s"
         f"{' each' if batch > 1 else ''}{_tag(plan, 'decode')}"
     )
     if not plan.memory.fits:
@@ -133,16 +135,17 @@ def _speed(plan: DeploymentPlan) -> str:
         return line
     total = load.tokens_per_second.expected if plan.fleet is None else plan.fleet.tokens_per_second
     return (
-        f"{users_in_words(load.users)}: TTFT {_ttft(plan)}, then {three(load.tokens_per_user.expected)} tok/s each"
-        f"{_waits(load)}, {three(total)} in all{_tag(plan, 'serving')}; {line}"
+        f"{describe_users(load.users)}: TTFT {_ttft(plan)}, then {three_digits(load.tokens_per_user.expected)} tok/s "
+        "each"
+        f"{_waits(load)}, {three_digits(total)} in all{_tag(plan, 'serving')}; {line}"
     )
 
 
 def _sound(plan: DeploymentPlan, sound: AudioWorkload) -> str:
     """`512 hours an hour for 8 users, 60.1 for one alone: windows of 30 s, 128 tokens said of each`."""
     loads = plan.asked, plan.serving.load(1)
-    most, alone = (three(sound.rate(load.tokens_per_second.expected)) for load in loads)
-    both = f"{most} hours an hour for {users_in_words(plan.asked.users)}, {alone} for one alone"
+    most, alone = (three_digits(sound.rate(load.tokens_per_second.expected)) for load in loads)
+    both = f"{most} hours an hour for {describe_users(plan.asked.users)}, {alone} for one alone"
     return f"{both}: windows of {sound.window:g} s, {sound.tokens:,} tokens said of each{_tag(plan, 'serving')}"
 
 
@@ -158,7 +161,7 @@ def _waits(load: LoadEstimate) -> str:
     other are between."""
     if load.waits is None:
         return ""
-    least, most = (three(1 / tpot.expected) for tpot in (load.waits.tpot_apart, load.waits.tpot_together))
+    least, most = (three_digits(1 / tpot.expected) for tpot in (load.waits.tpot_apart, load.waits.tpot_together))
     if least == most:
         return ""
     return f" ({least} to {most}, as prompts come to one card after the other or to all at once)"
@@ -166,15 +169,15 @@ def _waits(load: LoadEstimate) -> str:
 
 def _limit(plan: DeploymentPlan) -> str:
     phase, scarce = plan.asked_decode, scarcest(plan)
-    who = users_in_words(plan.asked.users)
-    line = f"{ROOFS[phase.limit]}: a step of {who} has {work_in_words(phase)}"
+    who = describe_users(plan.asked.users)
+    line = f"{ROOFS[phase.limit]}: a step of {who} has {describe_work(phase)}"
     if plan.asked.users > 1:
         line += f"; prefill takes {plan.asked.prefill_share:.0%} of the time"
     if not plan.capacity.users or not plan.memory.fits:
         return line
     if scarce is None:
         return f"{line}; doubling no one resource would help noticeably"
-    return f"{line}; {scarce.name} would bring most, x {three(scarce.throughput or 1)} tokens"
+    return f"{line}; {scarce.name} would bring most, x {three_digits(scarce.throughput or 1)} tokens"
 
 
 def _lever(plan: DeploymentPlan) -> str:
@@ -196,11 +199,11 @@ def _narrower(change: Change, sound: AudioWorkload | None) -> str:
     """`fp8 weights: x 1.90 users, x 1.85 tokens, $0.48 a million (quality is not priced)`."""
     outcome = change.outcome
     if change.throughput is None:
-        return f"{change.name}: {users_in_words(outcome.users)} within the targets (quality is not priced)"
+        return f"{change.name}: {describe_users(outcome.users)} within the targets (quality is not priced)"
     cost = outcome.dollars_per_million
-    dollars = "" if cost is None else f", {cost_in_words(cost, sound)}"
-    users = f"x {three(change.users)} users, " if change.users is not None else ""
-    return f"{change.name}: {users}x {three(change.throughput)} tokens{dollars} (quality is not priced)"
+    dollars = "" if cost is None else f", {describe_cost(cost, sound)}"
+    users = f"x {three_digits(change.users)} users, " if change.users is not None else ""
+    return f"{change.name}: {users}x {three_digits(change.throughput)} tokens{dollars} (quality is not priced)"
 
 
 def _cheaper(plan: DeploymentPlan, change: Change) -> str:
@@ -209,7 +212,7 @@ def _cheaper(plan: DeploymentPlan, change: Change) -> str:
     assert cost is not None
     assert price is not None
     unknown = "; no kernel times" if without_kernels(plan, change) else ""
-    return f"{change.name}: {cost_in_words(cost, plan.sound)} ({price.asked_by}{unknown})"
+    return f"{change.name}: {describe_cost(cost, plan.sound)} ({price.asked_by}{unknown})"
 
 
 def _worth(change: Change) -> float:
@@ -218,7 +221,7 @@ def _worth(change: Change) -> float:
 
 
 def _trust(plan: DeploymentPlan) -> str:
-    said, device = trust_in_words(plan.case.setup.device, plan.trust), plan.case.device
+    said, device = describe_trust(plan.case.setup.device, plan.trust), plan.case.device
     unknown = device.host is None and not device.calibrated and device.kind != "cpu"
     return f"{said}; the engine's own time a step is not known, and not in it" if unknown else said
 
@@ -231,8 +234,12 @@ def _cost(plan: DeploymentPlan) -> str:
     if plan.dollars_per_million is None:
         return hourly
     fleet = plan.fleet
-    whole = "" if fleet is None or fleet.dollars_per_hour is None else f"${three(fleet.dollars_per_hour)} an hour, "
-    tokens = f"${three(plan.dollars_per_million)} a million output tokens, prompts included{_tag(plan, 'serving')}"
+    whole = (
+        "" if fleet is None or fleet.dollars_per_hour is None else f"${three_digits(fleet.dollars_per_hour)} an hour, "
+    )
+    tokens = (
+        f"${three_digits(plan.dollars_per_million)} a million output tokens, prompts included{_tag(plan, 'serving')}"
+    )
     if plan.sound is not None:
-        tokens = f"{cost_in_words(plan.dollars_per_million, plan.sound)}{_tag(plan, 'serving')}"
+        tokens = f"{describe_cost(plan.dollars_per_million, plan.sound)}{_tag(plan, 'serving')}"
     return f"{whole}{tokens}; {hourly}"

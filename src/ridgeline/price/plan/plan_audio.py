@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.models.families.whisper import MOMENT
 from ridgeline.price.plan.scenario import PlanWorkload
-from ridgeline.util.document.humanize import three
+from ridgeline.util.document.humanize import three_digits
 
 _HOUR, _MILLION = 3600.0, 1e6
 
@@ -26,11 +26,15 @@ class AudioWorkload:
         return million / _MILLION * self.tokens * _HOUR / self.window
 
 
-def sound_of(model: Model, workload: PlanWorkload) -> AudioWorkload | None:
+def audio_workload(model: Model, workload: PlanWorkload) -> AudioWorkload | None:
     """The windows that a model is given; None where it reads no sound."""
     return AudioWorkload(model.encoder_context * MOMENT, workload.output) if model.encoder_width else None
 
 
-def cost_in_words(million: float, sound: AudioWorkload | None) -> str:
+def describe_cost(million: float, sound: AudioWorkload | None) -> str:
     """`$0.48 a million`, of speech `$0.0031 an hour of sound`."""
-    return f"${three(million)} a million" if sound is None else f"${three(sound.dollars(million))} an hour of sound"
+    return (
+        f"${three_digits(million)} a million"
+        if sound is None
+        else f"${three_digits(sound.dollars(million))} an hour of sound"
+    )

@@ -8,15 +8,15 @@ from ridgeline.price.cold_start import ColdStart, disks
 from ridgeline.price.plan.alternatives import Change
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
 from ridgeline.price.plan.load_estimate import LoadEstimate
-from ridgeline.price.plan.plan_answer import answer, targets_in_words
-from ridgeline.price.plan.plan_text import DEFINITIONS, users_in_words, verdict, without_kernels
+from ridgeline.price.plan.plan_answer import answer, describe_targets
+from ridgeline.price.plan.plan_text import DEFINITIONS, describe_users, verdict, without_kernels
 from ridgeline.price.plan.request_phases import ClassRow, Estimate, PhasePrice
 from ridgeline.price.plan.short_answer import short_answer
 from ridgeline.price.plan.trust import class_of
 from ridgeline.util.document.elements import (
-    Block,
     Column,
     Document,
+    DocumentBlock,
     DocumentTable,
     Facts,
     Heading,
@@ -24,7 +24,7 @@ from ridgeline.util.document.elements import (
     TableRow,
     columns,
 )
-from ridgeline.util.document.humanize import gb, gib, say, say_gb, say_seconds, three
+from ridgeline.util.document.humanize import gb, gib, say, say_gb, say_seconds, three_digits
 
 _MORE = "more: --full, --section NAME; other cards: --compare; replicas: --users N, --rate R; figures: --json"
 
@@ -33,7 +33,7 @@ def plan_document(plan: DeploymentPlan, sections: Iterable[str] | None = None, q
     """The answer of a plan; or these of SECTIONS, with all of them the answer before them. queue: as of `answer`."""
     names = None if sections is None else check_sections(sections, SECTIONS)
     whole = names == tuple(SECTIONS)
-    blocks: list[Block] = [Facts(tuple(answer(plan, queue)))] if names is None or whole else []
+    blocks: list[DocumentBlock] = [Facts(tuple(answer(plan, queue)))] if names is None or whole else []
     for name in names or (("sweep",) if plan.batches else ()):
         blocks += SECTIONS[name](plan)
     if names is None:
@@ -67,7 +67,7 @@ def _title(plan: DeploymentPlan) -> str:
 
 
 def _lead(plan: DeploymentPlan, *, simulated: bool) -> str:
-    targets = targets_in_words(plan.workload)
+    targets = describe_targets(plan.workload)
     held = f"held to {targets} on average (--slo)" if targets else "held to no targets (--slo)"
     arrivals = "arrivals are even: no queues, no percentiles"
     if simulated:
@@ -78,7 +78,7 @@ def _lead(plan: DeploymentPlan, *, simulated: bool) -> str:
 # -- the tables -------------------------------------------------------------------------------------------------------
 
 
-def _headed(heading: str, *blocks: Block) -> list[Block]:
+def _headed(heading: str, *blocks: DocumentBlock) -> list[DocumentBlock]:
     return [Heading(heading), *blocks]
 
 
@@ -171,7 +171,7 @@ def _batch_times(plan: DeploymentPlan) -> Iterator[TableRow]:
 
 def _load_times(plan: DeploymentPlan, load: LoadEstimate) -> Iterator[TableRow]:
     serving, decode = class_of("serving", plan.case.setup.devices), class_of("decode", plan.case.setup.devices)
-    yield _seconds(f"TTFT, {users_in_words(load.users)} under way", load.ttft, serving)
+    yield _seconds(f"TTFT, {describe_users(load.users)} under way", load.ttft, serving)
     yield _seconds("TTFT, if all ask at once", load.ttft_marching, serving)
     yield _seconds("ITL, no prefill in between", load.itl, decode)
     yield _seconds("TPOT, prefills in between", load.tpot, serving)
@@ -188,7 +188,7 @@ def _seconds(name: str, e: Estimate, metric: str) -> TableRow:
 
 
 def _rate(name: str, e: Estimate, metric: str) -> TableRow:
-    return TableRow((name, *(three(value) for value in (e.floor, e.bound, e.expected)), metric))
+    return TableRow((name, *(three_digits(value) for value in (e.floor, e.bound, e.expected)), metric))
 
 
 def _loading(plan: DeploymentPlan) -> DocumentTable:
@@ -203,8 +203,8 @@ def _loading(plan: DeploymentPlan) -> DocumentTable:
         copy = "used where they are mapped"
     elif device.host_link is not None:
         copy = f"{say_gb(gb(plan.memory.weights))}{' to each card' * (plan.case.setup.devices > 1)} at "
-        copy += f"{three(device.host_link / 1e9)} GB/s"
-    speeds = ", ".join(f"{three(disk.bandwidth / 1e9)} GB/s" for disk in disks())
+        copy += f"{three_digits(device.host_link / 1e9)} GB/s"
+    speeds = ", ".join(f"{three_digits(disk.bandwidth / 1e9)} GB/s" for disk in disks())
     notes = (f"{whole} from the disk (sequential reads at {speeds}); then {copy}",)
     return DocumentTable(columns("", "disk", "to the card", "at once", "in turn", words=(0,)), tuple(rows), notes)
 
@@ -236,8 +236,10 @@ def _users(plan: DeploymentPlan) -> DocumentTable:
 def _little(name: str, load: LoadEstimate, output: int) -> TableRow:
     rate = load.requests_per_second.expected
     return TableRow((
-        name, f"{load.users:,}", "=", three(rate), "x", three(load.users / rate), say_seconds(load.ttft.expected),
-        say_seconds(load.tpot.expected), three(load.tokens_per_user.expected), three(load.tokens_per_second.expected),
+        name, f"{load.users:,}", "=", three_digits(rate), "x", three_digits(load.users / rate),
+        say_seconds(load.ttft.expected),
+        say_seconds(load.tpot.expected), three_digits(load.tokens_per_user.expected),
+        three_digits(load.tokens_per_second.expected),
     ))  # fmt: skip
 
 
@@ -255,7 +257,7 @@ def phases_table(phases: Sequence[PhasePrice]) -> DocumentTable:
     for name in dict.fromkeys(name for p in phases for name in p.communication):
         moved = (p.communication.get(name, 0.0) for p in phases)
         rows.append((f"{name.replace('_', '-')} between cards", *(say(nbytes, "B") for nbytes in moved)))
-    rows.append(("FLOP a byte", *(f"{three(p.intensity)} (ridge {three(p.ridge)})" for p in phases)))
+    rows.append(("FLOP a byte", *(f"{three_digits(p.intensity)} (ridge {three_digits(p.ridge)})" for p in phases)))
     rows.append(("roof", *(_roof(p) for p in phases)))
     return DocumentTable(columns("", *(_phase_head(p) for p in phases)), tuple(map(TableRow, rows)))
 
@@ -267,8 +269,12 @@ def _phase_head(phase: PhasePrice) -> str:
 
 def _roof(phase: PhasePrice) -> str:
     if phase.limit == "memory":
-        return f"memory, {three(1 / phase.balance)} x under the ridge"
-    return f"compute, {three(phase.balance)} x over the ridge" if phase.limit == "compute" else "the link between cards"
+        return f"memory, {three_digits(1 / phase.balance)} x under the ridge"
+    return (
+        f"compute, {three_digits(phase.balance)} x over the ridge"
+        if phase.limit == "compute"
+        else "the link between cards"
+    )
 
 
 def classes_table(phases: Sequence[PhasePrice]) -> DocumentTable:
@@ -314,7 +320,7 @@ def _crossings(plan: DeploymentPlan) -> DocumentTable:
 def _over(plan: DeploymentPlan) -> str:
     """`6.83 times`."""
     balance = plan.prefill.balance
-    return f"{three(balance if balance >= 1 else 1 / balance)} times"
+    return f"{three_digits(balance if balance >= 1 else 1 / balance)} times"
 
 
 def _scores(plan: DeploymentPlan) -> DocumentTable:
@@ -322,7 +328,7 @@ def _scores(plan: DeploymentPlan) -> DocumentTable:
     rows = (
         TableRow((
             f"{row.prompt:,}", say(row.flops, "FLOP"), say(row.nbytes, "B"), say_seconds(row.fused),
-            say(row.score_bytes, "B"), say_seconds(row.unfused), f"x {three(row.unfused / row.fused)}",
+            say(row.score_bytes, "B"), say_seconds(row.unfused), f"x {three_digits(row.unfused / row.fused)}",
         ))
         for row in plan.scores
     )  # fmt: skip
@@ -340,13 +346,13 @@ def _sweep(plan: DeploymentPlan) -> DocumentTable:
         cells = (
             f"{row.batch:,}",
             *(say_seconds(t) for t in (row.itl.floor, row.itl.bound, row.itl.expected)),
-            three(1 / row.itl.expected),
-            three(row.tokens_per_second.expected),
-            f"x {three(row.gain)}",
-            three(row.intensity),
+            three_digits(1 / row.itl.expected),
+            three_digits(row.tokens_per_second.expected),
+            f"x {three_digits(row.gain)}",
+            three_digits(row.intensity),
             f"{gib(row.kv_bytes):,.2f}",
             "yes" if row.fits else "no",
-            *([three(row.experts)] if row.experts is not None else []),
+            *([three_digits(row.experts)] if row.experts is not None else []),
         )
         rows.append(TableRow(cells, "" if row.fits else "dim"))
     return DocumentTable(columns(*heads, *(("experts hit",) if mixture else ()), words=()), tuple(rows))
@@ -363,7 +369,7 @@ def _changes(plan: DeploymentPlan) -> DocumentTable:
 
 def _factor(value: float) -> str:
     """`x 1.85`; `x 1.00` on either side of one."""
-    return f"x {1 if abs(value - 1) < 0.005 else value:.2f}" if 0.1 < value < 10 else f"x {three(value)}"
+    return f"x {1 if abs(value - 1) < 0.005 else value:.2f}" if 0.1 < value < 10 else f"x {three_digits(value)}"
 
 
 def _change(plan: DeploymentPlan, change: Change) -> TableRow:
@@ -372,7 +378,7 @@ def _change(plan: DeploymentPlan, change: Change) -> TableRow:
     note = ("no kernel times" if without_kernels(plan, change) else "") if change.outcome.fits else "does not fit"
     if change.users is None and change.outcome.fits:
         users = change.outcome.users
-        note = f"fits {users_in_words(users)}" if users else "fits, but misses the targets"
+        note = f"fits {describe_users(users)}" if users else "fits, but misses the targets"
     return TableRow((change.name, *cells, note))
 
 
@@ -388,7 +394,7 @@ def _sweep_heading(plan: DeploymentPlan) -> str:
     return f"{what}: a decode step at {plan.workload.context:,} tokens of context; gain in bound over batch 1"
 
 
-SECTIONS: Mapping[str, Callable[[DeploymentPlan], list[Block]]] = MappingProxyType(
+SECTIONS: Mapping[str, Callable[[DeploymentPlan], list[DocumentBlock]]] = MappingProxyType(
     {
         "words": lambda plan: [Paragraph(verdict(plan))],
         "memory": lambda plan: _headed(f"Memory{_each(plan)}", _memory(plan)),

@@ -16,7 +16,7 @@ from ridgeline.price.plan.plan_audio import AudioWorkload
 from ridgeline.price.plan.plan_text import DEFINITIONS, verdict
 from ridgeline.price.plan.request_phases import PhasePrice
 from ridgeline.price.plan.scenario import Deployment
-from ridgeline.price.plan.trust import basis_in_words, basis_of, class_of
+from ridgeline.price.plan.trust import basis_of, class_of, describe_basis
 from ridgeline.util.document.humanize import gb, gib
 
 
@@ -113,7 +113,7 @@ def _trust(plan: DeploymentPlan) -> dict[str, Any]:
     return {
         "engine": plan.engine,
         "kernels": basis_of(plan.case.setup.device),
-        "kernels_in_words": basis_in_words(plan.case.setup.device),
+        "kernels_in_words": describe_basis(plan.case.setup.device),
         "classes": {trust.metric: dataclasses.asdict(trust) for trust in plan.trust},
         "class_of": {figure: class_of(metric, devices) for figure, metric in figures.items()},
     }

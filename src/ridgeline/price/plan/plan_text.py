@@ -6,11 +6,11 @@ from types import MappingProxyType
 
 from ridgeline.price.plan.alternatives import DEVICES, Change
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
-from ridgeline.price.plan.plan_audio import cost_in_words
+from ridgeline.price.plan.plan_audio import describe_cost
 from ridgeline.price.plan.request_phases import PhasePrice
 from ridgeline.price.plan.scenario import Deployment
 from ridgeline.price.plan.trust import basis_of
-from ridgeline.util.document.humanize import gb, gib, say, say_gb, say_gib, say_seconds, three
+from ridgeline.util.document.humanize import gb, gib, say, say_gb, say_gib, say_seconds, three_digits
 
 DEFINITIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -41,22 +41,22 @@ def verdict(plan: DeploymentPlan) -> str:
 
 def lacking(plan: DeploymentPlan) -> str:
     """`each card lacks 25.32 GiB; it would fit with fp8 weights on 8 cards`, where it does not fit."""
-    return f"{_card(plan)} lacks {say_gib(gib(plan.memory.missing))}; {ways_in_words(plan.ways)}"
+    return f"{_card(plan)} lacks {say_gib(gib(plan.memory.missing))}; {describe_ways(plan.ways)}"
 
 
-def ways_in_words(ways: Sequence[Deployment]) -> str:
+def describe_ways(ways: Sequence[Deployment]) -> str:
     """`it would fit with fp8 weights on 8 cards, or on 16 cards (beyond one machine, not priced)`."""
     if not ways:
         return "no weight format and no number of joined cards known here makes it fit"
     return "it would fit " + ", or ".join(_way(way) for way in ways)
 
 
-def work_in_words(phase: PhasePrice) -> str:
+def describe_work(phase: PhasePrice) -> str:
     """Return the least times of a phase: `18.1 ms of memory traffic and 4.75 ms of arithmetic`."""
     return f"{say_seconds(phase.memory)} of memory traffic and {say_seconds(phase.arithmetic)} of arithmetic"
 
 
-def users_in_words(count: int) -> str:
+def describe_users(count: int) -> str:
     """`one user`, `352 users`."""
     return "one user" if count == 1 else f"{count:,} users"
 
@@ -92,15 +92,17 @@ def _fit(plan: DeploymentPlan) -> Iterator[str]:
 def _decode(plan: DeploymentPlan) -> Iterator[str]:
     phase = plan.decode
     work = (
-        f"Decoding for {users_in_words(plan.workload.batch)}, {_card(plan)} computes {say(phase.flops, 'FLOP')} "
-        f"and moves {say_gb(gb(phase.memory_bytes))} a step: {three(phase.intensity)} FLOP a byte, where the ridge is "
-        f"at {three(phase.ridge)}."
+        f"Decoding for {describe_users(plan.workload.batch)}, {_card(plan)} computes {say(phase.flops, 'FLOP')} "
+        f"and moves {say_gb(gb(phase.memory_bytes))} a step: {three_digits(phase.intensity)} FLOP a byte, where the "
+        "ridge is "
+        f"at {three_digits(phase.ridge)}."
     )
     if phase.limit == "compute":
-        yield f"{work} Arithmetic is the limit, {three(phase.balance)} x over the ridge."
+        yield f"{work} Arithmetic is the limit, {three_digits(phase.balance)} x over the ridge."
     elif phase.limit == "memory":
         yield (
-            f"{work} Memory bandwidth is the limit, {three(1 / phase.balance)} x under the ridge: even with perfect "
+            f"{work} Memory bandwidth is the limit, {three_digits(1 / phase.balance)} x under the ridge: even with "
+            "perfect "
             f"kernels the arithmetic units idle {phase.idle:.1%} of the time."
         )
     else:
@@ -130,9 +132,10 @@ def _batch(plan: DeploymentPlan) -> Iterator[str]:
     worth = "Batching pays" if lever.throughput >= _WORTH else "Batching more brings little"
     slow = "; that is slower than people read, and --tpot sets a pace" if each < _READING else ""
     yield (
-        f"{worth}: {users_in_words(plan.capacity.users)} get {three(lever.throughput)} x the tokens of "
-        f"{users_in_words(plan.workload.batch)}, {three(load.tokens_per_second.expected)} a second in total, each of "
-        f"them {three(each)} a second ({say_seconds(load.tpot.expected)} a token){slow}."
+        f"{worth}: {describe_users(plan.capacity.users)} get {three_digits(lever.throughput)} x the tokens of "
+        f"{describe_users(plan.workload.batch)}, {three_digits(load.tokens_per_second.expected)} a second in total, "
+        "each of "
+        f"them {three_digits(each)} a second ({say_seconds(load.tpot.expected)} a token){slow}."
     )
 
 
@@ -140,10 +143,10 @@ def _load(plan: DeploymentPlan) -> Iterator[str]:
     if not plan.capacity.users:
         return
     scarce = scarcest(plan)
-    listed = ", ".join(f"{_resource(c)} x {three(c.throughput)}" for c in plan.sensitivities if c.throughput)
+    listed = ", ".join(f"{_resource(c)} x {three_digits(c.throughput)}" for c in plan.sensitivities if c.throughput)
     advice = "none would help noticeably" if scarce is None else f"more {_resource(scarce)} would help most"
     yield (
-        f"With {users_in_words(plan.capacity.users)} prefill takes {plan.capacity.load.prefill_share:.0%} of the time. "
+        f"With {describe_users(plan.capacity.users)} prefill takes {plan.capacity.load.prefill_share:.0%} of the time. "
         f"Doubling one resource multiplies total tokens/s by: {listed}; {advice}."
     )
 
@@ -166,18 +169,18 @@ def _lever(plan: DeploymentPlan, change: Change) -> str:
     """`fp8 KV (x 1.41 total tokens/s, x 1.02 for one user)`; of other cards `$0.06 a million tokens` too."""
     users, batch, cost = change.outcome.users, plan.workload.batch, change.outcome.dollars_per_million
     if change.throughput is not None:
-        parts = [f"x {three(change.throughput)} total tokens/s"]
+        parts = [f"x {three_digits(change.throughput)} total tokens/s"]
     elif users:
-        parts = [f"fits {users_in_words(users)}"]
+        parts = [f"fits {describe_users(users)}"]
     else:
         parts = ["no user within the targets either"]
-    parts.append(f"x {three(change.faster)} for " + ("one user" if batch == 1 else f"each of {batch:,} users"))
+    parts.append(f"x {three_digits(change.faster)} for " + ("one user" if batch == 1 else f"each of {batch:,} users"))
     other = (change.outcome.card, change.outcome.devices) != (plan.case.device.name, plan.case.setup.devices)
     if other and cost is not None:  # of the same cards a token's price follows from the tokens
         sound, here = plan.sound, plan.dollars_per_million
         what = " tokens" if sound is None else ""
-        instead = "" if here is None else f" instead of ${three(here if sound is None else sound.dollars(here))}"
-        parts.append(f"{cost_in_words(cost, sound)}{what}{instead}")
+        instead = "" if here is None else f" instead of ${three_digits(here if sound is None else sound.dollars(here))}"
+        parts.append(f"{describe_cost(cost, sound)}{what}{instead}")
     if without_kernels(plan, change):
         parts.append("no kernel times")
     return f"{change.name} ({', '.join(parts)})"

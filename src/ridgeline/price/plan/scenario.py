@@ -32,7 +32,7 @@ from ridgeline.core.ops.number_formats import (
     kv_format_named,
 )
 from ridgeline.core.ops.shard import WHOLE, Shard
-from ridgeline.core.ops.work import StepSegment, Work, adapter_space
+from ridgeline.core.ops.work import StepSegment, Work, adapter_axis
 from ridgeline.price.device import NARROW, Device
 from ridgeline.price.engine_profile import EngineProfile, load_engine, usual_engine
 from ridgeline.price.price import Price
@@ -225,7 +225,7 @@ class Scenario:
         """The work of a step whose requests ask the adapters in turn, so that each has as many rows as another."""
         touched = min(self.adapters, work.sequences)
         share, more = divmod(work.tokens, max(touched, 1))
-        rows = {adapter_space(number + 1): share + (number < more) for number in range(touched)}
+        rows = {adapter_axis(number + 1): share + (number < more) for number in range(touched)}
         return dataclasses.replace(work, rows={**work.rows, **rows}) if rows else work
 
     @property
@@ -267,7 +267,7 @@ class ModelCache:
         key = (setup.devices, setup.weights, setup.kv, dtype, stated, setup.engine.own_attention)
         if key not in self._built:
             recipe = self._recipe(setup, self._stated(setup.device), dtype)
-            model = one_cards_part(self.fields, dtype, recipe, setup)
+            model = one_device_part(self.fields, dtype, recipe, setup)
             if self._around is not None:
                 model = self._around(model)
             _check_experts(model, setup.engine)
@@ -338,19 +338,19 @@ class ModelCache:
             beside = say_gb(gb(case.model.adapter_bytes))
             yield f"LoRA adapters: {case.adapters}, {beside} a card with the weights; requests ask them in turn"
         if case.ranks > 1:
-            yield own_attention_in_words(case.ranks)
+            yield describe_own_attention(case.ranks)
         if lacking := self.fields.other_inputs():
             yield f"only the text model is priced, not what {' and '.join(lacking)} describes"
 
 
-def one_cards_part(fields: Fields, dtype: torch.dtype, recipe: Recipe, setup: Deployment) -> Model:
+def one_device_part(fields: Fields, dtype: torch.dtype, recipe: Recipe, setup: Deployment) -> Model:
     """A model as one card of a setup has it, as its engine divides it. Raises ModelRefused."""
     part = Shard(0, setup.devices)
     shard, experts = (WHOLE, part) if setup.engine.own_attention else (part, None)
     return build(fields, dtype, shard=shard, recipe=recipe, experts=experts)
 
 
-def own_attention_in_words(ranks: int | str) -> str:
+def describe_own_attention(ranks: int | str) -> str:
     """What a reader must know of data-parallel attention."""
     return (
         f"each of {ranks} cards runs attention for its own requests, divided evenly, and holds a part of every expert; "

@@ -3,18 +3,18 @@
 from collections.abc import Iterator
 
 from ridgeline.price.plan.deployment_plan import DeploymentPlan
-from ridgeline.price.plan.plan_answer import ROOFS, demand_in_words, stops, target_in_words
-from ridgeline.price.plan.plan_audio import cost_in_words
-from ridgeline.price.plan.plan_text import lacking, scarcest, users_in_words, work_in_words
+from ridgeline.price.plan.plan_answer import ROOFS, describe_demand, describe_target, stops
+from ridgeline.price.plan.plan_audio import describe_cost
+from ridgeline.price.plan.plan_text import describe_users, describe_work, lacking, scarcest
 from ridgeline.price.plan.scenario import PlanWorkload
-from ridgeline.util.document.humanize import gib, say_gib, say_seconds, three
+from ridgeline.util.document.humanize import gib, say_gib, say_seconds, three_digits
 
 
 def short_answer(plan: DeploymentPlan) -> Iterator[tuple[str, str]]:
     """Return the lines by their names. `plan_answer.py` states the same figures, and what they rest on."""
     yield "fits", _fits(plan)
     if plan.demand:
-        yield "users", demand_in_words(plan)
+        yield "users", describe_demand(plan)
     elif plan.memory.fits:
         yield "users", _users(plan)
     yield "speed", _speed(plan)
@@ -38,8 +38,8 @@ def _users(plan: DeploymentPlan) -> str:
 
 def _within(workload: PlanWorkload) -> str:
     """Return the targets, such as `: the first token within 1 s on average, the next ones every 50 ms`."""
-    first = f"the first token within {target_in_words(workload.ttft)} on average" if workload.ttft else ""
-    later = f"the next ones every {target_in_words(workload.tpot)}" if workload.tpot else ""
+    first = f"the first token within {describe_target(workload.ttft)} on average" if workload.ttft else ""
+    later = f"the next ones every {describe_target(workload.tpot)}" if workload.tpot else ""
     targets = ", ".join(filter(None, (first, later)))
     return f": {targets}" if targets else ""
 
@@ -48,21 +48,21 @@ def _speed(plan: DeploymentPlan) -> str:
     load, batch = plan.asked, plan.workload.batch
     who = "one alone" if batch == 1 else f"{batch:,} asking at once"
     each = " each" if batch > 1 else ""
-    at_once = f"{who}: {three(1 / plan.decode.seconds.expected)} tokens a second{each}"
+    at_once = f"{who}: {three_digits(1 / plan.decode.seconds.expected)} tokens a second{each}"
     if not plan.memory.fits:
         return f"if it did, {at_once}"
     if not plan.capacity.users or load.users == batch == 1:
         return f"{at_once}, the first after {say_seconds(plan.prefill.seconds.expected)}"
     total = load.tokens_per_second.expected if plan.fleet is None else plan.fleet.tokens_per_second
-    rate = three(load.tokens_per_user.expected)
-    return f"{users_in_words(load.users)}: {rate} tokens a second each, {three(total)} in all; {at_once}"
+    rate = three_digits(load.tokens_per_user.expected)
+    return f"{describe_users(load.users)}: {rate} tokens a second each, {three_digits(total)} in all; {at_once}"
 
 
 def _limit(plan: DeploymentPlan) -> str:
     """Return the limit, such as `prompts take 51% of the time, memory bandwidth limits the rest`."""
     phase, scarce = plan.asked_decode, scarcest(plan)
     if plan.asked.users == 1:
-        return f"{ROOFS[phase.limit]}: a step has {work_in_words(phase)}"
+        return f"{ROOFS[phase.limit]}: a step has {describe_work(phase)}"
     line = f"prompts take {plan.asked.prefill_share:.0%} of the time, {ROOFS[phase.limit]} limits the rest"
     if plan.capacity.users and plan.memory.fits and scarce is not None:
         line += f"; {scarce.name} helps most"
@@ -77,4 +77,4 @@ def _cost(plan: DeploymentPlan) -> str:
     if plan.dollars_per_million is None:
         return hourly
     tokens = "" if plan.sound is not None else " output tokens"
-    return f"{cost_in_words(plan.dollars_per_million, plan.sound)}{tokens}, at {hourly}"
+    return f"{describe_cost(plan.dollars_per_million, plan.sound)}{tokens}, at {hourly}"

@@ -56,7 +56,7 @@ def basis_of(device: Device) -> Basis | Literal["calibrated"]:
     return "calibrated" if device.calibrated else device.basis
 
 
-def basis_in_words(device: Device) -> str:
+def describe_basis(device: Device) -> str:
     """`kernel times of h100-sxm, of the same family`."""
     match basis_of(device):
         case "calibrated":
@@ -73,17 +73,17 @@ def basis_in_words(device: Device) -> str:
             return "no kernel times of this machine: a probe of its roofs, and common constants"
 
 
-def trust_in_words(device: Device, found: Iterable[Trust]) -> str:
+def describe_trust(device: Device, found: Iterable[Trust]) -> str:
     """Say how far predictions for a card were off, what its constants are, and what was not measured on it."""
     found = list(found)
     if device.calibrated:
-        return basis_in_words(device)
+        return describe_basis(device)
     measured = [f"{trust.metric} {trust}" for trust in found if trust.rows]
     missing = [trust.metric for trust in found if not trust.rows]
     if not measured:
-        return f"no measurement of this card; {basis_in_words(device)}"
+        return f"no measurement of this card; {describe_basis(device)}"
     unmeasured = [f"not measured on it: {', '.join(missing)}"] if missing else []
-    return "; ".join((", ".join(measured), basis_in_words(device), *unmeasured))
+    return "; ".join((", ".join(measured), describe_basis(device), *unmeasured))
 
 
 def _together(metric: str, rows: Sequence[AccuracyRow], others: tuple[str, ...]) -> Trust:

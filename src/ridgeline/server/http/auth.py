@@ -123,7 +123,7 @@ def check_origin(headers: Headers, settings: ServerSettings) -> None:
         )
 
 
-def check_asker(request: Request, settings: ServerSettings, what: str) -> None:
+def check_client(request: Request, settings: ServerSettings, what: str) -> None:
     """Raises ApiError (403) for another machine where no key is asked for, of what costs everybody else. what: is asked
     for, in words."""
     host = request.client.host if request.client is not None else ""

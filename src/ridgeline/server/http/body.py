@@ -10,7 +10,7 @@ import numpy as np
 from starlette.requests import ClientDisconnect, Request
 
 from ridgeline.server.errors import ApiError, invalid
-from ridgeline.server.event_loop import beside
+from ridgeline.server.event_loop import offload_if_long
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.util.untrusted import MAX_VALUES, crowded, crowded_field, outside_strings, without_collecting
 
@@ -34,12 +34,12 @@ async def read_object(request: Request, settings: ServerSettings, most_ids: int 
         ApiError: 413 for a body that is too large; 400 for one that is no such object or has too many values.
     """
     body = await read_bytes(request.headers, request.stream(), settings.body_bytes)
-    return await parse_beside(body, settings.json_depth, most_ids)
+    return await parse_object_async(body, settings.json_depth, most_ids)
 
 
-async def parse_beside(body: bytes, most_depth: int, most_ids: int = 0) -> dict[str, Any]:
+async def parse_object_async(body: bytes, most_depth: int, most_ids: int = 0) -> dict[str, Any]:
     """Return the same as `parse_object`, but check the structure of a long body in a thread."""
-    await beside(len(body), lambda: check_structure(body, most_depth, most_ids))
+    await offload_if_long(len(body), lambda: check_structure(body, most_depth, most_ids))
     return _decoded(body)
 
 

@@ -22,12 +22,12 @@ class ClientGone(Exception):
     """The client has closed the connection, not only its sending side, so that nobody reads the response."""
 
 
-async def unless_gone(receive: Receive, work: Awaitable[_Result]) -> _Result:
+async def run_unless_disconnected(receive: Receive, work: Awaitable[_Result]) -> _Result:
     """What `work` gives; it is cancelled as soon as the client is gone. Raises ClientGone then.
 
     The body has been read: what comes next is the end of the connection.
     """
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(until_gone(receive))
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(wait_for_disconnect(receive))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -37,7 +37,7 @@ async def unless_gone(receive: Receive, work: Awaitable[_Result]) -> _Result:
         await end(task, gone)
 
 
-async def until_gone(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
     """Wait for the client to close the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass

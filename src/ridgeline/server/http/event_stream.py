@@ -14,7 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from ridgeline.server.errors import ApiError, internal
 from ridgeline.server.http.direct_writer import EXTENSION, DirectWriter
-from ridgeline.server.http.disconnect import end, until_gone
+from ridgeline.server.http.disconnect import end, wait_for_disconnect
 
 DONE = b"data: [DONE]\n\n"
 ALIVE = b": waiting\n\n"
@@ -135,7 +135,7 @@ class EventStreamResponse:
         producer = asyncio.ensure_future(self._produce(outbox))
         producer.add_done_callback(lambda _: outbox.close())
         writer = asyncio.ensure_future(self._write(outbox, producer, direct, send))
-        gone = asyncio.ensure_future(until_gone(receive))
+        gone = asyncio.ensure_future(wait_for_disconnect(receive))
         alive = asyncio.ensure_future(_keep_alive(outbox, direct))
         try:
             await asyncio.wait((producer, writer, gone), return_when=asyncio.FIRST_COMPLETED)

@@ -13,11 +13,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from ridgeline.learn.page.assets import Asset
-from ridgeline.learn.page.data import cards_data, config_table, models_data, stored_of, table_data, table_name, writers
+from ridgeline.learn.page.data import config_table, device_data, models_data, stored_of, table_data, table_name, writers
 from ridgeline.learn.page.model_tables import StoredModel
 from ridgeline.server.errors import ApiError, invalid
-from ridgeline.server.http.auth import check_asker
-from ridgeline.server.http.body import parse_beside, read_bytes
+from ridgeline.server.http.auth import check_client
+from ridgeline.server.http.body import parse_object_async, read_bytes
 from ridgeline.server.http.page_routes import asset_response
 from ridgeline.server.server_settings import ServerSettings
 
@@ -52,7 +52,7 @@ class PageData:
         ]
 
     async def _cards(self, request: Request) -> Response:
-        return await self._answer(request, "cards", cards_data)
+        return await self._answer(request, "cards", device_data)
 
     async def _list(self, request: Request) -> Response:
         return await self._answer(request, "models", lambda: models_data(served=self._models))
@@ -74,11 +74,11 @@ class PageData:
 
     async def _given(self, request: Request) -> Response:
         """The table of the model whose config.json is the body. Raises ApiError."""
-        check_asker(request, self._settings, "have a config priced")
+        check_client(request, self._settings, "have a config priced")
         stored = _stored(request)
         most = min(_CONFIG_BYTES, self._settings.body_bytes)
         body = await read_bytes(request.headers, request.stream(), most)
-        values = await parse_beside(body, self._settings.json_depth)
+        values = await parse_object_async(body, self._settings.json_depth)
         table = await self._in_turn(lambda: asyncio.to_thread(config_table, values, stored))
         written = json.dumps(table, separators=(",", ":"))  # numbers of an absurd model have more than 64 bits
         return Response(written, headers={"cache-control": "no-store"}, media_type="application/json")

@@ -19,7 +19,7 @@ from torch import Tensor
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.media.diffusion.diffusion_request import DiffusionPlan
 from ridgeline.media.diffusion.pipeline import Pipeline
-from ridgeline.media.diffusion.work_units import StageName, WorkUnit, count, counts, strides
+from ridgeline.media.diffusion.work_units import StageName, WorkUnit, count_by_stage, count_work_units, run_work_units
 from ridgeline.price.device import Device
 from ridgeline.server.fair_queue import FairQueue
 from ridgeline.server.images.work_unit_prices import WorkUnitPrices
@@ -183,7 +183,7 @@ class DiffusionEngine:
         except Exception as error:
             self._tell(run, error)
             return
-        run.ahead, run.run = counts(order.plan), strides(pipeline, order.plan, run.tiling)
+        run.ahead, run.run = count_by_stage(order.plan), run_work_units(pipeline, order.plan, run.tiling)
         self._turns.join(run)
 
     def _step(self, run: _ActiveDiffusion) -> float:
@@ -222,7 +222,7 @@ class DiffusionEngine:
             file = order.encode(stride.pixels, stride.image)
         finished, left = time.perf_counter_ns(), sum(run.seconds[stage] * many for stage, many in run.ahead.items())
         return WorkUnitReport(
-            *(stride.stage, run.number, count(order.plan), started, finished, predicted, left),
+            *(stride.stage, run.number, count_work_units(order.plan), started, finished, predicted, left),
             *(preview, stride.image if stride.whole else None, file, 0 if step is None else step.skipped),
         )
 

@@ -9,11 +9,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from ridgeline.media.diffusion.pipeline import Pipeline
-from ridgeline.server.app import IMAGES, TEXT_ROUTES, VIDEOS, Cards, answer, application, model_routes
+from ridgeline.server.app import IMAGES, TEXT_ROUTES, VIDEOS, ModelCards, application, json_response, model_routes
 from ridgeline.server.errors import invalid
-from ridgeline.server.event_loop import beside
+from ridgeline.server.event_loop import offload_if_long
 from ridgeline.server.http.body import read_object
-from ridgeline.server.http.disconnect import unless_gone
+from ridgeline.server.http.disconnect import run_unless_disconnected
 from ridgeline.server.http.event_stream import EventStreamResponse, StreamOutbox
 from ridgeline.server.images.image_service import ImageService
 from ridgeline.server.images.pipeline_names import PipelineNames
@@ -34,7 +34,7 @@ def writes_no_text(pipelines: Collection[Pipeline]) -> str:
     return f"{what} and writes no text; ask {route}"
 
 
-def build_picture_app(
+def build_image_app(
     service: ImageService,
     jobs: VideoJobStore,
     settings: ServerSettings,
@@ -46,7 +46,7 @@ def build_picture_app(
     api = ImageApi(service, settings, names)
     return application(
         (
-            *picture_routes(api, VideoApi(service, jobs, settings, names)),
+            *image_routes(api, VideoApi(service, jobs, settings, names)),
             *(Route(path, api.refuse_text, methods=["POST"]) for path in TEXT_ROUTES),
             *model_routes(api.cards),
             *routes,
@@ -54,7 +54,7 @@ def build_picture_app(
     )
 
 
-def picture_routes(api: "ImageApi", videos: VideoApi) -> Sequence[BaseRoute]:
+def image_routes(api: "ImageApi", videos: VideoApi) -> Sequence[BaseRoute]:
     """What pipelines are asked."""
     return [Route(IMAGES, api.generate, methods=["POST"]), *videos.routes()]
 
@@ -75,12 +75,14 @@ class ImageApi:
         if pipeline.layout.clips:
             raise invalid(f"the model makes clips, no pictures; ask {VIDEOS}", "model", code="unsupported_model")
         drawing = check_fields(fields)
-        plan = await beside(len(drawing.prompt), lambda: plan_of(drawing, pipeline))
+        plan = await offload_if_long(len(drawing.prompt), lambda: plan_of(drawing, pipeline))
         generation = ImageGeneration(fields, plan, pipeline, own, self._names.said(own))
         headers = {"x-request-id": generation.id}
         if not fields.stream:
-            await unless_gone(request.receive, self._service.run(generation.live, generation.order, generation.take))
-            return answer(generation.body(), headers)
+            await run_unless_disconnected(
+                request.receive, self._service.run(generation.live, generation.order, generation.take)
+            )
+            return json_response(generation.body(), headers)
 
         async def produce(outbox: StreamOutbox) -> None:
             await self._service.run(generation.live, generation.order, generation.events(outbox))
@@ -94,7 +96,7 @@ class ImageApi:
         said = writes_no_text(self._service.drawer.pipelines.values())
         raise invalid(f"the model {said}", "model", code="unsupported_model")
 
-    def cards(self) -> Cards:
+    def cards(self) -> ModelCards:
         """The names of the pipelines, and what each draws."""
         return {name: self._card(name) for name in self._names.own}
 

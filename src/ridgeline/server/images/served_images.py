@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 from ridgeline.price.device import Device
-from ridgeline.server.background_loading import LoadCancellation, beside_the_loop
+from ridgeline.server.background_loading import LoadCancellation, load_in_thread
 from ridgeline.server.http.page_data import PageData
 from ridgeline.server.images.diffusion_engine import DiffusionEngine
-from ridgeline.server.images.image_app import build_picture_app
+from ridgeline.server.images.image_app import build_image_app
 from ridgeline.server.images.image_service import ImageQueue, ImageService
 from ridgeline.server.images.pipeline_names import PipelineNames
 from ridgeline.server.images.video_job_store import VideoJobStore
@@ -44,7 +44,7 @@ class ServedImages:
 
     async def start(self) -> DiffusionEngine:
         """All of them, loaded. Raises ModelRefused as `load_pipeline`."""
-        return await beside_the_loop(self._drawer)
+        return await load_in_thread(self._drawer)
 
     def _drawer(self, waiting: LoadCancellation) -> DiffusionEngine:
         free = available_memory()
@@ -66,9 +66,9 @@ class ServedImages:
     async def serving(self, drawer: DiffusionEngine, settings: ServerSettings) -> AsyncIterator[ServingContext]:
         """The pipelines behind their routes, with what counts their requests."""
         names = names_of(self.models, settings)
-        service, metrics = picture_service(drawer, names, settings)
+        service, metrics = build_image_service(drawer, names, settings)
         jobs = VideoJobStore(service, settings)
-        app = build_picture_app(
+        app = build_image_app(
             service, jobs, settings, names, routes=[metrics.route(), *PageData({}, settings).routes()]
         )
         lag = asyncio.create_task(metrics.watch_loop())
@@ -86,7 +86,7 @@ def names_of(models: Mapping[str, str], settings: ServerSettings) -> PipelineNam
     return PipelineNames({name: name for name in models})
 
 
-def picture_service(
+def build_image_service(
     drawer: DiffusionEngine, names: PipelineNames, settings: ServerSettings
 ) -> tuple[ImageService, ImageMetrics]:
     """A service that holds requests to the limits of the settings, and what counts them."""

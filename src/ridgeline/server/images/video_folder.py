@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ridgeline.media.diffusion.video_file import write_clip
+from ridgeline.media.diffusion.video_file import write_video
 from ridgeline.server.errors import ApiError
 
 WAITING = 2
@@ -84,7 +84,7 @@ class VideoWriter:
     def _work(self) -> None:
         try:
             with self.path.open("xb") as file:
-                write_clip(file, self._taken(), self._format, self._fps, self._parameters)
+                write_video(file, self._taken(), self._format, self._fps, self._parameters)
             self._written.set_result(self.path.stat().st_size)
         except Exception as error:
             self.path.unlink(missing_ok=True)

@@ -9,10 +9,10 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
-from ridgeline.media.diffusion.video_file import usual_format
-from ridgeline.server.app import IMAGES, VIDEOS, answer
+from ridgeline.media.diffusion.video_file import default_video_format
+from ridgeline.server.app import IMAGES, VIDEOS, json_response
 from ridgeline.server.errors import invalid
-from ridgeline.server.event_loop import beside
+from ridgeline.server.event_loop import offload_if_long
 from ridgeline.server.http.auth import KEY
 from ridgeline.server.http.body import read_object
 from ridgeline.server.http.form import is_form, read_form
@@ -20,7 +20,7 @@ from ridgeline.server.images.image_service import ImageService
 from ridgeline.server.images.pipeline_names import PipelineNames
 from ridgeline.server.images.video_job_store import VideoJobStore
 from ridgeline.server.routes.request_fields import read_fields
-from ridgeline.server.routes.video_job import VideoFields, VideoJob, clip_plan, format_of
+from ridgeline.server.routes.video_job import VideoFields, VideoJob, format_of, plan_video
 from ridgeline.server.server_settings import ServerSettings
 
 POLL_AFTER = "openai-poll-after-ms"
@@ -38,7 +38,7 @@ class VideoApi:
         self._service, self._names, self._jobs = service, names, jobs
         # As of pictures: a clip that lacks what was asked for looks like one with it.
         self._settings = replace(settings, strict=True)
-        self._usual = usual_format()
+        self._usual = default_video_format()
 
     def routes(self) -> tuple[Route, ...]:
         """Where they are asked."""
@@ -58,7 +58,7 @@ class VideoApi:
         pipeline = self._service.drawer.pipelines[own]
         if not pipeline.layout.clips:
             raise invalid(f"the model draws pictures, no clips; ask {IMAGES}", "model", code="unsupported_model")
-        plan = await beside(len(fields.prompt or ""), lambda: clip_plan(fields, pipeline))
+        plan = await offload_if_long(len(fields.prompt or ""), lambda: plan_video(fields, pipeline))
         format_ = format_of(fields, self._usual)
         job = VideoJob(fields, plan, pipeline, own, self._names.said(own), format_, request.scope.get(KEY))
         if job.live.nbytes > self._settings.picture_bytes:
@@ -68,7 +68,7 @@ class VideoApi:
                 "output_format",
             )
         self._jobs.start(job)
-        return answer(job.body(), {"x-request-id": job.id})
+        return json_response(job.body(), {"x-request-id": job.id})
 
     async def listed(self, request: Request) -> Response:
         """GET /v1/videos"""
@@ -87,18 +87,18 @@ class VideoApi:
         ends = (shown[0].id, shown[-1].id) if shown else (None, None)
         bodies = [job.body() for job in shown]
         more = {"first_id": ends[0], "last_id": ends[1], "has_more": len(shown) < len(jobs)}
-        return answer({"object": "list", "data": bodies, **more})
+        return json_response({"object": "list", "data": bodies, **more})
 
     async def retrieve(self, request: Request) -> Response:
         """GET /v1/videos/ID"""
         job = self._asked(request)
-        return answer(job.body(), {POLL_AFTER: str(round(1000 * job.poll_after))})
+        return json_response(job.body(), {POLL_AFTER: str(round(1000 * job.poll_after))})
 
     async def delete(self, request: Request) -> Response:
         """DELETE /v1/videos/ID"""
         job = self._asked(request)
         self._jobs.delete(job)
-        return answer({"id": job.id, "object": "video.deleted", "deleted": True})
+        return json_response({"id": job.id, "object": "video.deleted", "deleted": True})
 
     async def content(self, request: Request) -> Response:
         """GET /v1/videos/ID/content"""

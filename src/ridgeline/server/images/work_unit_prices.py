@@ -8,7 +8,7 @@ from ridgeline.media.diffusion.diffusion_request import DiffusionPlan
 from ridgeline.media.diffusion.forecast import Forecaster
 from ridgeline.media.diffusion.geometry import Geometry
 from ridgeline.media.diffusion.pipeline import Pipeline
-from ridgeline.media.diffusion.work_units import StageName, seconds_each
+from ridgeline.media.diffusion.work_units import StageName, seconds_per_unit
 from ridgeline.price.device import Device
 from ridgeline.util.document.humanize import gib, say_gib
 
@@ -35,7 +35,7 @@ class WorkUnitPrices:
             * (len(plan.texts) if plan.batching.paired else 1)
         )
         self._check(wanted, f"a step at {plan.geometry.size}")
-        seconds = seconds_each(plan, self._forecaster.seconds(plan, tiling))
+        seconds = seconds_per_unit(plan, self._forecaster.seconds(plan, tiling))
         if all(ids in self._texts for ids in plan.texts):
             seconds["encode"] = 0.0  # they are kept
         return seconds, tiling

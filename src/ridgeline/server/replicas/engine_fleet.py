@@ -117,7 +117,7 @@ class EngineFleet:
     @property
     def stats(self) -> Stats:
         """The sums."""
-        return summed([each.llm.stats for each in self.replicas.values()])
+        return sum_stats([each.llm.stats for each in self.replicas.values()])
 
     @property
     def alive(self) -> bool:
@@ -271,7 +271,7 @@ class _RoutedRequest:
             self._replica = None
 
 
-def summed(stats: Sequence[Stats]) -> Stats:
+def sum_stats(stats: Sequence[Stats]) -> Stats:
     """What several engines have done, together."""
     total = Stats()
     for each in stats:

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.worker.engine_messages import replica_of
-from ridgeline.server.app import answer
+from ridgeline.server.app import json_response
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.http.event_stream import EventStreamResponse
 from ridgeline.server.in_flight import InFlightRequest
@@ -184,7 +184,7 @@ class FleetMonitor:
         """/v1/replicas"""
         each = [_told(replica) for _, replica in sorted(self._fleet.replicas.items())]
         retried = self._fleet.retried
-        return answer({"replicas": each, "retried": retried, "sum": asdict(self._fleet.stats)})
+        return json_response({"replicas": each, "retried": retried, "sum": asdict(self._fleet.stats)})
 
 
 def _told(replica: EngineReplica) -> dict[str, object]:

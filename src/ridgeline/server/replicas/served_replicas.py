@@ -20,7 +20,7 @@ from ridgeline.insight.traffic.scaling import Scaling
 from ridgeline.learn.page.recorder import INSPECTOR
 from ridgeline.price.device import Device
 from ridgeline.server.admission import RequestQueue
-from ridgeline.server.lifecycle import ServedLLM, ServingContext, service_of
+from ridgeline.server.lifecycle import ServedLLM, ServingContext, build_service
 from ridgeline.server.replicas.engine_fleet import EngineFleet, EngineReplica
 from ridgeline.server.replicas.replica_observability import FleetMonitor
 from ridgeline.server.replicas.replica_supervisor import ReplicaSupervisor, Start
@@ -67,7 +67,7 @@ class ServedReplicas:
         fleet = started.fleet
         queue = RequestQueue(fleet.info, settings)
         fleet.changed.append(lambda: queue.resize(fleet.info))
-        service = service_of(fleet, queue, settings)
+        service = build_service(fleet, queue, settings)
         watch = ReplicaSupervisor(fleet, started.start, settings.stalled_seconds, self.scaling)
         engines = FleetMonitor(service, fleet, settings, settings.models[0], lambda: watch.starting)
         observability = Observability(service, engines, settings, settings.models[0])

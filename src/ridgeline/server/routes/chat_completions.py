@@ -15,7 +15,7 @@ from ridgeline.engine.result import Choice
 from ridgeline.engine.sampling.sample_row import Sampled
 from ridgeline.engine.structured_output_params import StructuredOutputs
 from ridgeline.server.errors import invalid
-from ridgeline.server.event_loop import LONG, beside
+from ridgeline.server.event_loop import LONG, offload_if_long
 from ridgeline.server.http.event_stream import StreamOutbox
 from ridgeline.server.in_flight import Generation
 from ridgeline.server.routes.generation import GenerationResult, new_id
@@ -23,7 +23,7 @@ from ridgeline.server.routes.grammar_check import GrammarCheck
 from ridgeline.server.routes.logprobs import PromptScores, TokenNames, chat_logprobs, long_chat_logprobs
 from ridgeline.server.routes.request_fields import ChatFields, Conversation
 from ridgeline.server.routes.request_sampling import room_for, sampling_params
-from ridgeline.server.routes.response_format import asked_form
+from ridgeline.server.routes.response_format import read_output_constraint
 from ridgeline.server.routes.served_model import ServedModel, cache_salt
 from ridgeline.server.routes.stream_chunks import ChoiceState, Chunks
 from ridgeline.server.routes.tool_use import ToolCalls, ToolUse, call_delta, check_calls, read_tools
@@ -58,7 +58,7 @@ async def render(fields: Conversation, model: ServedModel, settings: ServerSetti
         )
 
     try:
-        return await beside(_weight(fields, size), encode)
+        return await offload_if_long(_weight(fields, size), encode)
     except ModelRefused as error:  # the fault is the template's, not the request's
         raise invalid(
             f"the model's chat template fails on this conversation: {error}", "messages", code="template"
@@ -106,7 +106,7 @@ async def chat_generation(
     model.check_name(fields.model)
     if fields.top_logprobs is not None and not fields.logprobs:
         raise invalid("top_logprobs: it needs logprobs to be true", "top_logprobs")
-    form, asked_by = asked_form(fields, settings)
+    form, asked_by = read_output_constraint(fields, settings)
     tools = read_tools(fields, model.template(tools=bool(fields.tools)), settings, shaped=form is not None)
     prompt = (await render(fields, model, settings)).ids
     asked = fields.max_tokens if fields.max_completion_tokens is None else fields.max_completion_tokens

@@ -24,7 +24,7 @@ from ridgeline.server.routes.grammar_check import GrammarCheck
 from ridgeline.server.routes.logprobs import CompletionLogprobs, PromptScores, TokenNames
 from ridgeline.server.routes.request_fields import CompletionFields
 from ridgeline.server.routes.request_sampling import room_for, sampling_params
-from ridgeline.server.routes.response_format import asked_form
+from ridgeline.server.routes.response_format import read_output_constraint
 from ridgeline.server.routes.served_model import ServedModel, cache_salt
 from ridgeline.server.routes.stream_chunks import ChoiceState, Chunks
 from ridgeline.server.server_settings import ServerSettings
@@ -47,7 +47,7 @@ async def completion_generation(
     least = 0 if fields.echo or fields.prompt_logprobs is not None else 1
     most = room_for(max(map(len, prompts)), model, fields.max_tokens, DEFAULT_TOKENS, least)
     params = sampling_params(fields, model, most, fields.logprobs)
-    form, asked_by = asked_form(fields, settings)
+    form, asked_by = read_output_constraint(fields, settings)
     if form is not None:
         await grammars.check(form, asked_by)
         # All of the text is told, reasoning too, so that all of it has the form.

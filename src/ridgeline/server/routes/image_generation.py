@@ -11,7 +11,7 @@ from msgspec import Meta
 from torch import Tensor
 
 from ridgeline.media.diffusion.diffusion_request import DiffusionPlan, DiffusionRequest
-from ridgeline.media.diffusion.image_file import encode_picture
+from ridgeline.media.diffusion.image_file import encode_image
 from ridgeline.media.diffusion.pipeline import Pipeline
 from ridgeline.server.errors import invalid
 from ridgeline.server.http.event_stream import StreamOutbox
@@ -124,7 +124,7 @@ class ImageGeneration:
 
     def _encode(self, pixels: Tensor, image: int) -> bytes:
         parameters = self.pipeline.parameters(self.plan, image)
-        return encode_picture(
+        return encode_image(
             pixels, self.fields.output_format.upper(), parameters, quality=self.fields.output_compression
         )
 

@@ -23,7 +23,7 @@ _JSON_SCHEMA = ("name", "description", "schema", "strict")
 _KINDS = frozenset({"json", "json_object", "regex", "choice", "grammar"})
 
 
-def asked_form(fields: GenerationFields, settings: ServerSettings) -> tuple[StructuredOutputs | None, str]:
+def read_output_constraint(fields: GenerationFields, settings: ServerSettings) -> tuple[StructuredOutputs | None, str]:
     """The form that a request wants its answer in, not tried yet, and the field that asks for it. Raises ApiError
     where two fields do, or one makes no sense."""
     asked: dict[str, dict[str, Any]] = {}
@@ -39,10 +39,10 @@ def asked_form(fields: GenerationFields, settings: ServerSettings) -> tuple[Stru
     (name, form), *others = asked.items()
     if others:
         raise invalid(f"{name}: {others[0][0]} asks for a form too; give one of them", name)
-    return checked_form(form, name, settings), name
+    return check_output_constraint(form, name, settings), name
 
 
-def checked_form(form: Mapping[str, Any], name: str, settings: ServerSettings) -> StructuredOutputs:
+def check_output_constraint(form: Mapping[str, Any], name: str, settings: ServerSettings) -> StructuredOutputs:
     """A form within the server's bounds of size and depth. Raises ApiError naming the field."""
     schema = form.get("json")
     if schema is not None:

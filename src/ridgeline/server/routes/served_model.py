@@ -11,7 +11,7 @@ from ridgeline.engine.prompt_tokens import unknown_id
 from ridgeline.engine.text_processor import TextProcessor
 from ridgeline.engine.worker.engine_messages import VectorInfo
 from ridgeline.server.errors import ApiError, invalid
-from ridgeline.server.event_loop import beside
+from ridgeline.server.event_loop import offload_if_long
 from ridgeline.server.server_settings import ServerSettings
 from ridgeline.server.service import EngineClient
 
@@ -93,7 +93,7 @@ class ServedModel:
     async def encode(self, text: str, *, add_special: bool = True, among: int = 0) -> list[int]:
         """Token ids of a text in which control tokens are text. among: characters of all that are encoded with it.
         Raises ApiError."""
-        return await beside(max(len(text), among), lambda: self._encode(text, add_special))
+        return await offload_if_long(max(len(text), among), lambda: self._encode(text, add_special))
 
     def _encode(self, text: str, add_special: bool) -> list[int]:
         try:

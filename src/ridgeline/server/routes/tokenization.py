@@ -1,7 +1,7 @@
 """/tokenize, /detokenize and /v1/chat/completions/render: what the model would read, without running it."""
 
 from ridgeline.server.errors import invalid
-from ridgeline.server.event_loop import beside
+from ridgeline.server.event_loop import offload_if_long
 from ridgeline.server.routes.chat_completions import render
 from ridgeline.server.routes.logprobs import TokenNames
 from ridgeline.server.routes.request_fields import ChatFields, DetokenizeFields, TokenizeFields
@@ -32,7 +32,7 @@ async def detokenize(fields: DetokenizeFields, model: ServedModel) -> dict[str, 
     model.check_name(fields.model)
     ids = fields.tokens
     model.check_ids(ids, "tokens")
-    return {"prompt": await beside(len(ids), lambda: model.tokenizer.decode(ids, skip_special=False))}
+    return {"prompt": await offload_if_long(len(ids), lambda: model.tokenizer.decode(ids, skip_special=False))}
 
 
 async def rendered(fields: ChatFields, model: ServedModel, settings: ServerSettings) -> dict[str, object]:

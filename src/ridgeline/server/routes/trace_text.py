@@ -14,7 +14,7 @@ from starlette.responses import Response
 from ridgeline.engine.async_llm import EngineDied, EngineRestarting
 from ridgeline.learn.page.recorder import MOST_PAUSE, MOST_TOKENS, RecordingRequest
 from ridgeline.server.errors import ApiError, internal, invalid
-from ridgeline.server.http.auth import check_asker
+from ridgeline.server.http.auth import check_client
 from ridgeline.server.http.body import read_object
 from ridgeline.server.routes.generation import engine_died, engine_restarting
 from ridgeline.server.routes.request_fields import read_fields
@@ -52,7 +52,7 @@ class TraceApi:
 
     async def trace(self, request: Request) -> Response:
         """The recording. Raises ApiError."""
-        check_asker(request, self._settings, "have a text traced")
+        check_client(request, self._settings, "have a text traced")
         fields, _ = read_fields(await read_object(request, self._settings), TraceFields, self._settings)
         question = msgspec.json.encode(await self._question(fields))
         if self._busy:

@@ -26,7 +26,7 @@ from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary, Task
 from ridgeline.media.speech.transcriber import Transcriber, Transcript, TranscriptionOptions
 from ridgeline.media.speech.transcript_formats import as_json, srt, vtt
 from ridgeline.server.errors import ApiError, invalid
-from ridgeline.server.http.disconnect import unless_gone
+from ridgeline.server.http.disconnect import run_unless_disconnected
 from ridgeline.server.http.exchanges import IGNORED
 from ridgeline.server.http.form import PACKAGE, is_form, read_form
 from ridgeline.server.in_flight import Generation
@@ -92,7 +92,9 @@ class SpeechApi:
         except ValueError as error:
             raise invalid(str(error), "language") from None
         id = new_id("transcribe-")
-        transcript = await unless_gone(request.receive, self._transcribe(id, request.url.path, asked, vocabulary))
+        transcript = await run_unless_disconnected(
+            request.receive, self._transcribe(id, request.url.path, asked, vocabulary)
+        )
         headers = {"x-request-id": id} | ({IGNORED: ",".join(asked.ignored)} if asked.ignored else {})
         return written(transcript, task, asked.response_format, headers)
 

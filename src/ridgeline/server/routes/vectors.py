@@ -19,7 +19,7 @@ from ridgeline.engine.events import Event
 from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.worker.engine_messages import VectorInfo
 from ridgeline.server.errors import ApiError, invalid
-from ridgeline.server.event_loop import beside, slices
+from ridgeline.server.event_loop import offload_if_long, slices
 from ridgeline.server.in_flight import Generation
 from ridgeline.server.routes.generation import new_id, run
 from ridgeline.server.routes.long_response import EncodedList
@@ -152,7 +152,7 @@ async def encoded(
     cannot be served ends it before the others are encoded. length: characters of one. Raises what `ids` does."""
     found: list[list[int]] = []
     for part in parts(given, length, _PART):
-        found += await beside(sum(map(length, part)), partial(list, map(ids, part)))
+        found += await offload_if_long(sum(map(length, part)), partial(list, map(ids, part)))
     return found
 
 

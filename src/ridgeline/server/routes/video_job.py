@@ -153,7 +153,7 @@ def format_of(fields: VideoFields, usual: str) -> str:
     return format_
 
 
-def clip_plan(fields: VideoFields, pipeline: Pipeline) -> DiffusionPlan:
+def plan_video(fields: VideoFields, pipeline: Pipeline) -> DiffusionPlan:
     """What a request comes to. Raises ApiError naming the field."""
     try:
         check_fps(fields.fps)

@@ -7,7 +7,7 @@ from ridgeline.engine.request import NANOSECONDS
 from ridgeline.server.errors import ApiError
 from ridgeline.server.images.diffusion_engine import WorkUnitReport
 from ridgeline.server.images.image_service import InFlightImageRequest
-from ridgeline.server.telemetry.metric_families import PICTURE_FAMILIES, PICTURE_PHASES, PICTURE_REASONS
+from ridgeline.server.telemetry.metric_families import IMAGE_FAMILIES, IMAGE_PHASES, IMAGE_REASONS
 from ridgeline.server.telemetry.metrics_registry import MetricsRegistry
 
 
@@ -18,7 +18,7 @@ class ImageMetrics(MetricsRegistry):
         self, live: Mapping[str, InFlightImageRequest], models: tuple[str, ...], alias: str | None = None
     ) -> None:
         """live: requests under way, read at each scrape. models: what answers call the pipelines."""
-        super().__init__(PICTURE_FAMILIES, models[0], alias=alias)
+        super().__init__(IMAGE_FAMILIES, models[0], alias=alias)
         self._live, self._models = live, models
         for name in ("ignored_fields", "loop_lag_seconds"):
             self._one(name)
@@ -31,12 +31,12 @@ class ImageMetrics(MetricsRegistry):
             self._of(model, family)
         for finish in ("stop", "abort", "error"):
             self._of(model, "request_success", finish)
-        for reason in PICTURE_REASONS:
+        for reason in IMAGE_REASONS:
             self._of(model, "admission_rejected", reason)
-        for phase in PICTURE_PHASES:
+        for phase in IMAGE_PHASES:
             self._of(model, "step_seconds", phase)
             self._of(model, "step_predicted_seconds", phase)
-        for stage in ("queue", *PICTURE_PHASES):
+        for stage in ("queue", *IMAGE_PHASES):
             self._of(model, "aborted", stage)
 
     def refused(self, live: InFlightImageRequest, error: ApiError) -> None:

@@ -131,13 +131,13 @@ HTTP_FAMILIES = (
     ),
 )
 
-PICTURE_PHASES = ("encode", "denoise", "decode")
-PICTURE_REASONS = ("invalid_value", "queue_full", "queue_pictures", "shutting_down")  # as PictureQueue has them
+IMAGE_PHASES = ("encode", "denoise", "decode")
+IMAGE_REASONS = ("invalid_value", "queue_full", "queue_pictures", "shutting_down")  # as PictureQueue has them
 
 _SAME = {family.name: family for family in FAMILIES}
 _PICTURE_STEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
-PICTURE_FAMILIES = (
+IMAGE_FAMILIES = (
     *(_SAME[name] for name in ("num_requests_running", "num_requests_waiting")),
     MetricFamily("images", "counter", "Pictures drawn."),
     MetricFamily("clips", "counter", "Clips drawn."),

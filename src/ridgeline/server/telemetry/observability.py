@@ -62,7 +62,7 @@ class SingleEngineMonitor:
         self._transfers.follow(self._llm)
 
 
-def of_one(service: Service, llm: AsyncLLM, settings: ServerSettings, model: str) -> "Observability":
+def observe_one_engine(service: Service, llm: AsyncLLM, settings: ServerSettings, model: str) -> "Observability":
     """What watches a service of one engine. model: the name that answers say."""
     return Observability(service, SingleEngineMonitor(service, llm, settings, model), settings, model)
 

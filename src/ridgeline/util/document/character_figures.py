@@ -33,7 +33,7 @@ def heat_row(shares: Sequence[float], columns: int, steps: Sequence[float]) -> s
     return "".join(shade(max(shares[low:high]), steps) for low, high in pairwise(edges))
 
 
-def shades_in_words(steps: Sequence[float]) -> str:
+def describe_shades(steps: Sequence[float]) -> str:
     """`· under 2%  ░ to 5%  ▒ to 15%  ▓ to 40%  █ more`."""
     named = [f"{mark} to {step:.0%}" for mark, step in zip(SHADES[2:], steps[1:], strict=False)]
     return "  ".join((f"{SHADES[1]} under {steps[0]:.0%}", *named, f"{SHADES[-1]} more"))

@@ -112,7 +112,7 @@ class DocumentTable:
 
 
 Figure = Bars | StackedBars | Chart | Spans | Panels | HeatMap | Roofline
-Block = Heading | Paragraph | Bullets | Facts | DocumentTable | Figure
+DocumentBlock = Heading | Paragraph | Bullets | Facts | DocumentTable | Figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Document:
     """
 
     title: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[DocumentBlock, ...]
     lead: str = ""
 
     @property

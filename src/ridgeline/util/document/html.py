@@ -9,9 +9,9 @@ from itertools import groupby
 
 from ridgeline.util.document.elements import (
     AnyCell,
-    Block,
     Bullets,
     Document,
+    DocumentBlock,
     DocumentTable,
     Facts,
     Heading,
@@ -90,7 +90,7 @@ def _prose(text: str) -> str:
     return _CODE.sub(r"<code>\1</code>", _text(text))
 
 
-def _block(block: Block) -> Iterator[str]:
+def _block(block: DocumentBlock) -> Iterator[str]:
     if isinstance(block, Heading):
         yield f"<h2>{_text(block.text)}</h2>"
     elif isinstance(block, Paragraph):

@@ -23,7 +23,7 @@ def digits(value: float, count: int) -> str:
     return f"{value:.{max(0, count - 1 - exponent)}f}"
 
 
-def three(value: float) -> str:
+def three_digits(value: float) -> str:
     """A number without a prefix: `3,950`, `133`, `48.1`, `7.50`; two digits where it is small: `0.50`, `0.087`."""
     if abs(value) >= 999.5:
         return f"{value:,.0f}"
@@ -82,7 +82,7 @@ def gb(nbytes: float) -> GB:
 
 def say_gib(amount: GiB) -> str:
     """`13.27 GiB`, of what would be none at that precision `4.62 MiB`."""
-    return f"{three(amount * 1024)} MiB" if 0 < amount < 0.01 else f"{amount:,.2f} GiB"
+    return f"{three_digits(amount * 1024)} MiB" if 0 < amount < 0.01 else f"{amount:,.2f} GiB"
 
 
 def say_gb(amount: GB) -> str:

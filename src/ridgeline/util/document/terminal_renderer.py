@@ -10,13 +10,13 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from ridgeline.util.document.character_figures import draw, heat_row, roofline_legend, shades_in_words, strip
+from ridgeline.util.document.character_figures import describe_shades, draw, heat_row, roofline_legend, strip
 from ridgeline.util.document.elements import (
     AnyCell,
-    Block,
     Bullets,
     Column,
     Document,
+    DocumentBlock,
     DocumentTable,
     Facts,
     Heading,
@@ -62,7 +62,7 @@ def render(document: Document, width: int) -> Iterator[Text]:
     yield from _wrapped(document.title, prose, "bold")
     if document.lead:
         yield from _wrapped(document.lead, prose)
-    before: Block | None = None
+    before: DocumentBlock | None = None
     for block in document.blocks:
         if before is not None and not isinstance(before, Heading):
             yield Text()
@@ -77,7 +77,7 @@ def plain(document: Document, width: int = FILE_WIDTH) -> str:
     return "".join(f"{line.plain}\n" for line in render(document, width))
 
 
-def _block(block: Block, width: int) -> Iterable[Text]:
+def _block(block: DocumentBlock, width: int) -> Iterable[Text]:
     prose = min(width, _PROSE)
     if isinstance(block, Heading):
         return _wrapped(block.text, prose, "bold")
@@ -155,7 +155,7 @@ def _legend(table: DocumentTable) -> Iterator[str]:
     """What the shades of its heat maps mean."""
     cells = (cell for row in table.rows if isinstance(row, TableRow) for cell in row.cells)
     for steps in dict.fromkeys(cell.steps for cell in cells if isinstance(cell, Heat)):
-        yield shades_in_words(steps)
+        yield describe_shades(steps)
 
 
 def _grid(table: DocumentTable, width: int) -> Iterator[Text]:

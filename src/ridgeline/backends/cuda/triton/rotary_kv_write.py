@@ -11,7 +11,7 @@ from ridgeline.backends.cuda.triton.launch import let_next_start, wait_for_last
 
 
 @triton.jit
-def turned(x, x_row, x_head, cos, sin, t, h_H, d_D, keep_HD, half, TURNS: tl.constexpr):
+def rotated(x, x_row, x_head, cos, sin, t, h_H, d_D, keep_HD, half, TURNS: tl.constexpr):
     """Heads of row t, the first 2 x `half` numbers of each turned: in the dtype of x [H, D]."""
     at_H = t * x_row + h_H * x_head
     x_HD = tl.load(x + at_H[:, None] + d_D[None, :], mask=keep_HD, other=0.0)
@@ -83,7 +83,7 @@ def keep_rows(
     if block < q_blocks:
         h_H = block * BLOCK_H + tl.arange(0, BLOCK_H)
         keep_HD = (h_H < heads)[:, None] & (d_D < dim)[None, :]
-        q_HD = turned(q, q_row, q_head, cos, sin, t, h_H, d_D, keep_HD, half, TURNS)
+        q_HD = rotated(q, q_row, q_head, cos, sin, t, h_H, d_D, keep_HD, half, TURNS)
         tl.store(q_out + t * heads * dim + h_H[:, None] * dim + d_D[None, :], q_HD, mask=keep_HD)
     else:
         slot = tl.load(slots + t)
@@ -91,12 +91,12 @@ def keep_rows(
             if block < q_blocks + kv_blocks:
                 h_H = (block - q_blocks) * BLOCK_H + tl.arange(0, BLOCK_H)
                 keep_HD = (h_H < kv_heads)[:, None] & (d_D < dim)[None, :]
-                k_HD = turned(k, k_row, k_head, cos, sin, t, h_H, d_D, keep_HD, half, TURNS)
+                k_HD = rotated(k, k_row, k_head, cos, sin, t, h_H, d_D, keep_HD, half, TURNS)
                 put(k_HD, k_pages, k_stride, k_scales, scale_stride, slot, k_scale, h_H, d_D, keep_HD, kv_heads, dim,
                     SIZE, CODE)  # fmt: skip
             else:
                 h_H = (block - q_blocks - kv_blocks) * BLOCK_H + tl.arange(0, BLOCK_H)
                 keep_HD = (h_H < kv_heads)[:, None] & (d_D < width)[None, :]
-                v_HD = turned(v, v_row, v_head, cos, sin, t, h_H, d_D, keep_HD, half, False)
+                v_HD = rotated(v, v_row, v_head, cos, sin, t, h_H, d_D, keep_HD, half, False)
                 put(v_HD, v_pages, v_stride, v_scales, scale_stride, slot, v_scale, h_H, d_D, keep_HD, kv_heads, width,
                     SIZE, CODE)  # fmt: skip

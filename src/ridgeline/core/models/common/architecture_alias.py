@@ -93,6 +93,6 @@ KIN = (
 )  # fmt: skip
 
 
-def kin_of(name: str, model_type: str) -> ArchitectureAlias | None:
+def alias_of(name: str, model_type: str) -> ArchitectureAlias | None:
     """The kin of an architecture's name, or of a config's `model_type` where it has none."""
     return next((kin for kin in KIN if name == kin.architecture or (not name and model_type == kin.model_type)), None)

@@ -22,7 +22,7 @@ from ridgeline.core.ops.linear import Linear, Projections
 from ridgeline.core.ops.matrix import MatrixSpec
 from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.residual import ResidualAdd
-from ridgeline.core.ops.work import AttentionPattern, Space
+from ridgeline.core.ops.work import AttentionPattern, RowAxis
 
 _EPS = 1e-6  # of every norm, which configs do not state
 
@@ -73,7 +73,7 @@ class Resnet(nn.Module):
 class PixelAttention(nn.Module):
     """x + attention(norm(x)): one head as wide as a pixel, over all pixels of an image."""
 
-    def __init__(self, w: Widths, space: Space) -> None:
+    def __init__(self, w: Widths, space: RowAxis) -> None:
         """space: of the rows that are its pixels."""
         super().__init__()
         width, self.space = w.channels[-1], space
@@ -96,7 +96,7 @@ class PixelAttention(nn.Module):
 class MiddleBlock(nn.Module):
     """A residual block, attention and another, at the coarsest resolution."""
 
-    def __init__(self, w: Widths, space: Space) -> None:
+    def __init__(self, w: Widths, space: RowAxis) -> None:
         super().__init__()
         width = w.channels[-1]
         self.resnets = nn.ModuleList(Resnet(w, width, width) for _ in range(2))
@@ -143,7 +143,7 @@ class DownBlock(nn.Module):
     """Residual blocks at one resolution, and the way to the next."""
 
     def __init__(
-        self, w: Widths, inputs: int, outputs: int, depth: int, *, last: bool, attends: Space | None = None
+        self, w: Widths, inputs: int, outputs: int, depth: int, *, last: bool, attends: RowAxis | None = None
     ) -> None:
         """depth: residual blocks. last: whether no resolution follows. attends: whose rows attend after each of
         them."""
@@ -157,7 +157,7 @@ class UpBlock(nn.Module):
     """The same the other way."""
 
     def __init__(
-        self, w: Widths, inputs: int, outputs: int, depth: int, *, last: bool, attends: Space | None = None
+        self, w: Widths, inputs: int, outputs: int, depth: int, *, last: bool, attends: RowAxis | None = None
     ) -> None:
         """As DownBlock."""
         super().__init__()
@@ -169,7 +169,7 @@ class UpBlock(nn.Module):
 class ImageEncoder(nn.Module):
     """Pixels to numbers of latents, through ever coarser resolutions."""
 
-    def __init__(self, w: Widths, inputs: int, outputs: int, depth: int, space: Space) -> None:
+    def __init__(self, w: Widths, inputs: int, outputs: int, depth: int, space: RowAxis) -> None:
         """outputs: numbers of a latent pixel. depth: residual blocks at a resolution. space: of the latents' rows."""
         super().__init__()
         widths, last = w.channels, len(w.channels) - 1
@@ -205,7 +205,7 @@ class ImageEncoder(nn.Module):
 class ImageDecoder(nn.Module):
     """Latents to pixels, through ever finer resolutions; one residual block more at each than the encoder has."""
 
-    def __init__(self, w: Widths, inputs: int, outputs: int, depth: int, space: Space) -> None:
+    def __init__(self, w: Widths, inputs: int, outputs: int, depth: int, space: RowAxis) -> None:
         """inputs: numbers of a latent pixel. As ImageEncoder."""
         super().__init__()
         widths = w.channels[::-1]

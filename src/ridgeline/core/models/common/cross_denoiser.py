@@ -39,7 +39,7 @@ from ridgeline.core.models.common.modulated import ResidualStream
 from ridgeline.core.ops.kv_context import Uncached
 from ridgeline.core.ops.linear import Linear
 from ridgeline.core.ops.rotary import Angles
-from ridgeline.core.ops.work import AttentionSum, AttentionWork, Space, Work
+from ridgeline.core.ops.work import AttentionSum, AttentionWork, RowAxis, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class CrossLayout:
 
     grid: CrossGrid
     runs: Sequence[int]
-    lengths: Mapping[Space, Sequence[int]]
+    lengths: Mapping[RowAxis, Sequence[int]]
     positions: Tensor
     told: Sequence[Tensor]
 
@@ -269,7 +269,7 @@ class CrossDenoiser(Denoiser):
         """As Denoiser.pass_work, and `work`."""
         return without(self.work(size, texts, levels=levels), TEXT)
 
-    def _outline(self, rows: Mapping[Space, int]) -> None:
+    def _outline(self, rows: Mapping[RowAxis, int]) -> None:
         """As Network._outline."""
         dtype, sizes = self.storage.dtype, self.sizes
         text = self.read(torch.empty(rows[TEXT], self.text_width, dtype=dtype))

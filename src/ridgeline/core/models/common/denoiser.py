@@ -10,15 +10,15 @@ from torch import Tensor
 
 from ridgeline.core.models.common.block_runner import BlockRunner, every_block
 from ridgeline.core.models.common.priced_module import PricedModule
-from ridgeline.core.ops.work import AttentionWork, Space, Work
+from ridgeline.core.ops.work import AttentionWork, RowAxis, Work
 
-LATENTS: Space = "latents"
+LATENTS: RowAxis = "latents"
 """Tokens of pictures: patches of latents, padding included."""
-TEXT: Space = "text"
+TEXT: RowAxis = "text"
 """Tokens of texts, padding included."""
-JOINT: Space = "joint"
+JOINT: RowAxis = "joint"
 """Both, of each picture beside its text."""
-PICTURES: Space = "pictures"
+PICTURES: RowAxis = "pictures"
 """One row a picture: what comes of its noise level."""
 
 
@@ -193,13 +193,13 @@ def for_each(value: float | Sequence[float], pictures: int) -> Sequence[float]:
     return each
 
 
-def only(work: Work, space: Space) -> Work:
+def only(work: Work, space: RowAxis) -> Work:
     """The part of a step's work that runs over rows of this space."""
     attention = {reach: own if reach.space == space else AttentionWork() for reach, own in work.attention.items()}
     return Work({space: work.rows[space]}, work.sequences, attention)
 
 
-def without(work: Work, space: Space) -> Work:
+def without(work: Work, space: RowAxis) -> Work:
     """A step's work but for what runs over rows of this space."""
     rows = {other: count for other, count in work.rows.items() if other != space}
     attention = {reach: AttentionWork() if reach.space == space else own for reach, own in work.attention.items()}

@@ -12,7 +12,7 @@ from ridgeline.core.models.common.activation_peak import peak_bytes
 from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.pixel_grid import PixelGrid
-from ridgeline.core.ops.work import AttentionPattern, AttentionSum, AttentionWork, Space, StepSegment, Work
+from ridgeline.core.ops.work import AttentionPattern, AttentionSum, AttentionWork, RowAxis, StepSegment, Work
 
 MAX_RESOLUTIONS = 8  # 128 pixels to a latent; the spaces of two halves with so many are told apart
 
@@ -31,8 +31,8 @@ class ImageAutoencoder(PricedModule):
         self.storage = storage
         levels = range(resolutions)
         self.factor: int = 2 ** levels[-1]
-        self.decoder_spaces: tuple[Space, ...] = tuple(f"decoder 1/{2**level}" for level in levels)
-        self.encoder_spaces: tuple[Space, ...] = tuple(f"encoder 1/{2**level}" for level in levels)
+        self.decoder_spaces: tuple[RowAxis, ...] = tuple(f"decoder 1/{2**level}" for level in levels)
+        self.encoder_spaces: tuple[RowAxis, ...] = tuple(f"encoder 1/{2**level}" for level in levels)
         self.spaces = self.decoder_spaces + self.encoder_spaces
 
     @abstractmethod
@@ -59,7 +59,7 @@ class ImageAutoencoder(PricedModule):
         """The pixels at each resolution, the finest first."""
         return tuple(latents.finer(self.factor // 2**level) for level in range(len(self.decoder_spaces)))
 
-    def _outlined(self, rows: Mapping[Space, int]) -> tuple[tuple[PixelGrid, ...], tuple[PixelGrid, ...]]:
+    def _outlined(self, rows: Mapping[RowAxis, int]) -> tuple[tuple[PixelGrid, ...], tuple[PixelGrid, ...]]:
         """Grids of so many pixels in the spaces of the decoder, and in those of the encoder, for Network._outline."""
         decoded, encoded = (
             tuple(PixelGrid(1, 1, rows[space]) for space in spaces)
@@ -75,7 +75,7 @@ class ImageAutoencoder(PricedModule):
         """A step that encodes pictures whose latents are of this size."""
         return self._work(latents, self.encoder_spaces)
 
-    def _work(self, latents: PixelGrid, spaces: Sequence[Space]) -> Work:
+    def _work(self, latents: PixelGrid, spaces: Sequence[RowAxis]) -> Work:
         grids = dict(zip(spaces, self._grids(latents), strict=True))
         rows = {space: grid.rows for space, grid in grids.items()}
         attention = {

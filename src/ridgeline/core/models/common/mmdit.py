@@ -30,7 +30,7 @@ from ridgeline.core.ops.residual import ResidualAdd
 from ridgeline.core.ops.rotary import AxialRotaryTable
 from ridgeline.core.ops.row_ops import JoinRows, RowPicker
 from ridgeline.core.ops.timestep import TimestepSinusoids
-from ridgeline.core.ops.work import Space, Work
+from ridgeline.core.ops.work import RowAxis, Work
 
 _SCALE = 1000.0  # of times and of guidance, before their sinusoids
 
@@ -198,7 +198,7 @@ class MMDiT(Denoiser):
             self._last = key, grid.layout(texts, len(self.sizes.axes), device)
         return self._last[1]
 
-    def _outline(self, rows: Mapping[Space, int]) -> None:
+    def _outline(self, rows: Mapping[RowAxis, int]) -> None:
         """As Network._outline."""
         positions = torch.empty(rows[JOINT], len(self.sizes.axes), dtype=torch.int64)
         joint = TokenLayout.empty(rows[TEXT], rows[LATENTS], rows[JOINT])

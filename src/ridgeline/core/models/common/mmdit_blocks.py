@@ -26,7 +26,7 @@ from ridgeline.core.ops.modulation import AddGatedLayerNorm, Factor, Modulation
 from ridgeline.core.ops.norm import Norm
 from ridgeline.core.ops.rotary import Angles, Rope
 from ridgeline.core.ops.row_ops import JoinColumns, JoinRows, RowPicker
-from ridgeline.core.ops.work import AttentionPattern, Space
+from ridgeline.core.ops.work import AttentionPattern, RowAxis
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class MMDiTPass:
     rows, the factors of blocks that share them."""
 
     condition_PD: Tensor
-    shared: Mapping[Space, Factors]
+    shared: Mapping[RowAxis, Factors]
     layout: MMDiTLayout
     angles: Angles
     kv: Uncached
@@ -56,7 +56,7 @@ class MMDiTPass:
 class Modulated(nn.Module):
     """What has factors, of a modulation of its own or those that all share."""
 
-    def __init__(self, d: Dimensions, style: MMDiTStyle, space: Space, parts: int, name: str) -> None:
+    def __init__(self, d: Dimensions, style: MMDiTStyle, space: RowAxis, parts: int, name: str) -> None:
         """space: of its rows. parts: how many need a shift, a scale and a gate. name: what checkpoints call the
         modulation."""
         super().__init__()
@@ -77,7 +77,7 @@ class MMDiTHalf(Modulated):
 
     unnamed = True
 
-    def __init__(self, d: Dimensions, style: MMDiTStyle, space: Space, *, first: bool) -> None:
+    def __init__(self, d: Dimensions, style: MMDiTStyle, space: RowAxis, *, first: bool) -> None:
         suffix = "_context" if space == TEXT else ""
         super().__init__(d, style, space, 2, f"norm1{suffix}")
         self.entry, self.middle = entry(d, first), AddGatedLayerNorm(d.hidden, d.eps, d.dtype)

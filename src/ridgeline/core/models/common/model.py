@@ -10,12 +10,12 @@ from torch import Tensor
 from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.embedding import Embedding
 from ridgeline.core.ops.kv_context import KVContext, Uncached
-from ridgeline.core.ops.kv_layout import Kept
+from ridgeline.core.ops.kv_layout import CacheSpec
 from ridgeline.core.ops.matrix import AdapterRows
 from ridgeline.core.ops.number_formats import WeightFormat
 from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.weight_slot import WeightSlot
-from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, Space, StepSegment
+from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, RowAxis, StepSegment
 
 WeightChoice = Callable[[WeightSlot], WeightFormat | None]
 """The format of a matrix or a table; None for the model's dtype."""
@@ -44,7 +44,7 @@ class Model(PricedModule):
     beside its matrices, what is to be told which rows of a step are whose.
     """
 
-    kv_specs: tuple[Kept, ...]
+    kv_specs: tuple[CacheSpec, ...]
     context: int
     vocabulary: int
     adapters: AdapterRows | None = None
@@ -56,7 +56,7 @@ class Model(PricedModule):
     pooled = False
     outputs: int | None = None
     segments = 1
-    spaces: tuple[Space, ...] = (TOKENS, LOGITS, ENCODER)
+    spaces: tuple[RowAxis, ...] = (TOKENS, LOGITS, ENCODER)
 
     @abstractmethod
     def hidden(
@@ -79,7 +79,7 @@ class Model(PricedModule):
         """The logits of the rows that are wanted: `head` of `hidden`."""
         return self.head(self.hidden(ids_T, positions_T, kv, rows_R))
 
-    def _outline(self, rows: Mapping[Space, int]) -> None:
+    def _outline(self, rows: Mapping[RowAxis, int]) -> None:
         tokens, encoded = rows[TOKENS], rows[ENCODER] if self.has_encoder else 0
         kv = Uncached([StepSegment(tokens, tokens, encoded, encodes=bool(encoded))])
         ids_T, ids_E, rows_R = (torch.empty(count, dtype=torch.int64) for count in (tokens, encoded, rows[LOGITS]))

@@ -14,7 +14,7 @@ from ridgeline.core.ops.backend import REFERENCE, Backend
 from ridgeline.core.ops.bound import BackendModule
 from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.stored_module import StoredModule
-from ridgeline.core.ops.work import AttentionPattern, Space
+from ridgeline.core.ops.work import AttentionPattern, RowAxis
 
 OpT = TypeVar("OpT", bound=Op)
 
@@ -33,7 +33,7 @@ class PricedModule(BackendModule, ABC):
 
     backend: Backend = REFERENCE
     storage: StorageConfig
-    spaces: tuple[Space, ...]
+    spaces: tuple[RowAxis, ...]
     ties: Mapping[str, str] = {}
     tables: TokenTables | None = None
     passed_over: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class PricedModule(BackendModule, ABC):
         """The dtype of the numbers that no format narrows."""
         return self.storage.dtype
 
-    def trace_calls(self, rows: Mapping[Space, int], told: Told) -> None:
+    def trace_calls(self, rows: Mapping[RowAxis, int], told: Told) -> None:
         """Run every part of a step once, over so many rows of each space, without weights (on meta, filled or not), and
         tell of each op's call, in the order in which they run: for the price to see which there are, over which
         rows."""
@@ -59,7 +59,7 @@ class PricedModule(BackendModule, ABC):
             yield
 
     @abstractmethod
-    def _outline(self, rows: Mapping[Space, int]) -> None:
+    def _outline(self, rows: Mapping[RowAxis, int]) -> None:
         """Run every part of a step once, on tensors that are made on meta."""
 
     @property

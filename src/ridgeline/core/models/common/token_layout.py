@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ridgeline.core.models.common.denoiser import JOINT, LATENTS, TEXT, check_texts, patched
-from ridgeline.core.ops.work import Space
+from ridgeline.core.ops.work import RowAxis
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class MMDiTLayout:
     """The rows of a pass. lengths: by space, rows of each picture. positions: of joint rows, int64 [rows, coordinates].
     joint: the rows of both, a text's first."""
 
-    lengths: Mapping[Space, Sequence[int]]
+    lengths: Mapping[RowAxis, Sequence[int]]
     positions: Tensor
     joint: TokenLayout
 
@@ -88,7 +88,7 @@ class MMDiTGrid(ImageGrid):
         """The patches of `size` latents (height, width). Raises ValueError where there are none that fit."""
         return cls(*patched(size, side), side)
 
-    def lengths(self, texts: Sequence[int]) -> dict[Space, list[int]]:
+    def lengths(self, texts: Sequence[int]) -> dict[RowAxis, list[int]]:
         """By space, the rows of each picture whose texts have so many tokens. Raises ValueError for a text of none."""
         check_texts(texts)
         return {LATENTS: [self.count] * len(texts), TEXT: list(texts), JOINT: [text + self.count for text in texts]}
@@ -147,8 +147,8 @@ class ZImageLayout:
     are. joint: the rows of both, a picture's first.
     """
 
-    lengths: Mapping[Space, Sequence[int]]
-    positions: Mapping[Space, Tensor]
+    lengths: Mapping[RowAxis, Sequence[int]]
+    positions: Mapping[RowAxis, Tensor]
     padding: Tensor
     joint: TokenLayout
 
@@ -172,7 +172,7 @@ class ZImageGrid(ImageGrid):
             )
         return grid
 
-    def lengths(self, texts: Sequence[int]) -> dict[Space, list[int]]:
+    def lengths(self, texts: Sequence[int]) -> dict[RowAxis, list[int]]:
         """By space, the rows of each picture whose texts have so many tokens. Raises ValueError as `text_lengths`."""
         latents, own = [padded(self.count)] * len(texts), text_lengths(texts, self.places)
         return {LATENTS: latents, TEXT: own, JOINT: [a + b for a, b in zip(latents, own, strict=True)]}

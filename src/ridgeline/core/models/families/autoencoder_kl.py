@@ -26,7 +26,7 @@ from ridgeline.core.ops.affine import Affine
 from ridgeline.core.ops.convolution2d import Convolution2d
 from ridgeline.core.ops.latent_packing import SIDE, Pack, RunningNorm, Unpack
 from ridgeline.core.ops.pixel_grid import PixelGrid
-from ridgeline.core.ops.work import Space
+from ridgeline.core.ops.work import RowAxis
 
 _ARCHITECTURE = "AutoencoderKL"
 _PACKED = "AutoencoderKLFlux2"
@@ -155,7 +155,7 @@ class AutoencoderKL(ImageAutoencoder):
         grids = self._grids(latents)
         return peak_bytes(self, (latents.rows, self.channels), lambda x_PC: self._decode(x_PC, grids))
 
-    def _outline(self, rows: Mapping[Space, int]) -> None:
+    def _outline(self, rows: Mapping[RowAxis, int]) -> None:
         """As Network._outline: both halves."""
         decoded, encoded = self._outlined(rows)
         self._decode(torch.empty(decoded[-1].rows, self.channels), decoded)

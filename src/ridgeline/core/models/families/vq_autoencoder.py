@@ -23,7 +23,7 @@ from ridgeline.core.ops.embedding import Embedding
 from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.pooling import Normalise
 from ridgeline.core.ops.vector_quantiser import NearestCode
-from ridgeline.core.ops.work import Space
+from ridgeline.core.ops.work import RowAxis
 
 _ARCHITECTURE = "JanusVQVAE"
 SECTION = "vq_config"
@@ -130,7 +130,7 @@ class VQAutoencoder(ImageAutoencoder):
         grids = self._grids(latents)
         return peak_bytes(self, (latents.rows,), lambda ids_P: self._decode(ids_P, grids), torch.int64)
 
-    def _outline(self, rows: Mapping[Space, int]) -> None:
+    def _outline(self, rows: Mapping[RowAxis, int]) -> None:
         """As Network._outline: both halves."""
         decoded, encoded = self._outlined(rows)
         self._decode(torch.empty(decoded[-1].rows, dtype=torch.int64), decoded)

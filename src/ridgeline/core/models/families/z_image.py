@@ -49,7 +49,7 @@ from ridgeline.core.ops.residual import ResidualAdd
 from ridgeline.core.ops.rotary import Angles, AxialRotaryTable, Rope
 from ridgeline.core.ops.row_ops import JoinRows, PaddingRow, RowPicker
 from ridgeline.core.ops.timestep import TimestepSinusoids
-from ridgeline.core.ops.work import AttentionPattern, Space, Work
+from ridgeline.core.ops.work import AttentionPattern, RowAxis, Work
 
 _RENAMES = (
     (".attention.", ".self_attn."),
@@ -77,7 +77,7 @@ class ModulatedBlock(SandwichBlock):
     """x + gate * norm(attention(scale * norm(x))), then the same of the feed-forward part; the second sum is left to
     the norm that follows."""
 
-    def __init__(self, d: Dimensions, space: Space, condition: int, attention: nn.Module, *, first: bool) -> None:
+    def __init__(self, d: Dimensions, space: RowAxis, condition: int, attention: nn.Module, *, first: bool) -> None:
         """As SandwichBlock. space: of its rows. condition: numbers of what modulates."""
         norms = Norms(
             lambda: ModulatedRMSNorm(d.hidden, d.eps, d.dtype),
@@ -138,7 +138,7 @@ class ZImageFinalLayer(nn.Module):
         return out_NF
 
 
-def attention(d: Dimensions, space: Space, theta: float) -> SelfAttention:
+def attention(d: Dimensions, space: RowAxis, theta: float) -> SelfAttention:
     """Attention over all rows of a picture in a space."""
     rope = Rope(d.head_dim, theta, interleaved=True)
     attend = Attention(-1, d.own_heads, looks_at(d, AttentionPattern("full", space=space)), rope=rope)
@@ -209,7 +209,7 @@ class ZImage(Denoiser):
         self.layers = self._modulated(d, JOINT, d.layers)
         self.all_final_layer = nn.ModuleDict({sizes.name: ZImageFinalLayer(d, sizes.condition, sizes.features)})
 
-    def _modulated(self, d: Dimensions, space: Space, count: int) -> nn.ModuleList:
+    def _modulated(self, d: Dimensions, space: RowAxis, count: int) -> nn.ModuleList:
         """Blocks over the rows of a space."""
         return nn.ModuleList(
             ModulatedBlock(d, space, self.sizes.condition, attention(d, space, self.sizes.theta), first=layer == 0)
@@ -316,7 +316,7 @@ class ZImage(Denoiser):
             self._last = key, grid.layout(texts, device)
         return self._last[1]
 
-    def _outline(self, rows: Mapping[Space, int]) -> None:
+    def _outline(self, rows: Mapping[RowAxis, int]) -> None:
         """As Network._outline."""
         axes, dtype = len(self.sizes.axes), self.storage.dtype
         positions = {space: torch.empty(count, axes, dtype=torch.int64) for space, count in rows.items()}

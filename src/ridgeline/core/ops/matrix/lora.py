@@ -14,7 +14,7 @@ from ridgeline.core.ops.matrix.low_rank import LoraWeights
 from ridgeline.core.ops.matrix.matrix import Matrix
 from ridgeline.core.ops.matrix.operands import Operands
 from ridgeline.core.ops.stored_module import StorageShare
-from ridgeline.core.ops.work import Space, adapter_space
+from ridgeline.core.ops.work import RowAxis, adapter_axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +127,9 @@ class AdaptedMatrix(Matrix):
                 added_NO[part.start : part.stop] = low_rank.added(x_NI[part.start : part.stop])
         return added_NO
 
-    def of_step(self, rows: Mapping[Space, int]) -> list[tuple[LoraWeights, int]]:
+    def of_step(self, rows: Mapping[RowAxis, int]) -> list[tuple[LoraWeights, int]]:
         """What adapters add in a step with so many rows by space, and how many rows have it."""
-        counts = ((low_rank, rows.get(adapter_space(number), 0)) for number, low_rank in self._adapters.items())
+        counts = ((low_rank, rows.get(adapter_axis(number), 0)) for number, low_rank in self._adapters.items())
         return [(low_rank, count) for low_rank, count in counts if count]
 
     def shape(self) -> tuple[tuple[int, int], ...]:

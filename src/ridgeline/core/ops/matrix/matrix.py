@@ -16,7 +16,7 @@ from ridgeline.core.ops.matrix.operands import Operands
 from ridgeline.core.ops.number_formats import WeightFormat, arithmetic
 from ridgeline.core.ops.shard import WHOLE, Shard
 from ridgeline.core.ops.stored_module import StorageShare, StoredModule, weight
-from ridgeline.core.ops.weight_slot import PlaceKind, WeightSlot
+from ridgeline.core.ops.weight_slot import WeightSlot, WeightSlotKind
 
 Split = Literal["column", "row"]
 
@@ -58,7 +58,7 @@ class MatrixSpec:
         """Outputs of this rank."""
         return sum(self.own_parts)
 
-    def place(self, kind: PlaceKind, name: str = "") -> WeightSlot:
+    def place(self, kind: WeightSlotKind, name: str = "") -> WeightSlot:
         """Return the place of the matrix in an op. name: its path there, "" if the op is named as the matrix."""
         return WeightSlot(name, kind, self.inputs, self.outputs)
 

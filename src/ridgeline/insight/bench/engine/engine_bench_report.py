@@ -12,9 +12,9 @@ from ridgeline.insight.bench.engine.bench_row import DECODE, OUTPUT, PREFILL, Be
 from ridgeline.insight.bench.engine.measured_roofs import RoofMeter
 from ridgeline.price.device import Device
 from ridgeline.price.physics_guard import under_floor
-from ridgeline.util.document.elements import Block, Bullets, Document, DocumentTable, columns
+from ridgeline.util.document.elements import Bullets, Document, DocumentBlock, DocumentTable, columns
 from ridgeline.util.document.elements import TableRow as Line
-from ridgeline.util.document.humanize import percent, say, three
+from ridgeline.util.document.humanize import percent, say, three_digits
 
 _WORDS = {PREFILL: "prefill", DECODE: "decode", OUTPUT: "output"}
 _NOTES = (
@@ -38,7 +38,7 @@ def document(model: str, rows: Sequence[BenchRow], roofs: RoofMeter) -> Document
         tuple(line for row in rows for line in _lines(row, spread=bool(spread))),
         (*((f"Medians of {count} rounds, the workloads in turn.",) if spread else ()), *_NOTES),
     )
-    blocks: tuple[Block, ...] = (table,)
+    blocks: tuple[DocumentBlock, ...] = (table,)
     warnings = tuple(_warnings(rows, roofs))
     if warnings:
         blocks += (Bullets(warnings, "warning"),)
@@ -61,9 +61,18 @@ def _lines(row: BenchRow, *, spread: bool) -> Iterator[Line | str]:
     yield f"{row.workload.name}: {row.workload}"
     for name in (name for name in _WORDS if name in row.names):
         found = row.median(name)
-        between = tuple(map(three, found.spread)) if spread else ()
+        between = tuple(map(three_digits, found.spread)) if spread else ()
         roof = f"{found.roof.name}, {say(found.roof.rate, found.roof.unit)}"
-        yield Line((_WORDS[name], three(found.ceiling), three(found.measured), percent(found.share), *between, roof))
+        yield Line(
+            (
+                _WORDS[name],
+                three_digits(found.ceiling),
+                three_digits(found.measured),
+                percent(found.share),
+                *between,
+                roof,
+            )
+        )
 
 
 def _warnings(rows: Sequence[BenchRow], roofs: RoofMeter) -> Iterator[str]:

@@ -13,7 +13,7 @@ import torch
 
 from ridgeline.insight.calibrate import estimate
 from ridgeline.insight.calibrate.calibration_file import Uncalibrated, load
-from ridgeline.insight.calibrate.gpu_calibration import probed_card
+from ridgeline.insight.calibrate.gpu_calibration import probe_gpu
 from ridgeline.insight.calibrate.local_device import this_accelerator
 from ridgeline.insight.calibrate.timer import Timer
 from ridgeline.price.device import Cache, Device
@@ -51,7 +51,7 @@ class RoofMeter:
         return result, halfway(before, self._last)
 
     def _probed(self) -> Device:
-        probed = probed_card if self._timer.device.type == "cuda" else estimate.probed
+        probed = probe_gpu if self._timer.device.type == "cuda" else estimate.probed
         return probed(self._timer, estimate.PROBE_SECONDS)
 
 

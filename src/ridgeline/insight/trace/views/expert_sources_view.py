@@ -1,12 +1,21 @@
 """Whose experts: the shares of texts, and how many experts batches of their tokens touch."""
 
 from ridgeline.insight.trace.expert_sources import PIECE, SHUFFLES, ExpertSources, RoutingEffect, SourceLayer
-from ridgeline.util.document.elements import AnyCell, Block, Column, DocumentTable, Heading, Heat, TableRow, columns
+from ridgeline.util.document.elements import (
+    AnyCell,
+    Column,
+    DocumentBlock,
+    DocumentTable,
+    Heading,
+    Heat,
+    TableRow,
+    columns,
+)
 
 _NUMBERED = 16  # experts whose shares are written out; more are shades
 
 
-def sources_view(sources: ExpertSources) -> tuple[Block, ...]:
+def sources_view(sources: ExpertSources) -> tuple[DocumentBlock, ...]:
     """Shares by layer and source; how far apart sources are, beside chance; experts touched, beside the formula."""
     counted = ", ".join(f"{name} {count:,}" for name, count in zip(sources.names, sources.tokens, strict=True))
     experts = len(sources.layers[0].shares[0])

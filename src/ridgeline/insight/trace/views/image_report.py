@@ -7,19 +7,19 @@ from typing import Any
 
 from ridgeline.insight.trace.bottleneck import slowest
 from ridgeline.insight.trace.image_trace import NEGATIVE, ImageLedger
-from ridgeline.insight.trace.interference import BUSY, busy
+from ridgeline.insight.trace.interference import BUSY, describe_interference
 from ridgeline.insight.trace.trace_ledger import StepLedger
 from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
-from ridgeline.insight.trace.views.patch_attention import looks, looks_json
-from ridgeline.insight.trace.views.report import ReportOptions, about, answer, machine
+from ridgeline.insight.trace.views.patch_attention import draw_panels, panels_json
+from ridgeline.insight.trace.views.report import ReportOptions, describe_device, describe_step, summarise_step
 from ridgeline.insight.trace.views.table import op_table
 from ridgeline.insight.trace.views.trace_export import device_json, steps_json
 from ridgeline.price.plan.plan_document import check_sections
 from ridgeline.util.document import humanize
 from ridgeline.util.document.elements import (
-    Block,
     Bullets,
     Document,
+    DocumentBlock,
     DocumentTable,
     Facts,
     Heading,
@@ -38,19 +38,19 @@ STAGES = {
 """What a picture may go through, as headings."""
 
 
-def picture_story(ledger: ImageLedger, shown: ReportOptions, sections: Iterable[str] | None = None) -> Document:
+def image_report(ledger: ImageLedger, shown: ReportOptions, sections: Iterable[str] | None = None) -> Document:
     """The answer; or these of the ledger's stages, op by op, with all of them the answer before them. A number of a
     layer is that of the denoiser's, whose ops it asks for. Raises ValueError for a stage that there is not."""
     stages = tuple(ledger.stages)
     if sections is None and shown.layer is not None:
         sections = stages if shown.layer == "all" else ("denoise",)
     names = None if sections is None else check_sections(sections, stages)
-    blocks: list[Block] = []
+    blocks: list[DocumentBlock] = []
     if names is None or names == stages:
         blocks += [_request(ledger), _times_table(ledger), Facts(tuple(_answer(ledger)))]
     for name in names or ():
         blocks += _stage(name, ledger.stages[name], shown)
-    if (figure := looks(ledger)) is not None:
+    if (figure := draw_panels(ledger)) is not None:
         blocks.append(figure)
     if shown.roofline:
         blocks.append(ledger_roofline(ledger.denoise))
@@ -61,10 +61,10 @@ def picture_story(ledger: ImageLedger, shown: ReportOptions, sections: Iterable[
     return Document(f"{ledger.denoise.model}: one {_noun(ledger)}, priced beside measured", tuple(blocks))
 
 
-def _stage(name: str, stage: StepLedger, shown: ReportOptions) -> list[Block]:
+def _stage(name: str, stage: StepLedger, shown: ReportOptions) -> list[DocumentBlock]:
     """A stage op by op, and how it was measured."""
     every = shown.layer == "all" or name == "denoise"
-    said = (sentence for step in stage.steps for sentence in (answer(stage, step), *about(stage, step)))
+    said = (sentence for step in stage.steps for sentence in (summarise_step(stage, step), *describe_step(stage, step)))
     return [Heading(STAGES[name]), op_table(stage, shown.layer if every else None), Bullets(tuple(said))]
 
 
@@ -87,7 +87,7 @@ def _request(ledger: ImageLedger) -> Facts:
             (_noun(ledger), f"{frames}{plan.geometry.size} pixels, {plan.geometry.tokens:,} tokens; seed {plan.seed}"),
             ("texts", f"{tokens} tokens"),
             ("steps", f"{steps}, guidance {guidance}; traced is step {ledger.number}"),
-            ("device", machine(ledger.denoise)),
+            ("device", describe_device(ledger.denoise)),
         )
     )
 
@@ -166,10 +166,10 @@ def _answer(ledger: ImageLedger) -> Iterator[tuple[str, str]]:
     yield "lever", "; ".join(levers)
     held = owned[longest.name].step(longest.name).interruptions
     if held > BUSY * longest.measured:
-        yield "note", f"{busy(f'every repeat of {longest.name}', held)} at the median"
+        yield "note", f"{describe_interference(f'every repeat of {longest.name}', held)} at the median"
 
 
-def picture_json(ledger: ImageLedger) -> dict[str, Any]:
+def image_json(ledger: ImageLedger) -> dict[str, Any]:
     """The ledger for programs."""
     plan = ledger.plan
     return {
@@ -188,5 +188,5 @@ def picture_json(ledger: ImageLedger) -> dict[str, Any]:
         "seed": plan.seed,
         "stages": {name: steps_json(stage) for name, stage in ledger.stages.items()},
         "borrowed": None if ledger.borrowed is None else dataclasses.asdict(ledger.borrowed),
-        **looks_json(ledger),
+        **panels_json(ledger),
     }

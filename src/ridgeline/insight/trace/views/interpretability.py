@@ -8,7 +8,16 @@ from ridgeline.insight.trace.feed_forward_memory import FeedForwardMemory
 from ridgeline.insight.trace.lens import Lens
 from ridgeline.insight.trace.token_candidates import Token
 from ridgeline.insight.trace.trace_ledger import Ledger
-from ridgeline.util.document.elements import UNEVEN, Block, Cell, DocumentTable, Heading, Heat, TableRow, columns
+from ridgeline.util.document.elements import (
+    UNEVEN,
+    Cell,
+    DocumentBlock,
+    DocumentTable,
+    Heading,
+    Heat,
+    TableRow,
+    columns,
+)
 
 _TOP = 3
 _GRID = 9  # columns of a grid in numbers; one with more is shaded
@@ -20,7 +29,7 @@ def show_piece(token: Token, width: int = 0) -> str:
     return text if not width or len(text) <= width else f"{text[: width - 2]}…›"
 
 
-def attention_view(ledger: Ledger, layer: int | None) -> tuple[Block, ...]:
+def attention_view(ledger: Ledger, layer: int | None) -> tuple[DocumentBlock, ...]:
     """Whom the token looked at: every layer (its heads averaged), then each head of one layer, by default the last."""
     attention = ledger.attention
     assert attention is not None
@@ -47,7 +56,7 @@ def _looked(name: str, weights: Sequence[float], tokens: Sequence[Token]) -> Tab
     return TableRow((name, Heat(tuple(weights), UNEVEN), seen))
 
 
-def cross_view(cross: CrossAttentionWeights, layer: int | None) -> tuple[Block, ...]:
+def cross_view(cross: CrossAttentionWeights, layer: int | None) -> tuple[DocumentBlock, ...]:
     """The grid of one layer, by default the last: rows by the token that they produce, columns by what was read."""
     chosen = len(cross.weights) - 1 if layer is None else layer
     title = (
@@ -77,7 +86,7 @@ def _most(weights: Sequence[float], cross: CrossAttentionWeights) -> str:
     return f"{show_piece(cross.sources[peak], 14)} {weights[peak]:.2f}"
 
 
-def lens_view(lens: Lens) -> tuple[Block, ...]:
+def lens_view(lens: Lens) -> tuple[DocumentBlock, ...]:
     """What each layer would have said, and where the model's own word stood there."""
     word = show_piece(lens.word)
     rows = []
@@ -99,7 +108,7 @@ def _after(place: str) -> str:
     return place if place == "embedding" else f"layer {place}"
 
 
-def memory_view(memory: FeedForwardMemory, layer: int | None) -> tuple[Block, ...]:
+def memory_view(memory: FeedForwardMemory, layer: int | None) -> tuple[DocumentBlock, ...]:
     """The neurons that fired most, layer by layer, and what they promote."""
     rows = []
     for neuron in (neuron for neurons in memory.layers for neuron in neurons if layer in (None, neuron.layer)):
@@ -111,7 +120,7 @@ def memory_view(memory: FeedForwardMemory, layer: int | None) -> tuple[Block, ..
     return Heading(title), DocumentTable(heads, tuple(rows))
 
 
-def experts_view(ledger: Ledger, layer: int | None) -> tuple[Block, ...]:
+def experts_view(ledger: Ledger, layer: int | None) -> tuple[DocumentBlock, ...]:
     """Load of each mixture, the experts of the token asked about, and in one layer those of every token."""
     routing = ledger.experts
     assert routing is not None
@@ -138,7 +147,7 @@ def _picked(routed: RoutedLayer, position: int) -> str:
     return "  ".join(f"e{expert} {weight:.2f}" for expert, weight in pairs)
 
 
-def _every_token(routing: Routing, layer: int, tokens: Sequence[Token]) -> Iterator[Block]:
+def _every_token(routing: Routing, layer: int, tokens: Sequence[Token]) -> Iterator[DocumentBlock]:
     routed = next((routed for routed in routing.layers if routed.layer == layer), None)
     if routed is None:
         yield Heading(f"layer {layer} is dense")

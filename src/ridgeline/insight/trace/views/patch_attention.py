@@ -12,7 +12,7 @@ from ridgeline.util.document import humanize
 from ridgeline.util.document.panels import Band, Lines, Panel, Panels
 
 
-def looks(ledger: ImageLedger) -> Panels | None:
+def draw_panels(ledger: ImageLedger) -> Panels | None:
     """The figure of what was looked at; None where nothing was."""
     bands = tuple(_bands(ledger))
     if not bands:
@@ -79,7 +79,7 @@ def _grey(pixels_CHW: Tensor) -> Lines:
     return tuple(tuple(line) for line in grey_HW.tolist())
 
 
-def looks_json(ledger: ImageLedger) -> dict[str, Any]:
+def panels_json(ledger: ImageLedger) -> dict[str, Any]:
     """The same for programs, but for the pictures."""
     fields: dict[str, Any] = {}
     if ledger.pull is not None:

@@ -7,14 +7,14 @@ from typing import Any
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.insight.trace.priced_trace import Dimension, PricedCall, PricedStep, PricedTrace
-from ridgeline.price.plan.trust import trust_in, trust_in_words
+from ridgeline.price.plan.trust import describe_trust, trust_in
 from ridgeline.util.document import humanize
 from ridgeline.util.document.elements import (
-    Block,
     Bullets,
     Cell,
     Column,
     Document,
+    DocumentBlock,
     DocumentTable,
     Facts,
     Heading,
@@ -41,7 +41,7 @@ def priced_document(trace: PricedTrace) -> Document:
     """The document of a priced request."""
     case = trace.case
     cards = f"{case.setup.devices} x {case.setup.device.title}"
-    blocks: list[Block] = [
+    blocks: list[DocumentBlock] = [
         Facts(tuple(_facts(trace))),
         Bullets(tuple(sentence for step in trace.steps for sentence in _about(step))),
     ]
@@ -59,7 +59,7 @@ def _facts(trace: PricedTrace) -> Iterator[tuple[str, str]]:
     yield "request", f"{prompts}, then the first decode step" if case.model.has_head else prompts
     yield "stored", f"{case.weights} weights, {_gigabytes(case.price.weight_bytes)}{each}; {case.kv} keys and values"
     yield "engine", case.setup.engine.title
-    yield "trust", trust_in_words(case.device, [trust_in(case.device.name, "", "kernel")])
+    yield "trust", describe_trust(case.device, [trust_in(case.device.name, "", "kernel")])
     letters = "N: rows of the step, R: rows whose logits are wanted, S: positions that the last row sees"
     yield "shapes", letters + (", E: positions that the encoder reads" if trace.encoded else "")
     yield from (("note", note) for note in case.notes)
@@ -117,7 +117,8 @@ def _row(call: PricedCall) -> TableRow:
     letter, tone, _ = _LIMITS[call.time.limit]
     return TableRow(
         (
-            _leaf(call.path), said_shapes(call), f"{call.count:,}", *_amounts(call.cost), humanize.seconds(call.floor),
+            _leaf(call.path), format_shapes(call), f"{call.count:,}", *_amounts(call.cost),
+            humanize.seconds(call.floor),
             Cell(f"{letter} {humanize.seconds(call.time.bound)}", tone), humanize.seconds(call.time.expected),
         )
     )  # fmt: skip
@@ -144,7 +145,7 @@ def _leaf(path: str) -> str:
     return parts[-1] if len(parts[-1]) > 4 or len(parts) < 2 or parts[-2] == "*" else ".".join(parts[-2:])
 
 
-def said_shapes(call: PricedCall) -> str:
+def format_shapes(call: PricedCall) -> str:
     """`[N,16384] -> [N,16384] + 2 [N,1024]`; of attention its scores too, `-> 128 [N,S] ->`."""
     seen = call.shapes
     queries, keys = ("E" if _encodes(call) else "N"), ("E" if "E" in {shape[0] for shape in seen.inputs} else "S")

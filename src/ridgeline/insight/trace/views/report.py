@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ridgeline.insight.trace.bottleneck import above_roofs, slowest
-from ridgeline.insight.trace.interference import BUSY, FAR, busy, calibration
+from ridgeline.insight.trace.interference import BUSY, FAR, calibration, describe_interference
 from ridgeline.insight.trace.timeline import TimelineSlice
 from ridgeline.insight.trace.token_candidates import TokenChoice
 from ridgeline.insight.trace.trace_ledger import Ledger, LedgerStep, StepLedger
@@ -22,11 +22,11 @@ from ridgeline.insight.trace.views.ledger_roofline import ledger_roofline
 from ridgeline.insight.trace.views.table import op_table
 from ridgeline.util.document import humanize
 from ridgeline.util.document.elements import (
-    Block,
     Bullets,
     Cell,
     Column,
     Document,
+    DocumentBlock,
     DocumentTable,
     Facts,
     Strip,
@@ -49,14 +49,14 @@ class ReportOptions:
     roofline: bool = False
 
 
-def story(ledger: Ledger, shown: ReportOptions) -> Document:
+def build_report(ledger: Ledger, shown: ReportOptions) -> Document:
     """The document of a ledger."""
     layer = shown.layer if isinstance(shown.layer, int) else None
-    blocks: list[Block] = [
+    blocks: list[DocumentBlock] = [
         _request(ledger),
-        Bullets(tuple(answer(ledger, step) for step in ledger.steps)),
+        Bullets(tuple(summarise_step(ledger, step) for step in ledger.steps)),
         op_table(ledger, shown.layer),
-        Bullets(tuple(sentence for step in ledger.steps for sentence in about(ledger, step))),
+        Bullets(tuple(sentence for step in ledger.steps for sentence in describe_step(ledger, step))),
         _choices(ledger),
         _timeline(ledger),
     ]
@@ -78,7 +78,7 @@ def story(ledger: Ledger, shown: ReportOptions) -> Document:
     return Document(f"{ledger.model}: one request, priced beside measured", tuple(blocks))
 
 
-def physics_guard(ledger: StepLedger) -> list[Block]:
+def physics_guard(ledger: StepLedger) -> list[DocumentBlock]:
     """Return a block that lists the measurements that physics does not allow, or no block if there are none."""
     broken = ledger.impossible()
     return [Bullets(tuple(f"impossible: {line}" for line in broken), "error")] if broken else []
@@ -95,27 +95,27 @@ def _request(ledger: Ledger) -> Facts:
             ("tokens", f"{tokens}{more}  ({len(ledger.prompt)})"),
             ("ids", f"{ids}{more}"),
             ("answer", repr(ledger.answer)),
-            ("device", machine(ledger)),
+            ("device", describe_device(ledger)),
             ("stored", f"weights {ledger.weights}, KV {ledger.kv}"),
         )
     )
 
 
-def machine(ledger: StepLedger) -> str:
+def describe_device(ledger: StepLedger) -> str:
     """What it is priced on, and how far to trust that."""
     where = "" if ledger.at_hand else "; measured on the machine at hand, which is another: compare with care"
     threads = f"{ledger.threads} thread{'s' if ledger.threads > 1 else ''}"
     return f"{ledger.device.title} ({calibration(ledger.device)}), {threads}{where}"
 
 
-def answer(ledger: StepLedger, step: LedgerStep) -> str:
+def summarise_step(ledger: StepLedger, step: LedgerStep) -> str:
     """What a step took, and what of it took longest."""
     whole = ledger.total(step.name)
     beside = f"{humanize.say_seconds(step.expected)} expected, {humanize.say_seconds(step.bound)} bound"
     return f"{step.name} took {humanize.say_seconds(whole.measured)} ({beside}); {slowest(ledger, step.name)}"
 
 
-def about(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:
+def describe_step(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:
     """How a step was measured, what it cannot beat, and what its score matrix would cost."""
     kept = "weights and KV" if step.cost.kv_read_bytes or step.cost.kv_write_bytes else "weights"
     held = f"{humanize.say(step.working_set, 'B')} of {kept} in {step.place}"
@@ -142,17 +142,18 @@ def _measured(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:
     if step.recorded:
         yield "recorded: its kernels are timed one by one"
     yield f"without hooks {humanize.say_seconds(step.unhooked)} ({step.unhooked / whole - 1:+.1%})"
-    yield from distrust(ledger, step)
+    yield from list_doubts(ledger, step)
 
 
-def distrust(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:
+def list_doubts(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:
     """Yield the reasons to distrust the figures of a step: other processes ran, or the parts do not add up."""
     whole = ledger.whole(step.name)
     if not whole or not step.unhooked:
         return
     if step.interruptions > BUSY * whole:
         yield (
-            f"{busy('every repeat', step.interruptions)} at the median, which the table leaves out and the step "
+            f"{describe_interference('every repeat', step.interruptions)} at the median, which the table leaves out "
+            "and the step "
             "without hooks may not"
         )
     if any(one.seconds < 0 for one in step.overheads) or abs(step.unhooked / whole - 1) > FAR:

@@ -4,9 +4,17 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from ridgeline.insight.trace.trace_ledger import Ledger, LedgerStep, LedgerTotal, OpRow
-from ridgeline.insight.trace.views.report import distrust, machine, physics_guard
+from ridgeline.insight.trace.views.report import describe_device, list_doubts, physics_guard
 from ridgeline.util.document import humanize
-from ridgeline.util.document.elements import Block, Bullets, Document, DocumentTable, Paragraph, TableRow, columns
+from ridgeline.util.document.elements import (
+    Bullets,
+    Document,
+    DocumentBlock,
+    DocumentTable,
+    Paragraph,
+    TableRow,
+    columns,
+)
 
 _GROUPS: Mapping[str, str] = MappingProxyType(
     {"linear": "weights", "experts": "weights", "convolution": "weights", "attention": "attention",
@@ -21,8 +29,8 @@ def summary(ledger: Ledger) -> Document:
     what = "one token" if step.name == "decode" else "the prompt"
     rows = (*_ops(ledger, step), _between(ledger, step), _whole(ledger, step, what))
     table = DocumentTable(columns("", "at best", "predicted", "measured", words=(0,)), rows, (_legend(step),))
-    blocks: list[Block] = [table, Paragraph(f"on {machine(ledger)}")]
-    if doubts := tuple(distrust(ledger, step)):
+    blocks: list[DocumentBlock] = [table, Paragraph(f"on {describe_device(ledger)}")]
+    if doubts := tuple(list_doubts(ledger, step)):
         blocks.append(Bullets(doubts))
     return Document(f"{ledger.model}: where the time of {what} went", (*blocks, *physics_guard(ledger)))
 

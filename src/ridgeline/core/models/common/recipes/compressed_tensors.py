@@ -10,14 +10,14 @@ from ridgeline.core.models.common.fields import Fields
 from ridgeline.core.models.common.recipes.module_names import Matcher, is_or_matches, names_listed
 from ridgeline.core.models.common.recipes.recipe import INPUT_SCALES, LINEAR, Recipe
 from ridgeline.core.ops.number_formats import KVFormat, WeightFormat, kv_format_named
-from ridgeline.core.ops.weight_slot import PlaceKind, WeightSlot
+from ridgeline.core.ops.weight_slot import WeightSlot, WeightSlotKind
 
 _LAYOUTS = (
     "dense", "naive-quantized", "float-quantized", "int-quantized", "pack-quantized", "nvfp4-pack-quantized",
     "mxfp4-pack-quantized", "mixed-precision",
 )  # fmt: skip
 _PACKED = "pack-quantized"
-_CLASSES: dict[str, frozenset[PlaceKind]] = {"Linear": LINEAR, "Embedding": frozenset({"embedding"})}
+_CLASSES: dict[str, frozenset[WeightSlotKind]] = {"Linear": LINEAR, "Embedding": frozenset({"embedding"})}
 _MAX_GROUP = 1 << 20
 _SCALE_BITS = 16  # in the model's dtype, where `scale_dtype` does not say otherwise
 
@@ -28,7 +28,7 @@ class _Group:
 
     stored: WeightFormat
     named: Matcher
-    kinds: frozenset[PlaceKind]
+    kinds: frozenset[WeightSlotKind]
 
 
 def read(section: Fields) -> Recipe:
@@ -66,7 +66,7 @@ def _group(group: Fields, layout: str) -> _Group | None:
     if not group.has("weights"):
         return None
     targets = names_listed(group, "targets")
-    kinds: frozenset[PlaceKind] = frozenset().union(*(_CLASSES.get(target, frozenset()) for target in targets))
+    kinds: frozenset[WeightSlotKind] = frozenset().union(*(_CLASSES.get(target, frozenset()) for target in targets))
     named = is_or_matches(group, [target for target in targets if target not in _CLASSES])
     own = group.text("format", layout)
     return _Group(_format(group.section("weights"), group.section("input_activations"), own), named, kinds)

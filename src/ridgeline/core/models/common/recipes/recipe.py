@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from ridgeline.core.models.common.model import Model, WeightChoice
 from ridgeline.core.models.common.recipes.llama_cpp import MIXES, mix
 from ridgeline.core.ops.number_formats import WEIGHT_FORMATS, KVFormat, WeightFormat
-from ridgeline.core.ops.weight_slot import PlaceKind
+from ridgeline.core.ops.weight_slot import WeightSlotKind
 
-BLOCKS: frozenset[PlaceKind] = frozenset({"matrix", "expert"})
+BLOCKS: frozenset[WeightSlotKind] = frozenset({"matrix", "expert"})
 """What quantisers convert: the matrices in the blocks, and not the embedding, the head and routers."""
-LINEAR: frozenset[PlaceKind] = frozenset({"matrix", "expert", "head"})
+LINEAR: frozenset[WeightSlotKind] = frozenset({"matrix", "expert", "head"})
 """Those and the head."""
 
 INPUT_SCALES = (r".*\.(input|output|activation)_(scale|zero_point)", r".*\.input_scale_ub", r".*\.(k|v|kv)_scale")
@@ -38,7 +38,7 @@ class Recipe:
 
 def stored_in(
     stored: WeightFormat,
-    kinds: frozenset[PlaceKind] = BLOCKS,
+    kinds: frozenset[WeightSlotKind] = BLOCKS,
     kept: Callable[[str], bool] = lambda _: False,
 ) -> WeightChoice:
     """One format for all places of these kinds, but for those that are `kept` in the model's dtype, by their names."""
