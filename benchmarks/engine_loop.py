@@ -51,7 +51,7 @@ def engine_of(running: int, *, prefix_cache: bool) -> Engine:
     layout = KVLayout(int(16 * spec.bytes_per_token), running * 64, 16, (KVGroup(spec, (0,), 16),))
     return Engine(
         executor,
-        KVCacheManager(layout, limits.most_of_one, prefix_cache=prefix_cache),
+        KVCacheManager(layout, limits.max_request_tokens, prefix_cache=prefix_cache),
         limits,
         context=8192,
         vocabulary=1000,

@@ -121,7 +121,7 @@ def test_host_constants_are_found_again() -> None:
         work = Work({TOKENS: tokens, LOGITS: sequences}, sequences)
         seconds = true.step + true.sequence * sequences + true.token * tokens + true.byte * nbytes
         seconds += 0 if recorded else true.asked + true.op * count
-        seconds += 0 if work.verifies else true.prompts
+        seconds += 0 if work.is_verify else true.prompts
         overheads.append(StepOverhead(work, count, nbytes, seconds, 10 * seconds, recorded))
     found, error = fit_host(overheads)
     assert dataclasses.astuple(found) == pytest.approx(dataclasses.astuple(true))

@@ -57,7 +57,7 @@ def test_cold_steps_and_the_last_do_not_count(monkeypatch: pytest.MonkeyPatch, t
     found = timed(monkeypatch, tiny, [Slowdown(1.0, 1.0, 1.0)] * 3)
     assert len(found) == len(overhead.TRAFFIC) * (2 + WARM)
     for each in found:
-        assert (each.whole, each.seconds) == ((1.0, 0.5) if each.work.verifies else (5.0, 2.0))
+        assert (each.whole, each.seconds) == ((1.0, 0.5) if each.work.is_verify else (5.0, 2.0))
 
 
 def test_all_is_as_if_at_the_pace_of_the_trials(monkeypatch: pytest.MonkeyPatch, tiny: Model) -> None:

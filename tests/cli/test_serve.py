@@ -252,7 +252,7 @@ def test_a_context_without_room_is_refused(ridgeline: Run, monkeypatch: pytest.M
         EngineSettings(kv_bytes=int(found[2]) << 20),
     ):
         whole = load_engine("tales", replace(fitting, whole_context=True))
-        assert whole.engine.ledger.capacity() >= whole.engine.context
+        assert whole.engine.kv_cache_manager.capacity() >= whole.engine.context
     with pytest.raises(ValueError, match="--max-model-len"):
         load_engine("tales", EngineSettings(kv_bytes=2**18, context=int(found[1]) + 1, whole_context=True))
 

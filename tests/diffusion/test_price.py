@@ -41,7 +41,7 @@ def parts() -> PipelineComponents:
     encoder = build(read_config("qwen3-4b"))
     assert isinstance(encoder, Decoder)
     encoder.stop_after(35)
-    encoder.keep_nothing()
+    encoder.disable_kv_cache()
     denoiser = build_denoiser(Fields(RELEASE, "Z-Image"), torch.bfloat16)
     return PipelineComponents(
         (encoder,), (denoiser,), build_autoencoder(Fields(VAE, "vae"), StorageConfig(torch.bfloat16))

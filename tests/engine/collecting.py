@@ -27,5 +27,5 @@ def finish_all(engine: Engine, before_step: Callable[[int], object] | None = Non
         if before_step is not None:
             before_step(step)
         take(choices, engine.step())
-        engine.ledger.check()
+        engine.kv_cache_manager.check()
     raise AssertionError(f"not done after {most_steps} steps: {len(engine.requests)} requests are left")

@@ -190,7 +190,7 @@ def null_engine(
     limits = limits or Limits()
     return Engine(
         executor or NullExecutor(windows, pages, page_size),
-        KVCacheManager(layout_of(windows, pages, page_size), limits.most_of_one, prefix_cache=prefix_cache),
+        KVCacheManager(layout_of(windows, pages, page_size), limits.max_request_tokens, prefix_cache=prefix_cache),
         limits,
         context=context,
         vocabulary=VOCABULARY,

@@ -176,7 +176,7 @@ class Trace:
             seed=self.seed,
             clock=lambda: next(ticks),
         )
-        path = ObservedFastPath(engine.ledger)
+        path = ObservedFastPath(engine.kv_cache_manager)
         path.entered = fast
         engine.scheduler.fast_path = path
         log = Log(executor.plans, executor.rows)
@@ -185,12 +185,14 @@ class Trace:
                 self._add(engine, draw, stem, prompts)
             if prompts and draw.random() < 0.03:
                 log.events += engine.abort(draw.choice(list(prompts)))
-            executor.poison(engine.ledger)
+            executor.poison(engine.kv_cache_manager)
             events = engine.step()
             log.events += events
             log.events += self._stops(engine, draw, events)
-            engine.ledger.check()
-            log.tables.append({r: ([*map(list, t.pages)], t.published) for r, t in engine.ledger.tables.items()})
+            engine.kv_cache_manager.check()
+            log.tables.append(
+                {r: ([*map(list, t.pages)], t.published) for r, t in engine.kv_cache_manager.tables.items()}
+            )
             log.stats.append(engine.stats)
             assert engine.scheduler.steps < 5_000, "it does not end"
         return log, engine, path.planned

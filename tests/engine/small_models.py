@@ -125,16 +125,16 @@ def poison_free_pages(engine: Engine) -> None:
     runner = engine.executor
     assert isinstance(runner, Runner)
     buffer = runner.store.buffer
-    buffer[torch.tensor(engine.ledger.pool.free_pages, dtype=torch.int64)] = 0xFF  # NaN in every format
+    buffer[torch.tensor(engine.kv_cache_manager.pool.free_pages, dtype=torch.int64)] = 0xFF  # NaN in every format
     assert not buffer[NULL_PAGE].any(), "the page of zeros was written"
 
 
 def assert_nothing_held(engine: Engine) -> None:
     """No request, no table, no copy, and every page free or cached."""
-    engine.ledger.check()
+    engine.kv_cache_manager.check()
     assert not engine.requests
     assert not engine.scheduler.running
     assert not engine.scheduler.waiting
-    assert not engine.ledger.tables
-    assert not engine.ledger.copies
-    assert engine.ledger.pool.available == engine.ledger.pool.size
+    assert not engine.kv_cache_manager.tables
+    assert not engine.kv_cache_manager.copies
+    assert engine.kv_cache_manager.pool.available == engine.kv_cache_manager.pool.size

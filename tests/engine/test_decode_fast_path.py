@@ -145,17 +145,17 @@ def test_the_ledger_is_asked_nothing_of_a_request_on_the_path(monkeypatch: pytes
             calls.append((name, request.computed))
             return method(*args)
 
-        monkeypatch.setattr(engine.ledger, name, watched)
+        monkeypatch.setattr(engine.kv_cache_manager, name, watched)
 
-    for name in ("grow", "settle", "unsent"):
-        watch(name, getattr(engine.ledger, name))
+    for name in ("grow", "commit", "unsent"):
+        watch(name, getattr(engine.kv_cache_manager, name))
     while request.computed < 15:
         engine.step()
     assert calls == []
-    assert engine.ledger.pool.cached == 0
+    assert engine.kv_cache_manager.pool.cached == 0
     engine.step()
     assert calls == [("settle", 16)]
-    assert engine.ledger.tables[request.id].published == 2
+    assert engine.kv_cache_manager.tables[request.id].published == 2
     engine.step()
     assert [name for name, _ in calls] == ["settle", "grow", "unsent"]
 
@@ -219,8 +219,8 @@ def test_a_chunk_of_one_position_of_a_prompt_does_not_enter_the_path() -> None:
 
 def test_pages_that_the_runner_does_not_know_keep_a_request_off_the_path() -> None:
     engine, (request,) = decoding(5)
-    assert engine.ledger.grow(request.id, 9)
-    assert engine.ledger.unchanged_until(request.id) == 0
+    assert engine.kv_cache_manager.grow(request.id, 9)
+    assert engine.kv_cache_manager.unchanged_until(request.id) == 0
     assert not entered(request, engine.scheduler.fast_path)
 
 

@@ -63,7 +63,7 @@ def test_pooling_as_the_folder_states_it(tmp_path: Path, mode: str, normalised: 
         assert close(vector.values, functional.normalize(wanted, dim=0) if normalised else wanted)
         assert vector.tokens == len(embedder.texts.tokenizer.encode(text))
     assert embedder.engine.stats.steps >= 2
-    assert not embedder.engine.ledger.layout.groups, "an encoder keeps nothing"
+    assert not embedder.engine.kv_cache_manager.layout.groups, "an encoder keeps nothing"
 
 
 def test_matrices_after_the_pooling(tmp_path: Path) -> None:

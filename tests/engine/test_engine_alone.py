@@ -256,8 +256,10 @@ def test_a_guess_that_was_wrong_is_not_computed() -> None:
     assert (request.known, request.computed) == (5, 4)
     plan = engine.plan()
     assert plan is not None
-    assert engine.ledger.grow(request.id, 7)
-    item = PlanItem(request.id, 4, (request.output[0], 8, 9), engine.ledger.unsent(request.id), False, (0, 1, 2))
+    assert engine.kv_cache_manager.grow(request.id, 7)
+    item = PlanItem(
+        request.id, 4, (request.output[0], 8, 9), engine.kv_cache_manager.unsent(request.id), False, (0, 1, 2)
+    )
     events = engine.accept(StepPlan(plan.step, (item,)), [[Sampled(8), Sampled(7)]])
     assert [event.token.token for event in events if event.token] == [8, 7]
     assert (request.known, request.computed) == (7, 6)
@@ -415,7 +417,7 @@ def encoding_engine(
     limits = Limits(tokens=16, chunk=chunk)
     return Engine(
         Constant(),
-        KVCacheManager(layout_of((CROSS, None), pages, 4), limits.most_of_one, prefix_cache=prefix_cache),
+        KVCacheManager(layout_of((CROSS, None), pages, 4), limits.max_request_tokens, prefix_cache=prefix_cache),
         limits,
         context=100,
         vocabulary=VOCABULARY,

@@ -83,7 +83,7 @@ def run_six(engine: Engine, leave_out: Sequence[int] = ()) -> Choices:
         request = engine.add(GenerationRequest(prompt(number), replace(GREEDY, max_tokens=TOKENS)))
         if request in leave_out:
             engine.abort(request)
-    choices = finish_all(engine, lambda _: executor_of(engine).poison(engine.ledger))
+    choices = finish_all(engine, lambda _: executor_of(engine).poison(engine.kv_cache_manager))
     assert_nothing_held(engine)
     return choices
 
@@ -228,9 +228,9 @@ class Mixture:
                 ended = engine.abort(victim)
                 self.aborted |= {victim} if ended else set()
                 take(choices, ended)
-            executor_of(engine).poison(engine.ledger)
+            executor_of(engine).poison(engine.kv_cache_manager)
             take(choices, engine.step())
-            engine.ledger.check()
+            engine.kv_cache_manager.check()
             assert engine.scheduler.steps < 3_000, "it does not end"
         return choices
 

@@ -79,7 +79,7 @@ def test_a_request_that_breaks_its_steps_fails_alone(position: int, prefix_cache
     }
     bad = list(prompts)[1]
     executor.poisoned = (bad, position)
-    choices = finish_all(engine, lambda _: executor.poison(engine.ledger))
+    choices = finish_all(engine, lambda _: executor.poison(engine.kv_cache_manager))
     for request, prompt in prompts.items():
         choice = choices[request, 0]
         if request == bad:
@@ -130,8 +130,8 @@ def test_a_failure_that_does_not_come_again_costs_nobody_a_token(tokens: int, la
 
         def before(step: int, engine: Engine = engine, executor: Failing = executor) -> None:
             nonlocal copies_under_way
-            executor.poison(engine.ledger)
-            copies_under_way += engine.scheduler.steps == executor.at_step and bool(engine.ledger.copies)
+            executor.poison(engine.kv_cache_manager)
+            copies_under_way += engine.scheduler.steps == executor.at_step and bool(engine.kv_cache_manager.copies)
 
         choices = finish_all(engine, before)
         for request, (prompt, n) in work.items():
@@ -230,18 +230,18 @@ def test_an_abort_at_any_point_takes_one_request_and_all_its_pages(requests: int
         victim = engine.add(GenerationRequest([*range(14)], greedy(6, n=3)))
         choices: Choices = {}
         for _ in range(at):
-            engine.executor.poison(engine.ledger)
+            engine.executor.poison(engine.kv_cache_manager)
             take(choices, engine.step())
         own = [r for r in engine.requests.values() if victim <= r.id < victim + 3]
-        points |= {"copy"} if engine.ledger.copies else set()
+        points |= {"copy"} if engine.kv_cache_manager.copies else set()
         points |= {_point(engine, r.id) for r in own} or {"finished"}
         ended = engine.abort(victim)
         assert [event.finish for event in ended] == [FinishReason.ABORT] * len(own)
         take(choices, ended)
         assert engine.abort(victim) == []
-        engine.ledger.check()
+        engine.kv_cache_manager.check()
         before = {key: list(choice.token_ids) for key, choice in choices.items() if key[0] == victim}
-        rest = finish_all(engine, lambda _, engine=engine: engine.executor.poison(engine.ledger))  # type: ignore[misc]
+        rest = finish_all(engine, lambda _, engine=engine: engine.executor.poison(engine.kv_cache_manager))  # type: ignore[misc]
         assert not any(request == victim for request, _ in rest)
         for request, prompt in others.items():
             tokens = [t for source in (choices, rest) if (request, 0) in source for t in source[request, 0].token_ids]
@@ -396,10 +396,10 @@ def test_choices_share_their_full_pages() -> None:
     engine = null_engine(windows=(None,), page_size=4)
     request = engine.add(GenerationRequest([*range(15)], greedy(8, n=3)))
     engine.step()
-    tables = [engine.ledger.tables[request + choice].pages[0] for choice in range(3)]
+    tables = [engine.kv_cache_manager.tables[request + choice].pages[0] for choice in range(3)]
     assert [table[:3] for table in tables] == [tables[0][:3]] * 3
     assert len({table[3] for table in tables}) == 3
-    assert len(engine.ledger.copies) == 2
+    assert len(engine.kv_cache_manager.copies) == 2
     choices = finish_all(engine)
     assert [choices[request, choice].token_ids[-7:] for choice in range(3)] == [
         expected_tokens([*range(15)], 8)[-7:]

@@ -214,7 +214,7 @@ def test_a_context_less_than_the_models(folder: Path) -> None:
     assert small.generate("abcdef", GREEDY) == [longer]
     with pytest.raises(ValueError, match="the model's context is 20; shorten it"):
         small.generate("a" * 40, GREEDY)
-    assert small.engine.ledger.capacity() < whole.engine.ledger.capacity()
+    assert small.engine.kv_cache_manager.capacity() < whole.engine.kv_cache_manager.capacity()
     with pytest.raises(ValueError, match="a context of 4,096 was asked for, the model's is 256; give that or less"):
         LLM(str(folder), dataclasses.replace(SETTINGS, context=4096))
 

@@ -249,7 +249,7 @@ def run(engine: Engine, trace: Sequence[Asked], way: Way) -> dict[int, Asked]:
         poison_free_pages(engine)
         for event in engine.step():
             assert event.error is None, event.error
-        engine.ledger.check()
+        engine.kv_cache_manager.check()
     raise AssertionError
 
 
@@ -456,12 +456,12 @@ def test_guesses_give_the_tokens_that_would_have_been_sampled(temperature: float
     assert plan is not None
     item, beside = plan.items
     guesses = [*wanted[1 : 1 + right], *((token + 1) % 41 for token in wanted[1 + right : 4])]
-    assert engine.ledger.grow(item.request, 5 + 4)
-    _, pages = engine.ledger.unsent(item.request)
+    assert engine.kv_cache_manager.grow(item.request, 5 + 4)
+    _, pages = engine.kv_cache_manager.unsent(item.request)
     pages = tuple(known + new for known, new in zip(item.pages, pages, strict=True))
     guessing = structs.replace(item, tokens=(wanted[0], *guesses), logits=(0, 1, 2, 3), pages=pages)
-    plan = replace(plan, items=(guessing, beside), blank=tuple(engine.ledger.blank))
-    engine.ledger.blank.clear()
+    plan = replace(plan, items=(guessing, beside), blank=tuple(engine.kv_cache_manager.blank))
+    engine.kv_cache_manager.blank.clear()
     outcomes = engine.execute(plan)
     assert len(outcomes) == 2
     engine.accept(plan, outcomes)

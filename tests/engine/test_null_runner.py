@@ -74,12 +74,12 @@ def run_out(engine: Engine) -> dict[int, list[int]]:
 
 def assert_empty(engine: Engine) -> None:
     """Nothing is held: every page is free or cached."""
-    engine.ledger.check()
-    assert not engine.ledger.tables
-    assert not engine.ledger.copies
+    engine.kv_cache_manager.check()
+    assert not engine.kv_cache_manager.tables
+    assert not engine.kv_cache_manager.copies
     assert not engine.scheduler.running
     assert not engine.scheduler.waiting
-    assert engine.ledger.pool.available == engine.ledger.pool.size
+    assert engine.kv_cache_manager.pool.available == engine.kv_cache_manager.pool.size
 
 
 @pytest.mark.parametrize("prefix_cache", [False, True])
@@ -221,12 +221,12 @@ def test_pages_are_right_under_pressure(
             victim = rng.choice(list(work))
             if engine.abort(victim):
                 aborted.add(victim)
-        engine.executor.poison(engine.ledger)
+        engine.executor.poison(engine.kv_cache_manager)
         for event in engine.step():
             assert event.error is None, event.error
             if event.token is not None:
                 out.setdefault((event.request, event.choice), []).append(event.token.token)
-        engine.ledger.check()
+        engine.kv_cache_manager.check()
         if len(work) == 60 and not engine.has_work:
             break
     assert_empty(engine)

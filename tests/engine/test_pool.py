@@ -162,7 +162,7 @@ class Pages(RuleBasedStateMachine):
         self.check_readable(run)
         self.ledger.copied(copies)
         for request, end in run.items():
-            self.ledger.settle(request, self.tokens[request], end)
+            self.ledger.commit(request, self.tokens[request], end)
 
     def send(self, request: int) -> None:
         whole, new = self.ledger.unsent(request)
@@ -338,7 +338,7 @@ def compute(ledger: KVCacheManager, request: int, tokens: list[int]) -> None:
     """What a step does for a request that runs to its last token."""
     assert ledger.grow(request, len(tokens))
     ledger.blank.clear()
-    ledger.settle(request, tokens, len(tokens))
+    ledger.commit(request, tokens, len(tokens))
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 4, 16])
@@ -365,7 +365,7 @@ def test_nothing_can_be_found_before_the_step_that_writes_it_has_run() -> None:
     assert ledger.admit(1, list(range(10)), 0) == 0
     assert ledger.grow(1, 10)
     assert ledger.admit(2, list(range(10)), 0) == 0
-    ledger.settle(1, list(range(10)), 10)
+    ledger.commit(1, list(range(10)), 10)
     assert ledger.admit(3, list(range(10)), 0) == 8
 
 
@@ -376,7 +376,7 @@ def test_equal_prompts_that_finish_together_keep_their_own_pages() -> None:
         assert ledger.admit(request, list(range(10)), 0) == 0
         assert ledger.grow(request, 10)
     for request in (1, 2):
-        ledger.settle(request, list(range(10)), 10)
+        ledger.commit(request, list(range(10)), 10)
         ledger.check()
     assert not set(ledger.tables[1].pages[0]) & set(ledger.tables[2].pages[0])
     ledger.release(1)
@@ -487,12 +487,12 @@ def test_blocks_with_names_are_found_by_them_and_looked_at_once() -> None:
     assert ledger.admit(1, Named(22, 5, 6, 7), 0, block=8, named=22) == 0
     for end in (9, 18, 22):
         assert ledger.grow(1, end)
-        ledger.settle(1, Named(22, 5, 6, 7), end)
+        ledger.commit(1, Named(22, 5, 6, 7), end)
     assert looked == {0, 8, 16}
     assert ledger.admit(2, Named(20, 5, 6, 7), 0, block=8) == 16, "the last page is computed again"
     assert ledger.admit(3, Named(15, 5, 9), 0, block=8) == 8
     assert ledger.grow(1, 28)
-    ledger.settle(1, [*Named(22, 5, 6, 7)[:], 1, 1, *Named(28, 5, 6, 7, 8)[24:]], 28)
+    ledger.commit(1, [*Named(22, 5, 6, 7)[:], 1, 1, *Named(28, 5, 6, 7, 8)[24:]], 28)
     assert ledger.admit(4, Named(32, 5, 6, 7, 8), 0, block=8) == 20, "a page with ids is no block's"
     assert ledger.admit(5, [*Named(22, 5, 6, 7)[:], 1, 1, *Named(32, 5, 6, 7, 8)[24:]], 0, block=8) == 28
     ledger.check()
@@ -500,7 +500,7 @@ def test_blocks_with_names_are_found_by_them_and_looked_at_once() -> None:
 
 def test_misuse_of_the_pool_is_caught() -> None:
     pool = PagePool(2)
-    page = pool.grant()
+    page = pool.allocate()
     pool.release(page)
     with pytest.raises(AssertionError, match="released once too often"):
         pool.release(page)

@@ -264,7 +264,7 @@ class Loading:
         assert at_once, "it reads weights and would not listen"
         self._theirs.close()
 
-    def epitaph(self) -> str:
+    def exit_reason(self) -> str:
         return "scripted"
 
 

@@ -49,7 +49,7 @@ def run(engine: Engine, asked: Sequence[tuple[list[int], SamplingParams]]) -> li
     while engine.has_work:
         for event in engine.step():
             completions[event.request].take([with_text(event)])
-        engine.ledger.check()
+        engine.kv_cache_manager.check()
     assert_nothing_held(engine)
     return list(completions.values())
 
@@ -130,7 +130,7 @@ def test_a_preempted_prompt_is_scored_once(model: Model, prefix_cache: bool) -> 
             preempted_at.append(len(request.scores))
             engine.scheduler.preempt(request)
         completion.take(with_text(event) for event in engine.step() if event.request == group)
-        engine.ledger.check()
+        engine.kv_cache_manager.check()
     assert first != group
     assert preempted_at
     assert engine.stats.preemptions > 0

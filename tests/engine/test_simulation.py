@@ -51,7 +51,7 @@ def engine_around(model: Model, executor: object, records: list[StepRecord], **o
     layout, limits = kv_layout(model, 1e12, 4, most_tokens=48), Limits(tokens=24, requests=6, chunk=10)
     return Engine(
         executor if executor is not None else Runner(model, layout),  # type: ignore[arg-type]
-        KVCacheManager(layout, limits.most_of_one),
+        KVCacheManager(layout, limits.max_request_tokens),
         limits,
         context=model.context,
         vocabulary=model.vocabulary,

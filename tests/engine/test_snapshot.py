@@ -30,17 +30,17 @@ Map = dict[int, PageChange]
 
 def truth(engine: Engine) -> dict[int, tuple[str, set[tuple[int, int]]]]:
     """Of each page its state, and all who might be said to hold it (group, request), from the tables alone."""
-    holders: dict[int, list[tuple[int, int]]] = {page: [] for page in range(1, engine.ledger.pool.size + 1)}
-    for sequence, table in engine.ledger.tables.items():
+    holders: dict[int, list[tuple[int, int]]] = {page: [] for page in range(1, engine.kv_cache_manager.pool.size + 1)}
+    for sequence, table in engine.kv_cache_manager.tables.items():
         for group, pages in enumerate(table.pages):
             for page in pages:
                 if page != NULL_PAGE:
                     holders[page].append((group, engine.requests[sequence].group))
-    free = set(engine.ledger.pool.free_pages)
+    free = set(engine.kv_cache_manager.pool.free_pages)
     found = {}
     for page, held in holders.items():
-        alone = "held" if engine.ledger.pool.key(page) is None else "published"
-        copied = [copy for copy in engine.ledger.copies if copy.source == page]
+        alone = "held" if engine.kv_cache_manager.pool.key(page) is None else "published"
+        copied = [copy for copy in engine.kv_cache_manager.copies if copy.source == page]
         state = "shared" if len(held) + len(copied) > 1 else alone if held else "free" if page in free else "cached"
         found[page] = state, set(held)
     return found
@@ -48,8 +48,8 @@ def truth(engine: Engine) -> dict[int, tuple[str, set[tuple[int, int]]]]:
 
 def check(engine: Engine, pages: Map) -> None:
     before: dict[int, set[int]] = {}
-    for table in engine.ledger.tables.values():
-        for group, own in zip(engine.ledger.groups, table.pages, strict=True):
+    for table in engine.kv_cache_manager.tables.values():
+        for group, own in zip(engine.kv_cache_manager.groups, table.pages, strict=True):
             for last, page in zip([NULL_PAGE, *own], own, strict=False):
                 before.setdefault(page, set()).add(last if group.spec.grows else NULL_PAGE)
     for page, (state, holders) in truth(engine).items():
@@ -57,7 +57,9 @@ def check(engine: Engine, pages: Map) -> None:
         assert told.state == state, page
         assert (told.group, told.request) in holders if holders else told.request == 0, page
         found = before.get(page, {NULL_PAGE})
-        passed = engine.ledger.groups[told.group].spec.passes and NULL_PAGE in found  # a window has left the one before
+        passed = (
+            engine.kv_cache_manager.groups[told.group].spec.passes and NULL_PAGE in found
+        )  # a window has left the one before
         assert told.before in found or passed, page
 
 
@@ -119,7 +121,7 @@ def test_a_page_map_that_follows_the_changes_is_the_engines(windows: tuple[int |
 
 def test_nothing_is_noted_unless_somebody_watches() -> None:
     def turns(follower: Follower) -> Turns:
-        pool = follower.engine.ledger.pool
+        pool = follower.engine.kv_cache_manager.pool
         yield [AddRequest(1, GenerationRequest([1, 2, 3, 4, 5], SamplingParams(max_tokens=100)))]
         yield []
         assert (pool.touched, follower.told) == (None, 0)
@@ -136,7 +138,7 @@ def test_nothing_is_noted_unless_somebody_watches() -> None:
 
     engine = null_engine()
     Follower(engine, turns)
-    assert engine.ledger.pool.touched is None  # whoever watched has gone with the loop
+    assert engine.kv_cache_manager.pool.touched is None  # whoever watched has gone with the loop
 
 
 def test_a_snapshot_says_where_requests_stand() -> None:

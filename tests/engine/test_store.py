@@ -57,7 +57,7 @@ def test_blank_and_copied_pages_hold_all_layers_of_their_group() -> None:
 
 def exchange_of(engine: Engine) -> PageExchange:
     assert isinstance(engine.executor, Runner)
-    return PageExchange(engine.ledger, engine.executor.store)
+    return PageExchange(engine.kv_cache_manager, engine.executor.store)
 
 
 @pytest.mark.parametrize("page_size", [1, 4, 7])
@@ -76,13 +76,13 @@ def test_a_request_goes_on_in_another_engine(config: dict[str, Any], page_size: 
     keys = list[PageKey]()
     extend_keys(keys, prompt, page_size, len(prompt) // page_size)
     positions, have = given.found(keys, len(prompt)), taken.found(keys, len(prompt))
-    assert positions == source.ledger.findable(len(prompt)) >= 20
+    assert positions == source.kv_cache_manager.findable(len(prompt)) >= 20
     assert 0 <= have <= 15
     places = given.places(have, positions)
     rows = given.give(keys, places)
     assert rows.shape == (len(places), taken.store.buffer.shape[1])
-    pool = target.ledger.pool
-    held = [pool.grant() for _ in range(pool.available)]
+    pool = target.kv_cache_manager.pool
+    held = [pool.allocate() for _ in range(pool.available)]
     assert not taken.take(keys, have, places, rows)
     for page in held:
         pool.release(page)
@@ -118,7 +118,7 @@ def test_a_state_begins_with_zeros_and_disturbs_no_other_layer(positions: int) -
         model, positions=positions, prefix_cache=True, limits=Limits(chunk=4), on_step=lambda record: look(record.plan)
     )
     store = engine.executor.store  # type: ignore[attr-defined]
-    groups = [index for index, group in enumerate(engine.ledger.groups) if isinstance(group.spec, StateSpec)]
+    groups = [index for index, group in enumerate(engine.kv_cache_manager.groups) if isinstance(group.spec, StateSpec)]
     begun = [0]
 
     def look(plan: StepPlan) -> None:

@@ -59,7 +59,7 @@ def speaking(*texts: str, burst: int = 1) -> LoadedEngine:
     engine = null_engine(executor=Speaker(scripts, burst), eos_ids=[EOS])
     texts = TextProcessor(TOKENIZER, None, GREEDY)
     price = SimpleNamespace(devices=1)
-    return LoadedEngine(engine, Silent(1, 1), price, engine.ledger.layout, texts)  # type: ignore[arg-type]
+    return LoadedEngine(engine, Silent(1, 1), price, engine.kv_cache_manager.layout, texts)  # type: ignore[arg-type]
 
 
 def run(texts: TextEngine, params: SamplingParams, prompt: Sequence[int] = (1, 2, 3)) -> Completion:
@@ -79,7 +79,7 @@ def say(
     text: str, *, burst: int = 1, tags: tuple[str, str] | None = None, **params: object
 ) -> tuple[Completion, Engine]:
     texts = TextEngine(speaking(text, burst=burst))
-    texts.transcript = OutputProcessor(TOKENIZER, tags)
+    texts.output_processor = OutputProcessor(TOKENIZER, tags)
     return run(texts, dataclasses.replace(GREEDY, **params)), texts.engine  # type: ignore[arg-type]
 
 
@@ -180,7 +180,7 @@ def test_an_abort_midway_gives_the_text_that_was_held_back() -> None:
 def test_an_engine_in_another_process_hears_of_a_stop_late(late: int) -> None:
     """The messages survive pickling; the stop arrives some steps later, and all that came meanwhile is dropped."""
     loaded = speaking("Hello END and much more", burst=2)
-    engine, transcript = loaded.engine, loaded.texts.transcript()
+    engine, transcript = loaded.engine, loaded.texts.new_output_processor()
     params = dataclasses.replace(GREEDY, max_tokens=50)
     request = engine.add(GenerationRequest([1, 2, 3], params))
     transcript.open(request, [1, 2, 3], dataclasses.replace(params, stop=("END",)))
@@ -212,7 +212,7 @@ def test_what_cannot_be_opened_leaves_no_request(monkeypatch: pytest.MonkeyPatch
     def broken(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(texts.transcript, "open", broken)
+    monkeypatch.setattr(texts.output_processor, "open", broken)
     with pytest.raises(MemoryError):
         texts.add(GenerationRequest([1], GREEDY))
     assert_nothing_held(loaded.engine)

@@ -93,13 +93,13 @@ def test_the_tokens_of_one_engine(folders: dict[str, str], tmp_path: Path, model
         async with pair(folder, tmp_path, settings) as (prompts, answers):
             assert await answers.all(ASKED) == wanted
             assert not answers.reasons
-            asked = [prompt for prompt, _ in ASKED if answers.engine.ledger.findable(len(prompt))]
+            asked = [prompt for prompt, _ in ASKED if answers.engine.kv_cache_manager.findable(len(prompt))]
             assert len(answers.came) >= len(asked) // 2, "equal prompts may be found by the time they are begun"
             computed = sum(map(len, PROMPTS))
             assert prompts.llm.stats.computed_tokens >= 0.6 * computed, "those that begin alike are computed once"
             if way != "few pages":  # where some are preempted, and run what they had again
                 of_prompts = answers.llm.stats.computed_tokens - sum(len(c) for each in wanted for c in each)
-                size = max(group.page_size for _, group in answers.engine.ledger.growing)
+                size = max(group.page_size for _, group in answers.engine.kv_cache_manager.growing)
                 assert of_prompts <= len(ASKED) * (size + 3) * 2, "no more than the last page of each runs here"
             before = len(answers.came)
             assert await answers.all(ASKED[:2]) == wanted[:2]

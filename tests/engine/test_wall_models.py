@@ -77,7 +77,7 @@ def test_equal_prompts_share_pages_only_under_equal_inputs(page_size: int) -> No
     """The keys of a decoder depend on what it has read from the encoder; those of cross-attention are each one's own,
     so that the encoder runs also where the prompt is found."""
     run = watched(page_size=page_size)
-    align = max(group.page_size for group in run.engine.ledger.groups if group.spec.grows)
+    align = max(group.page_size for group in run.engine.kv_cache_manager.groups if group.spec.grows)
     cached, told = [], []
     for encoder in (INPUT, OTHER, INPUT, INPUT[:-1], OTHER):
         run.engine.add(GenerationRequest(PROMPT, answer_of(6), encoder=encoder))
@@ -97,11 +97,11 @@ def test_choices_share_the_encoders_pages(chunk: int | None) -> None:
     run = watched(Limits(chunk=chunk), prefix_cache=False)
     first = run.engine.add(GenerationRequest(PROMPT, answer_of(9, n=3), encoder=INPUT))
     run.engine.add(GenerationRequest(PROMPT, answer_of(5), encoder=OTHER))
-    (cross,) = [index for index, group in enumerate(run.engine.ledger.groups) if not group.spec.grows]
+    (cross,) = [index for index, group in enumerate(run.engine.kv_cache_manager.groups) if not group.spec.grows]
     seen: list[list[list[int]]] = []
 
     def note(_: int) -> None:
-        tables = run.engine.ledger.tables
+        tables = run.engine.kv_cache_manager.tables
         if len(tables) == 4:
             seen.append([list(tables[first + choice].pages[cross]) for choice in range(4)])
 
@@ -201,7 +201,7 @@ def test_what_a_failed_step_gave_is_made_again(name: str, at_step: int) -> None:
     while engine.has_work:
         poison_free_pages(engine)
         events += engine.step()
-        engine.ledger.check()
+        engine.kv_cache_manager.check()
     assert_nothing_held(engine)
     failed = {event.request for event in events if event.error is not None}
     assert len(failed) <= 1, "who was not alone in the step is not to blame"

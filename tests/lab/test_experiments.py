@@ -110,7 +110,7 @@ def test_a_score_by_distance_is_a_sum_of_cosines() -> None:
 def test_queries_and_keys_are_those_that_the_layer_is_given(tales: InstrumentedModel) -> None:
     """Turned, they give the shares of attention."""
     ids = tales.ids("The dog saw a ball")
-    q_THD, k_THD = tales.unturned(ids)[0]
+    q_THD, k_THD = tales.unrotated(ids)[0]
     angles = tales.model.get_submodule("model.rotary")(torch.arange(len(ids)))
     scores_HTT = torch.einsum("qhd,khd->hqk", rotate(q_THD, angles), rotate(k_THD, angles)) / math.sqrt(32)
     hidden = torch.ones(len(ids), len(ids), dtype=torch.bool).triu(1)

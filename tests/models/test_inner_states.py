@@ -137,7 +137,7 @@ def test_the_price_of_a_text_that_nothing_is_kept_of(subject: Subject, text: int
     """Torch's attention, not the kernel over pages: keys and values are read as they come, and written nowhere. Pairs
     are those that are not masked."""
     paged, ours, rows = subject.ours(_LAYERS - 1), subject.ours(_LAYERS - 1), 41
-    ours.keep_nothing()
+    ours.disable_kv_cache()
     work = padded_work(ours.reaches, text, rows)
     own, cached = ([row for row in Price(each).ops if isinstance(row.op, Attention)] for each in (ours, paged))
     assert [kernel.name for kernel in CPU.launches(cached[0].op, work, TOKENS)][-1].startswith("attention.paged")

@@ -133,8 +133,8 @@ class Memory(Op):
         """As Op.kept_spec."""
         return None if self.at_once else SPEC
 
-    def keep_nothing(self) -> None:
-        """As Op.keep_nothing."""
+    def disable_kv_cache(self) -> None:
+        """As Op.disable_kv_cache."""
         self.at_once = True
 
     @property
@@ -212,7 +212,7 @@ def test_what_it_sees_and_keeps(model: Small) -> None:
     assert model.reaches == {CAUSAL}
     assert model.kv_specs == (SPEC,)
     for _, op in model.ops():
-        op.keep_nothing()
+        op.disable_kv_cache()
     model.note_kept()
     assert model.kv_specs == ()
     assert op_shapes(model)["layers.0"].scores == 5

@@ -18,7 +18,7 @@ Counts = dict[str, Any]
 
 def ledger_of(engine: Engine) -> Counts:
     """What the engine's own ledger counts."""
-    pool, requests = engine.ledger.pool, engine.requests.values()
+    pool, requests = engine.kv_cache_manager.pool, engine.requests.values()
     counts = dict.fromkeys(STATES, 0)
     for page in range(1, pool.size + 1):
         counts[pool.state(page)] += 1

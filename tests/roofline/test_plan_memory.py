@@ -133,7 +133,7 @@ def admitted(layout: KVLayout, tokens: int, chunk: int, encoded: int = 0) -> int
         for start in range(0, tokens, chunk):
             end = min(start + chunk, tokens)
             assert ledger.grow(request, end), "admission looked at the pages that growth takes"
-            ledger.settle(request, known, end)
+            ledger.commit(request, known, end)
         request += 1
     return request
 

@@ -70,14 +70,14 @@ def drive(coming: list[Come], limit: Limits, pages: int, *, prefix_cache: bool) 
         for event in events:
             if event.finish is not None:
                 replica.forget(event.request)
-        engine.ledger.check()
+        engine.kv_cache_manager.check()
         running = engine.scheduler.running
         assert len(running) <= limit.requests
         assert [request.id for request in running] == sorted(request.id for request in running)
         assert all(request.computed <= request.known for request in running)
         steps, silent = steps + 1, 0 if events else silent + 1
         assert silent < STUCK, "a livelock: steps, and no token"
-    engine.ledger.check()
+    engine.kv_cache_manager.check()
     assert engine.stats.held_pages == 0
     return steps
 

@@ -216,7 +216,7 @@ def test_a_front_is_blamed_for_what_it_does_alone() -> None:
     assert per_step.metrics.front is not None
     assert 0 < per_step.metrics.front < 1
     assert per_step.metrics.front_wall == math.inf
-    assert per_step.wall == per_step.law_wall
+    assert per_step.wall == per_step.law_saturation_rate
     assert findings_json(per_step)["metrics"]["front"] == per_step.metrics.front
 
     one = found(lambda: OpenLoop([TraceRequest(0, 40, 5)]), machine(on=PRICED), error=0.0, fleet=slow)

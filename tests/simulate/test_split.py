@@ -208,4 +208,4 @@ def test_what_is_received_is_not_computed(received: int) -> None:
         assert replica.plan is not None
         assert replica.plan.tokens == expected
         replica.end()
-        replica.engine.ledger.check()
+        replica.engine.kv_cache_manager.check()

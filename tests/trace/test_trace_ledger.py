@@ -40,7 +40,7 @@ def executed(tiny: Tiny) -> list[list[tuple[str, list[int]]]]:
         steps[-1].append((paths[op], list(first.shape)))
 
     handles = [op.register_forward_hook(note) for op in paths]
-    ledger = tiny.llm.engine.ledger
+    ledger = tiny.llm.engine.kv_cache_manager
     before, ledger.prefix_cache = ledger.prefix_cache, False
     tiny.llm.generate([tiny.ids], GREEDY)
     ledger.prefix_cache = before

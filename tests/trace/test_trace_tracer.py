@@ -47,9 +47,9 @@ def test_tokens_are_the_same_with_and_without(tiny: Maker, family: str, dtype: t
 def test_nothing_is_left_behind(tiny: Maker) -> None:
     subject = tiny("qwen3")
     engine = subject.llm.engine
-    before = engine.executor, engine.on_step, engine.ledger.prefix_cache
+    before = engine.executor, engine.on_step, engine.kv_cache_manager.prefix_cache
     subject.trace(TraceOptions(attention=True, lens=True, memory=True, repeats=1))
-    assert (engine.executor, engine.on_step, engine.ledger.prefix_cache) == before
+    assert (engine.executor, engine.on_step, engine.kv_cache_manager.prefix_cache) == before
     assert not engine.has_work
     assert hooks_of(subject.llm.loaded.model) == 0
 
@@ -152,9 +152,9 @@ def test_keys_and_values_are_those_of_a_plain_run(tiny: Maker) -> None:
         if traced:
             tiny("mistral-window").trace(TraceOptions(repeats=4), SamplingParams(temperature=0.0, max_tokens=2))
         else:
-            llm.engine.ledger.prefix_cache = False
+            llm.engine.kv_cache_manager.prefix_cache = False
             llm.generate([TEXT], SamplingParams(temperature=0.0, max_tokens=2, ignore_eos=True))
-            llm.engine.ledger.prefix_cache = True
+            llm.engine.kv_cache_manager.prefix_cache = True
         return [half.abs().sum((1, 3)).sum(0) for pages in layers.values() for half in (pages.k, pages.v)]
 
     for plain, traced in zip(pages_after(False), pages_after(True), strict=True):

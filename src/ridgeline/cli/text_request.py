@@ -110,7 +110,7 @@ def check_room(llm: LLM, ids: Sequence[int], params: SamplingParams, more_memory
     """Refuse more tokens than could come after a prompt of these, as vLLM's server does. more_memory: the option, if
     any, that gives KV memory. Raises ValueError; a prompt that is itself too long is the engine's to refuse."""
     prompt = len(llm.loaded.texts.decoder_prompt(ids))
-    wanted, context, held = params.max_tokens, llm.engine.context, llm.engine.ledger.capacity()
+    wanted, context, held = params.max_tokens, llm.engine.context, llm.engine.kv_cache_manager.capacity()
     assert wanted is not None
     room = min(context, held) - prompt
     if 0 < room < wanted:

@@ -135,7 +135,7 @@ class AsyncLLM:
         self.heard = 0
         """Messages that came from the engine."""
         self._lock = threading.Lock()  # nobody becomes a caller of an engine that is gone
-        self._transcript = self.texts.transcript()  # touched by whoever brings the engine's messages alone
+        self._transcript = self.texts.new_output_processor()  # touched by whoever brings the engine's messages alone
         self.host.connect(self._receive)
 
     def __repr__(self) -> str:
@@ -301,7 +301,7 @@ class AsyncLLM:
         elif isinstance(message, Refused):
             self._refused(message)
         elif isinstance(message, Inspected):
-            self._questions.settle(message.ticket, message.answer)
+            self._questions.resolve(message.ticket, message.answer)
         elif isinstance(message, EngineSnapshot):
             self._lookers.popleft()(message)
         elif isinstance(message, Died):
@@ -322,7 +322,7 @@ class AsyncLLM:
         error = RuntimeError(refused.reason) if refused.fault else ValueError(refused.reason)
         caller = self._callers.pop(refused.ticket, None)
         if caller is None:
-            self._questions.settle(refused.ticket, error)
+            self._questions.resolve(refused.ticket, error)
         else:
             self._tell([(caller, error)])
 
@@ -377,7 +377,7 @@ class AsyncLLM:
             self.alive, self.why = False, died.reason
             callers, self._callers, self._by_request = list(self._callers.values()), {}, {}
             lookers, self._lookers = self._lookers, deque()
-            self._transcript = self.texts.transcript()
+            self._transcript = self.texts.new_output_processor()
             self.stats = replace(self.stats, running=0, waiting=0, held_pages=0, cached_pages=0)
         for told in lookers:
             told(None)

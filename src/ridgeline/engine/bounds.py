@@ -30,7 +30,7 @@ def numbered(what: str, place: int, count: int) -> Iterator[None]:
 class Bounds:
     """Of a model in an engine. The fields are as of Engine."""
 
-    ledger: KVCacheManager
+    kv_cache_manager: KVCacheManager
     scheduler: Scheduler
     context: int
     vocabulary: int
@@ -49,12 +49,12 @@ class Bounds:
         prompt, params, encoder = spec.prompt, spec.params, spec.encoder
         self._check_encoder(encoder)
         length, encoded = len(prompt), len(encoder)
-        capacity = self.ledger.capacity(encoded)
+        capacity = self.kv_cache_manager.capacity(encoded)
         samples = self.has_head and params.max_tokens != 0
         most, needed = self.scheduler.limits.tokens, length + samples
         if not length:
             raise ValueError("the prompt is empty; give at least one token")
-        if bool(encoded) != self.ledger.crosses:
+        if bool(encoded) != self.kv_cache_manager.crosses:
             wrong = "has no encoder; leave its input out" if encoded else "has an encoder; give what it is to read"
             raise ValueError(f"the model {wrong}")
         if not isinstance(prompt, NamedPrompt):
@@ -71,7 +71,7 @@ class Bounds:
                 f"the prompt has {length} tokens, which have to run in one step, and a step runs {most}; shorten it"
             )
         if needed > capacity:
-            beside = f" beside {encoded} of its encoder" if capacity < self.ledger.capacity() else ""
+            beside = f" beside {encoded} of its encoder" if capacity < self.kv_cache_manager.capacity() else ""
             raise ValueError(
                 f"the prompt has {length} tokens, KV memory holds {capacity}{beside}; shorten it or raise the KV budget"
             )

@@ -101,7 +101,7 @@ class DecodeFastPath:
                 finish = request.append(outcome.token)
                 request.computed += 1
                 if request.computed == request.decode_fast_until:
-                    self._ledger.settle(request.id, request.tokens, request.computed)
+                    self._ledger.commit(request.id, request.tokens, request.computed)
                 if finish is None:
                     events.append(
                         TokenEvent(request.group, request.choice, outcome, now, request.cached, request.timing)

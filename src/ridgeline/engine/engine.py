@@ -91,7 +91,7 @@ class Engine:
         speculator: guesses at next tokens, which steps verify. on_step: told of each step that ran. seed: where the
         seeds of requests that state none come from. clock: the time in integer nanoseconds; the engine knows no other,
         and orders nothing by it."""
-        self.executor, self.ledger, self.on_step, self.clock = executor, ledger, on_step, clock
+        self.executor, self.kv_cache_manager, self.on_step, self.clock = executor, ledger, on_step, clock
         self.on_begin: Callable[[Sequence[int]], None] | None = None
         """A callback that gets the ids of requests just before their first step runs."""
         self._seeds = random.Random(seed)
@@ -99,7 +99,7 @@ class Engine:
         self.reaches = frozenset(reaches) | ledger.layout.reaches
         self.has_head = has_head
         self.encoder_width, self.encoder_context = encoder_width, encoder_context
-        self.guides = guides
+        self.structured_output_manager = guides
         self.pooled = pooled
         self.adapters = dict(adapters or {})
         both_ways = any(reach.both_ways and reach.space == TOKENS for reach in self.reaches)
@@ -135,8 +135,8 @@ class Engine:
     @property
     def stats(self) -> Stats:
         """What was done so far, and what is held now."""
-        scheduler, pool, guesses = self.scheduler, self.ledger.pool, self.speculator
-        guidance = GuideStats() if self.guides is None else self.guides.stats
+        scheduler, pool, guesses = self.scheduler, self.kv_cache_manager.pool, self.speculator
+        guidance = GuideStats() if self.structured_output_manager is None else self.structured_output_manager.stats
         return Stats(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting) + len(self.parked),
@@ -222,7 +222,7 @@ class Engine:
                 cache_namespace,
                 placed_images=images,
                 history=self._history(prompt) if params.uses_history else None,
-                guide=guide.copy() if guide is not None else None,
+                constraint=guide.copy() if guide is not None else None,
                 scores=[] if params.prompt_logprobs is not None and choice == 0 else None,
                 hidden=None if self.has_head or self.pooled else [],
             )
@@ -250,11 +250,11 @@ class Engine:
             return TokenRuleProcessor(params.rules, self.outputs)
         if params.structured_outputs is None:
             return None
-        if self.guides is None:
+        if self.structured_output_manager is None:
             raise ValueError("structured_outputs needs a tokenizer, which this engine does not have; leave it out")
         started = self.clock()
         try:
-            return self.guides.guide(params.structured_outputs, prompt, ends)
+            return self.structured_output_manager.constraint_for(params.structured_outputs, prompt, ends)
         finally:
             self._guiding += self.clock() - started
 
@@ -316,7 +316,7 @@ class Engine:
         """Take what a plan gave into its requests: counters move, full pages are published, requests end. What it gave
         to requests that have ended since it was made is dropped."""
         now = self.clock()
-        self.ledger.copied([copy for copy in plan.copies if copy in self.ledger.copies])
+        self.kv_cache_manager.copied([copy for copy in plan.copies if copy in self.kv_cache_manager.copies])
         events = self._outcomes.take(plan, outcomes, now)
         self._isolation.clear()
         return events

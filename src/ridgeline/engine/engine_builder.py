@@ -43,7 +43,7 @@ def build_engine(
     its plans; by default a Runner. guides, adapters, speculator, clock: as Engine."""
     return Engine(
         executor or Runner(model, layout),
-        KVCacheManager(layout, limits.most_of_one, prefix_cache=prefix_cache),
+        KVCacheManager(layout, limits.max_request_tokens, prefix_cache=prefix_cache),
         limits,
         context=model.context if context is None else context,
         vocabulary=model.vocabulary * model.segments,
@@ -53,7 +53,7 @@ def build_engine(
         pooled=model.pooled,
         encoder_width=model.encoder_width,
         encoder_context=model.encoder_context,
-        outputs=model.outputs,
+        outputs=model.sampled_vocab_size,
         images=model.images,
         eos_ids=eos_ids,
         seed=seed,

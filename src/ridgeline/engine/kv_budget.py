@@ -39,7 +39,7 @@ def fit_kv_layout(
     # Several inputs of an encoder fill a step, or one that is longer runs alone.
     step_encoded = max(encoded, min(limits.tokens, encoded * limits.requests))
     if model.images is not None:  # at either end of each prompt's part an image may be of which it needs a part
-        parts = -(-limits.tokens // limits.most_of_one)
+        parts = -(-limits.tokens // limits.max_request_tokens)
         step_encoded = limits.tokens + 2 * parts * model.images.rows
     step = activation_peak(price, min(limits.tokens, positions), limits.requests, step_encoded)
     activations = f"activations in a step of {max(limits.tokens, encoded):,} tokens"
@@ -81,7 +81,7 @@ def _with_whole_context(
     """The layout, if a sequence of the whole context has room in it; where its size is ours to choose, one in which it
     has, of as much as half of the free memory. share: the layout's of KV memory, of which other ranks and a draft model
     have the rest. Raises ValueError."""
-    chunk = settings.limits.most_of_one
+    chunk = settings.limits.max_request_tokens
     needed = layout.kept(context, min(context, chunk), encoded)
     if needed <= layout.pages:
         return layout

@@ -24,7 +24,11 @@ class TextEngine:
     """A loaded engine and a transcript beside it, in one process: prompts of ids in, events with text out."""
 
     def __init__(self, loaded: LoadedEngine) -> None:
-        self.engine, self.texts, self.transcript = loaded.engine, loaded.texts, loaded.texts.transcript()
+        self.engine, self.texts, self.output_processor = (
+            loaded.engine,
+            loaded.texts,
+            loaded.texts.new_output_processor(),
+        )
 
     def add(self, spec: GenerationRequest) -> int:
         """Queue a request, as Engine.add. Its stop strings are the transcript's; its prompt is what an encoder reads,
@@ -33,7 +37,7 @@ class TextEngine:
         own = self.texts.for_engine(spec)
         request = self.engine.add(own)
         try:
-            self.transcript.open(request, own.prompt, spec.params, sections=spec.separate_reasoning)
+            self.output_processor.open(request, own.prompt, spec.params, sections=spec.separate_reasoning)
         except BaseException:
             self.engine.abort(request)
             raise
@@ -41,14 +45,14 @@ class TextEngine:
 
     def step(self) -> list[Event]:
         """One step of the engine, with the text of its tokens; a choice whose text has ended is stopped."""
-        events, stops = self.transcript.take(self.engine.step())
+        events, stops = self.output_processor.take(self.engine.step())
         for stop in stops:
             self.engine.stop(*stop)
         return events
 
     def abort(self, request: int) -> list[Event]:
         """End a request; the last of its text comes with the events."""
-        return self.transcript.take(self.engine.abort(request))[0]
+        return self.output_processor.take(self.engine.abort(request))[0]
 
 
 class LLM:

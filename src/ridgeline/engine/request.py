@@ -96,13 +96,13 @@ class Request:
     encoded: bool = False
     cached: int = 0
     preemptions: int = 0
-    reached: int = 0
+    recompute_mark: int = 0
     finish: FinishReason | None = None
     error: str | None = None
     history: History | None = None
-    guide: "OutputConstraint | TokenRuleProcessor | None" = None
+    constraint: "OutputConstraint | TokenRuleProcessor | None" = None
     scores: list[PromptLogprob] | None = None
-    told: int = 0
+    reported_scores: int = 0
     hidden: list[NDArray[np.float32]] | None = None
     children: list["Request"] = field(default_factory=list)
     placed_images: PlacedImages | None = None
@@ -128,19 +128,19 @@ class Request:
         return len(self.tokens.output)
 
     @property
-    def finds(self) -> bool:
+    def uses_prefix_cache(self) -> bool:
         """Whether what is cached of its prompt need not run: nothing is wanted of each of its positions."""
         return self.scores is None and self.hidden is None
 
-    def told_scores(self, *, last: bool) -> tuple[PromptLogprob | None, ...] | None:
+    def take_new_scores(self, *, last: bool) -> tuple[PromptLogprob | None, ...] | None:
         """Return the scores of its prompt's tokens that no event has had yet; None if the request wants no scores.
 
         The first token has no score, and None stands for it. last: whether no further tokens will be scored.
         """
         if self.scores is None:
             return None
-        first = () if self.told else (None,)
-        scores, self.told = self.scores[self.told :], len(self.scores)
+        first = () if self.reported_scores else (None,)
+        scores, self.reported_scores = self.scores[self.reported_scores :], len(self.scores)
         if last:
             self.scores = None
         return (*first, *scores)
@@ -154,8 +154,8 @@ class Request:
             self.history.append(token)
         if token in self.stop_ids:
             return FinishReason.STOP
-        if self.guide is not None:
-            self.guide.take(token)
-            if self.guide.complete:
+        if self.constraint is not None:
+            self.constraint.take(token)
+            if self.constraint.complete:
                 return FinishReason.STOP
         return FinishReason.LENGTH if len(output) >= self.limit else None

@@ -84,7 +84,7 @@ class RequestUpdater:
         if self.speculator is not None:
             self.speculator.forget(request)
         del self._requests[request.id]
-        scores = request.told_scores(last=True) if finish in (FinishReason.STOP, FinishReason.LENGTH) else None
+        scores = request.take_new_scores(last=True) if finish in (FinishReason.STOP, FinishReason.LENGTH) else None
         return TokenEvent(
             request.group, request.choice, token, now, request.cached, request.timing, finish, error, scores
         )
@@ -106,7 +106,7 @@ class RequestUpdater:
             if outcome is None and request.scores is not None:
                 events.append(self._scored(request, now))
         if outcome is None:
-            self._scheduler.settle(request, item)
+            self._scheduler.commit(request, item)
             if request.computed == request.known:
                 self._end_prompt(request, now, events)
         elif isinstance(outcome, RowFailure):
@@ -132,7 +132,7 @@ class RequestUpdater:
                 break
             events.append(self._told(request, one, now))
         self.output_tokens += request.known - known
-        self._scheduler.settle(request, item)
+        self._scheduler.commit(request, item)
         self._start_children(request, now)
         if finish is not None:
             self._end(request, finish, one, now, events)
@@ -162,13 +162,13 @@ class RequestUpdater:
     @staticmethod
     def _told(request: Request, one: Sampled, now: int) -> TokenEvent:
         """Return the event of a token with which its request does not end."""
-        scores = None if request.scores is None else request.told_scores(last=True)
+        scores = None if request.scores is None else request.take_new_scores(last=True)
         return TokenEvent(request.group, request.choice, one, now, request.cached, request.timing, None, None, scores)
 
     @staticmethod
     def _scored(request: Request, now: int) -> TokenEvent:
         """Return the event of prompt tokens that were scored before the first token comes."""
-        scores = request.told_scores(last=False)
+        scores = request.take_new_scores(last=False)
         return TokenEvent(request.group, request.choice, None, now, request.cached, request.timing, None, None, scores)
 
     def _take_hidden(
@@ -177,14 +177,14 @@ class RequestUpdater:
         """Take hidden states of a prompt; with the last of them the request ends."""
         if request.hidden is not None:
             request.hidden.append(states.states_PD)
-        self._scheduler.settle(request, item)
+        self._scheduler.commit(request, item)
         if item.segment.kv_len == request.known:
             event = self.finish(request, FinishReason.STOP, now)
             events.append(structs.replace(event, hidden=np.concatenate(request.hidden or [states.states_PD])))
 
     def _end_without_token(self, request: Request, failure: RowFailure, now: int) -> list[TokenEvent]:
         """End a request for which no token could be chosen. Its output stays valid if its grammar allowed none."""
-        guide = request.guide
+        guide = request.constraint
         if guide is None:
             return self.give_up(request, failure.reason, now)
         held = request.stop_ids if request.output_length < request.spec.params.min_tokens else ()

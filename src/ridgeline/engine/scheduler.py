@@ -44,7 +44,7 @@ class Limits:
     chunk: int | None = None
 
     @property
-    def most_of_one(self) -> int:
+    def max_request_tokens(self) -> int:
         """Most positions of one request that a step runs."""
         return self.tokens if self.chunk is None else min(self.tokens, self.chunk)
 
@@ -59,7 +59,7 @@ class Scheduler:
 
     def __init__(self, ledger: KVCacheManager, limits: Limits, *, whole: bool = False) -> None:
         """whole: prompts run in one step, because their positions all see each other."""
-        self.ledger, self.limits, self.whole = ledger, limits, whole
+        self.kv_cache_manager, self.limits, self.whole = ledger, limits, whole
         self.fast_path = DecodeFastPath(ledger)
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []  # in order of arrival, the oldest first
@@ -81,7 +81,7 @@ class Scheduler:
     def fork(self, parent: Request, child: Request, now: int) -> None:
         """Start `child` from its parent's pages; its last prompt position is computed again, for logits of its own."""
         computed = child.known - 1
-        if len(self.running) < self.limits.requests and self.ledger.fork(parent.id, child.id, computed):
+        if len(self.running) < self.limits.requests and self.kv_cache_manager.fork(parent.id, child.id, computed):
             child.encoded = True
             self._start(child, computed, now)
         else:
@@ -116,16 +116,16 @@ class Scheduler:
         plan = StepPlan(
             self.steps,
             tuple(self.fast_path.items(grants, self._guessed(grants, guesses) if guesses else {}, self._item)),
-            tuple(self.ledger.copies),
-            tuple(self.ledger.blank),
+            tuple(self.kv_cache_manager.copies),
+            tuple(self.kv_cache_manager.blank),
             tuple(self._forget),
         )
         self.steps += 1
-        self.ledger.blank.clear()
+        self.kv_cache_manager.blank.clear()
         self._forget.clear()
         return plan
 
-    def settle(self, request: Request, item: PlanItem) -> None:
+    def commit(self, request: Request, item: PlanItem) -> None:
         """Account for an item that has run and whose tokens the request has taken: full pages are published.
 
         Positions whose tokens were guessed, and guessed wrong, count as not computed: they are written again.
@@ -133,10 +133,10 @@ class Scheduler:
         count = len(item.tokens)
         end = item.start + count
         self.computed_tokens += count
-        if item.start < request.reached:
-            self.wasted_tokens += min(end, request.reached) - item.start
+        if item.start < request.recompute_mark:
+            self.wasted_tokens += min(end, request.recompute_mark) - item.start
         request.computed = request.known - 1 if item.logits and request.known <= end else end
-        self.ledger.settle(request.id, request.tokens, request.computed)
+        self.kv_cache_manager.commit(request.id, request.tokens, request.computed)
 
     def undo(self, plan: StepPlan) -> None:
         """Account for a step that failed: its requests start again, for what it wrote is not to be trusted, and what
@@ -150,7 +150,7 @@ class Scheduler:
         """Take a request's pages and put it back at the head of the queue; it keeps what it knows."""
         self.preemptions += 1
         request.preemptions += 1
-        request.reached = max(request.reached, request.computed)
+        request.recompute_mark = max(request.recompute_mark, request.computed)
         self._stop_running(request)
         request.computed = 0
         self.waiting.appendleft(request)
@@ -179,7 +179,7 @@ class Scheduler:
         count = min(self._wanted(request), budget)
         if count == 0 or not request.running:  # then it made room for another one
             return budget
-        if not self.ledger.grow(request.id, request.computed + count):
+        if not self.kv_cache_manager.grow(request.id, request.computed + count):
             budget += self._make_room(request, count, grants)
             if not request.running:
                 return budget
@@ -196,7 +196,7 @@ class Scheduler:
         """Preempt until a request gets its pages, or is preempted itself; returns the positions granted to others that
         are free again."""
         freed = 0
-        while request.running and not self.ledger.grow(request.id, request.computed + count):
+        while request.running and not self.kv_cache_manager.grow(request.id, request.computed + count):
             victim = self._victim()
             freed += grants.pop(victim, 0)
             self.preempt(victim)
@@ -207,10 +207,10 @@ class Scheduler:
         budget = self.limits.tokens - sum(grants.values()) - sum(len(r.spec.encoder) for r in grants if not r.encoded)
         found: dict[Request, Sequence[int]] = {}
         for request, own in guesses.items():
-            count = min(len(own), budget, self.limits.most_of_one - 1)
+            count = min(len(own), budget, self.limits.max_request_tokens - 1)
             if count <= 0 or grants.get(request) != 1 or request.known - request.computed != 1:
                 continue
-            if self.ledger.spare(request.id, request.known + count):
+            if self.kv_cache_manager.try_grow_speculative(request.id, request.known + count):
                 found[request] = own[:count]
                 budget -= count
         return found
@@ -241,15 +241,15 @@ class Scheduler:
             encoder = len(request.spec.encoder)  # runs whole in the first step, and takes of its budget
             if (budget <= encoder and grants) or (self.whole and request.known > budget):
                 break
-            hit = self.ledger.admit(
+            hit = self.kv_cache_manager.admit(
                 request.id,
                 request.tokens,
-                self.ledger.reserve,
+                self.kv_cache_manager.reserve,
                 encoded=encoder,
                 root=request.cache_namespace,
                 block=request.tokens.block,
                 named=request.prompt_length if request.tokens.block > 1 else 0,
-                find=request.finds,
+                find=request.uses_prefix_cache,
             )
             if hit is None:
                 break
@@ -257,7 +257,7 @@ class Scheduler:
             self._start(request, hit, now)
             request.computed, request.received = max(hit, request.received), 0
             count = min(self._wanted(request), budget - encoder if encoder < budget else budget)
-            granted = self.ledger.grow(request.id, request.computed + count)
+            granted = self.kv_cache_manager.grow(request.id, request.computed + count)
             assert granted, "admission looked at the pages that growth takes"
             self._give(request, count, grants)
             budget -= count + encoder
@@ -278,7 +278,7 @@ class Scheduler:
         request.running = request.encoded = False
         self.fast_path.leave(request)
         self.running.remove(request)
-        self.ledger.release(request.id)
+        self.kv_cache_manager.release(request.id)
         if request.id in self._known_to_runner:
             self._known_to_runner.discard(request.id)
             self._forget.append(request.id)
@@ -293,7 +293,7 @@ class Scheduler:
         """The running request that loses least by starting again. The oldest is spared, so that it always ends."""
         spared, *others = self.running
         assert others, f"request {spared.id} alone does not fit the pool that it was admitted to"
-        return min(reversed(others), key=lambda r: r.computed - self.ledger.shared_positions(r.id))
+        return min(reversed(others), key=lambda r: r.computed - self.kv_cache_manager.shared_positions(r.id))
 
     def _item(self, request: Request, count: int, guesses: Sequence[int]) -> PlanItem:
         start, output = request.computed, request.tokens.output
@@ -306,7 +306,7 @@ class Scheduler:
             logits = tuple(range(max(0, sum(map(len, request.hidden)) - start), count))
         if guesses:
             tokens, logits = (*tokens, *guesses), tuple(range(1 + len(guesses)))
-        first, pages = self.ledger.unsent(request.id)
+        first, pages = self.kv_cache_manager.unsent(request.id)
         if first:
             self._known_to_runner.add(request.id)
         item = PlanItem(request.id, start, tokens, pages, first, logits, (), 0, None, request.adapter)

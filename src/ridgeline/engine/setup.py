@@ -111,7 +111,7 @@ class LoadedEngine:
 
     def info(self, device: Device | None = None) -> EngineInfo:
         """What is said of the engine to those who use it through messages; device: what steps are predicted for."""
-        ledger, limits, layout = self.engine.ledger, self.engine.scheduler.limits, self.layout
+        ledger, limits, layout = self.engine.kv_cache_manager, self.engine.scheduler.limits, self.layout
         return EngineInfo(
             context=self.engine.context,
             vocabulary=self.engine.vocabulary,

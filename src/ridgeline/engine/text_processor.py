@@ -75,7 +75,7 @@ class TextProcessor:
         if self.start and params.prompt_logprobs is not None:
             raise ValueError("prompt_logprobs is not for prompts that an encoder reads, which predicts none of them")
 
-    def transcript(self) -> OutputProcessor:
+    def new_output_processor(self) -> OutputProcessor:
         """A transcript for this model's tokens; reasoning is split off where its template writes the tags."""
         return OutputProcessor(self.tokenizer, self.reasoning_tags)
 

@@ -129,5 +129,5 @@ def host_seconds(
     asked = 0.0 if recorded else host.asked + host.op * ops
     if host.ahead:
         asked = max(0.0, asked - card)
-    own = host.step if work.verifies else host.step + host.prompts
+    own = host.step if work.is_verify else host.step + host.prompts
     return own + asked + host.sequence * work.sequences + host.token * work.tokens + host.byte * nbytes

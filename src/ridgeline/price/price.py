@@ -100,17 +100,17 @@ class Price:
         self.ops = tuple(PricedOp(first[key][1], first[key][0], first[key][2], count) for key, count in counts.items())
         order = {key: index for index, key in enumerate(counts)}
         self.calls = tuple((path, order[key]) for key, (path, _, _) in zip(keys, calls, strict=True))
-        self._keep_nothing()
+        self._disable_kv_cache()
 
     def gathering(self, ranks: int) -> "Price":
         """Of ranks whose rows come together at the experts, the steps in which only so many have rows, as many each,
         and the others wait. The same where no rows come together."""
         found = copy(self)
         found.ops = tuple(replace(priced, op=_gathering(priced.op, ranks)) for priced in self.ops)
-        found._keep_nothing()
+        found._disable_kv_cache()
         return found
 
-    def _keep_nothing(self) -> None:
+    def _disable_kv_cache(self) -> None:
         """Sort the ops, of none of which a cost is known yet."""
         self._standing_ops = tuple(priced for priced in self.ops if not priced.op.reads_context)
         self._context_ops = tuple((i, priced) for i, priced in enumerate(self.ops) if priced.op.reads_context)

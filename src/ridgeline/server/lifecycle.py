@@ -162,7 +162,7 @@ class ServingContext:
     live: Mapping[str, object]
     end: Callable[[ApiError], None]
 
-    def close_doors(self) -> None:
+    def stop_admission(self) -> None:
         """Nobody is let in any more."""
         for door in self.doors:
             door.draining = True
@@ -237,11 +237,11 @@ class Server:
         ended = asyncio.wrap_future(serving.watched.ended)
         if await _first(ended, self._drain.wait()):
             logger.error("the engine is gone: %s", ended.result())
-            serving.close_doors()
+            serving.stop_admission()
             await self._end(serving, engine_died())
             return DIED
         self.health.draining = True
-        serving.close_doors()
+        serving.stop_admission()
         logger.info("draining; requests under way: %d", len(serving.live))
         if not await _first(self._idle(serving), self._abort.wait(), timeout=self.settings.drain_seconds):
             logger.info("requests ended by the server: %d", len(serving.live))

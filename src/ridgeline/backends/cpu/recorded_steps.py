@@ -53,7 +53,7 @@ class RecordedSteps:
 
     def shape_of(self, work: Work) -> ReplayShape | None:
         """Return the size of a step that is recorded, or None if it is not."""
-        few = work.tokens <= MAX_RECORDED_ROWS and work.verifies and not work.adapted
+        few = work.tokens <= MAX_RECORDED_ROWS and work.is_verify and not work.adapted
         return ReplayShape(work.tokens, work.logit_rows) if few else None
 
     def largest(self, tokens: int) -> ReplayShape:

@@ -46,7 +46,7 @@ class CapturedSteps:
         if work.adapted or work.rows.get(ENCODER):
             return None
         sizes = work.tokens, work.logit_rows, work.sequences
-        return captured_shape(*sizes, self.most_rows, verifies=work.verifies)
+        return captured_shape(*sizes, self.most_rows, verifies=work.is_verify)
 
     def largest(self, tokens: int) -> ReplayShape:
         """Return the largest bucket: of prompts or of decode steps in its rows, of decode steps in its logits."""

@@ -36,7 +36,7 @@ def build(
     """
     family = family or family_of(fields)
     recipe = read_recipe(fields) if recipe is None else recipe
-    fields.passed_over(*SECTIONS)
+    fields.ignore(*SECTIONS)
     try:
         with torch.device("meta"):
             storage = StorageConfig(dtype or stored_dtype(fields), shard, recipe.kv, experts)
@@ -52,7 +52,7 @@ def build(
         raise DivisionRefused(f"{fields.source}: {error}") from None
     except ValueError as error:  # what an op found when it divided itself
         raise fields.refuse(str(error)) from None
-    fields.pass_over_other_inputs()
+    fields.ignore_other_inputs()
     fields.refuse_unread()
     return model
 
@@ -74,7 +74,7 @@ def build_to_run(
     stated_kv = recipe.kv
     if weights is not None:
         recipe = quantised_recipe(weights, fields)
-    elif recipe.name in family.widens:
+    elif recipe.name in family.upcast_from:
         recipe = PLAIN
     stated = stored_dtype(fields, family)
     own = torch.float32 if recipe.name and stated == torch.float16 else stated
@@ -108,8 +108,8 @@ def stored_dtype(fields: Fields, family: Family | None = None) -> torch.dtype:
     """Return the dtype of the numbers that no recipe narrows: bf16 if a quantised config does not state it, and fp32
     instead of fp16 in families that go beyond its range. family: as `build`."""
     stated = fields.stated_dtype or (torch.bfloat16 if read_recipe(fields).name else torch.float32)
-    widens = stated == torch.float16 and (family or family_of(fields)).widens_fp16
-    return torch.float32 if widens else stated
+    upcast_from = stated == torch.float16 and (family or family_of(fields)).widens_fp16
+    return torch.float32 if upcast_from else stated
 
 
 def _store(fields: Fields, model: Model, recipe: Recipe, family: Family) -> None:

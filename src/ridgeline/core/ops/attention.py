@@ -118,8 +118,8 @@ class Attention(Op):
         """As Op.kept_spec."""
         return self.spec if self.spec.kept else None
 
-    def keep_nothing(self) -> None:
-        """As Op.keep_nothing."""
+    def disable_kv_cache(self) -> None:
+        """As Op.disable_kv_cache."""
         self.spec = replace(self.spec, at_once=True)
 
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:

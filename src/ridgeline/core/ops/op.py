@@ -186,7 +186,7 @@ class Op(StoredModule, ABC):
         """The form in which it keeps what later steps read of a sequence; None if it keeps nothing."""
         return None
 
-    def keep_nothing(self) -> None:
+    def disable_kv_cache(self) -> None:
         """Keep no positions from now on: every sequence runs whole in one step."""
 
     @property

@@ -249,7 +249,7 @@ class Work:
         return self.tokens == self.logit_rows == self.sequences and not self.rows.get(ENCODER)
 
     @property
-    def verifies(self) -> bool:
+    def is_verify(self) -> bool:
         """Whether a token is sampled of every position that runs, one or several of each sequence, and no encoder
         runs."""
         return self.tokens == self.logit_rows and not self.rows.get(ENCODER)

@@ -38,7 +38,7 @@ class PageTable:
     room: int = 0
     due: int = 0
     claim: int = 0
-    root: bytes = b""
+    cache_namespace: bytes = b""
     block: int = 1
     named: int = 0
     keys: list[PageKey] = field(default_factory=list)
@@ -132,7 +132,7 @@ class KVCacheManager:
         nothing is changed, if the pages for all its tokens and `reserve` more are not to be had.
         """
         assert request not in self.tables
-        table = PageTable([[] for _ in self.groups], [0] * len(self.groups), len(tokens), encoded, root=root)
+        table = PageTable([[] for _ in self.groups], [0] * len(self.groups), len(tokens), encoded, cache_namespace=root)
         table.block, table.named = block, named
         table.keys = self._refused.pop(request, [])
         if self.prefix_cache and find:
@@ -141,7 +141,7 @@ class KVCacheManager:
             self._refused = {request: table.keys}  # it will ask again at the next step
             return None
         for page in _held(table.pages):
-            self.pool.share(page)
+            self.pool.incref(page)
         self.tables[request] = table
         self._claim(table)
         return table.computed
@@ -169,7 +169,7 @@ class KVCacheManager:
 
     def _name(self, table: PageTable, tokens: Sequence[int], full: int) -> None:
         """Name a table's first `full` small pages, as far as they have no names."""
-        extend_keys(table.keys, tokens, self.page_size, full, table.root, table.block, table.named)
+        extend_keys(table.keys, tokens, self.page_size, full, table.cache_namespace, table.block, table.named)
 
     def findable(self, length: int) -> int:
         """Positions of so long a prompt that may be found: whole pages of every group, and not the last two."""
@@ -221,7 +221,7 @@ class KVCacheManager:
         table = self.tables[request]
         return positions <= table.room or self._grant(table, positions)
 
-    def spare(self, request: int, positions: int) -> bool:
+    def try_grow_speculative(self, request: int, positions: int) -> bool:
         """As `grow`, of pages that no request under way is owed: for positions that are only guessed."""
         table = self.tables[request]
         if positions <= table.room:
@@ -247,7 +247,7 @@ class KVCacheManager:
         elif sum(missing) > self.pool.available:
             return False
         for group, pages, count in zip(self.groups, table.pages, missing, strict=True):
-            pages += [self.pool.grant() for _ in range(count)]
+            pages += [self.pool.allocate() for _ in range(count)]
             # A page that the step fills is overwritten whole; in one that it does not, old contents could be read
             # with weight 0, and 0 x NaN is NaN. A state begins with zeros.
             if count > 0 and (group.spec.is_state or group.spec.slots(positions, table.encoded) % group.page_size):
@@ -264,14 +264,14 @@ class KVCacheManager:
                 return 0
         return min([len(table.pages[index]) * group.page_size for index, group in self.growing], default=sys.maxsize)
 
-    def settle(self, request: int, tokens: Sequence[int], computed: int) -> None:
+    def commit(self, request: int, tokens: Sequence[int], computed: int) -> None:
         """After the step that computed them: publish pages now full, let go of pages that no window reaches."""
         table = self.tables[request]
         table.computed = computed
         if computed >= table.due:
-            self._settle(table, tokens)
+            self._commit(table, tokens)
 
-    def _settle(self, table: PageTable, tokens: Sequence[int]) -> None:
+    def _commit(self, table: PageTable, tokens: Sequence[int]) -> None:
         if self.prefix_cache:
             self._publish(table, tokens, table.computed // self.page_size)
         if self._windows:
@@ -319,14 +319,16 @@ class KVCacheManager:
         if len(partial) > self.pool.available:
             return False
         shared = [pages[:count] for pages, count in zip(source.pages, final, strict=True)]
-        table = PageTable(shared, list(source.passed), computed + 1, source.encoded, computed, root=source.root)
+        table = PageTable(
+            shared, list(source.passed), computed + 1, source.encoded, computed, cache_namespace=source.cache_namespace
+        )
         table.block, table.named = source.block, source.named
         table.keys = source.keys[: computed // self.page_size]
         table.published = min(source.published, len(table.keys))
         for group, pages in zip(self.groups, table.pages, strict=True):
             assert NULL_PAGE not in pages[group.first_page(computed) :], "a window has passed"
         for page in _held(table.pages):
-            self.pool.share(page)
+            self.pool.incref(page)
         for index in partial:
             table.pages[index].append(self._copy(source.pages[index][final[index]]))
         table.room = self._room(table)
@@ -336,8 +338,8 @@ class KVCacheManager:
 
     def _copy(self, page: int) -> int:
         """A new page that the next step copies `page` to."""
-        self.pool.share(page)  # until the copy is made; `copied` lets go
-        self.copies.append(PageCopy(page, self.pool.grant()))
+        self.pool.incref(page)  # until the copy is made; `copied` lets go
+        self.copies.append(PageCopy(page, self.pool.allocate()))
         return self.copies[-1].target
 
     def copied(self, copies: Sequence[PageCopy]) -> None:

@@ -51,7 +51,7 @@ class PagePool:
             return "published" if self._references[page] else "cached"
         return "held" if self._references[page] else "free"
 
-    def grant(self) -> int:
+    def allocate(self) -> int:
         """A page with one reference; its contents are anyone's old ones. The caller has looked at `available`."""
         if self._free:
             page = self._free.pop()
@@ -63,7 +63,7 @@ class PagePool:
             self.touched.add(page)
         return page
 
-    def share(self, page: int) -> None:
+    def incref(self, page: int) -> None:
         """One more reference to a page that is referenced or cached."""
         if self._references[page] == 0:
             del self._cached[page]

@@ -27,7 +27,7 @@ class SampleRows(Sequence[SampleRow]):
     def __iter__(self) -> Iterator[SampleRow]:
         for item in self._plan.items:
             request = self._requests[item.request] if item.logits else None
-            history, guide = (None, None) if request is None else (request.history, request.guide)
+            history, guide = (None, None) if request is None else (request.history, request.constraint)
             for offset in item.logits:
                 assert request is not None
                 if offset > item.logits[0]:  # the row after a guess: what is known by then

@@ -97,7 +97,7 @@ def _prompts(scheduler: Scheduler, decodes: int) -> list[StepSegment]:
     for request in [*missing, *scheduler.waiting]:
         if room <= 0 or len(segments) + decodes >= scheduler.limits.requests:
             break
-        count = min(room, request.known - request.computed, scheduler.limits.most_of_one)
+        count = min(room, request.known - request.computed, scheduler.limits.max_request_tokens)
         segments.append(StepSegment(count, request.computed + count, len(request.spec.encoder)))
         room -= count
     return segments

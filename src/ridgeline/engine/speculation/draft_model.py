@@ -138,7 +138,7 @@ class ModelDrafter:
             self._run(parts, ready)
         for one, _ in parts:
             one.sure = len(one.tokens)
-            self._ledger.settle(one.request.id, one.request.tokens, one.sure)
+            self._ledger.commit(one.request.id, one.request.tokens, one.sure)
         return ready
 
     def _run(self, parts: Sequence[tuple[_DraftState, Sequence[int]]], drawn: Sequence[_DraftState]) -> None:

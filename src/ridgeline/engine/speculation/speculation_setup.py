@@ -118,7 +118,7 @@ def _check_tokens(draft: Draft, tokenizer: Tokenizer) -> None:
 
 def speculator_of(speculation: Speculation, model: Model, draft: Draft | None, limits: Limits) -> Speculator:
     """The speculator of an engine around a model."""
-    outputs = model.vocabulary if model.outputs is None else model.outputs
+    outputs = model.vocabulary if model.sampled_vocab_size is None else model.sampled_vocab_size
     if draft is None:
         drafter = NgramDrafter(speculation.longest, speculation.shortest)
         return Speculator(drafter, speculation.tokens, outputs, priced=speculation.method == "auto")

@@ -92,8 +92,8 @@ class Speculator:
             place for place, token in enumerate(guesses) if token in request.stop_ids or not 0 <= token < self.outputs
         )
         guesses = guesses[: next(ends, len(guesses))]
-        if guesses and isinstance(request.guide, OutputConstraint):
-            guesses = guesses[: request.guide.admits(guesses)]
+        if guesses and isinstance(request.constraint, OutputConstraint):
+            guesses = guesses[: request.constraint.admits(guesses)]
         return guesses
 
     def verified(self, request: Request, ran: int, tokens: Sequence[int]) -> None:

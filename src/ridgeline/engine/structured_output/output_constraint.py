@@ -119,7 +119,9 @@ class StructuredOutputManager:
         self._tags: ThinkingTags | None = None
         self._cache: GrammarCache | None = None
 
-    def guide(self, outputs: StructuredOutputs, prompt: Sequence[int], ends: Collection[int]) -> OutputConstraint:
+    def constraint_for(
+        self, outputs: StructuredOutputs, prompt: Sequence[int], ends: Collection[int]
+    ) -> OutputConstraint:
         """A guide for the answer to a prompt. Raises ValueError for a form that cannot be followed."""
         if self._tables is None or self._cache is None:
             self._tables = GrammarVocabulary(self._tokenizer, self._vocabulary)

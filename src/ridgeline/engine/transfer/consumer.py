@@ -67,15 +67,15 @@ class Consumer:
         self._asked: dict[int, _Parked] = {}
         self._arrived: deque[_Parked] = deque()
         self._down: dict[Peer, str] = {}  # why, as it was told
-        self._most_staged = _STAGED_SHARE * exchange.ledger.layout.nbytes
+        self._most_staged = _STAGED_SHARE * exchange.kv_cache_manager.layout.nbytes
         self._staged = 0
-        most = exchange.ledger.pool.size
+        most = exchange.kv_cache_manager.pool.size
         self._threads = ConnectionThreads()
         self.peers = [Peer(each, identity, transfer, most, self._hear, self._threads) for each in transfer.peers]
         end = time.monotonic() + _FIRST_TRY
         for peer in self.peers:
             peer.tried.wait(max(0.0, end - time.monotonic()))
-        self.settle()
+        self.poll()
 
     def _hear(self, peer: Peer, heard: PeerEvent) -> None:
         """In the thread of a peer."""
@@ -84,9 +84,9 @@ class Consumer:
 
     def add(self, request: Request) -> None:
         """A parked request has come: have its prompt computed elsewhere, or begin it."""
-        ledger, length = self._exchange.ledger, request.prompt_length
+        ledger, length = self._exchange.kv_cache_manager, request.prompt_length
         most = ledger.findable(length)
-        if not request.finds or not any(peer.curve for peer in self.peers) or not most:
+        if not request.uses_prefix_cache or not any(peer.curve for peer in self.peers) or not most:
             self._engine.begin(request.group)
             return
         keys = self._exchange.keys(request)
@@ -111,7 +111,7 @@ class Consumer:
                 if parked.arrived is not None:
                     self._staged -= parked.nbytes
 
-    def settle(self) -> None:
+    def poll(self) -> None:
         """Take what has come, ask for what may be asked for, begin what need not wait any longer."""
         while not self._heard.empty():
             self._take(*self._heard.get())
@@ -169,7 +169,7 @@ class Consumer:
 
     def _wrong(self, parked: _Parked, pages: PagesFrame, rows: Tensor) -> str:
         """Why pages are not those that were asked for, "" where they are."""
-        ledger = self._exchange.ledger
+        ledger = self._exchange.kv_cache_manager
         most = ledger.findable(parked.request.prompt_length)
         if not parked.have < pages.positions <= most or ledger.findable(pages.positions + 2) != pages.positions:
             return f"pages of {pages.positions} positions came, which nobody asked for"
@@ -238,7 +238,7 @@ class Consumer:
 
     def _has_room(self, request: Request) -> bool:
         """Whether a request could begin beside those that run and those before it; one alone always may."""
-        scheduler, ledger = self._engine.scheduler, self._exchange.ledger
+        scheduler, ledger = self._engine.scheduler, self._exchange.kv_cache_manager
         if not (scheduler.running or scheduler.waiting):
             return True
         if len(scheduler.running) + len(scheduler.waiting) >= scheduler.limits.requests:

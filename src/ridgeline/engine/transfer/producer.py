@@ -83,7 +83,7 @@ class Producer:
         self._accepting, self.threads = ConnectionThreads(), ConnectionThreads()
         self._accepting.start(self._accept, "listener")
 
-    def settle(self) -> None:
+    def poll(self) -> None:
         """Do what clients have asked."""
         while not self._orders.empty():
             client, order = self._orders.get()

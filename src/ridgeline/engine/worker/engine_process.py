@@ -247,7 +247,7 @@ class EngineProcess:
 
     def _epitaph(self) -> str:
         assert self.place is not None
-        return self.place.epitaph()
+        return self.place.exit_reason()
 
 
 class _EngineConnection(asyncio.Protocol):

@@ -46,7 +46,7 @@ class PendingInspections:
         self._asked[ticket] = Future()
         return self._asked[ticket]
 
-    def settle(self, ticket: int, found: bytes | Exception) -> None:
+    def resolve(self, ticket: int, found: bytes | Exception) -> None:
         """An answer, or why there is none; nothing where nobody waits for it."""
         answer = self._asked.pop(ticket, None)
         if answer is None or not answer.set_running_or_notify_cancel():
@@ -59,4 +59,4 @@ class PendingInspections:
     def end(self, error: Exception) -> None:
         """None of them will be answered."""
         for ticket in list(self._asked):
-            self.settle(ticket, error)
+            self.resolve(ticket, error)

@@ -69,10 +69,10 @@ class EngineLoop:
         """Give prompts' keys and values to other engines, or ask them for some. loaded: what the engine is of. wake:
         has an inbox that waits return, from any thread. Raises ModelRefused, ValueError: as
         check_transfer, and where the address to listen at cannot be had."""
-        check_transfer(loaded.model, loaded.price.devices, prefix_cache=self.engine.ledger.prefix_cache)
+        check_transfer(loaded.model, loaded.price.devices, prefix_cache=self.engine.kv_cache_manager.prefix_cache)
         assert isinstance(self.engine.executor, Runner)
         store = self.engine.executor.store
-        exchange = PageExchange(self.engine.ledger, store)
+        exchange = PageExchange(self.engine.kv_cache_manager, store)
         identity = identity_of(loaded.config, loaded.model, loaded.layout, store.buffer.shape[1])
         if how.listen is not None:
             self._producer = Producer(self.engine, exchange, identity, how.listen, how.key, wake)
@@ -87,7 +87,7 @@ class EngineLoop:
                     self.take(message)
                 for end in (self._producer, self._consumer):
                     if end is not None:
-                        end.settle()
+                        end.poll()
                 if self.engine.has_work:
                     self.step()
         finally:

@@ -29,7 +29,7 @@ class ProcessHandle(Protocol):
         """Have it end: killed, or by itself as its connection has ended, for which it gets a few seconds. From any
         thread."""
 
-    def epitaph(self) -> str:
+    def exit_reason(self) -> str:
         """How it ended, after its connection has."""
 
 
@@ -79,8 +79,8 @@ class ChildProcess:
             self._child.kill()
         self._code()
 
-    def epitaph(self) -> str:
-        """As Place.epitaph; its end is awaited or brought about: nobody talks to it any more."""
+    def exit_reason(self) -> str:
+        """As Place.exit_reason; its end is awaited or brought about: nobody talks to it any more."""
         code = self._code()
         return f"its process was killed by signal {-code}" if code < 0 else f"its process ended with exit code {code}"
 

@@ -25,7 +25,7 @@ def snapshot(engine: Engine, *, pages: bool = True) -> EngineSnapshot:
     return EngineSnapshot(
         engine.clock(),
         engine.stats,
-        [len(group.layers) for group in engine.ledger.groups],
+        [len(group.layers) for group in engine.kv_cache_manager.groups],
         _taken(engine) if pages else [],
         [_sequence(request) for request in engine.requests.values()],
     )
@@ -33,7 +33,7 @@ def snapshot(engine: Engine, *, pages: bool = True) -> EngineSnapshot:
 
 def _taken(engine: Engine) -> list[PageChange]:
     """The pages that are not free."""
-    pool, places = engine.ledger.pool, _places(engine)
+    pool, places = engine.kv_cache_manager.pool, _places(engine)
     return [_change(engine, page, places) for page in range(1, pool.size + 1) if pool.state(page) != "free"]
 
 
@@ -49,7 +49,7 @@ class PageWatch:
     """Which pages change, for as long as somebody asks. While it is open the pool notes what it touches."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine, self._pool = engine, engine.ledger.pool
+        self._engine, self._pool = engine, engine.kv_cache_manager.pool
         self._pool.touched = set()
         self._places = _places(engine)
 
@@ -60,7 +60,7 @@ class PageWatch:
     def ran(self, plan: StepPlan) -> None:
         """Note whose the pages of a plan's new table entries are."""
         for item in [item for item in plan.items if any(item.pages)]:
-            table = self._engine.ledger.tables[item.request]
+            table = self._engine.kv_cache_manager.tables[item.request]
             for group, pages in enumerate(item.pages):
                 first = len(table.pages[group]) - len(pages)
                 self._places |= {
@@ -79,13 +79,13 @@ class PageWatch:
     def _owned(self, page: int) -> bool:
         """Whether whoever took the page last still has it."""
         group, sequence, entry = self._places.get(page, _NOWHERE)
-        table = self._engine.ledger.tables.get(sequence)
+        table = self._engine.kv_cache_manager.tables.get(sequence)
         return table is not None and table.pages[group][entry : entry + 1] == [page]
 
 
 def _change(engine: Engine, page: int, places: dict[int, _PageEntry]) -> PageChange:
     """A page as it is now. One that can be found says itself whose layers' it is."""
-    pool, ledger = engine.ledger.pool, engine.ledger
+    pool, ledger = engine.kv_cache_manager.pool, engine.kv_cache_manager
     state, published = pool.state(page), ledger.published_group(page)
     group, sequence, entry = places.get(page, _NOWHERE)
     owner = engine.requests.get(sequence) if state not in ("free", "cached") else None
@@ -103,7 +103,7 @@ def _places(engine: Engine) -> dict[int, _PageEntry]:
     """Of each page in a table where it is, with the last of those that share it."""
     return {
         page: _PageEntry(group, sequence, entry)
-        for sequence, table in engine.ledger.tables.items()
+        for sequence, table in engine.kv_cache_manager.tables.items()
         for group, pages in enumerate(table.pages)
         for entry, page in enumerate(pages)
         if page != NULL_PAGE

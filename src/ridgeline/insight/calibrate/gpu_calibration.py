@@ -122,7 +122,7 @@ def _host_steps(trial: Trial, timer: Timer, known: Device) -> Iterator[HostStep]
         engine = build_minimal_engine(model, _POSITIONS, lambda record, works=works: works.append(record.work), runner)  # type: ignore[misc]
         for load in (*((24,) * count for count in _DECODES), *_PREFILLS):
             for work, whole in _medians_of(load, engine, works, timer):
-                if work.verifies or work.sequences <= _MOST_PROMPTS:
+                if work.is_verify or work.sequences <= _MOST_PROMPTS:
                     yield _host_step(price, known, work, whole, captures=not eager)
 
 
@@ -213,4 +213,4 @@ def _fitted(steps: Sequence[HostStep], asks: Sequence[HostStep]) -> GpuHost:
 def _counts(step: HostStep) -> list[float]:
     """Of what the host takes something for: the step, its sequences, further positions, prompts in it."""
     work = step.work
-    return [1.0, work.sequences, work.tokens - work.sequences, 0.0 if work.verifies else 1.0]
+    return [1.0, work.sequences, work.tokens - work.sequences, 0.0 if work.is_verify else 1.0]

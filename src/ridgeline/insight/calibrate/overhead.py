@@ -74,7 +74,7 @@ def overheads(
         for prompts in TRAFFIC:
             since = 0
             for index, step in enumerate(_step_times(model, watch, prompts)[:-1]):
-                since = since + 1 if step.work.verifies else 0
+                since = since + 1 if step.work.is_verify else 0
                 if not 1 <= since <= COLD:
                     timed.setdefault((prompts, index), []).append(step)
     slower = undisturbed_pace(probe.taken[before:]).over(pace).launch
@@ -114,7 +114,7 @@ def fit_host(between: Sequence[StepOverhead]) -> tuple[HostTime, float]:
         [
             [
                 *(1, 0 if o.recorded else o.ops, o.work.sequences, o.work.tokens, o.nbytes),
-                *(not o.recorded, not o.work.verifies),
+                *(not o.recorded, not o.work.is_verify),
             ]
             for o in between
         ],

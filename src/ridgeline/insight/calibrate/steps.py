@@ -147,11 +147,11 @@ def time_steps(
     as it does in an engine: a recorded step has left nothing of the Python that asks for ops in the caches.
     """
     taken: list[dict[Part, list[float]]] = [{part: [] for part in watch.seconds} for _ in steps]
-    decode = next((step for step in steps if step.work.verifies), None)
+    decode = next((step for step in steps if step.work.is_verify), None)
     between()
     for visit in range(VISITS):
         for step, own in zip(steps, taken, strict=True):
-            before = None if step.work.verifies else decode
+            before = None if step.work.is_verify else decode
             run = step.run if before is None else partial(_after, before, step, watch)
             with watch.on():
                 if before is None or visit == 0:  # what comes after the same step each time is as warm as it gets

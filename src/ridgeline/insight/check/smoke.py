@@ -50,7 +50,7 @@ def _read(loaded: LoadedEngine, prompt: Sequence[int]) -> tuple[int, ...] | Enco
     model = loaded.model
     if model.encoder_width:
         return EncoderFeatures.of(np.zeros((model.encoder_context, model.encoder_width), np.float32))
-    return tuple(prompt) if loaded.engine.ledger.crosses else ()
+    return tuple(prompt) if loaded.engine.kv_cache_manager.crosses else ()
 
 
 def _run(loaded: LoadedEngine, prompt: Sequence[int]) -> list[TokenEvent]:

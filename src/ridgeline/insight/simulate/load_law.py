@@ -108,8 +108,8 @@ class _RequestCost:
 def _most(machine: Machine, input: int, output: int) -> float:
     """B, which is less than 1 where a prompt takes more steps than its answer leaves."""
     limits = machine.limits
-    kept = machine.layout.users(_context(input, output), limits.most_of_one)
-    parts = math.ceil(input / limits.most_of_one)
+    kept = machine.layout.users(_context(input, output), limits.max_request_tokens)
+    parts = math.ceil(input / limits.max_request_tokens)
     decoding = max(1, min(limits.requests, kept)) * output / (output + parts - 1)
     return min(decoding, limits.tokens * output / (input + output))
 
@@ -122,7 +122,7 @@ def _context(input: int, output: int) -> int:
 def _mixed(machine: Machine, prompt: int, others: list[int]) -> list[float]:
     """Seconds of each step that runs a part of a prompt beside others that decode, at these positions."""
     limits, reaches = machine.limits, machine.case.price.reaches
-    part = max(1, min(limits.most_of_one, limits.tokens - len(others)))
+    part = max(1, min(limits.max_request_tokens, limits.tokens - len(others)))
     found = []
     for done in range(0, prompt, part):
         end = min(prompt, done + part)

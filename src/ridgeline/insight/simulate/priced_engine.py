@@ -70,7 +70,7 @@ def served_machine(source: ModelSource, settings: EngineSettings, device: Device
         page_size=settings.page_size,
         prefix_cache=settings.prefix_cache,
     )
-    layout, chunk = machine.layout, machine.limits.most_of_one
+    layout, chunk = machine.layout, machine.limits.max_request_tokens
     if layout.kept(machine.context, min(machine.context, chunk)) > layout.pages:
         most = layout.capacity(chunk)
         raise ValueError(

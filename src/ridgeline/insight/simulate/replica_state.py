@@ -65,7 +65,7 @@ class ReplicaState:
         self.stepping = True
         plan, engine, steps = self.replica.plan, self.replica.engine, log.steps
         assert plan is not None
-        scheduler, pool, work = engine.scheduler, engine.ledger.pool, self.replica.pricer.work
+        scheduler, pool, work = engine.scheduler, engine.kv_cache_manager.pool, self.replica.pricer.work
         positions, sequences = work.tokens, work.sequences
         prompts = 0 if positions == sequences else sum([n for item in plan.items if (n := len(item.tokens)) > 1])
         running, waiting = len(scheduler.running), len(scheduler.waiting)

@@ -286,7 +286,7 @@ class _Simulation:
             sum(each.preemptions for each in stats),
             sum(each.wasted_tokens for each in stats),
             sum(each.reused_tokens for each in stats),
-            tuple(engine.ledger.pool.size for engine in engines),
+            tuple(engine.kv_cache_manager.pool.size for engine in engines),
             sum(len(engine.requests) for engine in engines),
             sum(each.held_pages for each in stats),
             0 if self.front is None else self.front.of_requests,

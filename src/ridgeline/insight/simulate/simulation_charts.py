@@ -57,10 +57,10 @@ def _rates(findings: SimulationFindings, found: SimulatedCapacity) -> Iterator[C
 def _law_curve(findings: SimulationFindings, most: float) -> tuple[Series, ...]:
     """By the load law, at rates up to nine tenths of its wall."""
     asked = findings.asked
-    if findings.law_wall is None or asked.rated != "requests":
+    if findings.law_saturation_rate is None or asked.rated != "requests":
         return ()
     curve = load_curve(asked.machine, *findings.metrics.sizes)
-    highest, replicas = min(most, 0.9 * findings.law_wall), asked.fleet.replicas
+    highest, replicas = min(most, 0.9 * findings.law_saturation_rate), asked.fleet.replicas
     points = tuple((replicas * rate, tpot * 1e3) for rate, tpot in curve if replicas * rate <= highest)
     return (Series("TPOT by the load law", points, "dashed"),)
 

@@ -55,28 +55,33 @@ class SimulationFindings:
         return self.metrics.found >= _SHARED
 
     @property
-    def law_wall(self) -> float | None:
+    def law_saturation_rate(self) -> float | None:
         """Requests a second from which, by the load law, all replicas together do not keep up; None of users."""
         return None if self.law is None else self.law.wall * self.asked.fleet.replicas
 
     @property
     def wall(self) -> float | None:
         """The same of the replicas or of their front, whichever is sooner."""
-        return None if self.law_wall is None else min(self.law_wall, self.metrics.front_wall)
+        return None if self.law_saturation_rate is None else min(self.law_saturation_rate, self.metrics.front_wall)
 
     @property
-    def link_wall(self) -> float:
+    def link_saturation_rate(self) -> float:
         """Prompts a second whose keys and values go over the link between prompts and answers; infinite without one."""
         split, (given, _) = self.asked.fleet.split, self.metrics.sizes
         return math.inf if split is None else split.bandwidth / prompt_kv_bytes(self.asked.machine.case, given)
 
     @property
-    def front_first(self) -> bool:
+    def is_front_bound(self) -> bool:
         """Whether it is the front that falls behind, not what it deals to: replicas have nobody waiting for most of the
         time then, and a link between them carries more."""
         metrics = self.metrics
         waiting = sum(metrics.steps.held.values()) >= WAITING
-        return metrics.overloaded and metrics.front_overloaded and not waiting and metrics.front_wall < self.link_wall
+        return (
+            metrics.overloaded
+            and metrics.front_overloaded
+            and not waiting
+            and metrics.front_wall < self.link_saturation_rate
+        )
 
     @property
     def has_latencies(self) -> bool:

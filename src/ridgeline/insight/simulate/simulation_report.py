@@ -313,15 +313,16 @@ def _limit(findings: SimulationFindings) -> str:
     ]
     said = f"{roof}, for {percent(share)} of the steps' time; {', '.join(waits) or 'nobody waits for a place'}"
     front, offered = findings.metrics.front, findings.metrics.offered
-    if findings.link_wall < offered:
+    if findings.link_saturation_rate < offered:
         said = (
-            f"the link, which carries {three_digits(findings.link_wall)} of {three_digits(offered)} prompts a second; "
+            f"the link, which carries {three_digits(findings.link_saturation_rate)} of {three_digits(offered)} prompts "
+            "a second; "
             f"{said}"
         )
     if front is None:
         return said
     core = "the server's own core (--front)"
-    if findings.front_first:
+    if findings.is_front_bound:
         return f"{core}, which is given {three_digits(front)} s of work each second; {said}"
     if front > 1:
         return f"{said}; {core} is given {three_digits(front)} s of work each second"
@@ -366,12 +367,12 @@ def _law(findings: SimulationFindings) -> str:
         return f"{tokens} by the law of users who ask again at once, simulated {rate}"
     if findings.shares:
         return "none: it is of prompts of which nothing is found in the prefix cache"
-    if law is None or findings.law_wall is None:
+    if law is None or findings.law_saturation_rate is None:
         return (
             "none: it is of requests that come by themselves, or of users who ask again at once, as many for "
             "each replica, all with a place"
         )
-    wall = f"above {three_digits(findings.law_wall)} requests a second the queue grows without end"
+    wall = f"above {three_digits(findings.law_saturation_rate)} requests a second the queue grows without end"
     if law.tpot is None:
         return f"{wall}, by the load law: {three_digits(law.most)} decode side by side then"
     beside = "" if simulated is None or not findings.has_latencies else f", simulated {say_seconds(simulated.mean)}"

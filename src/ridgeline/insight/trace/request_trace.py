@@ -111,7 +111,7 @@ def trace(
 
 def check(llm: LLM, ids: Sequence[int], wanted: TraceOptions) -> None:
     """Raise ValueError for a prompt longer than a step and for what a trace of this prompt and model cannot show."""
-    most = llm.engine.scheduler.limits.most_of_one
+    most = llm.engine.scheduler.limits.max_request_tokens
     if len(ids) > most:
         raise ValueError(
             f"the prompt has {len(ids)} tokens, a step runs {most}; "
@@ -132,12 +132,12 @@ def check(llm: LLM, ids: Sequence[int], wanted: TraceOptions) -> None:
 def _prepared(llm: LLM) -> Iterator[None]:
     """The engine without its prefix cache, so that every request computes its whole prompt; as it was afterwards."""
     engine = llm.engine
-    before = engine.on_step, engine.ledger.prefix_cache
-    engine.on_step, engine.ledger.prefix_cache = None, False
+    before = engine.on_step, engine.kv_cache_manager.prefix_cache
+    engine.on_step, engine.kv_cache_manager.prefix_cache = None, False
     try:
         yield
     finally:
-        engine.on_step, engine.ledger.prefix_cache = before
+        engine.on_step, engine.kv_cache_manager.prefix_cache = before
 
 
 def _runner(executor: Executor) -> Runner:
@@ -196,7 +196,7 @@ def _watched_step(texts: TextEngine, watch: TimelineRecorder) -> list[Event]:
         sampled = runner.sampler.sample(logits_RV, engine.rows(plan))
     events = engine.accept(plan, sampled)
     with watch.note("detokenise"):
-        told, stops = texts.transcript.take(events)
+        told, stops = texts.output_processor.take(events)
     for stop in stops:
         engine.stop(*stop)
     for event in told:

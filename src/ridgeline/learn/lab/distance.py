@@ -37,7 +37,7 @@ def run() -> ExperimentOutcome:
     table = tales.model.get_submodule("model.rotary")
     assert isinstance(table, RotaryTable)
     ids = tales.ids(STORY)
-    layers = [(q_THD[1:].mean(0), k_THD[1:].mean(0)) for q_THD, k_THD in tales.unturned(ids)]
+    layers = [(q_THD[1:].mean(0), k_THD[1:].mean(0)) for q_THD, k_THD in tales.unrotated(ids)]
     draw = torch.Generator().manual_seed(1)
     some_D, other_D = torch.randn(2, 2 * len(table.frequencies), generator=draw).unbind()
     places = [curve(table, some_D, other_D, at) for at in PLACES]

@@ -127,7 +127,7 @@ class InstrumentedModel:
         self._listen(ids, note)
         return found
 
-    def unturned(self, ids: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+    def unrotated(self, ids: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
         """Of each layer queries and keys [T, H, D] before they are rotated, keys repeated for the heads that share
         them."""
         found: list[tuple[Tensor, Tensor]] = []

@@ -132,7 +132,7 @@ def _expected_pause(llm: LLM, ids: Sequence[int], repeats: int | None) -> float:
 def _second_engine(loaded: LoadedEngine, positions: int) -> LoadedEngine:
     """The same model in an engine of its own, with KV memory for one request of so many positions."""
     first = loaded.engine
-    layout = kv_layout(loaded.model, _BYTES, first.ledger.page_size, most_tokens=positions, most_requests=1)
+    layout = kv_layout(loaded.model, _BYTES, first.kv_cache_manager.page_size, most_tokens=positions, most_requests=1)
     engine = build_engine(
         loaded.model,
         layout,

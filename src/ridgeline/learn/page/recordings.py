@@ -117,7 +117,7 @@ class _Recording:
 
     def __init__(self, loaded: LoadedEngine, device: Device, scene: Scene) -> None:
         layout = replace(loaded.layout, pages=scene.pages)
-        context = min(loaded.engine.context, layout.capacity(scene.limits.most_of_one))
+        context = min(loaded.engine.context, layout.capacity(scene.limits.max_request_tokens))
         self.engine = build_engine(loaded.model, layout, scene.limits, context=context, seed=0)
         self._loop = EngineLoop(self.engine, self._hear, loaded.price, device)
         self._info = replace(loaded, engine=self.engine, layout=layout).info(device)

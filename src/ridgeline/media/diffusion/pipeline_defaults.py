@@ -139,7 +139,7 @@ def _encoder(configs: Mapping[str, Fields], reading: EncoderSpec, dtype: torch.d
     if reading.layers:
         assert isinstance(model, Decoder), "encoders of texts run whole"
         model.stop_after(reading.layers + (config.layers if reading.layers < 0 else 0))
-        model.keep_nothing()
+        model.disable_kv_cache()
     return model
 
 

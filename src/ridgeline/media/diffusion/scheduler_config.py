@@ -78,7 +78,7 @@ def scheduler_of(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
     if name not in READERS:
         raise fields.refuse(f"_class_name is {name or 'not there'}; samplers of {', '.join(READERS)} are built")
     scheduler = READERS[name](fields, call)
-    fields.passed_over(*OPTIONS)
+    fields.ignore(*OPTIONS)
     if unread := fields.unread():
         raise fields.refuse(f"{unread[0]} is no option of {name} that is known; remove it if it changes nothing")
     return scheduler
@@ -91,7 +91,7 @@ def _euler(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
 
 def _flow_lcm(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
     """Read FlowMatchLCMScheduler, the stochastic sampling of flow-match Euler under a name of its own."""
-    fields.refuse_if("scale_factors")
+    fields.require_off("scale_factors")
     return _flow_match(fields, call, renoise)
 
 
@@ -100,7 +100,7 @@ def _flow_match(fields: Fields, call: TimestepCall, step: DiffusionSampler) -> D
     train_steps = _train_steps(fields)
     _refuse_other_sigmas(fields)
     for name in ("invert_sigmas", "shift_terminal"):
-        fields.refuse_if(name)
+        fields.require_off(name)
     passed = call.passed_sigmas(fields)
     if fields.flag("use_dynamic_shifting", False):
         shift_of = _dynamic_shift(fields, call)
@@ -121,12 +121,12 @@ def _flow_match(fields: Fields, call: TimestepCall, step: DiffusionSampler) -> D
 
 def _unipc(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
     """UniPCMultistepScheduler of order 2."""
-    fields.refuse_but("solver_order", 2)
+    fields.require("solver_order", 2)
     _refuse_but_read_as(fields, "solver_type", "bh2", "midpoint", "heun", "logrho")
-    fields.refuse_but("predict_x0", True)
-    fields.refuse_but("lower_order_final", True)
+    fields.require("predict_x0", True)
+    fields.require("lower_order_final", True)
     for name in ("disable_corrector", "solver_p", "shift_terminal"):
-        fields.refuse_if(name)
+        fields.require_off(name)
     _refuse_other_sigmas(fields)
     _refuse_passed_sigmas(fields, call)
     dynamic = fields.flag("use_dynamic_shifting", False)
@@ -140,12 +140,12 @@ def _unipc(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
 
 def _dpmpp(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
     """DPMSolverMultistepScheduler as DPM-Solver++ 2M."""
-    fields.refuse_but("algorithm_type", "dpmsolver++")
-    fields.refuse_but("solver_order", 2)
+    fields.require("algorithm_type", "dpmsolver++")
+    fields.require("solver_order", 2)
     _refuse_but_read_as(fields, "solver_type", "midpoint", "logrho", "bh1", "bh2")
-    fields.refuse_but("lambda_min_clipped", -math.inf)
+    fields.require("lambda_min_clipped", -math.inf)
     for name in ("use_lu_lambdas", "variance_type"):
-        fields.refuse_if(name)
+        fields.require_off(name)
     _refuse_other_sigmas(fields)
     _refuse_passed_sigmas(fields, call)
     shift_of = _static_shift(fields)
@@ -155,7 +155,7 @@ def _dpmpp(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
                 f"use_dynamic_shifting is not true; a {call.pipeline} passes a mu, which {_name(fields)} takes only "
                 "for dynamic shifting"
             )
-        fields.refuse_but("time_shift_type", "exponential")
+        fields.require("time_shift_type", "exponential")
         mu = call.mu(fields)
 
         def shift_of(tokens: int, steps: int) -> float:
@@ -172,9 +172,9 @@ def _lcm(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
     before the first of them, whatever set_alpha_to_one says."""
     _refuse_passed_sigmas(fields, call)
     betas = _betas(fields, start=0.00085, end=0.012, kind="scaled_linear")
-    fields.refuse_but("prediction_type", "epsilon")
+    fields.require("prediction_type", "epsilon")
     for name in ("clip_sample", "thresholding"):
-        fields.refuse_if(name)
+        fields.require_off(name)
     original = fields.count("original_inference_steps", 50, most=betas.train_steps)
     sampler = LatentConsistency(fields.positive("timestep_scaling", 10.0))
     return DiffusionScheduler(sampler, original, lambda steps, tokens: consistency(steps, betas, original))
@@ -218,7 +218,7 @@ def _name(fields: Fields) -> str:
 def _refuse_but_read_as(fields: Fields, name: str, built: str, *same: str) -> None:
     """Refuse any value of an option but the one that is built and those that the reference reads as that one."""
     if fields.value(name) not in same:
-        fields.refuse_but(name, built)
+        fields.require(name, built)
 
 
 def _refuse_passed_sigmas(fields: Fields, call: TimestepCall) -> None:
@@ -255,8 +255,8 @@ def _multistep(
 
     flow: makes a schedule of flow sigmas from the steps, the tokens of the latent and the steps of training.
     """
-    fields.refuse_but("final_sigmas_type", "zero")
-    fields.refuse_if("thresholding")
+    fields.require("final_sigmas_type", "zero")
+    fields.require_off("thresholding")
     along_flow = fields.flag("use_flow_sigmas", False)
     prediction, built = fields.text("prediction_type", "epsilon"), "flow_prediction" if along_flow else "epsilon"
     if prediction != built:
@@ -286,7 +286,7 @@ def _spacing(fields: Fields) -> tuple[Spacing, int]:
 def _betas(fields: Fields, *, start: float, end: float, kind: str) -> Betas:
     """The betas of training; start, end and kind where the config does not say them."""
     for name in ("trained_betas", "rescale_betas_zero_snr"):
-        fields.refuse_if(name)
+        fields.require_off(name)
     kind = fields.text("beta_schedule", kind)
     if kind not in ("linear", "scaled_linear"):
         raise fields.refuse(f"beta_schedule = {kind} is not supported; linear and scaled_linear are")
@@ -311,4 +311,4 @@ def _train_steps(fields: Fields) -> int:
 
 def _refuse_other_sigmas(fields: Fields) -> None:
     for name in ("use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas"):
-        fields.refuse_if(name)
+        fields.require_off(name)

@@ -153,7 +153,7 @@ def load_chat_encoder(
         model.stop_after(*(layer + (source.config.layers if layer < 0 else 0) for layer in layers))
     except ValueError as error:
         raise ModelRefused(f"{source.name}: {error}") from None
-    model.keep_nothing()
+    model.disable_kv_cache()
     load_weights(model, source, progress=progress)
     bind_on_cpu(model)
     folder = pipeline.components["tokenizer"].folder

@@ -83,7 +83,7 @@ class TokenImageGenerator:
         """begins: the id of the token behind which an image is written. params: how its tokens are sampled."""
         assert isinstance(loaded.model, JanusDrawer)
         self.loaded, self.engine, self.autoencoder = loaded, loaded.engine, autoencoder
-        self.side, self._moved, self._begins = loaded.model.side, loaded.model.outputs or 0, begins
+        self.side, self._moved, self._begins = loaded.model.side, loaded.model.sampled_vocab_size or 0, begins
         self.params = replace(params, min_tokens=0, ignore_eos=True, stop=(), stop_token_ids=(), n=1)
         self._pixels = Price(autoencoder)
 
@@ -183,7 +183,7 @@ def load_image_generator(
     begins = ImageTokens.read(folder, loaded.tokenizer).begin
     model = loaded.model
     assert isinstance(model, JanusDrawer)
-    if (autoencoder.shape.codes, autoencoder.shape.side) != (model.outputs, model.side):
+    if (autoencoder.shape.codes, autoencoder.shape.side) != (model.sampled_vocab_size, model.side):
         raise ModelRefused(
             f"{folder}: its autoencoder and its language model do not have the same tokens; fetch it again"
         )

@@ -302,7 +302,7 @@ class ModelCache:
         """How the config says that the model is stored; on a processor without what is widened there, as it runs here
         (`build_to_run`)."""
         stated = read_recipe(self.fields)
-        if device.kind == "cpu" and stated.name in family_of(self.fields).widens:
+        if device.kind == "cpu" and stated.name in family_of(self.fields).upcast_from:
             return dataclasses.replace(PLAIN, kv=stated.kv, unread=stated.unread)
         return stated
 

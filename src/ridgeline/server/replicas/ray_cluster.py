@@ -191,8 +191,8 @@ class RayProcessHandle:
             return "not placed yet"
         return f"process {self.listening.pid} {f'at {self.listening.host}' if self.far else 'of this machine'}"
 
-    def epitaph(self) -> str:
-        """As Place.epitaph."""
+    def exit_reason(self) -> str:
+        """As Place.exit_reason."""
         return "its process is gone" if self.listening is None else f"its process ({self.listening.pid}) is gone"
 
 

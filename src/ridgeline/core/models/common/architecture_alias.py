@@ -32,7 +32,7 @@ class ArchitectureAlias:
     def text_of(self, fields: Fields) -> Fields:
         """The config of the language model. Old configs of Qwen's vision models have no section of their own; what a
         section may leave out, these state."""
-        fields.passed_over(*self.passed_over)
+        fields.ignore(*self.passed_over)
         unstated = {**self.unstated, **self.always}
         if not self.section or not fields.has(self.section):
             missing = next((name for name in unstated if not fields.has(name)), None)
@@ -40,11 +40,11 @@ class ArchitectureAlias:
                 raise fields.refuse(f"{missing} is missing, and so is {self.section}; one of them is needed")
             return fields
         # The text half is built from its section alone. Its family reads none of what stands around it.
-        fields.passed_over(*(name for name in fields.values if not name.endswith(_OTHER_SECTION)))
+        fields.ignore(*(name for name in fields.values if not name.endswith(_OTHER_SECTION)))
         inner = fields.inner(self.section, "tie_word_embeddings", "torch_dtype", "dtype", unstated=unstated)
-        inner.passed_over(*SECTIONS)  # of the weights: `read_recipe` reads it
+        inner.ignore(*SECTIONS)  # of the weights: `read_recipe` reads it
         for name, only in self.always.items():
-            inner.refuse_but(name, only)
+            inner.require(name, only)
         return inner
 
 

@@ -271,11 +271,11 @@ class Decoder(Model):
         left_out = "|".join(str(layer) for layer in range(last, every))
         self.passed_over = (*self.passed_over, rf"({self.trunk_name}\.)?(layers\.({left_out})\..*|norm\.weight)")
 
-    def keep_nothing(self) -> None:
+    def disable_kv_cache(self) -> None:
         """From now on every sequence is run, and priced, whole in one step, and nothing of it is kept for a later one:
         attention is given Uncached, not KV memory."""
         for _, op in self.ops():
-            op.keep_nothing()
+            op.disable_kv_cache()
         self.note_kept()
 
     def head(self, x_RD: Tensor) -> Tensor:

@@ -118,7 +118,7 @@ def read_dimensions(
     """The sizes that Llama's descendants spell alike. kv_heads, head_dim, activation, eps: where a family reads them
     itself, as it has them under another name or by another default. unstated: what counts are where releases leave them
     out."""
-    fields.refuse_but("is_causal", True)
+    fields.require("is_causal", True)
     heads, hidden = (fields.count(name, unstated.get(name)) for name in ("num_attention_heads", "hidden_size"))
     head_dim = head_dim or _head_dim(fields, hidden, heads)
     kv_heads = kv_heads or fields.count("num_key_value_heads", unstated.get("num_key_value_heads"))

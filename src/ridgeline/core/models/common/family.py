@@ -11,7 +11,7 @@ does.
 
 **It leaves no key unread.** Each key of the released configs is read, or named in `fields.passed_over(...)` if the
 reference ignores it. `Fields.refuse_unread` refuses a key that nobody has read if its name says that it changes the
-result; a setting that is not built and whose name does not say so takes `fields.refuse_if`.
+result; a setting that is not built and whose name does not say so takes `fields.require_off`.
 
 **It connects parts**: `SelfAttention`, `MLP`, `GatedMLP`, `Trunk` and `Decoder` (decoder.py), `Mixture` (mixture.py),
 one of the blocks of blocks.py (they differ in where they normalise), and ops. What is the family's own is an argument
@@ -76,7 +76,7 @@ class Family:
     also: tuple[str, ...] = ()
     old_names: tuple[tuple[str, str], ...] = ()
     kind: FamilyKind = "decoder"
-    widens: tuple[str, ...] = ()
+    upcast_from: tuple[str, ...] = ()
     widens_fp16: bool = False
     prefixes: tuple[tuple[str, str], ...] = ()
 

@@ -113,15 +113,15 @@ class Fields:
         self._read.add(name)
         return self.values.get(name)
 
-    def passed_over(self, *names: str) -> None:
+    def ignore(self, *names: str) -> None:
         """Fields that mean nothing to this family, or nothing beside what others say."""
         self._read.update(names)
 
-    def pass_over_other_inputs(self) -> None:
+    def ignore_other_inputs(self) -> None:
         """Ignore the fields of images, videos and sound, here and in inner configs, for a model that reads text."""
-        self.passed_over(*(name for name in self.values if _OTHER_INPUTS.fullmatch(name)))
+        self.ignore(*(name for name in self.values if _OTHER_INPUTS.fullmatch(name)))
         for inner in self._inner.values():
-            inner.pass_over_other_inputs()
+            inner.ignore_other_inputs()
 
     def unread(self) -> list[str]:
         """Fields that nobody has read and that are set to something; bookkeeping and scales of 1 apart. Those of an
@@ -232,13 +232,13 @@ class Fields:
             self._inner[name] = Fields({**section.values, **missing, **own}, section.source)
         return self._inner[name]
 
-    def refuse_if(self, name: str, *allowed: Any) -> None:
+    def require_off(self, name: str, *allowed: Any) -> None:
         """Refuse any value but absent, null, false, 0 and those `allowed`: what is not built is not ignored."""
         value = self.value(name)
         if value and value not in allowed:
             raise self.refuse(f"{name} = {_shown(value)} is not supported")
 
-    def refuse_but(self, name: str, *only: Any) -> None:
+    def require(self, name: str, *only: Any) -> None:
         """Refuse any value but `only`, absent and null: of what releases say and the reference takes for granted."""
         value = self.value(name)
         if value is not None and value not in only:

@@ -118,7 +118,7 @@ def hybrid(
     fields: Fields, d: Dimensions, linear_attention: type[GatedDeltaNet], feed_forward: Callable[[int], nn.Module]
 ) -> Decoder:
     """A decoder of layers with linear and with full attention. feed_forward: of a layer, by its number."""
-    fields.refuse_but("use_qk_norm", True)
+    fields.require("use_qk_norm", True)
     linear, delta, kernel = read_linear_layers(fields), read_delta_sizes(fields), read_kernel(fields)
     rope, norms, places = read_rope(fields, d.head_dim, _ROPE), Norms.rms(d, from_one=True), count()
 

@@ -54,7 +54,7 @@ class Model(PricedModule):
     encoder_width = 0
     has_head = True
     pooled = False
-    outputs: int | None = None
+    sampled_vocab_size: int | None = None
     segments = 1
     spaces: tuple[RowAxis, ...] = (TOKENS, LOGITS, ENCODER)
 

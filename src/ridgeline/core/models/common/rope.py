@@ -60,7 +60,7 @@ LLAMA = RopeDefaults()
 def read_rope(fields: Fields, head_dim: int, unstated: RopeDefaults = LLAMA) -> Rope:
     """The one rope of all layers. Raises ModelRefused for a scaling that is not built or a number that makes no
     sense."""
-    fields.refuse_but("use_rope", True)
+    fields.require("use_rope", True)
     return _read(fields, rope_section(fields, unstated), head_dim, unstated)
 
 
@@ -88,7 +88,7 @@ def rope_sections(fields: Fields) -> tuple[Fields, Fields]:
     it says of no layers, which transformers ignores."""
     both = fields.section("rope_parameters")
     for name in sorted(both.values.keys() - set(LAYER_TYPES)):
-        both.refuse_if(name)
+        both.require_off(name)
     return both.section("full_attention"), both.section("sliding_attention")
 
 
@@ -100,7 +100,7 @@ def read_own_rope(fields: Fields, section: Fields, head_dim: int, theta: float) 
 
 def _read(fields: Fields, section: Fields, head_dim: int, unstated: RopeDefaults) -> Rope:
     # Where the section says them too, what it says counts.
-    fields.passed_over("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
+    fields.ignore("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
     holder = section if section.has("rope_theta") else fields
     theta = holder.positive("rope_theta", unstated.theta)
     holder = section if section.has("partial_rotary_factor") else fields
@@ -129,7 +129,7 @@ def _scaling(fields: Fields, section: Fields, dim: int, unstated: RopeDefaults) 
     if kind not in _NUMBERS:
         raise fields.refuse(f"rope scaling {kind!r} is not supported; {', '.join(_NUMBERS)} are")
     for name in section.values.keys() - _NUMBERS[kind] - _ALWAYS - unstated.further:
-        section.refuse_if(name)
+        section.require_off(name)
     match kind:
         case "default" | "mrope":
             return None

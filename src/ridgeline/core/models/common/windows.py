@@ -40,7 +40,7 @@ def all_but_every(fields: Fields, unstated: int) -> tuple[bool, ...]:
 def upper_windows(fields: Fields) -> tuple[int | None, ...]:
     """The window of each layer: from `layer_types`, else `sliding_window` from layer `max_window_layers` on."""
     window, layers = read_window(fields, UNSTATED_WINDOW), fields.layers
-    fields.passed_over("max_window_layers")  # beside `layer_types`, or without windows
+    fields.ignore("max_window_layers")  # beside `layer_types`, or without windows
     listed = read_layer_types(fields)
     if not fields.flag("use_sliding_window", False) or window is None:
         return (None,) * layers

@@ -212,16 +212,16 @@ def build(fields: Fields, storage: StorageConfig) -> AutoencoderKL:
     defaults = _DEFAULTS[kind]
     widths = _widths(fields, defaults, storage)
     # What diffusers cuts tiles by; that fp16 is too narrow for it, in which nothing here runs.
-    fields.passed_over("sample_size", "force_upcast")
+    fields.ignore("sample_size", "force_upcast")
     scale, shift, eps = 1.0, 0.0, None
     if kind == _PACKED:
-        fields.passed_over("batch_norm_momentum")  # of training
-        fields.refuse_but("patch_size", [SIDE, SIDE])
-        fields.refuse_but("decoder_block_out_channels", list(widths.channels))
+        fields.ignore("batch_norm_momentum")  # of training
+        fields.require("patch_size", [SIDE, SIDE])
+        fields.require("decoder_block_out_channels", list(widths.channels))
         eps = fields.positive("batch_norm_eps", 1e-4)
     else:
         for name in ("latents_mean", "latents_std"):
-            fields.refuse_if(name)
+            fields.require_off(name)
         scale, shift = fields.positive("scaling_factor", 0.18215), fields.number("shift_factor", 0.0)
     shape = KLShape(
         inputs=fields.count("in_channels", 3),

@@ -127,9 +127,9 @@ class Bart(EncoderDecoder):
 
 def build(fields: Fields, storage: StorageConfig) -> Bart:
     """BART of every size."""
-    fields.passed_over("force_bos_token_to_be_generated")  # of generation
+    fields.ignore("force_bos_token_to_be_generated")  # of generation
     for name in ("static_position_embeddings", "extra_pos_embeddings"):
-        fields.refuse_if(name, *((_OFFSET,) if name.startswith("extra") else ()))
+        fields.require_off(name, *((_OFFSET,) if name.startswith("extra") else ()))
     if not fields.flag("normalize_embedding", True):
         raise fields.refuse("normalize_embedding = false is not supported")
     return _build(fields, storage, LearnedStart)
@@ -137,7 +137,7 @@ def build(fields: Fields, storage: StorageConfig) -> Bart:
 
 def build_marian(fields: Fields, storage: StorageConfig) -> Bart:
     """opus-mt: one vocabulary for both languages."""
-    fields.refuse_if("normalize_embedding")
+    fields.require_off("normalize_embedding")
     for name in ("static_position_embeddings", "share_encoder_decoder_embeddings"):
         if not fields.flag(name, True):
             raise fields.refuse(f"{name} = false is not supported")
@@ -148,9 +148,9 @@ def build_marian(fields: Fields, storage: StorageConfig) -> Bart:
 
 def _build(fields: Fields, storage: StorageConfig, start: Callable[[Dimensions], nn.Module]) -> Bart:
     """start: what a stack begins with: its positions, and whether their sum with tokens is normed."""
-    fields.passed_over("is_encoder_decoder", "num_hidden_layers")  # the latter is encoder_layers again
+    fields.ignore("is_encoder_decoder", "num_hidden_layers")  # the latter is encoder_layers again
     for name in ("normalize_before", "add_final_layer_norm", "add_bias_logits"):
-        fields.refuse_if(name)
+        fields.require_off(name)
     if not fields.flag("tie_word_embeddings", True):
         raise fields.refuse("tie_word_embeddings = false is not supported")
     context = fields.count("max_position_embeddings", 1024)

@@ -184,10 +184,10 @@ def _read(fields: Fields, storage: StorageConfig, offset: int, vocabulary: int |
     """Sizes, and how many types of texts there are. offset: the row of the first position. vocabulary: where the config
     does not say it; None where it must, because kin take other sizes."""
     for name in ("is_decoder", "add_cross_attention"):
-        fields.refuse_if(name)
+        fields.require_off(name)
     if fields.text("position_embedding_type", "absolute") != "absolute":
         raise fields.refuse(f"position_embedding_type {fields.value('position_embedding_type')!r} is not supported")
-    fields.passed_over("tie_word_embeddings")  # of the head that predicts words
+    fields.ignore("tie_word_embeddings")  # of the head that predicts words
     hidden, heads = fields.count("hidden_size", 768), fields.count("num_attention_heads", 12)
     rows = fields.count("max_position_embeddings", 512)
     if rows <= offset:

@@ -61,7 +61,7 @@ class ClipBackbone(nn.Module):
 
 
 def _read(fields: Fields, storage: StorageConfig) -> Dimensions:
-    fields.passed_over("tie_word_embeddings")  # there is no head
+    fields.ignore("tie_word_embeddings")  # there is no head
     hidden, heads = fields.count("hidden_size", 512), fields.count("num_attention_heads", 8)
     return Dimensions(
         vocabulary=fields.count("vocab_size", 49408),
@@ -80,7 +80,7 @@ def _read(fields: Fields, storage: StorageConfig) -> Dimensions:
 
 def build(fields: Fields, storage: StorageConfig) -> Encoder:
     """The states of a text, of which the last stands for it."""
-    fields.passed_over("projection_dim")  # of the matrix that this architecture leaves out
+    fields.ignore("projection_dim")  # of the matrix that this architecture leaves out
     d = _read(fields, storage)
     return Encoder(d, ClipBackbone(d), "text_model", mode="last")
 
@@ -95,7 +95,7 @@ def build_projected(fields: Fields, storage: StorageConfig) -> Embedder:
 
 def build_half(fields: Fields, storage: StorageConfig) -> Embedder:
     """The same of a checkpoint of both halves, whose config has one for each, and what they share."""
-    fields.passed_over("text_config_dict", "vision_config_dict", "logit_scale_init_value")  # the first two: old copies
+    fields.ignore("text_config_dict", "vision_config_dict", "logit_scale_init_value")  # the first two: old copies
     return build_projected(fields.inner("text_config", "projection_dim"), storage)
 
 

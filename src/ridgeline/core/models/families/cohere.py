@@ -50,10 +50,10 @@ def build_second(fields: Fields, storage: StorageConfig) -> Decoder:
     """Command R7B and A: layers without a window do not turn; nor do any where `sliding_window` is null."""
     # The releases say what the reference takes for granted.
     for name, only in (("use_parallel_block", True), ("use_gated_activation", True), ("rotary_pct", 1.0)):
-        fields.refuse_but(name, only)
-    fields.refuse_if("use_qk_norm")
-    fields.refuse_if("position_embedding_type", "rope_gptj")
-    fields.passed_over("order_of_interleaved_layers", "layer_switch", "use_embedding_sharing", "use_parallel_embedding")
+        fields.require(name, only)
+    fields.require_off("use_qk_norm")
+    fields.require_off("position_embedding_type", "rope_gptj")
+    fields.ignore("order_of_interleaved_layers", "layer_switch", "use_embedding_sharing", "use_parallel_embedding")
     d, rope = _read(fields, storage, 10_000.0)
     window, is_local = read_window(fields, UNSTATED_WINDOW), all_but_every(fields, 4)
 

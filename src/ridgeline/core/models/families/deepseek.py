@@ -96,8 +96,8 @@ def _build(
     latents, heads = read_latents(fields), fields.count("num_attention_heads")
     if fields.has("num_key_value_heads") and fields.count("num_key_value_heads") != heads:
         raise fields.refuse("num_key_value_heads is not num_attention_heads; latent attention has no groups of heads")
-    fields.passed_over("head_dim", "qk_head_dim", "seq_aux")  # derived; of training
-    fields.refuse_if("moe_layer_freq", 1)
+    fields.ignore("head_dim", "qk_head_dim", "seq_aux")  # derived; of training
+    fields.require_off("moe_layer_freq", 1)
     d = read_dimensions(fields, storage, kv_heads=heads, head_dim=latents.key)
     bias = fields.flag("attention_bias", False)
     rope = read_rope(fields, latents.turned, RopeDefaults(interleaved=interleaved))
@@ -118,13 +118,13 @@ def _build(
 def build_v2(fields: Fields, storage: StorageConfig) -> Decoder:
     """DeepSeek-V2 and V2-Lite: softmax scores, which are not made to add up to 1."""
     sizes = read_experts(fields, "n_routed_experts", "moe_intermediate_size")
-    fields.refuse_if("norm_topk_prob")
-    fields.refuse_if("scoring_func", "softmax")
+    fields.require_off("norm_topk_prob")
+    fields.require_off("scoring_func", "softmax")
     method, scale = fields.text("topk_method", "greedy"), fields.positive("routed_scaling_factor", 1.0)
     if method not in ("greedy", "group_limited_greedy"):
         raise fields.refuse(f"topk_method {method!r} is not supported; greedy, group_limited_greedy are")
     groups, best = (1, 1) if method == "greedy" else read_groups(fields, sizes)
-    fields.passed_over("n_group", "topk_group")
+    fields.ignore("n_group", "topk_group")
     rule = RoutingRule(sizes.active, scale=scale, groups=groups, top_groups=best, wide=True)
     return _build(fields, storage, sizes, rule, interleaved=True)
 
@@ -132,8 +132,8 @@ def build_v2(fields: Fields, storage: StorageConfig) -> Decoder:
 def build_v3(fields: Fields, storage: StorageConfig) -> Decoder:
     """DeepSeek-V3, V3.1, R1, Kimi-K2 and Moonlight: sigmoid scores, corrected for the choice of experts."""
     sizes = read_experts(fields, "n_routed_experts", "moe_intermediate_size")
-    fields.refuse_if("scoring_func", "sigmoid")
-    fields.refuse_if("topk_method", "noaux_tc")
+    fields.require_off("scoring_func", "sigmoid")
+    fields.require_off("topk_method", "noaux_tc")
     rule = read_corrected(fields, sizes, 2.5)
     return _build(fields, storage, sizes, rule, interleaved=fields.flag("rope_interleave", True))
 

@@ -17,7 +17,7 @@ def read_windows(fields: Fields) -> tuple[int | None, ...]:
     """The window of each layer; none where `sliding_window` is null."""
     window = read_window(fields, UNSTATED_WINDOW)
     if fields.has("layer_types") or window is None:
-        fields.passed_over("sliding_window_pattern")
+        fields.ignore("sliding_window_pattern")
         is_local = read_layer_types(fields) or (False,) * fields.layers
     else:
         is_local = all_but_every(fields, 4)
@@ -26,7 +26,7 @@ def read_windows(fields: Fields) -> tuple[int | None, ...]:
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """EXAONE 4.0 of every size."""
-    fields.refuse_but("use_qk_norm", True)
+    fields.require("use_qk_norm", True)
     d = read_dimensions(fields, storage)
     rope, windows, norms = read_rope(fields, d.head_dim), read_windows(fields), Norms.rms(d)
     hybrid = read_window(fields, UNSTATED_WINDOW) is not None

@@ -109,8 +109,8 @@ def _axes(fields: Fields, default: tuple[int, ...]) -> tuple[int, ...]:
 
 def _check_sides(fields: Fields, channels: int) -> None:
     """Refuse patches of patches, and a model that gives another number of channels than it takes (Fill, Depth)."""
-    fields.refuse_but("patch_size", 1)
-    fields.refuse_but("out_channels", channels)
+    fields.require("patch_size", 1)
+    fields.require("out_channels", channels)
 
 
 FAMILIES = (

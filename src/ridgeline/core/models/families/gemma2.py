@@ -25,7 +25,7 @@ def alternating_windows(fields: Fields) -> tuple[int | None, ...]:
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Gemma 2 of every size."""
-    fields.passed_over("hidden_act", "sliding_window_size")  # releases say both again under the names that are read
+    fields.ignore("hidden_act", "sliding_window_size")  # releases say both again under the names that are read
     head_dim = fields.count("head_dim", _UNSTATED_HEAD_DIM)
     activation = read_activation(fields, "hidden_activation", "gelu_pytorch_tanh")
     d = read_dimensions(fields, storage, head_dim=head_dim, activation=activation)

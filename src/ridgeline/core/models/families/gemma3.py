@@ -26,9 +26,9 @@ _UNSTATED = {
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Gemma 3 of every size."""
     for name in ("use_bidirectional_attention", "attn_logit_softcapping"):
-        fields.refuse_if(name)
-    fields.refuse_but("use_qk_norm", True)
-    fields.passed_over("hidden_act")  # releases say it again under the name that is read
+        fields.require_off(name)
+    fields.require("use_qk_norm", True)
+    fields.ignore("hidden_act")  # releases say it again under the name that is read
     head_dim = fields.count("head_dim", _UNSTATED_HEAD_DIM)
     activation = read_activation(fields, "hidden_activation", "gelu_pytorch_tanh")
     eps = fields.positive("rms_norm_eps", 1e-6)

@@ -79,9 +79,9 @@ class Gpt2Backbone(nn.Module):
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """GPT-2 of every size; its config has names of its own."""
-    fields.passed_over("n_ctx")  # n_positions again
+    fields.ignore("n_ctx")  # n_positions again
     for name in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
-        fields.refuse_if(name)
+        fields.require_off(name)
     if not fields.flag("scale_attn_weights", True):
         raise fields.refuse("scale_attn_weights = false is not supported")
     hidden, heads = fields.count("n_embd"), fields.count("n_head")

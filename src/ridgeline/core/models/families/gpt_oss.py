@@ -21,7 +21,7 @@ from ridgeline.core.ops.router import RoutingRule
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """gpt-oss of both sizes; of the weights of its experts see core/ops/expert_layout.py."""
     # Releases say these again under the names that are read; what a gate does is not what `hidden_act` names.
-    fields.passed_over("experts_per_token", "initial_context_length", "hidden_act")
+    fields.ignore("experts_per_token", "initial_context_length", "hidden_act")
     sizes = read_experts(fields, "num_local_experts", "intermediate_size")
     # It takes the softmax of the logits picked, which is that of all, made to add up to 1.
     rule = RoutingRule(sizes.active, renormalise=True)
@@ -48,5 +48,5 @@ FAMILY = Family(
     "gpt_oss",
     build,
     renames=((".mlp.router.", ".mlp.gate."), (".self_attn.sinks", ".self_attn.attend.sinks_H")),
-    widens=(MXFP4.name,),
+    upcast_from=(MXFP4.name,),
 )

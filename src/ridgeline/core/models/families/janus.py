@@ -78,7 +78,7 @@ class VisionTower(nn.Module):
 
 def read_tower(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, VisionTower]:
     """The tower of a `vision_config`, as Janus spells it."""
-    fields.refuse_if("use_qk_norm")  # the reference's does not fit its heads
+    fields.require_off("use_qk_norm")  # the reference's does not fit its heads
     image, patch = fields.count("image_size", 384), fields.count("patch_size", 16)
     if image % patch:
         raise fields.refuse(f"image_size {image} does not divide into patches of {patch}")
@@ -222,8 +222,8 @@ class JanusDrawer(Model):
     ) -> None:
         super().__init__()
         self.context, self.storage, self.side = d.context, d.storage, side
-        self.outputs = head.vision_head.matrix.outputs
-        self.vocabulary = self.outputs + d.vocabulary
+        self.sampled_vocab_size = head.vision_head.matrix.outputs
+        self.vocabulary = self.sampled_vocab_size + d.vocabulary
         trunk.embed_tokens = embeddings
         self.model = trunk
         self.generation_head = head
@@ -245,7 +245,7 @@ class JanusDrawer(Model):
 def build(fields: Fields, storage: StorageConfig) -> JanusReader:
     """The model that reads images and writes text."""
     d, trunk = _read(fields, storage)
-    fields.passed_over("vq_config")  # of the one that draws
+    fields.ignore("vq_config")  # of the one that draws
     vision = fields.inner("vision_config")
     tower_d, tower = read_tower(vision, storage)
     width = vision.count("projection_dim", 2048)
@@ -261,7 +261,7 @@ def build(fields: Fields, storage: StorageConfig) -> JanusReader:
 def build_drawer(fields: Fields, storage: StorageConfig) -> JanusDrawer:
     """The model that reads text and writes the tokens of an image."""
     d, trunk = _read(fields, storage)
-    fields.passed_over("image_token_id", "tie_word_embeddings")  # of the one that reads
+    fields.ignore("image_token_id", "tie_word_embeddings")  # of the one that reads
     vision, vq = fields.section("vision_config"), fields.section("vq_config")
     side = vision.count("image_size", 384) // vision.count("patch_size", 16)
     codes, code, width = vq.count("num_embeddings", 16384), vq.count("embed_dim", 8), vq.count("projection_dim", 2048)
@@ -278,9 +278,9 @@ def _read(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Backbone]
     if storage.shard.size > 1:
         raise Indivisible("Janus is not divided over devices; give --devices 1")
     text = fields.inner("text_config", "torch_dtype", "dtype")
-    text.refuse_but("model_type", "llama")
+    text.require("model_type", "llama")
     d, trunk = read_trunk(text, storage)
-    text.passed_over("tie_word_embeddings")  # the whole model's says it
+    text.ignore("tie_word_embeddings")  # the whole model's says it
     return d, trunk
 
 

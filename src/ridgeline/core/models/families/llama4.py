@@ -49,7 +49,7 @@ def read_mixtures(fields: Fields) -> tuple[bool, ...]:
     """Whether each layer is a mixture: from `moe_layers`, else every n-th."""
     if fields.has("moe_layers"):
         listed = fields.integers("moe_layers")
-        fields.passed_over("interleave_moe_layer_step")
+        fields.ignore("interleave_moe_layer_step")
         return tuple(layer in listed for layer in range(fields.layers))
     every = fields.count("interleave_moe_layer_step", 1)
     return tuple((layer + 1) % every == 0 for layer in range(fields.layers))
@@ -72,7 +72,7 @@ def build(fields: Fields, storage: StorageConfig) -> Decoder:
     d, chunks = read_dimensions(fields, storage, head_dim=fields.count("head_dim", 128)), read_chunks(fields, turned)
     rope, scale = read_rope(fields, d.head_dim, _ROPE), read_query_scale(fields)
     bias, width = fields.flag("attention_bias", False), fields.count("intermediate_size_mlp", 16_384)
-    fields.passed_over("num_local_experts", "num_experts_per_tok")  # where no layer is a mixture
+    fields.ignore("num_local_experts", "num_experts_per_tok")  # where no layer is a mixture
     sizes = read_experts(fields, "num_local_experts", "intermediate_size") if any(mixtures) else None
 
     def feed_forward(layer: int) -> nn.Module:

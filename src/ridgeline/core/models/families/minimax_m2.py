@@ -35,10 +35,10 @@ _OF_OTHERS = (
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """MiniMax-M2 and what followed it."""
     for name, only in _ALWAYS.items():
-        fields.refuse_but(name, only)
+        fields.require(name, only)
     if set(fields.integers("attn_type_list")) - {1}:
         raise fields.refuse("attn_type_list has another type than 1, full attention, which is not supported")
-    fields.passed_over(*_OF_OTHERS)
+    fields.ignore(*_OF_OTHERS)
     sizes = read_experts(fields, "num_local_experts", "intermediate_size")
     rule = RoutingRule(sizes.active, "sigmoid", renormalise=True, corrected=True)
     d = read_dimensions(fields, storage, head_dim=fields.count("head_dim", 128))

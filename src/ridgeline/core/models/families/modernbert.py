@@ -128,11 +128,11 @@ def _sliding(fields: Fields) -> list[bool]:
 
 def _build(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Encoder, bool]:
     """Sizes, the encoder, and whether norms have a bias."""
-    fields.refuse_if("rope_scaling")
+    fields.require_off("rope_scaling")
     # Of the head that predicts words, of training, and of how transformers runs it; and what other fields say.
-    fields.passed_over("decoder_bias", "sparse_prediction", "sparse_pred_ignore_index", "tie_word_embeddings")
-    fields.passed_over("classifier_pooling", "classifier_bias", "classifier_activation")  # read where there is one
-    fields.passed_over("layer_norm_eps", "position_embedding_type", "reference_compile", "repad_logits_with_grad")
+    fields.ignore("decoder_bias", "sparse_prediction", "sparse_pred_ignore_index", "tie_word_embeddings")
+    fields.ignore("classifier_pooling", "classifier_bias", "classifier_activation")  # read where there is one
+    fields.ignore("layer_norm_eps", "position_embedding_type", "reference_compile", "repad_logits_with_grad")
     hidden, heads = fields.count("hidden_size", 768), fields.count("num_attention_heads", 12)
     if hidden % heads or hidden // heads % 2:
         raise fields.refuse(f"hidden_size {hidden} does not divide into {heads} heads of an even size")

@@ -151,14 +151,14 @@ def read_dimensions(fields: Fields, storage: StorageConfig, layers: int) -> Dime
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Nemotron-H of every size, Nemotron Nano 2, and Nemotron 3 Nano."""
-    fields.passed_over(*_OF_TRAINING, *_OF_NOTHING)
+    fields.ignore(*_OF_TRAINING, *_OF_NOTHING)
     for name in ("attention_bias", "mamba_proj_bias", "sliding_window", "residual_in_fp32", "tie_word_embeddings"):
-        fields.refuse_if(name)
+        fields.require_off(name)
     kinds, sizes = read_layer_kinds(fields), read_sizes(fields)
     d, bias = read_dimensions(fields, storage, len(kinds)), fields.flag("mlp_bias", False)
     norms, places = Norms.rms(d, cast_last=True), count()
     if "moe" not in kinds:
-        fields.passed_over(*_OF_MIXTURES)
+        fields.ignore(*_OF_MIXTURES)
 
     def mixer(kind: str) -> nn.Module:
         if kind == "linear_attention":

@@ -36,7 +36,7 @@ def build_third(fields: Fields, storage: StorageConfig) -> Decoder:
 
 
 def _read(fields: Fields, storage: StorageConfig) -> Dimensions:
-    fields.refuse_but("use_qk_norm", True)
+    fields.require("use_qk_norm", True)
     heads = fields.count("num_attention_heads")
     return read_dimensions(fields, storage, kv_heads=fields.count("num_key_value_heads", heads))
 

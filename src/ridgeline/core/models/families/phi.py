@@ -32,7 +32,7 @@ def build(fields: Fields, storage: StorageConfig) -> Decoder:
         up, down = d.column(d.hidden, d.width, bias=True), d.row(d.width, d.hidden, bias=True)
         return ParallelBlock(attention, MLP(d, {"fc1": up}, "fc2", down), first=layer == 0, norms=norms)
 
-    fields.refuse_if("tie_word_embeddings")  # a head with a bias is not the embedding
+    fields.require_off("tie_word_embeddings")  # a head with a bias is not the embedding
     trunk = Backbone(d, rope, [block(layer) for layer in range(d.layers)], norm=norms.adding())
     return Decoder(d, trunk, tied=False, bias=True)
 

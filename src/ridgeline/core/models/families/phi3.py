@@ -20,8 +20,8 @@ def build(fields: Fields, storage: StorageConfig) -> Decoder:
     d, window = read_dimensions(fields, storage), read_window(fields)
     rope = read_rope(fields, d.head_dim, _ROPE)
     for name in ("full_attn_mod", "interpolate_factor"):  # of Phi-4-mini, whose code reads neither
-        fields.refuse_if(name, 1)
-    fields.refuse_if("lm_head_bias")
+        fields.require_off(name, 1)
+    fields.require_off("lm_head_bias")
     keys = d.kv_heads * d.head_dim
     qkv = d.fused("qkv_proj", d.heads * d.head_dim, keys, keys)
     gate_up = d.fused("gate_up_proj", d.width, d.width)

@@ -102,17 +102,17 @@ def build(fields: Fields, storage: StorageConfig) -> PixArt:
 
 def _refuse_others(fields: Fields, hidden: int) -> None:
     """Settings of the class that releases do not take."""
-    fields.refuse_but("norm_type", "ada_norm_single")
+    fields.require("norm_type", "ada_norm_single")
     if "cross_attention_dim" in fields.values and fields.value("cross_attention_dim") != hidden:
         stated = fields.value("cross_attention_dim")
         raise fields.refuse(f"cross_attention_dim = {stated} is not supported; {hidden} is")
-    fields.refuse_but("activation_fn", "gelu-approximate")
-    fields.refuse_but("attention_type", "default")
+    fields.require("activation_fn", "gelu-approximate")
+    fields.require("attention_type", "default")
     for name in ("norm_elementwise_affine", "upcast_attention", "double_self_attention", "only_cross_attention"):
-        fields.refuse_if(name)
+        fields.require_off(name)
     for name in ("num_vector_embeds", "use_linear_projection"):
-        fields.refuse_if(name)
-    fields.passed_over("norm_num_groups", "num_embeds_ada_norm")
+        fields.require_off(name)
+    fields.ignore("norm_num_groups", "num_embeds_ada_norm")
 
 
 FAMILY = Family(

@@ -32,7 +32,7 @@ def build(fields: Fields, storage: StorageConfig) -> Decoder:
 def lower_windows(fields: Fields) -> tuple[int | None, ...]:
     """The window of each layer of a mixture: from `layer_types`, else on layers 0, 2, 4, ... below
     `max_window_layers`."""
-    fields.passed_over("max_window_layers", "sliding_window")  # where no window is asked for, 0 stands for none
+    fields.ignore("max_window_layers", "sliding_window")  # where no window is asked for, 0 stands for none
     layers, listed = fields.layers, read_layer_types(fields)
     window = read_window(fields, UNSTATED_WINDOW) if fields.flag("use_sliding_window", False) else None
     if window is None:

@@ -25,7 +25,7 @@ def _attention(fields: Fields, d: Dimensions, rope: Rope, layer: int, window: in
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """Qwen3, dense."""
-    fields.refuse_but("use_qk_norm", True)
+    fields.require("use_qk_norm", True)
     d, windows = read_dimensions(fields, storage), upper_windows(fields)
     rope = read_rope(fields, d.head_dim)
 
@@ -38,13 +38,13 @@ def build(fields: Fields, storage: StorageConfig) -> Decoder:
 
 def build_mixture(fields: Fields, storage: StorageConfig) -> Decoder:
     """Build Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder-480B-A35B and their kin."""
-    fields.refuse_but("use_qk_norm", True)
+    fields.require("use_qk_norm", True)
     name = "num_local_experts" if fields.has("num_local_experts") else "num_experts"  # transformers 5 renamed it
     sizes = read_experts(fields, name, "moe_intermediate_size")
     rule = RoutingRule(sizes.active, renormalise=fields.flag("norm_topk_prob", False))
     dense = read_dense_layers(fields)
     # Unlike its dense kin it has one window for all layers, whatever these say.
-    fields.passed_over("max_window_layers", "layer_types")
+    fields.ignore("max_window_layers", "layer_types")
     window = read_window(fields, UNSTATED_WINDOW)
     window = window if fields.flag("use_sliding_window", False) else None
     d = read_dimensions(fields, storage)

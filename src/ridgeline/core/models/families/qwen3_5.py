@@ -47,9 +47,9 @@ def _read(fields: Fields, storage: StorageConfig, width: int | None = None) -> D
     """Read the sizes and the settings that are the same in all releases: gates, and states in fp32."""
     if not fields.flag("attn_output_gate", True):
         raise fields.refuse("attn_output_gate = false is not supported; releases gate their attention")
-    fields.refuse_if("mamba_ssm_dtype", "float32")
-    fields.refuse_if("mlp_only_layers")
-    fields.refuse_but("output_gate_type", "swish", "silu")  # two names of the gate that its linear attention has
+    fields.require_off("mamba_ssm_dtype", "float32")
+    fields.require_off("mlp_only_layers")
+    fields.require("output_gate_type", "swish", "silu")  # two names of the gate that its linear attention has
     unstated = {} if width is None else {"intermediate_size": width}
     return read_dimensions(fields, storage, head_dim=fields.count("head_dim", 256), unstated=unstated)
 

@@ -16,7 +16,7 @@ from ridgeline.core.ops.attention import Attention
 def read_windows(fields: Fields, turned: tuple[bool, ...]) -> tuple[int | None, ...]:
     """The window of each layer: from `layer_types`, else on layers that do not turn; none unless asked for."""
     window, listed = read_window(fields), read_layer_types(fields)
-    fields.passed_over("max_window_layers")  # Qwen 2's, which SmolLM 3's configs have kept
+    fields.ignore("max_window_layers")  # Qwen 2's, which SmolLM 3's configs have kept
     if not fields.flag("use_sliding_window", False) or window is None:
         return (None,) * fields.layers
     return tuple(window if has else None for has in listed or (not each for each in turned))

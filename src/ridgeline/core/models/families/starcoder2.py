@@ -20,8 +20,8 @@ _TRAINING = (
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
     """StarCoder2 of every size."""
     for name, only in (("norm_type", "layer_norm"), ("mlp_type", "default")):  # said by the releases, read by nobody
-        fields.refuse_if(name, only)
-    fields.passed_over(*_TRAINING)
+        fields.require_off(name, only)
+    fields.ignore(*_TRAINING)
     activation = read_activation(fields, "hidden_act", "gelu_pytorch_tanh")
     d = read_dimensions(fields, storage, activation=activation, eps=fields.positive("norm_epsilon", 1e-5))
     rope, window, bias = read_rope(fields, d.head_dim), read_window(fields), fields.flag("use_bias", True)

@@ -199,7 +199,7 @@ class T5Stacks:
     def __init__(self, fields: Fields, storage: StorageConfig, projection: str, *, shared_bias: bool) -> None:
         """projection: what stands for `feed_forward_proj` that is left out. shared_bias: whether a stack has one bias.
         Raises ModelRefused."""
-        fields.passed_over("is_encoder_decoder")
+        fields.ignore("is_encoder_decoder")
         self.layers = fields.count("num_layers", most=MAX_LAYERS)
         self.decoder_layers = fields.count("num_decoder_layers", self.layers, most=MAX_LAYERS)
         self._gated, activation = _read_projection(fields, projection)
@@ -260,7 +260,7 @@ def _stacks(fields: Fields, storage: StorageConfig) -> T5Stacks:
 
 def _stacks_umt5(fields: Fields, storage: StorageConfig) -> T5Stacks:
     """Of UMT5: a bias of its own in every layer."""
-    fields.passed_over("scalable_attention")  # of the releases; transformers reads it nowhere
+    fields.ignore("scalable_attention")  # of the releases; transformers reads it nowhere
     return T5Stacks(fields, storage, "gated-gelu", shared_bias=False)
 
 
@@ -272,7 +272,7 @@ def _both(fields: Fields, stacks: T5Stacks) -> T5:
 
 
 def _alone(fields: Fields, stacks: T5Stacks) -> Encoder:
-    fields.passed_over("num_decoder_layers", "decoder_start_token_id", "tie_word_embeddings", "scale_decoder_outputs")
+    fields.ignore("num_decoder_layers", "decoder_start_token_id", "tie_word_embeddings", "scale_decoder_outputs")
     model = Encoder(stacks.d, T5EncoderBackbone(stacks.d, stacks.encoder(FULL)), "trunk")
     model.tables = TokenTables({_OF_ENCODER: "trunk.shared"}, {_OF_ENCODER: _SHARED})
     return model
@@ -301,7 +301,7 @@ def build_umt5_encoder(fields: Fields, storage: StorageConfig) -> Encoder:
 def _read_projection(fields: Fields, default: str) -> tuple[bool, str]:
     """Whether there is a gate, and the activation. Of a config that leaves `feed_forward_proj` out, as some pipelines'
     do, what transformers wrote beside it."""
-    fields.passed_over("dense_act_fn", "is_gated_act")
+    fields.ignore("dense_act_fn", "is_gated_act")
     if not fields.has("feed_forward_proj") and fields.has("dense_act_fn"):
         return fields.flag("is_gated_act", False), read_activation(fields, "dense_act_fn", "relu")
     stated = fields.text("feed_forward_proj", default)

@@ -151,12 +151,12 @@ def build(fields: Fields, storage: StorageConfig) -> VQAutoencoder:
         )
     if base % _GROUPS:
         raise own.refuse(f"base_channels {base} does not divide into {_GROUPS} groups")
-    own.refuse_if("double_latent")
+    own.require_off("double_latent")
     # Of the language model's aligner and head, which have their widths here; of training.
-    own.passed_over("projection_dim", "num_hidden_layers", "hidden_act", "image_token_embed_dim", "beta")
+    own.ignore("projection_dim", "num_hidden_layers", "hidden_act", "image_token_embed_dim", "beta")
     # Of a picture that Janus draws, the side is that of one that its tower reads, whatever this section says.
     sees = fields.section("vision_config") if fields.has("vision_config") else None
-    own.passed_over("num_patches")
+    own.ignore("num_patches")
     side = own.count("num_patches", 32) if sees is None else _patches(sees)
     shape = VQShape(
         inputs=own.count("in_channels", 3),

@@ -62,7 +62,7 @@ def build(fields: Fields, storage: StorageConfig) -> Wan:
     patch = fields.integers("patch_size") or [1, 2, 2]
     if len(patch) != 3 or patch[0] != 1 or patch[1] != patch[2] or not 1 <= patch[1] <= _MAX_PATCH:
         raise fields.refuse(f"patch_size {patch} is not supported; [1, n, n] is, with n from 1 to {_MAX_PATCH}")
-    fields.refuse_but("qk_norm", "rms_norm_across_heads")
+    fields.require("qk_norm", "rms_norm_across_heads")
     d = Dimensions(
         vocabulary=0,  # it reads no tokens
         context=fields.count("rope_max_seq_len", 1024, most=MAX_CONTEXT),

@@ -153,13 +153,13 @@ class Whisper(EncoderDecoder):
 
 def build(fields: Fields, storage: StorageConfig) -> Whisper:
     """Whisper of every size; its config names the sizes of each stack."""
-    fields.passed_over("num_hidden_layers")  # encoder_layers again
-    fields.passed_over(  # of training, of word timestamps, of classification, of generation
+    fields.ignore("num_hidden_layers")  # encoder_layers again
+    fields.ignore(  # of training, of word timestamps, of classification, of generation
         "classifier_proj_size", "use_weighted_layer_sum", "median_filter_width", "is_encoder_decoder",
         "apply_spec_augment", *(f"mask_{of}_{what}" for of in ("time", "feature") for what in ("prob", "length")),
         "mask_time_min_masks", "mask_feature_min_masks", "forced_decoder_ids",
     )  # fmt: skip
-    fields.refuse_if("scale_embedding")
+    fields.require_off("scale_embedding")
     if not fields.flag("tie_word_embeddings", True):
         raise fields.refuse("tie_word_embeddings = false is not supported")
     bins = fields.count("num_mel_bins", 80, most=1024)

@@ -337,10 +337,10 @@ def build(fields: Fields, storage: StorageConfig) -> ZImage:
         raise fields.refuse(f"dim {hidden} is not n_heads {heads} x {sum(axes)}, the sum of axes_dims")
     if any(width % 2 for width in axes):
         raise fields.refuse(f"axes_dims {list(axes)} are to be even: entries turn in pairs")
-    fields.refuse_but("n_kv_heads", heads)
-    fields.refuse_but("qk_norm", True)
-    fields.refuse_if("siglip_feat_dim")
-    fields.refuse_but("all_f_patch_size", [1])
+    fields.require("n_kv_heads", heads)
+    fields.require("qk_norm", True)
+    fields.require_off("siglip_feat_dim")
+    fields.require("all_f_patch_size", [1])
     patches = fields.integers("all_patch_size") or [2]
     if len(patches) != 1 or not 1 <= patches[0] <= _MAX_PATCH:
         raise fields.refuse(f"all_patch_size {patches} is not supported; one size from 1 to {_MAX_PATCH} is")

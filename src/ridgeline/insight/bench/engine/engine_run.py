@@ -39,7 +39,7 @@ class EngineRun:
 
 def check_room(engine: Engine, workloads: Sequence[EngineWorkload]) -> None:
     """Refuse requests that the engine would cut short or not take. Raises ValueError."""
-    context, held = engine.context, engine.ledger.capacity()
+    context, held = engine.context, engine.kv_cache_manager.capacity()
     limit = f"the model's context is {context:,}" if context <= held else f"KV memory holds {held:,} (--kv-memory)"
     others = ", ".join(workload.name for workload in workloads if _fits(engine, workload))
     for workload in workloads:
@@ -51,7 +51,7 @@ def check_room(engine: Engine, workloads: Sequence[EngineWorkload]) -> None:
 
 
 def _fits(engine: Engine, workload: EngineWorkload) -> bool:
-    return workload.longest <= min(engine.context, engine.ledger.capacity())
+    return workload.longest <= min(engine.context, engine.kv_cache_manager.capacity())
 
 
 def warm_up(engine: Engine, workloads: Iterable[EngineWorkload], otherwise: EngineWorkload) -> None:
@@ -64,7 +64,7 @@ def warm_up(engine: Engine, workloads: Iterable[EngineWorkload], otherwise: Engi
 
 def _full_step(engine: Engine) -> EngineWorkload:
     limits = engine.scheduler.limits
-    most = min(engine.context, engine.ledger.capacity()) - 1
+    most = min(engine.context, engine.kv_cache_manager.capacity()) - 1
     length = max(1, min(limits.tokens // limits.requests, most))
     return EngineWorkload("a full step", limits.requests, (length, length), (1, 1), mixed=False)
 

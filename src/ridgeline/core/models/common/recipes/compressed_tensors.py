@@ -33,10 +33,10 @@ class _Group:
 
 def read(section: Fields) -> Recipe:
     """The recipe of a `quantization_config`. Raises ModelRefused for a scheme that is not known."""
-    section.refuse_if("format", *_LAYOUTS)
-    section.refuse_if("transform_config")
-    section.section("sparsity_config").refuse_if("format", "dense")
-    section.passed_over("quantization_status", "global_compression_ratio")
+    section.require_off("format", *_LAYOUTS)
+    section.require_off("transform_config")
+    section.section("sparsity_config").require_off("format", "dense")
+    section.ignore("quantization_status", "global_compression_ratio")
     listed = section.section("config_groups")
     layout = section.text("format", "")
     groups = [group for name in listed.values if (group := _group(listed.section(name), layout)) is not None]

@@ -65,7 +65,7 @@ def read_recipe(fields: Fields) -> Recipe:
             "(the unquantised checkpoint's config is priced with --weights fp8, int8, int4 or q4_k_m)"
         )
     recipe = METHODS[method](section)
-    section.passed_over(*_ELSEWHERE)
+    section.ignore(*_ELSEWHERE)
     return replace(recipe, unread=tuple(f"{name}.{key}" for key in section.unread()))
 
 
@@ -115,7 +115,7 @@ def _unconverted(section: Fields, *names: str) -> Matcher:
 def _fp8(section: Fields) -> Recipe:
     """A scale of 32 bits a block (DeepSeek-V3, Qwen3-FP8), or for a whole matrix (AutoFP8), there with one for its
     inputs if that is static."""
-    section.refuse_if("fmt", "e4m3", "float8_e4m3fn")
+    section.require_off("fmt", "e4m3", "float8_e4m3fn")
     block = section.integers("weight_block_size")
     if block and (len(block) != 2 or min(block) < 1):
         raise section.refuse(f"weight_block_size is {block}; it must be two sizes, outputs and inputs")
@@ -179,7 +179,7 @@ def _awq(section: Fields) -> Recipe:
 def _gptq(section: Fields) -> Recipe:
     """With the group of each input, 32 bits, whether or not it is in order. `dynamic` (GPTQModel) has other bits or
     none (`-:`) for modules that match a pattern."""
-    section.refuse_if("modules_in_block_to_quantize")
+    section.require_off("modules_in_block_to_quantize")
     stored = _gptq_format(section, section)
     own = _dynamic(section)
     kinds = LINEAR if section.flag("lm_head", False) else BLOCKS

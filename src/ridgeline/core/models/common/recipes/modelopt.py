@@ -52,7 +52,7 @@ def read(section: Fields) -> Recipe:
     """The recipe of a `quantization_config` or of hf_quant_config.json. Raises ModelRefused for an algorithm that is
     not known."""
     section = section.section("quantization") if section.has("quantization") else section
-    section.passed_over("config_groups", "has_zero_point", "pre_quant_scale")  # what the algorithm's name says too
+    section.ignore("config_groups", "has_zero_point", "pre_quant_scale")  # what the algorithm's name says too
     kv = _kv(section)
     if not section.has("quant_algo") and not section.has("quantized_layers"):
         if "quant_algo" not in section.values:  # null is of weights that were left alone
@@ -116,7 +116,7 @@ def _format(section: Fields, algorithm: str) -> WeightFormat:
         raise section.refuse(f"quant_algo {algorithm!r} is not known; {', '.join(ALGORITHMS)} and {MIXED} are")
     stored = ALGORITHMS[algorithm]
     high, usual = stored.block
-    section.passed_over("group_size", "awq_block_size")
+    section.ignore("group_size", "awq_block_size")
     if high != 1 or usual is None:
         return stored
     group = section.count("group_size" if section.has("group_size") else "awq_block_size", usual, most=_MAX_GROUP)
@@ -128,7 +128,7 @@ def _format(section: Fields, algorithm: str) -> WeightFormat:
 def _kv(section: Fields) -> KVFormat | None:
     """Return the format of keys and values, from a scheme or from an algorithm's name; None for the model's dtype."""
     scheme = section.value("kv_cache_scheme")
-    section.passed_over("kv_cache_quant_algo")  # next to a scheme
+    section.ignore("kv_cache_quant_algo")  # next to a scheme
     if scheme and not isinstance(scheme, str):
         return kv_scheme(section.section("kv_cache_scheme"))
     name = "kv_cache_scheme" if scheme else "kv_cache_quant_algo"
