@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from test_packages import GROUPS, PACKAGE
+
 ROOT = Path(__file__).resolve().parents[1]
-DOCS, BENCHMARKS, PACKAGE = ROOT / "docs", ROOT / "benchmarks", ROOT / "src" / "ridgeline"
+DOCS, BENCHMARKS = ROOT / "docs", ROOT / "benchmarks"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md"), *BENCHMARKS.glob("*.md")])
 _CODE = re.compile(r"^( *)```.*?^\1```$|^    .*?$|`[^`\n]*`", re.M | re.S)
 _LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"")
@@ -59,13 +61,14 @@ def test_the_index_lists_every_page() -> None:
     assert sorted(str(path.relative_to(ROOT)) for path in wanted - listed) == []
 
 
-def test_the_map_has_every_folder_and_module() -> None:
-    """docs/architecture.md has a row for each; `__init__` and `__main__` explain themselves."""
-    rows = re.findall(r"^\| (`.*?`) \|", (DOCS / "architecture.md").read_text(encoding="utf-8"), re.M)
-    mapped = set(re.findall(r"`([^`]+)`", " ".join(rows)))
-    folders = {f"{path.parent.name}/" for path in PACKAGE.glob("*/*") if path.suffix != ".pyc"} - {"__pycache__/"}
-    modules = {path.name for path in PACKAGE.glob("*.py") if not path.name.startswith("__")}
-    assert mapped == folders | modules
+def test_the_map_has_every_package() -> None:
+    """docs/architecture.md has a row for each folder that CONTRIBUTING.md's table of imports has, and for data."""
+    rows = re.findall(r"^\| (`.*?/`) \|", (DOCS / "architecture.md").read_text(encoding="utf-8"), re.M)
+    mapped = re.findall(r"`([^`]+)/`", " ".join(rows))
+    folders = {path.parent.relative_to(PACKAGE) for path in PACKAGE.rglob("__init__.py")} - {Path()}
+    groups = {folder.parts[0] for folder in folders} & set(GROUPS)
+    packages = {Path(*folder.parts[: 2 if folder.parts[0] in groups else 1]) for folder in folders}
+    assert sorted(mapped) == sorted([*(path.as_posix() for path in packages if path.as_posix() not in groups), "data"])
 
 
 def test_the_table_of_commands_is_whole() -> None:

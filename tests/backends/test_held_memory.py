@@ -61,7 +61,7 @@ def test_an_engine_leaves_room_for_it_by_its_names(ranks: int, monkeypatch: pyte
     """Once a rank; a draft model is in one of them, with the steps that are its own."""
     monkeypatch.setattr(backends, "BACKENDS", (HoldingBackend, *backends.BACKENDS))
     kept: list[Mapping[str, float]] = []
-    monkeypatch.setattr(kv_budget, "memory_beside", lambda _, taken, memory: kept.append(taken) or 1e9)
+    monkeypatch.setattr(kv_budget, "remaining_memory", lambda _, taken, memory: kept.append(taken) or 1e9)
     model, source = random_ours(CONFIGS["llama"]), open_source("tales")
     settings = EngineSettings(limits=Limits(tokens=16), kv_bytes=1e6, ranks=ranks)
     fit_kv_layout(source, model, Price(model), settings, 64, [], CPU, Draft(source, model))

@@ -393,7 +393,7 @@ def calibrated() -> Calibration:
     """A whole calibration of a trial of either sort, on a clock of its own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibration_run, "TRIALS", (TINY,))
-        patch.setattr(calibration_run, "PICTURE_TRIALS", (SMALL,))
+        patch.setattr(calibration_run, "DIFFUSION_TRIALS", (SMALL,))
         patch.setattr(calibration_run, "streams", lambda *_: streams([(1 * MIB, 50e9), (1 << 40, 12e9)]))
         patch.setattr(calibration_run, "products", lambda *_: {"fp32": 1e11, "bf16": 2e10})
         said: list[tuple[str, float]] = []

@@ -46,7 +46,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, model: Model, paces: list[Slowdown]) 
         def __call__(self) -> None:
             self.taken.append(next(called))
 
-    monkeypatch.setattr(overhead, "drive", lambda *_: iter(()))
+    monkeypatch.setattr(overhead, "run_requests", lambda *_: iter(()))
     monkeypatch.setattr(overhead, "_step_times", lambda _model, _watch, prompts: list(steps(len(prompts))))
     timer = Timer(CPU, 1, wall=lambda: float(next(moments)))
     return overheads(model, timer, cast(PaceProbe, Probing()), Slowdown(1.0, 1.0, 1.0), BARE, float(len(paces)) - 0.5)

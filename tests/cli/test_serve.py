@@ -377,7 +377,7 @@ def test_a_server_that_draws(
         say_drawing(url, *others)
         threading.Thread(target=ask, args=(url,), daemon=True).start()
 
-    monkeypatch.setattr(command, "say_drawing", ready)
+    monkeypatch.setattr(command, "say_images_ready", ready)
     monkeypatch.setattr(command, "device_named", lambda *_: load_device("h100-sxm"))
     named = ("--served-model-name", name) if name is not None else ()
     ended = ridgeline("serve", folder, "--port", 0, *named, "--threads", 1)

@@ -73,7 +73,7 @@ def test_the_start_is_the_generation_configs_then_the_configs(tmp_path: Path) ->
 def test_memory_has_room_for_the_longest_input_of_an_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which runs alone where a step has fewer positions: then the step is as large as one of so many."""
     kept: list[dict[str, float]] = []
-    monkeypatch.setattr(kv_budget, "memory_beside", lambda _, taken, memory: kept.append(taken) or 1e9)
+    monkeypatch.setattr(kv_budget, "remaining_memory", lambda _, taken, memory: kept.append(taken) or 1e9)
     folder = str(write_model(tmp_path, config=ENCODER_DECODERS["t5"]))
     for tokens in (8, 64, 100):
         LLM(folder, settings=EngineSettings(limits=Limits(tokens=tokens, requests=1)))

@@ -218,7 +218,7 @@ def test_docstrings_become_lists() -> None:
 
 def test_signatures_have_no_modules() -> None:
     page = api_markdown(".. autoclass:: ridgeline.LLM\n   :members: stream\n")
-    assert "    model: Source | str," in page
+    assert "    model: ModelSource | str," in page
     assert "\n### LLM.stream\n" in page
     assert "ridgeline.engine" not in page
 

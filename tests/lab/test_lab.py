@@ -39,7 +39,7 @@ from ridgeline.util.document.terminal_renderer import plain
 from support.samplers import CPU_SAMPLER
 
 APP = build_app(("lab",))
-EXPERIMENTS = ("kv_cache", "memory", "phases", "sampling")
+EXPERIMENTS = ("kv_cache", "users_per_gpu", "prefill_decode", "sampling_from_scratch")
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -130,7 +130,7 @@ def test_what_does_not_fit_says_on_how_many_cards_it_does() -> None:
 
 def test_a_number_of_cards_that_a_model_does_not_divide_over_is_none() -> None:
     """Qwen2.5-7B has 28 heads: it is no error that they do not divide over 8 cards, there just is no such answer."""
-    small = replace(load_device("l4"), users_per_gpu=3e9)
+    small = replace(load_device("l4"), memory=3e9)
     assert small.link is not None
     found = users_per_gpu.users_on("qwen2.5-7b", small, 1, 2000)
     assert (found.users, found.fits_on) == (0, None)

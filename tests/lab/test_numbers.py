@@ -1,5 +1,5 @@
 """`lab numbers`: each figure of the ledger is the one that the project's list of statements has. The list is written
-out here, so that a figure that moves is seen; tests/roofline/test_seed_hardware.py says where each comes from."""
+out here, so that a figure that moves is seen; tests/price/test_seed_hardware.py says where each comes from."""
 
 import json
 import re

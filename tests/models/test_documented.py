@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from price.test_catalogue import RELEASES
 from ridgeline.core.checkpoint import read_config
 from ridgeline.core.checkpoint.catalogue import CATALOGUE, model_names
 from ridgeline.core.models import ENCODERS, FAMILIES, SPEECH, Fields, ModelRefused, build
 from ridgeline.core.models.common.architecture_alias import KIN
 from ridgeline.core.models.common.parameter_breakdown import bill
 from ridgeline.core.models.registry import DENOISERS, DRAWERS, ENCODER_DECODERS, REGISTERED, VISION, missing_for
-from roofline.test_catalogue import RELEASES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
 AUTOENCODERS = [name for each in REGISTERED if each.kind == "autoencoder" for name in (each.architecture, *each.also)]

@@ -1,4 +1,4 @@
-"""What the teaching texts say, evaluated by the page: the ledger's figures, as tests/roofline/test_seed_hardware.py has
+"""What the teaching texts say, evaluated by the page: the ledger's figures, as tests/price/test_seed_hardware.py has
 them of Python. Numbers in the names are the rows of the list of such statements that this project keeps."""
 
 from collections.abc import Callable

@@ -37,7 +37,7 @@ def go(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
         write_video(out, waited(), *more)
 
-    monkeypatch.setattr(video_folder, "write_clip", slow)
+    monkeypatch.setattr(video_folder, "write_video", slow)
     return go
 
 
@@ -92,7 +92,7 @@ def test_an_encoder_that_fails_keeps_nobody(tmp_path: Path, monkeypatch: pytest.
         next(chunks)
         raise KeyError("of a secret")
 
-    monkeypatch.setattr(video_folder, "write_clip", failing)
+    monkeypatch.setattr(video_folder, "write_video", failing)
     writer = VideoWriter(tmp_path / "a.gif", "GIF", 8.0, {})
     adding(writer).join(30)
     with pytest.raises(ApiError, match="could not be written"):

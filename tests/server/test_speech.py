@@ -44,9 +44,7 @@ def heard(loaded: LoadedEngine, vocabulary: SpeechVocabulary) -> Iterator[Runnin
     llm = AsyncLLM(loaded)
     settings = ServerSettings(models=("whisper",), upload_bytes=1 << 20)
     try:
-        with running(
-            build_service(llm, RequestQueue(llm.info, settings), settings), settings, transcriptions=vocabulary
-        ) as up:
+        with running(build_service(llm, RequestQueue(llm.info, settings), settings), settings, speech=vocabulary) as up:
             yield up
     finally:
         llm.close()

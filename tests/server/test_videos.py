@@ -368,7 +368,7 @@ def test_a_job_that_fails_says_why_and_leaves_the_others_alone(
 
     with monkeypatch.context() as patched:
         patched.setattr(Pipeline, "denoise", broken)
-        patched.setattr(video_folder, "write_clip", refused)
+        patched.setattr(video_folder, "write_video", refused)
         for seed, code in ((666, "failed"), (667, "storage_full"), (668, "failed")):
             failing, other = (begun(up, **{**QUICK, "seed": each})["id"] for each in (seed, 1))
             job = ended(up, failing)

@@ -83,9 +83,7 @@ def run() -> ExperimentOutcome:
         size, link = ledger.bill(name).nbytes, ledger.card(CARD).host_link
         starts |= {f"{name}, {disk.title}": cold_start(size, size, disk, link) for disk in disks()}
     (quick, *_), slow = starts.values(), starts["llama-3-70b, a cloud volume at its most"]
-    cold = [
-        TableRow((name, *map(say_seconds, (s.read, s.copy or 0.0, s.in_turn, s.floor)))) for name, s in starts.items()
-    ]
+    cold = [TableRow((n, *map(say_seconds, (s.read, s.copy or 0.0, s.in_turn, s.floor)))) for n, s in starts.items()]
     return ExperimentOutcome(
         (
             (

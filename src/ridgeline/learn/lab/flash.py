@@ -96,8 +96,7 @@ def run() -> ExperimentOutcome:
             ),
         ),
         (
-            DocumentTable(columns("tokens", "scores", "q, k, v and result", "passes / attention", words=()),
-                tuple(rows)),
+            DocumentTable(columns("tokens", "scores", "q, k, v and result", "passes / attention", words=()), (*rows,)),
             Chart("Attention of one layer of the 8B on an H100, at best", "tokens of the prompt", "seconds", (
                 Series("the scores through memory, four times", tuple(passing.items())),
                 Series("attention in tiles", tuple(flash.items())),
