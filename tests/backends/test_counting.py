@@ -98,8 +98,8 @@ def test_a_backend_is_a_class_and_a_line_of_registration(monkeypatch: pytest.Mon
     assert ops["Attention"] == ops["ActivatedProjections"] == 5, "tales has five layers, as the figures below assume"
     a_step = {
         "products": ops["Projections"] + ops["ActivatedProjections"],
-        "product": ops["Linear"] + 3 * ops["Projections"] + 2 * ops["ActivatedProjections"] + ops["Head"],
-        "logits": ops["Head"],
+        "product": ops["Linear"] + 3 * ops["Projections"] + 2 * ops["ActivatedProjections"] + ops["LMHead"],
+        "logits": ops["LMHead"],
         "gated": ops["ActivatedProjections"],
         "norm": ops["RMSNorm"] + ops["AddRMSNorm"],  # a sum is normalised as alone
         "add_norm": ops["AddRMSNorm"],

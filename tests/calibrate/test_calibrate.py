@@ -234,7 +234,7 @@ def test_prompts_are_timed_after_decode_steps_which_do_not_count(tiny: Model, mo
 
     works = Work({TOKENS: 1, LOGITS: 1}, 1), Work({TOKENS: 9, LOGITS: 1}, 1)
     steps = [
-        TrialStep(name, work, partial(calibration_run, name, seconds))
+        TrialStep(name, work, partial(run, name, seconds))
         for name, work, seconds in zip(("decode", "prompt"), works, (1.0, 5.0), strict=True)
     ]
     watch = Stopwatch(tiny, Timer(CPU, 1, clock, wall=Clock(look=1.0)))
@@ -475,9 +475,9 @@ def test_a_stale_calibration_is_refused_in_one_line_that_says_what_changed(
     [
         "price/price.py",
         "price/cached_ops.py",
-        "insight/calibrate/fit.py",
-        "insight/calibrate/local_device.py",
-        "core/ops/norm.py",
+        "calibrate/fit.py",
+        "calibrate/local_device.py",
+        "ops/norm.py",
         "backends/cpu/cpu_launches.py",
         "backends/cuda/triton/product.py",
         "backends/cpu/libridgeline.so",

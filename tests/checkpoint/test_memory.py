@@ -130,14 +130,14 @@ def test_what_takes_nothing_is_not_listed() -> None:
 
 REFUSED_BY_ULIMIT = """
 import resource, sys
-from ridgeline.core.checkpoint import fill
+from ridgeline.core.checkpoint import weight_loader
 from ridgeline.engine.setup import load_engine
 
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (768 << 20), used + (768 << 20)))
 unseen = lambda: 1e12
-for limit, dummy_weights in ((fill.available_memory, False), (unseen, False), (unseen, True)):
-    fill.available_memory = limit
+for limit, dummy_weights in ((weight_loader.available_memory, False), (unseen, False), (unseen, True)):
+    weight_loader.available_memory = limit
     try:
         load_engine(sys.argv[1], dummy_weights=dummy_weights)
     except ValueError as refused:

@@ -638,7 +638,7 @@ def test_models_that_write_do_not_wait_for_what_draws() -> None:
         "import importlib, sys\n"
         "for command in ('plan', 'trace', 'serve'):\n"
         "    importlib.import_module(f'ridgeline.cli.{command}')\n"
-        "    print(command, *(name for name in sys.modules if '.diffusion' in name))"
+        "    print(command, *(name for name in sys.modules if '.media.diffusion' in name))"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.split() == ["plan", "trace", "serve"]

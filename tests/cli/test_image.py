@@ -154,7 +154,7 @@ def test_why_it_took_longer(
         meanwhile.held += 100.0
 
     probed = replace(load_device("h100-sxm"), basis="probe")
-    for command in ("image_drawing", "image_tokens"):
+    for command in ("diffusion_run", "image_tokens"):
         monkeypatch.setattr(f"ridgeline.cli.{command}.device_at", lambda *_: probed)
     monkeypatch.setattr(Interference, "noted", noted)
     drawn = REQUEST if model == "FOLDER" else ()

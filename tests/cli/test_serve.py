@@ -259,7 +259,7 @@ def test_a_context_without_room_is_refused(ridgeline: Run, monkeypatch: pytest.M
 
 def test_a_signal_while_the_command_is_imported_ends_it_well() -> None:
     """Of a process of its own, without what takes long to import."""
-    script = "import os, signal, time\nfrom ridgeline.cli import process\nprocess.leave_on_sigterm()\n"
+    script = "import os, signal, time\nfrom ridgeline.cli import process_setup\nprocess_setup.leave_on_sigterm()\n"
     script += "os.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(9)\nos._exit(7)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
 
@@ -277,7 +277,7 @@ def test_a_model_that_draws_too_is_named_once(
         return OK
 
     monkeypatch.setattr(command, "run_server", run_server)
-    for name in ("set_up_logs", "say_ready", "say_together"):
+    for name in ("set_up_logs", "say_ready", "say_multi_model_ready"):
         monkeypatch.setattr(command, name, lambda *_: None)
     with caplog.at_level("WARNING", logger="ridgeline.server"):
         assert ridgeline("serve", *models).code == OK

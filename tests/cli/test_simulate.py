@@ -184,7 +184,7 @@ def test_advice_of_two_processes_is_that_of_one(ridgeline: Run, model: str, monk
     one = ridgeline(*advised)
     assert len(json.loads(one.out)["advised"]["options"]) > 3
     monkeypatch.setattr(command, "cores", lambda: 2)
-    monkeypatch.setattr(command, "Beside", Ready)
+    monkeypatch.setattr(command, "AdviceWorker", Ready)
     monkeypatch.setattr(command, "_LONG", 0.0)
     two = ridgeline(*advised)
     assert two.out == one.out

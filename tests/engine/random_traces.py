@@ -76,7 +76,7 @@ class CountingGuides:
 
     stats = GuideStats()
 
-    def guide(self, form: StructuredOutputs, prompt: Sequence[int], ends: Collection[int]) -> CountingGuide:
+    def constraint_for(self, form: StructuredOutputs, prompt: Sequence[int], ends: Collection[int]) -> CountingGuide:
         assert form.regex is not None
         return CountingGuide(int(form.regex))
 

@@ -154,10 +154,10 @@ def test_the_ledger_is_asked_nothing_of_a_request_on_the_path(monkeypatch: pytes
     assert calls == []
     assert engine.kv_cache_manager.pool.cached == 0
     engine.step()
-    assert calls == [("settle", 16)]
+    assert calls == [("commit", 16)]
     assert engine.kv_cache_manager.tables[request.id].published == 2
     engine.step()
-    assert [name for name, _ in calls] == ["settle", "grow", "unsent"]
+    assert [name for name, _ in calls] == ["commit", "grow", "unsent"]
 
 
 def test_a_window_ends_the_path_where_it_passes_a_page() -> None:

@@ -54,7 +54,7 @@ def test_nothing_in_the_engine_reads_the_time_by_itself() -> None:
             if isinstance(node, ast.ImportFrom) and node.module in ("time", "datetime"):
                 named.append(f"{file.name} from {node.module}")
     measured = ["leader.py time.perf_counter"] * 2
-    told = ["rank_processes.py time.perf_counter_ns"]
+    told = ["engine_process.py time.perf_counter_ns"]
     assert named == ["engine.py time.perf_counter_ns", *measured, "rank_processes.py from datetime", *told]
 
 

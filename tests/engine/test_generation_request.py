@@ -50,11 +50,11 @@ class Marked(GenerationRequest, frozen=True):
 # -- nobody copies it --------------------------------------------------------------------------------------------------
 
 SHARING = {
-    ("server/routes/request_fields.py", "Fields"): "a route's parser",
+    ("server/routes/request_fields.py", "GenerationFields"): "a route's parser",
     ("server/routes/responses_to_chat.py", "ResponseFields"): "a route's parser",
     ("engine/step_plan.py", "PlanItem"): "an adapter's number, and what the encoder reads in one step",
     ("engine/worker/engine_messages.py", "SequenceState"): "the engine's own clock, and a number of tokens",
-    ("server/images/image_service.py", "LivePicture"): "a request to draw, and a number of images",
+    ("server/images/image_service.py", "InFlightImageRequest"): "a request to draw, and a number of images",
 }
 """Classes that have the names of two fields or more, and what these are there."""
 MAKERS = {
@@ -101,10 +101,10 @@ def test_those_on_its_way_hold_it_and_at_most_a_number_of_their_own() -> None:
     for file, name, own in (
         ("server/in_flight.py", "InFlightRequest", set()),
         ("engine/async_llm.py", "_Caller", set()),
-        ("engine/worker/engine_messages.py", "Add", set()),
+        ("engine/worker/engine_messages.py", "AddRequest", set()),
         ("engine/transfer/wire.py", "Prefill", set()),
         ("engine/request.py", "Request", {"adapter"}),  # its number in this engine
-        ("server/replicas/engine_fleet.py", "_Sent", set()),
+        ("server/replicas/engine_fleet.py", "_RoutedRequest", set()),
     ):
         assert "spec" in found[file, name], name
         assert found[file, name] & FIELDS == own, name

@@ -128,8 +128,8 @@ def test_the_bookkeeping_imports_without_torch() -> None:
         "params",
         "failure_isolation",
         "decode_fast_path",
-        "outcomes",
-        "kv.ledger",
+        "request_updater",
+        "kv.kv_cache_manager",
     )
     code = "\n".join(f"import ridgeline.engine.{name}" for name in modules)
     code += "\nimport sys\nprint(sorted({'torch', 'tokenizers', 'transformers'} & sys.modules.keys()))"

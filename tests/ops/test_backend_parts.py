@@ -50,13 +50,13 @@ def test_ops_do_without_the_interface() -> None:
         "from ridgeline.core.ops.kv_context import Uncached\n"
         "from ridgeline.core.ops.norm import RMSNorm\n"
         "from ridgeline.core.ops.rotary import Rope, RotaryTable\n"
-        "from ridgeline.core.ops.work import CAUSAL, Segment\n"
+        "from ridgeline.core.ops.work import CAUSAL, StepSegment\n"
         "norm, rope = RMSNorm(4, 0.0, torch.float32), Rope(4, 10.0)\n"
         "norm.weight.data = torch.ones(4)\n"
         "x_THD = norm(torch.tensor([[[3.0, -3.0, 3.0, 3.0]]]))\n"
         "op = Attention(0, 1, KVSpec(1, 4, 4, CAUSAL, torch.float32), rope=rope)\n"
         "angles = RotaryTable(rope)(torch.tensor([5]))\n"
-        "print(op(x_THD, x_THD, x_THD, Uncached([Segment(1, 1)]), angles).tolist())\n"
+        "print(op(x_THD, x_THD, x_THD, Uncached([StepSegment(1, 1)]), angles).tolist())\n"
         "print([name for name in sys.modules if name.startswith(('ridgeline.core.ops.backend', 'ridgeline.backends'))])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

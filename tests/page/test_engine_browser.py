@@ -28,7 +28,7 @@ def counted(page: Any) -> dict[str, int]:
 
 def pool_of(server: Running) -> Any:
     """The pool that the server's engine has."""
-    return server.service.llm.host._loaded.engine.ledger.pool  # type: ignore[attr-defined]
+    return server.service.llm.host._loaded.engine.kv_cache_manager.pool  # type: ignore[attr-defined]
 
 
 def truth(server: Running) -> dict[str, int]:

@@ -71,7 +71,12 @@ def test_nothing_is_looked_up_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None
     def asked(*_: object) -> None:
         raise AssertionError("asked in a step")
 
-    for name in ("cpu.library.library", "cpu.backend.library", "cuda.available.triton_on", "cuda.backend.triton_on"):
+    for name in (
+        "cpu.library.library",
+        "cpu.cpu_backend.library",
+        "cuda.available.triton_on",
+        "cuda.cuda_backend.triton_on",
+    ):
         monkeypatch.setattr(f"ridgeline.backends.{name}", asked)
     params = replace(DRAWN, max_tokens=5, ignore_eos=True)
     assert [len(tokens) for tokens in complete(engine, [[1, 2, 3], [4]], params)] == [5, 5]

@@ -370,7 +370,7 @@ def test_57_no_more_listeners_get_in_at_once_than_there_is_room_for(server: Atta
 
 
 def _heard_by_nobody(server: Attacked) -> bool:
-    pool = server.service.llm.host._loaded.engine.ledger.pool  # type: ignore[attr-defined]
+    pool = server.service.llm.host._loaded.engine.kv_cache_manager.pool  # type: ignore[attr-defined]
     return pool.touched is None
 
 

@@ -300,7 +300,7 @@ def _picture(pages: list[list[Any]]) -> dict[int, tuple[Any, ...]]:
 
 
 def test_the_state_of_a_server_and_its_events_end_in_the_same_picture(server: Running) -> None:
-    pool = server.service.llm.host._loaded.engine.ledger.pool  # type: ignore[attr-defined]
+    pool = server.service.llm.host._loaded.engine.kv_cache_manager.pool  # type: ignore[attr-defined]
     with (
         socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection,
         closing(events(connection)) as stream,

@@ -425,14 +425,14 @@ def test_a_language_models_server_imports_nothing_that_draws() -> None:
 import sys
 import ridgeline.cli.serve
 from ridgeline.engine.async_llm import AsyncLLM
-from ridgeline.server.admission import Queue
+from ridgeline.server.admission import RequestQueue
 from ridgeline.server.routes.grammar_check import GrammarCheck
 from ridgeline.server.app import build_app
-from ridgeline.server.lifecycle import service_of
+from ridgeline.server.lifecycle import build_service
 from ridgeline.server.server_settings import ServerSettings
 settings = ServerSettings(models=("tales",))
 llm = AsyncLLM("tales")
-build_app(service_of(llm, Queue(llm.info, settings), settings), settings, GrammarCheck(settings))
+build_app(build_service(llm, RequestQueue(llm.info, settings), settings), settings, GrammarCheck(settings))
 llm.close()
 print(sorted(name for name in sys.modules if name.startswith(("ridgeline.media.diffusion", "ridgeline.server.images"))))
 """

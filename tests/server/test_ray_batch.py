@@ -72,7 +72,7 @@ def test_replicas_are_engines_of_processors(tmp_path: Path, flags: TextFlags) ->
 FAKE_ACTORS = """
 import sys
 from contextlib import nullcontext
-from ridgeline.cli import batch
+from ridgeline.cli import batch_run
 from ridgeline.cli.engine_flags import TextFlags
 from ridgeline.cli.replica_options import BatchFleet
 from ridgeline.server.openai_batch import read_line
@@ -94,7 +94,7 @@ flags = TextFlags(threads=1)
 flags.settings("tales", adapters={})
 before = peak()
 for source, target in zip(("-", sys.argv[1]), sys.argv[2:], strict=True):
-    batch.run_batch("tales", flags, (), source, target, (), BatchFleet(2, "auto"))
+    batch_run.run_batch("tales", flags, (), source, target, (), BatchFleet(2, "auto"))
 print(peak() - before)
 """
 

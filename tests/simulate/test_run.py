@@ -206,7 +206,7 @@ def test_users_who_would_begin_later_never_ask() -> None:
 def test_simulate_decides_nothing() -> None:
     """No scheduler, no ledger, no pool, no rule of when a request ends, no arithmetic of pages: the engine has them."""
     folder = Path(ridgeline.insight.simulate.__file__).parent
-    asked = {"grow", "admit", "preempt", "settle", "release", "schedule", "append_token", "stop_ids", "first_page"}
+    asked = {"grow", "admit", "preempt", "commit", "release", "schedule", "append_token", "stop_ids", "first_page"}
     for path in sorted(folder.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef | ast.FunctionDef):
@@ -218,5 +218,5 @@ def test_simulate_decides_nothing() -> None:
                 rounded = isinstance(node.op, ast.FloorDiv | ast.Mod)
                 pages = "page_size" in text or (rounded and "page" in text)
                 assert not pages, f"{path.name}:{node.lineno} computes with pages"
-            if isinstance(node, ast.Import) and path.name != "paced.py":  # which waits, and is no simulation
+            if isinstance(node, ast.Import) and path.name != "paced_executor.py":  # which waits, and is no simulation
                 assert not {alias.name for alias in node.names} & {"time", "datetime", "threading"}, path

@@ -413,10 +413,10 @@ HOSTILE_TEMPLATES = {
 
 RENDERING = """
 import json, sys
-from ridgeline.core.text import ChatTemplate, budget
+from ridgeline.core.text import ChatTemplate, template_budget
 from ridgeline.core.text.byte_tokenizer import ByteTokenizer
 from ridgeline.util.untrusted import ModelRefused
-budget.MAX_STEPS = 20_000
+template_budget.MAX_STEPS = 20_000
 for source in json.load(sys.stdin):
     try:
         print(repr(ChatTemplate(source, ByteTokenizer()).encode([{"role": "user", "content": "hi"}]).text[:99]))

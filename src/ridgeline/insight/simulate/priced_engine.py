@@ -101,6 +101,8 @@ def without_text(source: ModelSource) -> bool:
 class _NoForms(StructuredOutputManager):
     """Refuses forms: filler keeps to none."""
 
-    def guide(self, outputs: StructuredOutputs, prompt: Sequence[int], ends: Collection[int]) -> OutputConstraint:
+    def constraint_for(
+        self, outputs: StructuredOutputs, prompt: Sequence[int], ends: Collection[int]
+    ) -> OutputConstraint:
         """Raises ValueError."""
         raise ValueError("this server runs no model, and its filler keeps to no form: leave structured outputs out")
