@@ -489,7 +489,10 @@ def check_decoder(ours: Model, theirs: Any) -> None:
     check_multipliers(ours, theirs)
     bias = block.self_attn.qkv.matrices[0].bias is not None
     biased = getattr(theirs, "qkv_bias", theirs.model_type in ("qwen2", "phi"))
-    assert bias == getattr(theirs, "attention_bias", getattr(theirs, "use_bias", biased))
+    own_key = f"teach check_decoder which key of {theirs.model_type} gives"
+    assert bias == getattr(theirs, "attention_bias", getattr(theirs, "use_bias", biased)), (
+        f"{own_key} biases of q, k, v"
+    )
     if theirs.model_type == "llama4_text":
         mixtures = {layer for layer, own in enumerate(trunk.layers) if hasattr(own.mlp, "experts")}
         assert mixtures == set(theirs.moe_layers)
@@ -499,7 +502,8 @@ def check_decoder(ours: Model, theirs: Any) -> None:
         act = "hidden_activation" if theirs.model_type.startswith("gemma") else "hidden_act"
         first = getattr(block.mlp, "gate_up", None) or block.mlp.fc
         assert first.activation == getattr(theirs, act)
-        assert (first.matrices[0].bias is not None) == getattr(theirs, "mlp_bias", bias and not first.gated)
+        biased = first.matrices[0].bias is not None
+        assert biased == getattr(theirs, "mlp_bias", bias and not first.gated), f"{own_key} the MLP biases"
     else:
         renormalises = getattr(theirs, "norm_topk_prob", theirs.model_type != "llama4_text")
         assert block.mlp.gate.rule.renormalise == renormalises

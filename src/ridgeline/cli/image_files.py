@@ -96,7 +96,7 @@ def numbered(output: Path, count: int) -> list[Path]:
 
 
 def check_files(paths: Sequence[Path], medium: Medium, *, force: bool) -> None:
-    """As `check_drawn`, and the same of their latents."""
+    """As `check_outputs`, and the same of their latents."""
     check_outputs(paths, medium, force=force)
     for path in map(latents_path, paths):
         _check(path, force=force)

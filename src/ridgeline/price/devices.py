@@ -49,7 +49,7 @@ def catalogue_devices() -> tuple[Device, ...]:
 def load_device(name: str) -> Device:
     """The card called `name`, or described by the .json or .toml file at the path `name`.
 
-    Raises ValueError in one line: an unknown name with the nearest ones, `a100` with the exact ones (`card_called`),
+    Raises ValueError in one line: an unknown name with the nearest ones, `a100` with the exact ones (`resolve_device_name`),
     and whatever is wrong with a file.
     """
     catalogue = _catalogue()

@@ -1,4 +1,4 @@
-"""ServedSplit: a language model whose prompts engines of their own compute, all on this machine.
+"""ServedDisaggregated: a language model whose prompts engines of their own compute, all on this machine.
 
 The front talks to the engines that write answers alone; those ask the others for prompts (engine/transfer).
 """

@@ -169,7 +169,7 @@ class ServingContext:
 
 
 class Servable(Protocol[Model]):
-    """What can be served: `ServedLLM`, `ServedPictures`, or both as `ServedTogether`."""
+    """What can be served: `ServedLLM`, `ServedImages`, or both as `ServedMultiModel`."""
 
     @property
     def name(self) -> str:

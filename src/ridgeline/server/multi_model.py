@@ -1,4 +1,4 @@
-"""ServedTogether: a language model and pipelines behind HTTP, in one process, stepped by one thread; and LoopedEngine,
+"""ServedMultiModel: a language model and pipelines behind HTTP, in one process, stepped by one thread; and LoopedEngine,
 the language model's engine as that thread steps it."""
 
 import asyncio

@@ -25,7 +25,7 @@ class Sampler(ABC):
     2. Logit bias is added.
     3. Tokens that would end the text are forbidden while it is shorter than min_tokens, and so is every token outside
        the row's bitmask, if it has one. Before that, where tokens that are moments are together likelier than any other
-       token of the bitmask, by the model's logits, all others leave it (`with_moments`).
+       token of the bitmask, by the model's logits, all others leave it (`apply_timestamp_rule`).
     4. Penalties: repetition (over prompt and output), then frequency and presence (over the output only).
     5. Greedy rows take the largest logit, lowest id first among equals, and are done.
     6. Temperature.

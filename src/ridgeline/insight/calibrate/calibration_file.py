@@ -58,7 +58,7 @@ def _how(kind: str) -> str:
 
 
 def file_path(kind: str = "cpu") -> Path:
-    """Where the calibration of the machine's processor (cpu) or one of its accelerators (`card_kind`) is."""
+    """Where the calibration of the machine's processor (cpu) or one of its accelerators (`gpu_kind`) is."""
     return cache_folder() / ("calibration.json" if kind == "cpu" else f"calibration-{kind}.json")
 
 

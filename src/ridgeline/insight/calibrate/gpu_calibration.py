@@ -93,7 +93,7 @@ def _times_of(trial: Trial, timer: Timer, roofs: Device, budget: float) -> Itera
     for step in trial.steps:
         prepared = stage.prepare(step, recorded=False)
         timed, _ = watch.medians(prepared.run, spaces_of, budget / len(trial.steps))
-        # The card takes as long for a kernel of a captured step, but for its launch, which `fit_card_host` finds.
+        # The card takes as long for a kernel of a captured step, but for its launch, which `fit_gpu_host` finds.
         where = f"{trial.name} {describe(step)}"
         yield from kernel_times(where, timed, price, stage.work(step), roofs, _EVEN, recorded=False)
 

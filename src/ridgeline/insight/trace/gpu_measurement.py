@@ -43,7 +43,7 @@ class GpuStep:
 
 
 def measure_on_gpu(tracer: Tracer, work: Work, step: GpuStep, repeats: int | None = None) -> Measurement:
-    """Measure a step of `work`. The tracer's clock waits for the card (`card_clock`). repeats: of the whole step; None
+    """Measure a step of `work`. The tracer's clock waits for the card (`gpu_clock`). repeats: of the whole step; None
     for as many as a second allows."""
     with tracer.recording() as calls:
         step.ops()

@@ -37,7 +37,7 @@ def check_guidance(moment: DenoiseStep) -> None:
 
 @torch.inference_mode()
 def measure_guidance_delta(moment: DenoiseStep) -> GuidanceDelta:
-    """Ask the denoiser as the step does. Raises ValueError as `check_pull`."""
+    """Ask the denoiser as the step does. Raises ValueError as `check_guidance`."""
     check_guidance(moment)
     both = torch.cat([moment.predict(moment.prepare(texts)) for texts in moment.calls])
     difference, plan = both[0] - both[1], moment.plan

@@ -81,7 +81,7 @@ def write_video(
 
 
 def encode_frames(chunks_CFHW: Iterable[Tensor], parameters: Mapping[str, Any]) -> Iterator[bytes]:
-    """The PNG of each frame; chunks as `write_clip` has them."""
+    """The PNG of each frame; chunks as `write_video` has them."""
     frames = (frame for chunk in chunks_CFHW for frame in chunk.unbind(1))
     for number, frame in enumerate(frames, 1):
         yield encode_image(frame, "PNG", {**parameters, "frame": number})

@@ -1,4 +1,4 @@
-"""PictureService: the one way from a route to the pipelines. A queue before it, observers beside, always an end."""
+"""ImageService: the one way from a route to the pipelines. A queue before it, observers beside, always an end."""
 
 import asyncio
 import logging

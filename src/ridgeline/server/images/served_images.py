@@ -1,4 +1,4 @@
-"""ServedPictures: pipelines behind HTTP, loaded one after the other and stepped by one thread."""
+"""ServedImages: pipelines behind HTTP, loaded one after the other and stepped by one thread."""
 
 import asyncio
 import logging

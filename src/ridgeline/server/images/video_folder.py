@@ -48,7 +48,7 @@ class VideoWriter:
     """Writes one clip's file in a thread of its own: neither the event loop nor what draws waits for an encoder."""
 
     def __init__(self, path: Path, format_: str, fps: float, parameters: Mapping[str, Any]) -> None:
-        """As `write_clip`."""
+        """As `write_video`."""
         self.path, self._format, self._fps, self._parameters = path, format_, fps, parameters
         self._parts: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(WAITING)

@@ -105,7 +105,7 @@ class _ReplicaStarter:
 
     @classmethod
     async def of(cls, served: ServedReplicas) -> "_ReplicaStarter":
-        """Raises as load_texts."""
+        """Raises as load_text_processor."""
         one = served.one
         settings = one.settings or EngineSettings()
         texts = await texts_beside(one.model, settings, dummy_weights=one.dummy_weights)

@@ -12,7 +12,7 @@ from ridgeline.server.telemetry.metrics_registry import MetricsRegistry
 
 
 class ImageMetrics(MetricsRegistry):
-    """Told of requests as a PictureObserver."""
+    """Told of requests as an ImageObserver."""
 
     def __init__(
         self, live: Mapping[str, InFlightImageRequest], models: tuple[str, ...], alias: str | None = None

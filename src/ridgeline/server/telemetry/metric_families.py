@@ -132,7 +132,7 @@ HTTP_FAMILIES = (
 )
 
 IMAGE_PHASES = ("encode", "denoise", "decode")
-IMAGE_REASONS = ("invalid_value", "queue_full", "queue_pictures", "shutting_down")  # as PictureQueue has them
+IMAGE_REASONS = ("invalid_value", "queue_full", "queue_pictures", "shutting_down")  # as ImageQueue has them
 
 _SAME = {family.name: family for family in FAMILIES}
 _PICTURE_STEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)

@@ -1,4 +1,4 @@
-"""Kin: architectures that another family builds, under another name or as the text half of a larger model."""
+"""Aliases: architectures that another family builds, under another name or as the text half of a larger model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -9,15 +9,15 @@ experts. A field that is left out means what transformers takes for it, or is re
 if the reference tells the two apart (null is no soft cap, absent is 50), look into `fields.values`, as `read_softcap`
 does.
 
-**It leaves no key unread.** Each key of the released configs is read, or named in `fields.passed_over(...)` if the
+**It leaves no key unread.** Each key of the released configs is read, or named in `fields.ignore(...)` if the
 reference ignores it. `Fields.refuse_unread` refuses a key that nobody has read if its name says that it changes the
 result; a setting that is not built and whose name does not say so takes `fields.require_off`.
 
-**It connects parts**: `SelfAttention`, `MLP`, `GatedMLP`, `Trunk` and `Decoder` (decoder.py), `Mixture` (mixture.py),
+**It connects parts**: `SelfAttention`, `MLP`, `GatedMLP`, `Backbone` and `Decoder` (decoder.py), `Mixture` (mixture.py),
 one of the blocks of blocks.py (they differ in where they normalise), and ops. What is the family's own is an argument
 of a part, not a flag in `Dimensions`, which makes the matrices of the parts (`qkv`, `gate_up`, `fused`, `column`,
 `row`, `whole`) and says how ranks divide them. `build_decoder` (llama_decoder.py) makes a plain backbone and head; call
-`Trunk` and `Decoder` for a scaled embedding, another last norm or a soft cap. A block of its own is a class in the
+`Backbone` and `Decoder` for a scaled embedding, another last norm or a soft cap. A block of its own is a class in the
 family's file. It passes the residual stream on as two summands, because the norm that follows does the addition
 (`AddRMSNorm`); the first block's norm has nothing to add (`add_norm` handles both). Such a block joins the blocks of
 tests/support/differences.py, which finds the first module that differs from transformers.
@@ -30,7 +30,7 @@ is `unnamed` and left out of the name: `self_attn.qkv.q_proj.weight` is `self_at
 whose architecture does not say so in its name is listed in architecture_name.py.
 
 The kind of the `Family` says what else it is. An encoder-decoder is built from encoder_decoder.py, an encoder from
-encoder.py. A model whose prompts have images in them has `Model.images`, one that writes image tokens `Model.outputs`.
+encoder.py. A model whose prompts have images in them has `Model.images`, one that writes image tokens `Model.sampled_vocab_size`.
 The `build` of a denoiser gives a `Denoiser` (denoiser.py).
 """
 
@@ -62,7 +62,7 @@ class Family:
     also: other architectures that are built alike: the same with a head that is left out.
     old_names: parts that old checkpoints call otherwise, and what they are called today.
     kind: the kind of model that is built.
-    widens: recipes whose weights are widened to the model's dtype as they are loaded, so that the model runs.
+    upcast_from: recipes whose weights are widened to the model's dtype as they are loaded, so that the model runs.
     widens_fp16: whether a model in fp16 runs in fp32, because its hidden states go beyond the range of fp16.
     prefixes: how names begin in checkpoints, in any of these ways, and how here.
     """

@@ -24,7 +24,7 @@ def build_decoder(
     tied_by_default: bool = False,
     query_scale: QueryScale | None = None,
 ) -> Decoder:
-    """A trunk of these blocks, and its head. query_scale: as of Trunk."""
+    """A trunk of these blocks, and its head. query_scale: as of Backbone."""
     trunk = Backbone(d, rope, blocks, query_scale=query_scale)
     return Decoder(d, trunk, tied=fields.flag("tie_word_embeddings", tied_by_default))
 

@@ -44,7 +44,7 @@ def _read(fields: Fields, storage: StorageConfig) -> Dimensions:
 def _decoder(
     fields: Fields, d: Dimensions, attends: Sequence[Attention], ropes: tuple[Rope, Rope, Sequence[bool]] | None = None
 ) -> Decoder:
-    """Of blocks with this attention. ropes: as of Trunk, where there are two."""
+    """Of blocks with this attention. ropes: as of Backbone, where there are two."""
     bias, norms = fields.flag("attention_bias", False), Norms.rms(d, cast_last=True)
 
     def block(attend: Attention) -> PostNormBlock:
