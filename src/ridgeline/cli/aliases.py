@@ -106,8 +106,8 @@ ALIASES: tuple[Alias, ...] = (
     ),
     NoOpOption(
         ("--quantization", "-q"), (),
-        "weights run as the checkpoint stores them, or in another format while it is loaded (--weights int8); leave it "
-        "out",
+        "weights run as the checkpoint stores them, or in another format while "
+        "it is loaded (--weights int8); leave it out",
     ),
     NoOpOption(("--load-format",), ("auto", "safetensors"), "a GGUF file is one by what it holds; give auto"),
     NoOpOption(
@@ -121,18 +121,21 @@ ALIASES: tuple[Alias, ...] = (
         ("--speculative-config", "-sc"), (),
         "of what a speech model writes nothing is guessed; leave it out", marks="--task",
     ),
-    NoOpOption(("--async-scheduling",), ("false",), "a step is planned when the last one is done; leave it out",
-        flag=True),
+    NoOpOption(
+        ("--async-scheduling",), ("false",), "a step is planned when the last one is done; leave it out", flag=True
+    ),
     # -- the model
     NoOpOption(("--trust-remote-code",), ("false",), "no code that comes with a model is ever run", flag=True),
     NoOpOption(("--tokenizer",), (), "the tokenizer is the one in the model's folder; put it there"),
     NoOpOption(("--tokenizer-mode",), ("auto",), "the tokenizer is what the model's files say; give auto"),
-    NoOpOption(("--revision", "--tokenizer-revision"), ("main",),
-        "give the folder of the snapshot as the model instead"),
+    NoOpOption(
+        ("--revision", "--tokenizer-revision"), ("main",), "give the folder of the snapshot as the model instead"
+    ),
     NoOpOption(("--download-dir",), (), "nothing is downloaded; HF_HUB_CACHE says where models are"),
     NoOpOption(("--config-format",), ("auto", "hf"), "a model is described by its config.json; give auto"),
-    NoOpOption(("--generation-config",), ("auto",),
-        "sampling is what generation_config.json says; give auto, or state all"),
+    NoOpOption(
+        ("--generation-config",), ("auto",), "sampling is what generation_config.json says; give auto, or state all"
+    ),
     # -- the server
     RenamedOption(("--max-logprobs",), "--max-top-logprobs"),
     RenamedOption(("--disable-uvicorn-access-log",), "--no-access-log", flag=True),

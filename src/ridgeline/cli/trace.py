@@ -260,8 +260,7 @@ def _show_drawn(
 
 def _show_written(
     source: ModelSource, prompt: str, device: str, look: InspectionFlags, sampling: TraceSamplingFlags,
-    running: TraceRunFlags, files: TraceFileFlags,
-    formats: PricedTraceFlags, *, as_json: bool, short: bool,
+    running: TraceRunFlags, files: TraceFileFlags, formats: PricedTraceFlags, *, as_json: bool, short: bool,
 ) -> None:  # fmt: skip
     """Trace what a language model writes and show it. formats: those that weights, keys and values are quantised to.
     short: whether to show only the summary. Raises ValueError."""

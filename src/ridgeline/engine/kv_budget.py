@@ -69,8 +69,7 @@ def fit_kv_layout(
     if layout.nbytes > share * free:
         raise ValueError(
             f"KV memory of {three_digits(layout.nbytes / share / GIB)} GiB was asked for; beside weights and a step "
-            "there are "
-            f"{three_digits(free / GIB)} GiB: give less (--kv-memory)"
+            f"there are {three_digits(free / GIB)} GiB: give less (--kv-memory)"
         )
     return _with_whole_context(layout, context, encoded, settings, free, share) if settings.whole_context else layout
 

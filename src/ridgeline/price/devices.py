@@ -49,8 +49,8 @@ def catalogue_devices() -> tuple[Device, ...]:
 def load_device(name: str) -> Device:
     """The card called `name`, or described by the .json or .toml file at the path `name`.
 
-    Raises ValueError in one line: an unknown name with the nearest ones, `a100` with the exact ones (`resolve_device_name`),
-    and whatever is wrong with a file.
+    Raises ValueError in one line: an unknown name with the nearest ones, `a100` with the exact ones
+    (`resolve_device_name`), and whatever is wrong with a file.
     """
     catalogue = _catalogue()
     if name.endswith((".json", ".toml")):

@@ -1,5 +1,5 @@
-"""ServedMultiModel: a language model and pipelines behind HTTP, in one process, stepped by one thread; and LoopedEngine,
-the language model's engine as that thread steps it."""
+"""ServedMultiModel: a language model and pipelines behind HTTP, in one process, stepped by one thread; and
+LoopedEngine, the language model's engine as that thread steps it."""
 
 import asyncio
 import logging

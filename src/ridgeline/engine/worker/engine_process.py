@@ -49,7 +49,8 @@ class EngineStart(msgspec.Struct, frozen=True):
 
 
 async def texts_beside(model: str, settings: EngineSettings, *, dummy_weights: bool) -> TextProcessor:
-    """The texts of an engine that runs in another process, read beside the event loop. Raises as load_text_processor."""
+    """The texts of an engine that runs in another process, read beside the event loop. Raises as
+    load_text_processor."""
     return await asyncio.to_thread(
         lambda: load_text_processor(
             open_source(model),

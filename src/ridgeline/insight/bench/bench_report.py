@@ -78,8 +78,8 @@ def _answers(findings: BenchFindings) -> Iterator[str]:
         yield _knee(findings)
     yield f"{_outcome(summary)} in {summary.duration:.1f} s: {findings.verdict}."
     yield (
-        f"{three_digits(summary.requests_per_second)} requests and {three_digits(summary.tokens_per_second)} tokens a "
-        "second"
+        f"{three_digits(summary.requests_per_second)} requests and "
+        f"{three_digits(summary.tokens_per_second)} tokens a second"
         + (
             f"; offered were {three_digits(run.offered)} requests."
             if run.job.load.users is None and run.offered
@@ -273,8 +273,8 @@ def _predicted(findings: BenchFindings) -> Iterator[DocumentBlock]:
     note = (
         f"{prediction.label[0].upper()}{prediction.label[1:]}, prompts of {prediction.input:,} tokens and answers of "
         f"{prediction.output:,}: the plan's closed loop of users, an open loop being held against the fewest users who "
-        f"make its rate, at most {three_digits(prediction.most)} requests a second. HTTP, text and the network are not "
-        "in it."
+        f"make its rate, at most {three_digits(prediction.most)} requests a second. "
+        "HTTP, text and the network are not in it."
     )
     yield DocumentTable(heads, tuple(rows), (note,))
 

@@ -37,8 +37,8 @@ def advice(findings: SimulationFindings) -> str:
             return (
                 f"The server's own core (--front) carries {three_digits(metrics.front_wall)} of "
                 f"{three_digits(metrics.offered)} "
-                "requests a second, whatever the cards do: let it do less for each token or request, or take several "
-                "servers."
+                "requests a second, whatever the cards do: let it do less for each "
+                "token or request, or take several servers."
             )
         if findings.link_saturation_rate < metrics.offered:
             return (
@@ -63,8 +63,8 @@ def advice(findings: SimulationFindings) -> str:
     if held["pages"] > _NOTICED or metrics.preemptions > _PREEMPTED * metrics.total:
         return (
             f"For {percent(held['pages'])} of the time requests wait for KV pages, and {metrics.preemptions:,} "
-            f"preemptions made {metrics.wasted:,} positions run again: {_fewer_bits(findings)}take a card with more "
-            "memory."
+            f"preemptions made {metrics.wasted:,} positions run again: "
+            f"{_fewer_bits(findings)}take a card with more memory."
         )
     if held["requests"] > _NOTICED:
         return _raise_requests(findings)

@@ -76,8 +76,8 @@ class FleetSizing:
             return "No division of so many cards keeps up and has good requests."
         if not self.worth:
             return (
-                f"No other division is worth its cards: yours is ${three_digits(own.thousand)} a thousand good "
-                "requests."
+                "No other division is worth its cards: yours is "
+                f"${three_digits(own.thousand)} a thousand good requests."
             )
         without = "falls behind" if own.option.overloaded else "has none"
         beside = f"yours ${three_digits(own.thousand)}" if own.option.share else f"yours {without}"

@@ -315,9 +315,8 @@ def _limit(findings: SimulationFindings) -> str:
     front, offered = findings.metrics.front, findings.metrics.offered
     if findings.link_saturation_rate < offered:
         said = (
-            f"the link, which carries {three_digits(findings.link_saturation_rate)} of {three_digits(offered)} prompts "
-            "a second; "
-            f"{said}"
+            f"the link, which carries {three_digits(findings.link_saturation_rate)} "
+            f"of {three_digits(offered)} prompts a second; {said}"
         )
     if front is None:
         return said

@@ -33,9 +33,7 @@ EXPERIMENTS = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
         token_path, merges, attention_by_hand, head_roles, bend, directions, two_places, order, distance, changed_word,
-        two_stacks,
-        grouped_heads, roofline_at_home, kernel_launches, flash, kv_paging, counters, chunked_prefill, active_experts,
-        narrow, parameters, file_loading, guidance_cost,
-        goodput, simulated, speculation,
+        two_stacks, grouped_heads, roofline_at_home, kernel_launches, flash, kv_paging, counters, chunked_prefill,
+        active_experts, narrow, parameters, file_loading, guidance_cost, goodput, simulated, speculation,
     )
 }  # fmt: skip

@@ -91,8 +91,9 @@ def run() -> ExperimentOutcome:
             ),
         ),
         (
-            DocumentTable(columns("looks at", "is", "gives it", "in another story", "median head", words=(0, 1)),
-                tuple(rows)),
+            DocumentTable(
+                columns("looks at", "is", "gives it", "in another story", "median head", words=(0, 1)), tuple(rows)
+            ),
             Bars(
                 "What tales makes of a story with attention switched off",
                 "nats a token, less is better",

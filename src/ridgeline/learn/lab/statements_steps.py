@@ -38,8 +38,8 @@ def one_user(ledger: CostCalculator) -> Iterator[Statement]:
         "a percent.",
         f"{say_gb(gb(step.weights))} in {say_seconds(step.memory)}, arithmetic {say_seconds(step.arithmetic)}: "
         f"{1 / share:.0f} times less, {percent(share)}.",
-        "0.28 ms are at 500 TFLOP/s, which kernels achieve; the peak is 989. At 500 it would be 149 times, not over "
-        "150.",
+        "0.28 ms are at 500 TFLOP/s, which kernels achieve; the peak is 989. At "
+        "500 it would be 149 times, not over 150.",
         {"weights": step.weights, "seconds": step.memory, "arithmetic": step.arithmetic, "share": share},
     )  # fmt: skip
     first = ledger.prefill(_SMALL, "h100-sxm", 8)
@@ -47,8 +47,8 @@ def one_user(ledger: CostCalculator) -> Iterator[Statement]:
     yield Statement(
         "haiku", 8, "8B on an H100, 8 tokens in, 30 out: a prefill of 128 GFLOP, 5 ms; then 30 x 8 ms: 245 ms; TTFT "
         "13 ms.",
-        f"The prefill waits for memory: {say_seconds(first.memory)} against {say_seconds(first.arithmetic)} of "
-        f"arithmetic. "
+        f"The prefill waits for memory: {say_seconds(first.memory)} against "
+        f"{say_seconds(first.arithmetic)} of arithmetic. "
         f"It gives the first token, so 29 steps follow: {say_seconds(whole)} at best, and TTFT is the prefill.",
         "Eight tokens are no batch. And 8 ms a step are an A100's; an H100 reads the weights faster.",
         {"memory": first.memory, "arithmetic": first.arithmetic, "whole": whole, "intensity": first.intensity},
@@ -82,8 +82,7 @@ def many_users(ledger: CostCalculator) -> Iterator[Statement]:
     yield Statement(
         "little", 16, "Little's law: requests under way N = rate X times seconds of stay L.",
         f"In the plan of 32 users (1,500 tokens in, 1,000 out): {three_digits(rate)} a second x {three_digits(stay)} s "
-        "= "
-        f"{rate * stay:.1f}.",
+        f"= {rate * stay:.1f}.",
         "It holds for any queue that neither grows nor empties.",
         {"under_way": rate * stay},
     )  # fmt: skip
@@ -120,8 +119,8 @@ def prompts(ledger: CostCalculator) -> Iterator[Statement]:
     )}  # fmt: skip
     yield Statement(
         "attention-dearest", None, "Attention is the most expensive operation.",
-        f"Of a prompt of 1,024 tokens (8B, A100) {say_seconds(step.attention)} of {say_seconds(step.bound)}. Of a "
-        f"pass of "
+        f"Of a prompt of 1,024 tokens (8B, A100) {say_seconds(step.attention)} "
+        f"of {say_seconds(step.bound)}. Of a pass of "
         + ", ".join(f"{name} {percent(share)}" for name, share in shares.items()) + ".",
         "It grows with the square of the length, from a small beginning. Models of video get there, chats do not.",
         {"attention": step.attention, "all": step.bound, **shares},

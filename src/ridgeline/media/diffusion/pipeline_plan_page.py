@@ -83,8 +83,8 @@ def _divided(plan: PipelinePlan) -> str:
         return ""
     alone = plan.alone.seconds.expected
     return (
-        f" on {plan.devices} cards ({plan.request.division}), x {three_digits(alone / plan.request.seconds.expected)} "
-        "of one"
+        f" on {plan.devices} cards ({plan.request.division}), x "
+        f"{three_digits(alone / plan.request.seconds.expected)} of one"
     )
 
 

@@ -136,8 +136,7 @@ def _speed(plan: DeploymentPlan) -> str:
     total = load.tokens_per_second.expected if plan.fleet is None else plan.fleet.tokens_per_second
     return (
         f"{describe_users(load.users)}: TTFT {_ttft(plan)}, then {three_digits(load.tokens_per_user.expected)} tok/s "
-        "each"
-        f"{_waits(load)}, {three_digits(total)} in all{_tag(plan, 'serving')}; {line}"
+        f"each{_waits(load)}, {three_digits(total)} in all{_tag(plan, 'serving')}; {line}"
     )
 
 

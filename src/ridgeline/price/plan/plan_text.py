@@ -94,16 +94,14 @@ def _decode(plan: DeploymentPlan) -> Iterator[str]:
     work = (
         f"Decoding for {describe_users(plan.workload.batch)}, {_card(plan)} computes {say(phase.flops, 'FLOP')} "
         f"and moves {say_gb(gb(phase.memory_bytes))} a step: {three_digits(phase.intensity)} FLOP a byte, where the "
-        "ridge is "
-        f"at {three_digits(phase.ridge)}."
+        f"ridge is at {three_digits(phase.ridge)}."
     )
     if phase.limit == "compute":
         yield f"{work} Arithmetic is the limit, {three_digits(phase.balance)} x over the ridge."
     elif phase.limit == "memory":
         yield (
             f"{work} Memory bandwidth is the limit, {three_digits(1 / phase.balance)} x under the ridge: even with "
-            "perfect "
-            f"kernels the arithmetic units idle {phase.idle:.1%} of the time."
+            f"perfect kernels the arithmetic units idle {phase.idle:.1%} of the time."
         )
     else:
         share = sum(row.share for row in phase.classes if row.limit == "communication")
@@ -134,8 +132,7 @@ def _batch(plan: DeploymentPlan) -> Iterator[str]:
     yield (
         f"{worth}: {describe_users(plan.capacity.users)} get {three_digits(lever.throughput)} x the tokens of "
         f"{describe_users(plan.workload.batch)}, {three_digits(load.tokens_per_second.expected)} a second in total, "
-        "each of "
-        f"them {three_digits(each)} a second ({say_seconds(load.tpot.expected)} a token){slow}."
+        f"each of them {three_digits(each)} a second ({say_seconds(load.tpot.expected)} a token){slow}."
     )
 
 

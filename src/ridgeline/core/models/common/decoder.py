@@ -220,8 +220,8 @@ class Decoder(Model):
         bias: bool = False,
         names: tuple[str, str] = ("model", "embed_tokens"),
     ) -> None:
-        """trunk: called as Backbone is. softcap, multiplier: of the logits (Gemma 2; Granite). bias: whether the head has
-        one. names: what checkpoints call the trunk, and the embedding in it."""
+        """trunk: called as Backbone is. softcap, multiplier: of the logits (Gemma 2; Granite). bias: whether the head
+        has one. names: what checkpoints call the trunk, and the embedding in it."""
         super().__init__()
         self.context, self.vocabulary, self.storage = d.context, d.vocabulary, d.storage
         self.trunk_name, embedding = names

@@ -13,14 +13,14 @@ does.
 reference ignores it. `Fields.refuse_unread` refuses a key that nobody has read if its name says that it changes the
 result; a setting that is not built and whose name does not say so takes `fields.require_off`.
 
-**It connects parts**: `SelfAttention`, `MLP`, `GatedMLP`, `Backbone` and `Decoder` (decoder.py), `Mixture` (mixture.py),
-one of the blocks of blocks.py (they differ in where they normalise), and ops. What is the family's own is an argument
-of a part, not a flag in `Dimensions`, which makes the matrices of the parts (`qkv`, `gate_up`, `fused`, `column`,
-`row`, `whole`) and says how ranks divide them. `build_decoder` (llama_decoder.py) makes a plain backbone and head; call
-`Backbone` and `Decoder` for a scaled embedding, another last norm or a soft cap. A block of its own is a class in the
-family's file. It passes the residual stream on as two summands, because the norm that follows does the addition
-(`AddRMSNorm`); the first block's norm has nothing to add (`add_norm` handles both). Such a block joins the blocks of
-tests/support/differences.py, which finds the first module that differs from transformers.
+**It connects parts**: `SelfAttention`, `MLP`, `GatedMLP`, `Backbone` and `Decoder` (decoder.py), `Mixture`
+(mixture.py), one of the blocks of blocks.py (they differ in where they normalise), and ops. What is the family's own is
+an argument of a part, not a flag in `Dimensions`, which makes the matrices of the parts (`qkv`, `gate_up`, `fused`,
+`column`, `row`, `whole`) and says how ranks divide them. `build_decoder` (llama_decoder.py) makes a plain backbone and
+head; call `Backbone` and `Decoder` for a scaled embedding, another last norm or a soft cap. A block of its own is a
+class in the family's file. It passes the residual stream on as two summands, because the norm that follows does the
+addition (`AddRMSNorm`); the first block's norm has nothing to add (`add_norm` handles both). Such a block joins the
+blocks of tests/support/differences.py, which finds the first module that differs from transformers.
 
 **Only ops compute**: the cost audit refuses arithmetic between them. What an op lacks becomes an argument of the op.
 
@@ -30,8 +30,8 @@ is `unnamed` and left out of the name: `self_attn.qkv.q_proj.weight` is `self_at
 whose architecture does not say so in its name is listed in architecture_name.py.
 
 The kind of the `Family` says what else it is. An encoder-decoder is built from encoder_decoder.py, an encoder from
-encoder.py. A model whose prompts have images in them has `Model.images`, one that writes image tokens `Model.sampled_vocab_size`.
-The `build` of a denoiser gives a `Denoiser` (denoiser.py).
+encoder.py. A model whose prompts have images in them has `Model.images`, one that writes image tokens
+`Model.sampled_vocab_size`. The `build` of a denoiser gives a `Denoiser` (denoiser.py).
 """
 
 from collections.abc import Callable

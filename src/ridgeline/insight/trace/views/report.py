@@ -153,8 +153,7 @@ def list_doubts(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:
     if step.interruptions > BUSY * whole:
         yield (
             f"{describe_interference('every repeat', step.interruptions)} at the median, which the table leaves out "
-            "and the step "
-            "without hooks may not"
+            "and the step without hooks may not"
         )
     if any(one.seconds < 0 for one in step.overheads) or abs(step.unhooked / whole - 1) > FAR:
         yield "parts and whole do not agree: do not trust these figures, and trace again on a quiet machine"
