@@ -152,7 +152,7 @@ class TextFlags(SpeculationFlags):
         )
 
     def load(self, model: "ModelSource | str", **more: Any) -> "LLM":
-        """As SpeculationFlags.load, by `load` of request.py."""
+        """As SpeculationFlags.load, by `load` of text_request.py."""
         from ridgeline.cli.text_request import load
         from ridgeline.core.checkpoint.source import as_source
 

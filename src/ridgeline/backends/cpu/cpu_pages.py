@@ -1,6 +1,6 @@
 """Attention over paged KV memory by our own kernels: each page is read where it lies, once for all heads that share it.
 
-Shapes as in attention.py and batch.py.
+Shapes as in attention.py and forward_batch.py.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 """Attention over paged KV memory by our kernels for GPUs: each page is read where it lies, through tables on the GPU.
 
-Shapes as in attention.py and batch.py.
+Shapes as in attention.py and forward_batch.py.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,5 @@
 """Attention over segments, of every reach: the op and its cost. Pure: where K and V live is the caller's
-(kv_context.py); what torch computes is in attend.py.
+(kv_context.py); what torch computes is in torch_attention.py.
 
 Shapes: T rows of a step, N rows of keys, H heads, K kv heads, D head dim, W width of a value, E numbers of a latent.
 """

@@ -1,6 +1,6 @@
 """What one layer keeps in pages: views of its keys and values, and of their scales where they are codes.
 
-Shapes as in attention.py and batch.py, and P pages, S positions a page.
+Shapes as in attention.py and forward_batch.py, and P pages, S positions a page.
 """
 
 import math

@@ -1,7 +1,8 @@
 """Attention over paged KV memory (PagedAttention: Kwon et al., arXiv:2309.06180), in plain torch.
 
-Shapes as in attention.py and batch.py, and P pages, S positions a page. Keys and values that are stored as codes are
-read as such by the step that writes them too, so that a sequence's results do not depend on where its chunks end.
+Shapes as in attention.py and forward_batch.py, and P pages, S positions a page. Keys and values that are stored as
+codes are read as such by the step that writes them too, so that a sequence's results do not depend on where its chunks
+end.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 """States of recurrent layers in pages: a page holds those of several layers, of one sequence.
 
-Shapes as in recurrence.py and batch.py.
+Shapes as in recurrence.py and forward_batch.py.
 """
 
 from itertools import pairwise

@@ -1,5 +1,5 @@
-"""Another rank's process, `python -m ridgeline.engine.ranks.rank_child`, which process.py starts: it does what the
-first rank orders, in the same order."""
+"""Another rank's process, `python -m ridgeline.engine.ranks.rank_child`, which rank_processes.py starts: it does what
+the first rank orders, in the same order."""
 
 import os
 import pickle

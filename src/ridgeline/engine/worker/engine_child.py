@@ -1,5 +1,5 @@
 """What runs in the engine's own process: `python -m ridgeline.engine.worker.engine_child SOCKET`, started by
-process.py."""
+engine_process.py."""
 
 import gc
 import select

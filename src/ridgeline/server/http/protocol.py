@@ -1,7 +1,7 @@
 """HTTP/1.1 with deadlines: uvicorn's h11 protocol, which alone lets a client take as long and send as much as it likes.
 
 What uvicorn 0.54 leaves open and this closes: there is no deadline before the first response, and a client that never
-reads holds its connection for ever. What h11 leaves open of heads, heads.py closes.
+reads holds its connection for ever. What h11 leaves open of heads, request_heads.py closes.
 """
 
 import asyncio

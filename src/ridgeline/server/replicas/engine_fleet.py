@@ -135,7 +135,8 @@ class EngineFleet:
 
     @property
     def awaited(self) -> int:
-        """Always 0, so that health does not end the server for an engine that hangs: watch.py ends that engine."""
+        """Always 0, so that health does not end the server for an engine that hangs: replica_supervisor.py ends that
+        engine."""
         return 0
 
     @property

@@ -21,7 +21,7 @@ Strings = str | list[str]
 
 class StreamOptions(msgspec.Struct, frozen=True):
     """include_usage: a last chunk without choices says what was used. continuous_usage_stats: every chunk does.
-    include_obfuscation: chunks are filled up, as chunks.py has it."""
+    include_obfuscation: chunks are filled up, as stream_chunks.py has it."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
