@@ -79,10 +79,10 @@ def timed(place: Place, case: Case, folder: Path) -> tuple[Case, float]:
 def package_folder() -> Path:
     """Return the folder `ridgeline` that PYTHONPATH, or else this interpreter, finds."""
     found = subprocess.run(
-        [sys.executable, "-c", "import ridgeline.util.version as v; print(v.__file__)"],
+        [sys.executable, "-c", "import ridgeline; print(ridgeline.__path__[0])"],
         capture_output=True, text=True, check=True, cwd="/", env=os.environ | absolute_path(),
     )  # fmt: skip
-    return Path(found.stdout.strip()).parent
+    return Path(found.stdout.strip())
 
 
 def absolute_path() -> dict[str, str]:
