@@ -23,7 +23,8 @@ _FILE = "ridgeline.config"  # of the context's meta: the ConfigFile, where there
 
 
 class Command(PlainCommand):
-    """Reads its arguments as `respelt`, and its --config, whose tables may have the names in the context's `obj`."""
+    """Reads its arguments as `normalise_args`, and its --config, whose tables may have the names in the context's
+    `obj`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As the library does, with every option under our own name and defaults from the file."""

@@ -20,7 +20,7 @@ def prepare() -> None:
     """Put right what a shell may hand over: closed streams, a full disk behind stderr, an encoding without our
     characters, a terminal without columns. Exits where standard output is closed: no result could be given.
 
-    From here to `imported` nothing is collected: what imports leave behind, torch above all, lives as long as the
+    From here to `finish_imports` nothing is collected: what imports leave behind, torch above all, lives as long as the
     process, and going through it again and again to see whether it is still needed takes a tenth of a short command."""
     gc.disable()
     signal_interrupts(quit_at_once=True)

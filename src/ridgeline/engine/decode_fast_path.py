@@ -23,7 +23,7 @@ class DecodeFastPath:
     """The way to plan and take decode steps without a question to the ledger, for as long as the ledger has no work.
 
     In general, a step asks the ledger three things for each request: whether it has the pages (`grow`), which of them
-    the runner does not know (`unsent`), and which of them are full or passed now (`settle`). If a request decodes, the
+    the runner does not know (`unsent`), and which of them are full or passed now (`commit`). If a request decodes, the
     answers are known in advance until its newest page is full. `Request.decode_fast_until` says how far: while fewer
     positions are computed, the request is on the path, and its next step runs its newest token and no other position.
 

@@ -94,7 +94,7 @@ def load_weights(
 
 
 def _fill_measured(model: Model, source: ModelSource, family: Family, progress: Progress | None) -> LoadReport:
-    """As `fill`, from the folder or the file of a source."""
+    """As `load_tensors`, from the folder or the file of a source."""
     read, start = disk_bytes(), perf_counter()
     try:
         assert source.folder is not None

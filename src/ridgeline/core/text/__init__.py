@@ -6,9 +6,10 @@ In: messages -> `ChatTemplate` (text that remembers who wrote it) -> `Tokenizer.
 Out: ids -> `Detokenizer` (whole characters) -> `Reasoning` (thoughts apart from the answer) -> `StopMatcher` (text that
 is safe to show) -> the client. `OutputStream` is the three in one, a push per token.
 
-Where a folder's tokenizer comes from: `load` picks; `fast`, `bpe`, `sentencepiece` and `bytes` read; `declared` holds
-what the side files say; `seal` (in `fast`) and `provenance` are the two halves of the promise about control tokens.
-Folders are strangers' work: `pipeline` bounds what a tokenizer may take, `budget` what a template may.
+Where a folder's tokenizer comes from: `tokenizer_loader` picks; `fast_tokenizer`, `bpe`, `sentencepiece` and
+`byte_tokenizer` read; `tokenizer_config` holds what the side files say; `protect_control_tokens` (in `fast_tokenizer`)
+and `provenance` are the two halves of the promise about control tokens. Folders are strangers' work:
+`tokenizers_library` bounds what a tokenizer may take, `template_budget` what a template may.
 """
 
 from ridgeline.core.text.chat_template import ChatTemplate, ChatTemplates, RenderedPrompt, load_templates, read_template

@@ -1,7 +1,7 @@
 """The ledger of KV memory: which pages hold which positions of which request. It knows no tensors.
 
 All groups of layers take their pages from one pool; each has tables of its own. What runs at every step (`grow`,
-`settle`, `unsent`) does nothing until a page is full or passed, which is one step in as many as a page has positions.
+`commit`, `unsent`) does nothing until a page is full or passed, which is one step in as many as a page has positions.
 `unchanged_until` says how long a request that decodes need not ask.
 """
 
@@ -359,7 +359,7 @@ class KVCacheManager:
             self.pool.release(page)
 
     def unchanged_until(self, request: int) -> int:
-        """Return with how many computed positions a request that decodes needs `grow` or `settle` next; 0 if the runner
+        """Return with how many computed positions a request that decodes needs `grow` or `commit` next; 0 if the runner
         does not know all of its entries."""
         table = self.tables[request]
         return 0 if table.fresh else min(table.room, table.due)

@@ -47,7 +47,7 @@ class _Parked:
 
 
 class Consumer:
-    """Beside an engine's loop, which calls `settle` before a step. All but `_hear` runs in the engine's thread."""
+    """Beside an engine's loop, which calls `poll` before a step. All but `_hear` runs in the engine's thread."""
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ class _PrefillJob:
 
 
 class Producer:
-    """Beside an engine's loop, which calls `settle` before a step and `ended` after it."""
+    """Beside an engine's loop, which calls `poll` before a step and `ended` after it."""
 
     def __init__(
         self,

@@ -111,7 +111,7 @@ class SimulationMetrics:
     @property
     def front_overloaded(self) -> bool:
         """Whether the front falls behind: more is under way as time passes, more than 5 % of what comes is left each
-        second, as of `steadiness`, and that is more than the draw of so many requests would make."""
+        second, as of `judge_stationarity`, and that is more than the draw of so many requests would make."""
         if self.steadiness is None or not self.offered:
             return False
         left = max(0.0, 1 - self.front_wall / self.offered)

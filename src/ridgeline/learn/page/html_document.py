@@ -51,7 +51,7 @@ def served_page() -> HtmlPage:
 
 
 def file_page(blocks: Iterable[str] = ()) -> bytes:
-    """The document with all its files in it. blocks: elements that hold its data (`exported`)."""
+    """The document with all its files in it. blocks: elements that hold its data (`render_standalone`)."""
     names = json.dumps({"imports": {f"page/{each.name}": _data_url(each) for each in of_type(".js")}})
     start = f'import "page/{_START}";'
     style = "".join(each.text for each in of_type(".css"))

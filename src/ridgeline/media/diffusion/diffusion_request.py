@@ -94,5 +94,5 @@ class DiffusionPlan:
 
     @property
     def steps(self) -> int:
-        """How many `Step`s there will be, of all groups together."""
+        """How many `DenoiseOutput`s there will be, of all groups together."""
         return len(self.groups) * self.schedule.steps

@@ -108,10 +108,10 @@ class CaseOutcome:
 
     users: the most at once, by memory, step and targets; limit: what stops one more (memory, step, ttft, tpot).
 
-    Of the workload's batch, all asking at once, as in `Plan.prefill` and `Plan.decode`: ttft, until all have their
-    first token; itl, a decode step of all. What stands beside it for another batch is `LoadEstimator.together` and
-    `LoadEstimator.itl` of that batch, not the times of a Load, whose users ask at different moments, with the prefills
-    of others between two tokens.
+    Of the workload's batch, all asking at once, as in `DeploymentPlan.prefill` and `.decode`: ttft, until all have
+    their first token; itl, a decode step of all. What stands beside it for another batch is `LoadEstimator.together`
+    and `LoadEstimator.itl` of that batch, not the times of a Load, whose users ask at different moments, with the
+    prefills of others between two tokens.
 
     linked: whether a link to other cards is known. dollars_per_hour: of all cards; price: of one, with date and source.
 

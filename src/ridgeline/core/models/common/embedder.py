@@ -88,7 +88,7 @@ class Embedder(Model):
         return self.trunk.tables
 
     def arrange_tables(self, held: Mapping[str, str], there: Iterable[str]) -> None:
-        """Arrange the tables of the trunk, as `Network.arrange_tables` does."""
+        """Arrange the tables of the trunk, as `PricedModule.arrange_tables` does."""
         self.trunk.arrange_tables(held, there)
 
     @property
