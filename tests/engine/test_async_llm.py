@@ -129,7 +129,15 @@ def test_what_cannot_run_is_told_to_who_asked(llm: LLM) -> None:
     run_async(llm, use)
 
 
-def test_to_close_ends_what_is_under_way_and_refuses_what_comes(llm: LLM) -> None:
+def test_to_close_ends_what_is_under_way_and_refuses_what_comes(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = llm.engine.step
+
+    def slow() -> list[Event]:
+        time.sleep(0.01)  # so that the request is under way when the engine is closed, however late that is
+        return step()
+
+    monkeypatch.setattr(llm.engine, "step", slow)
+
     async def run() -> None:
         server = AsyncLLM(llm.loaded)
         task = asyncio.create_task(server.generate("abc", dataclasses.replace(GREEDY, max_tokens=230)))
