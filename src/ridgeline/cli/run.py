@@ -312,8 +312,7 @@ def _measured(loading: LoadReport) -> str:
     how = "read and quantised" if loading.quantised else "mapped, every page touched"
     return (
         f"loading: {entries:,} tensors of {files:,} file{'s' * (files > 1)}, headers {say_seconds(loading.header)}; "
-        f"{say_gb(gb(loading.nbytes))} {how}, {say_seconds(loading.mapped)}: "
-        f"{_speed(loading.speed)}{disk}"
+        f"{say_gb(gb(loading.nbytes))} {how}, {say_seconds(loading.mapped)}: {_speed(loading.speed)}{disk}"
     )
 
 

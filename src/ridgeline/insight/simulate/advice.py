@@ -36,15 +36,13 @@ def advice(findings: SimulationFindings) -> str:
         if findings.is_front_bound:
             return (
                 f"The server's own core (--front) carries {three_digits(metrics.front_wall)} of "
-                f"{three_digits(metrics.offered)} "
-                "requests a second, whatever the cards do: let it do less for each "
+                f"{three_digits(metrics.offered)} requests a second, whatever the cards do: let it do less for each "
                 "token or request, or take several servers."
             )
         if findings.link_saturation_rate < metrics.offered:
             return (
                 f"The link carries {three_digits(findings.link_saturation_rate)} prompts a second of "
-                f"{three_digits(metrics.offered)}: take a "
-                "faster --link, or leave --split out."
+                f"{three_digits(metrics.offered)}: take a faster --link, or leave --split out."
             )
         if _few_places(metrics):
             return _raise_requests(findings)
