@@ -152,6 +152,15 @@ def prepare_on_cpu(model: PricedModule) -> None:
         ) from None
 
 
+def prepare_on(model: PricedModule, device: torch.device) -> None:
+    """Prepare a model that is filled in this machine's memory for its device. Raises ModelRefused, as the functions for
+    a CPU and a GPU do."""
+    if device.type == "cpu":
+        prepare_on_cpu(model)
+    else:
+        prepare_on_gpu(model, device)
+
+
 def bind_on_cpu(network: PricedModule) -> None:
     """Have this machine's kernels run a part of a pipeline that is filled. Its weights stay as they lie, because
     `prepare_on_gpu` may still move them to a GPU."""

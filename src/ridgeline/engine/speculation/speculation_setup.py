@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ridgeline.backends.model_loader import prepare_on_cpu, prepare_on_gpu
+from ridgeline.backends.model_loader import prepare_on
 from ridgeline.core.checkpoint.source import ModelSource, open_source
 from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
 from ridgeline.core.checkpoint.weight_loader import load_weights, weight_bytes
@@ -72,10 +72,7 @@ class Draft:
         if not dummy_weights:
             _check_tokens(self, tokenizer)
         load_weights(self.model, self.source, dummy_weights=dummy_weights, device=place)
-        if place.type == "cpu":
-            prepare_on_cpu(self.model)
-        else:
-            prepare_on_gpu(self.model, place)
+        prepare_on(self.model, place)
         own = kv_layout(self.model, _ANY_BUDGET, layout.page_size, most_tokens=max(layout.tokens, layout.page_size))
         return Draft(self.source, self.model, own)
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import torch
 
-from ridgeline.backends.model_loader import prepare_on_cpu, prepare_on_gpu
+from ridgeline.backends.model_loader import prepare_on
 from ridgeline.core.checkpoint.weight_loader import fill_dummy
 from ridgeline.core.models import Fields, build
 from ridgeline.core.models.common.model import Model
@@ -39,10 +39,7 @@ class Trial:
         """The model with random weights."""
         built = build(Fields(self.config, f"the trial {self.name}"), dtype, recipe=self.recipe)
         fill_dummy(built, device=device)
-        if device.type == "cpu":
-            prepare_on_cpu(built)
-        else:
-            prepare_on_gpu(built, device)
+        prepare_on(built, device)
         return built
 
     @property
