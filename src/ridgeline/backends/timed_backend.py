@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.backends import prepared
 from ridgeline.backends.cpu.call_recording import CallRecording
@@ -146,36 +147,43 @@ class TimedBackend(Backend):
     def __init__(self, watch: OpTimer) -> None:
         self._watch, self._backend = watch, watch.backend
 
-    @property
+    # mypy 2.4 does not accept @override on a property that has a setter.
+    @property  # type: ignore[explicit-override]
     def noted(self) -> list[Any] | None:
-        """As Backend.noted."""
         return self._backend.noted
 
     @noted.setter
     def noted(self, calls: list[Any] | None) -> None:
         self._backend.noted = calls
 
+    @override
     def prepare(self, model: nn.Module) -> None:
         self._backend.prepare(model)
 
+    @override
     def launches(self, op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
         return self._backend.launches(op, work, space)
 
+    @override
     def replayed_steps(self, model: nn.Module) -> ReplayedSteps | None:
         return self._backend.replayed_steps(model)
 
+    @override
     def pages(
         self, layers: Mapping[int, LayerPages], groups: Sequence[KVGroup], states: Mapping[int, StatePages]
     ) -> KVPages:
         return self._backend.pages(layers, groups, states)
 
+    @override
     def step_graphs(self, model: nn.Module, pages: KVPages) -> StepGraphs:
         return _TimedGraphs(self._backend.step_graphs(model, pages), self._watch)
 
     @property
+    @override
     def sampling_kernel(self) -> SamplingKernel | None:
         return self._backend.sampling_kernel
 
+    @override
     def likeliest(self, logits_RV: Tensor) -> Tensor:
         return self._backend.likeliest(logits_RV)
 
@@ -187,15 +195,18 @@ class _TimedGraphs(StepGraphs):
     def __init__(self, graphs: StepGraphs, watch: OpTimer) -> None:
         self._graphs, self._watch, self.by_call = graphs, watch, graphs.by_call
 
+    @override
     def bucket(self, step: PlannedStep) -> Hashable | None:
         return self._graphs.bucket(step)
 
+    @override
     def logits(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> Tensor | None:
         if not self.by_call:
             return self._graphs.logits(step, bucket, tables)
         graph = self.graph(step, bucket, tables)
         return None if graph is None else self._watch.again(graph)
 
+    @override
     def graph(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> StepGraph | None:
         found = self._graphs.graph(step, bucket, tables)
         if found is not None:

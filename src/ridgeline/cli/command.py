@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typing_extensions import override
 
 from ridgeline.cli.aliases import OptionNames, long_name, normalise_args
 from ridgeline.cli.config import ConfigFile, print_config, read_config_file
@@ -26,6 +27,7 @@ class Command(PlainCommand):
     """Reads its arguments as `normalise_args`, and its --config, whose tables may have the names in the context's
     `obj`."""
 
+    @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As the library does, with every option under our own name and defaults from the file."""
         spellings = OptionNames(self.params)  # type: ignore[arg-type]
@@ -40,6 +42,7 @@ class Command(PlainCommand):
         with self._named_options(ctx):
             return super().parse_args(ctx, args)
 
+    @override
     def invoke(self, ctx: Any) -> Any:
         """Run the command, or print what it would run with."""
         ctx.params.pop("config", None)

@@ -6,6 +6,8 @@ The engine is imported only when one is wanted: `bench serve` stands in a group 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from ridgeline.cli import options
 from ridgeline.cli.console import loading_bar, say, say_warnings
 from ridgeline.cli.options import parse_bytes, parse_tokens
@@ -90,12 +92,12 @@ class SpeculationFlags(EngineFlags):
     speculate_tokens: options.SpeculateTokens = None
     speculative_config: options.SpeculativeConfig = None
 
+    @override
     def settings(self, model: "ModelSource | str", **more: Any) -> "EngineSettings":
-        """As EngineFlags.settings."""
         return EngineFlags.settings(self, model, speculation=self._speculation(), **more)
 
+    @override
     def load(self, model: "ModelSource | str", **more: Any) -> "LLM":
-        """As EngineFlags.load."""
         return predicted(EngineFlags.load(self, model, **more))
 
     def _speculation(self) -> "Speculation | None":
@@ -140,8 +142,8 @@ class TextFlags(SpeculationFlags):
     chat_template: options.ChatTemplate = None
     reasoning_parser: options.ReasoningParser = None
 
+    @override
     def settings(self, model: "ModelSource | str", **more: Any) -> "EngineSettings":
-        """As EngineFlags.settings."""
         return SpeculationFlags.settings(
             self,
             model,
@@ -151,6 +153,7 @@ class TextFlags(SpeculationFlags):
             **more,
         )
 
+    @override
     def load(self, model: "ModelSource | str", **more: Any) -> "LLM":
         """As SpeculationFlags.load, by `load` of text_request.py."""
         from ridgeline.cli.text_request import load

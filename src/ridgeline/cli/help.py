@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typing_extensions import override
 
 WIDEST = 100
 """Columns of a page at most: longer lines are hard to read."""
@@ -17,6 +18,7 @@ WIDEST = 100
 class PlainCommand(TyperCommand):
     """A command whose help is such a page."""
 
+    @override
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Its arguments, then its options, panel by panel."""
         _write_parameters(self, ctx, formatter)
@@ -25,6 +27,7 @@ class PlainCommand(TyperCommand):
 class PlainGroup(TyperGroup):
     """A group of commands whose help is such a page, and which lists its commands if none is given."""
 
+    @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Print what there is, on stdout, where the library has an error for a command that is missing."""
         if not args and not self.invoke_without_command:
@@ -32,6 +35,7 @@ class PlainGroup(TyperGroup):
             ctx.exit()
         return super().parse_args(ctx, args)
 
+    @override
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Its options, then its commands."""
         _write_parameters(self, ctx, formatter)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.media.diffusion.image_file import encode_image, format_of
 from ridgeline.media.diffusion.saved_latents import latents_path, save_latents
@@ -39,6 +40,7 @@ class MediaFile(ABC):
 class ImageFile(MediaFile):
     """One picture's."""
 
+    @override
     def write(self, parts: Iterable[Tensor], **more: Any) -> None:
         """As MediaFile.write, of one part."""
         (pixels,) = parts
@@ -51,6 +53,7 @@ class VideoFile(MediaFile):
 
     fps: float
 
+    @override
     def write(self, parts: Iterable[Tensor], **more: Any) -> None:
         """As MediaFile.write, frame by frame as the parts come."""
         parameters, format_ = {**self.parameters, "fps": self.fps, **more}, video_format_of(self.path)

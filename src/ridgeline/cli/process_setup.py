@@ -9,6 +9,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import IO, Any
 
+from typing_extensions import override
+
 from ridgeline.util.host import keep_freed_memory
 
 FAILED, USAGE, REFUSED, UNREACHABLE, INTERRUPTED = 1, 2, 3, 4, 130
@@ -78,6 +80,7 @@ def _fill_closed_descriptors() -> None:
 class _BestEffortStream(io.FileIO):
     """A stream whose reader may be gone or its disk full: what cannot be said there ends no command."""
 
+    @override
     def write(self, data: Any) -> int:
         with suppress(OSError):
             return super().write(data)

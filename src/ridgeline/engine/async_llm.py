@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Protocol, Self, runtime_checkable
 
 from msgspec import structs
+from typing_extensions import override
 
 from ridgeline.engine.encoder_features import EncoderFeatures, EncoderInput
 from ridgeline.engine.engine_settings import EngineSettings
@@ -138,6 +139,7 @@ class AsyncLLM:
         self._transcript = self.texts.new_output_processor()  # touched by whoever brings the engine's messages alone
         self.host.connect(self._receive)
 
+    @override
     def __repr__(self) -> str:
         info, state = self.info, "" if self.alive else ", closed" if self.ended.done() else ", starting again"
         held = f"KV cache: {info.held}" if info.held else "no KV cache"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ridgeline.core.checkpoint.embedding_config import EmbeddingConfig
 from ridgeline.core.checkpoint.weight_loader import Progress
@@ -152,6 +153,7 @@ class EmbeddingLLM:
         self.info, self.texts, self.engine = info, self.loaded.texts, self.loaded.engine
         torch.set_num_threads(self.threads)
 
+    @override
     def __repr__(self) -> str:
         gives = f"scores of {self.info.labels} labels" if self.info.labels else f"{self.info.width} dimensions"
         return f"Embeddings({self.name!r}, {gives}, context {self.engine.context:,}, threads {self.threads})"

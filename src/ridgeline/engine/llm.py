@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, Self, overload
 
 import torch
+from typing_extensions import override
 
 from ridgeline.core.checkpoint.source import ModelSource
 from ridgeline.core.checkpoint.weight_loader import Progress
@@ -98,6 +99,7 @@ class LLM:
         self.engine, self.tokenizer = loaded.engine, loaded.tokenizer
         self._texts = TextEngine(loaded)
 
+    @override
     def __repr__(self) -> str:
         context, held = self.engine.context, self.loaded.layout.holds()
         return f"LLM({self.name!r}, context {context:,}, KV cache: {held}, threads {self.threads})"

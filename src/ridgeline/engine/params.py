@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Self
 
+from typing_extensions import override
+
 from ridgeline.engine.structured_output_params import StructuredOutputs
 from ridgeline.engine.token_rules import TokenRules
 
@@ -66,18 +68,23 @@ class LogitBias(Mapping[int, float]):
     def __init__(self, items: Mapping[int, float]) -> None:
         self._items = dict(sorted(items.items()))
 
+    @override
     def __getitem__(self, token: int) -> float:
         return self._items[token]
 
+    @override
     def __iter__(self) -> Iterator[int]:
         return iter(self._items)
 
+    @override
     def __len__(self) -> int:
         return len(self._items)
 
+    @override
     def __hash__(self) -> int:
         return hash(tuple(self._items.items()))
 
+    @override
     def __repr__(self) -> str:
         return repr(self._items)
 

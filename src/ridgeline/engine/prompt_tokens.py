@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
+from typing_extensions import override
+
 
 @dataclass(frozen=True, slots=True)
 class NamedPrompt(Sequence[int]):
@@ -28,6 +30,7 @@ class NamedPrompt(Sequence[int]):
                 "give one for each block begun"
             )
 
+    @override
     def __len__(self) -> int:
         return self.length
 
@@ -35,6 +38,7 @@ class NamedPrompt(Sequence[int]):
     def __getitem__(self, index: int) -> int: ...
     @overload
     def __getitem__(self, index: slice) -> "NamedPrompt": ...
+    @override
     def __getitem__(self, index: int | slice) -> "int | NamedPrompt":
         """A name, or a part, which is made in no time however long it is."""
         if not isinstance(index, slice):
@@ -49,6 +53,7 @@ class NamedPrompt(Sequence[int]):
         names = self.names[first : -(-part.stop // self.block)]
         return NamedPrompt(len(part), names, self.block, part.start - first * self.block)
 
+    @override
     def __iter__(self) -> Iterator[int]:
         return (-1 - self.names[at // self.block] for at in range(self.start, self.start + self.length))
 
@@ -86,6 +91,7 @@ class Tokens(Sequence[int]):
         self.block = prompt.block if isinstance(prompt, NamedPrompt) else 1
         self.output: list[int] = []
 
+    @override
     def __len__(self) -> int:
         return len(self.prompt) + len(self.output)
 
@@ -93,6 +99,7 @@ class Tokens(Sequence[int]):
     def __getitem__(self, index: int) -> int: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[int]: ...
+    @override
     def __getitem__(self, index: int | slice) -> int | Sequence[int]:
         """One token, or a slice with step 1, which is not to be changed."""
         size = len(self.prompt)
@@ -109,6 +116,7 @@ class Tokens(Sequence[int]):
             return tuple(self.output[start - size : stop - size])
         return (*self.prompt[start:], *self.output[: stop - size])
 
+    @override
     def __iter__(self) -> Iterator[int]:
         yield from self.prompt
         yield from self.output

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from typing_extensions import override
+
 from ridgeline.engine.events import Event
 from ridgeline.engine.request import FinishReason, Timing
 from ridgeline.engine.sampling import PromptLogprob, Sampled
@@ -29,6 +31,7 @@ class Choice:
     cached: int = field(default=0, compare=False)
     timing: Timing | None = field(default=None, compare=False)
 
+    @override
     def __repr__(self) -> str:
         ended = f", error={self.error!r}" if self.error is not None else ""
         finish = "under way" if self.finish is None else self.finish.value
@@ -65,6 +68,7 @@ class Completion:
     choices: list[Choice]
     prompt_logprobs: list[PromptLogprob | None] | None = None
 
+    @override
     def __repr__(self) -> str:
         return f"Completion({_tokens(len(self.prompt_ids))} of prompt, {', '.join(map(repr, self.choices))})"
 

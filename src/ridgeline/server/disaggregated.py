@@ -13,6 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
+from typing_extensions import override
+
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.transfer.config import KVTransfer
@@ -101,6 +103,7 @@ class _PrefillEngine(AsyncLLM):
         self._address = address
         super().__init__(process)
 
+    @override
     def _receive(self, message: FromEngine) -> None:
         super()._receive(message)
         if isinstance(message, Died) and not message.final:

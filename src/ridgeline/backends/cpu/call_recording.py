@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from typing_extensions import override
 
 from ridgeline.backends.cpu.library import Call, Library, refused
 from ridgeline.core.ops.step_graphs import StepGraph
@@ -66,10 +67,12 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.computes: str | None = None
 
     @classmethod
+    @override
     def _should_skip_dynamo(cls) -> bool:
         """No: what keeps torch's compiler out of here is imported with it, for seconds, in the middle of a step."""
         return False
 
+    @override
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
@@ -89,6 +92,7 @@ class CallRecording(StepGraph):
     def __init__(self, calls: Sequence[Call], result: Tensor) -> None:
         self.calls, self.result = tuple(calls), result
 
+    @override
     def again(self) -> Tensor:
         """Make all calls again, and return the result. Raises MemoryError, as a kernel's function does."""
         for function, arguments in self.calls:
@@ -96,8 +100,8 @@ class CallRecording(StepGraph):
                 raise refused()
         return self.result
 
+    @override
     def moments(self, now: Callable[[], float]) -> list[float]:
-        """As StepGraph.moments."""
         moments = [now()]
         for function, arguments in self.calls:
             if function(*arguments):

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.backends.cpu.cpu_attention import rotate
 from ridgeline.backends.cpu.cpu_coverage import TAKES, covers, fuses, in_one_call
@@ -55,6 +56,7 @@ class CpuBackend(Backend):
         self._experts = WeakKeyDictionary[Experts, tuple[list[int], LayerExperts]]()
 
     @staticmethod
+    @override
     def serves(device: torch.device) -> bool:
         """Return whether the device is a processor, and the library was compiled and is not switched off."""
         return device.type == "cpu" and library() is not None
@@ -66,44 +68,54 @@ class CpuBackend(Backend):
         assert kernels is not None, "a model is bound to a library that is there"
         return kernels
 
+    @override
     def prepare(self, model: nn.Module) -> None:
         """Bind a model, and lay out its codes as the kernels read them fastest."""
         assert isinstance(model, PricedModule)
         super().prepare(model)
         lay_out(model)
 
+    @override
     def bind(self, part: nn.Module) -> None:
         """Have the library execute the modules of a part of a model. Experts are read where they are now."""
         super().bind(part)
         self._parameters.clear()
         self._experts.clear()
 
+    @override
     def has_dtype(self, dtype: torch.dtype) -> bool:
         return dtype in DTYPES
 
+    @override
     def parts_of(self, op: Op) -> tuple[str, ...] | None:
         return ("forward",) if fuses(op) else None
 
     @property
+    @override
     def kernel_set(self) -> str:
         return self.library.name
 
+    @override
     def share_threads(self) -> None:
         """Use as many threads as PyTorch does now. The number is the whole process's."""
         self.library.share_threads()
 
+    @override
     def covers(self, op: Op) -> bool:
         return covers(op)
 
+    @override
     def launches(self, op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
         return launches(op, work, space)
 
+    @override
     def replayed_steps(self, model: nn.Module) -> ReplayedSteps | None:
         return RecordedSteps() if records(model) else None
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    @property
+    # mypy 2.4 does not accept @override on a property that has a setter.
+    @property  # type: ignore[explicit-override]
     def noted(self) -> list[Call] | None:
         return self.library.recording
 
@@ -111,11 +123,13 @@ class CpuBackend(Backend):
     def noted(self, calls: list[Call] | None) -> None:
         self.library.recording = calls
 
+    @override
     def pages(
         self, layers: Mapping[int, LayerPages], groups: Sequence[KVGroup], states: Mapping[int, StatePages]
     ) -> KVPages:
         return CpuPages(self.library, layers, groups, states)
 
+    @override
     def step_graphs(self, model: nn.Module, pages: KVPages) -> StepGraphs:
         assert isinstance(model, Model), "steps of language models are replayed"
         assert isinstance(pages, CpuPages), "steps are recorded over pages of this backend"
@@ -123,12 +137,14 @@ class CpuBackend(Backend):
 
     # -- products -----------------------------------------------------------------------------------------------------
 
+    @override
     def product(self, matrix: Matrix, x_TI: Tensor) -> Tensor:
         if x_TI.stride(-1) != 1:
             return matrix.computed(x_TI)
         rows_TI, operands = matrix.for_kernel(x_TI)
         return matrix.computed(x_TI) if operands is None else self.library.products(rows_TI, (operands,))[0]
 
+    @override
     def products(self, op: Projections, x_TI: Tensor) -> Sequence[Tensor]:
         """Multiply rows with each matrix of an op, in one call if the matrices are stored alike."""
         if x_TI.stride(-1) == 1 and stored_alike(op.matrices):
@@ -137,6 +153,7 @@ class CpuBackend(Backend):
                 return self.library.products(x_TI, operands)
         return super().products(op, x_TI)
 
+    @override
     def logits(self, matrix: Matrix, x_RI: Tensor) -> Tensor:
         """Return the product of a head, in fp32 if the library takes the matrix."""
         operands = matrix.operands
@@ -144,12 +161,14 @@ class CpuBackend(Backend):
             return super().logits(matrix, x_RI)
         return self.library.products(x_RI, (operands,), torch.float32)[0]
 
+    @override
     def linear(self, x_NI: Tensor, weight_OI: Tensor) -> Tensor:
         """Return x W^T. A row's result is the same in any batch."""
         if x_NI.stride(-1) != 1:
             return super().linear(x_NI, weight_OI)
         return self.library.products(x_NI, (Operands(weight_OI, None),))[0]
 
+    @override
     def activated_products(self, op: ActivatedProjections, x_TI: Tensor) -> Tensor:
         """Multiply and activate, in one call for rows without an adapter."""
         if not op.fused or x_TI.stride(-1) != 1:
@@ -168,6 +187,7 @@ class CpuBackend(Backend):
             y_TF.index_copy_(0, rows.rest, rest_NF)
         return y_TF
 
+    @override
     def gated_products(self, gate: Matrix, up: Matrix, activation: str, x_NI: Tensor) -> Tensor:
         """Multiply with a gate and what it gates, in one call if the matrices are stored alike."""
         if gate.operands and up.operands and stored_alike((gate, up)) and x_NI.stride(-1) == 1:
@@ -182,21 +202,25 @@ class CpuBackend(Backend):
 
     # -- between products ---------------------------------------------------------------------------------------------
 
+    @override
     def norm(self, op: RMSNorm, x_xD: Tensor) -> Tensor:
         """Return the RMS norm of vectors, by the kernel if it rounds as the op does."""
         if not op.rounds_alike or x_xD.stride(-1) != 1:
             return super().norm(op, x_xD)
         return self.library.norm(x_xD, op.weight, op.eps, from_one=op.from_one)
 
+    @override
     def add_norm(self, op: AddRMSNorm, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:
         """Add and normalise in one call, which reads the sum once."""
         if not op.fused or x_TD.stride(-1) != 1:
             return super().add_norm(op, x_TD, y_TD)
         return x_TD, self.library.norm(x_TD, op.weight, op.eps, from_one=op.from_one, added_ND=y_TD)
 
+    @override
     def angles(self, op: RotaryTable, positions_T: Tensor) -> Angles:
         return self.library.angles(positions_T, op.frequencies, op.rope.magnitude)
 
+    @override
     def rotate(self, op: Attention, q_THD: Tensor, k_TKD: Tensor, angles: Angles, start: int) -> tuple[Tensor, Tensor]:
         """Rotate queries and keys in one call, unless neighbours are rotated."""
         if op.rotates_neighbours or q_THD.stride(-1) != 1:
@@ -204,14 +228,17 @@ class CpuBackend(Backend):
         turned_THD, turned_TKD = rotate(self.library, (q_THD, k_TKD), angles, start)
         return turned_THD, turned_TKD
 
+    @override
     def gather(self, table_ED: Tensor, numbers_N: Tensor) -> Tensor:
         if not table_ED.is_contiguous():
             return super().gather(table_ED, numbers_N)
         return self.library.gather(table_ED, numbers_N)
 
+    @override
     def pick(self, x_TD: Tensor, rows_R: Tensor) -> Tensor:
         return self.library.gather(x_TD, rows_R) if x_TD.is_contiguous() else super().pick(x_TD, rows_R)
 
+    @override
     def gather_coded(self, table: QuantisedMatrix, numbers_N: Tensor) -> Tensor:
         operands = table.operands
         if operands is None:
@@ -220,6 +247,7 @@ class CpuBackend(Backend):
 
     # -- mixtures of experts ------------------------------------------------------------------------------------------
 
+    @override
     def route(self, op: ExpertRouter, x_TI: Tensor) -> tuple[Tensor, Tensor]:
         """Pick experts in one call with the product, if the rule picks by scores."""
         operands = op.matrix.operands
@@ -228,6 +256,7 @@ class CpuBackend(Backend):
         logits, rows_TI = torch.float32 if op.rule.wide else x_TI.dtype, x_TI.to(op.matrix.spec.dtype)
         return route(self.library, rows_TI, operands, logits, picking(op.rule), op.e_score_correction_bias)
 
+    @override
     def experts(
         self, op: Experts, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None
     ) -> Tensor:
@@ -245,6 +274,7 @@ class CpuBackend(Backend):
     # -- sampling -----------------------------------------------------------------------------------------------------
 
     @property
+    @override
     def sampling_kernel(self) -> SamplingKernel:
         return self.library.sample
 

@@ -10,6 +10,7 @@ from itertools import accumulate
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.backends.cpu.call_recording import MAX_RECORDED_ROWS, CallRecording, RecordingArena, record
 from ridgeline.backends.cpu.cpu_attention import CpuStepSequences
@@ -65,15 +66,18 @@ class CpuGraphs(StepGraphs):
         self._inputs: dict[Hashable, _Inputs] = {}
         self._recordings: dict[Hashable, CallRecording] = {}
 
+    @override
     def bucket(self, step: PlannedStep) -> int | None:
         rows = step.tokens
         few = self._records and rows <= MAX_RECORDED_ROWS
         return rows if few and all(map(is_verify, step.items)) and not self._hooks.there else None
 
+    @override
     def logits(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> Tensor:
         inputs, known = self._filled(step, bucket, tables), self._recordings.get(bucket)
         return self._record(inputs, bucket) if known is None else known.again()
 
+    @override
     def graph(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> StepGraph | None:
         inputs = self._filled(step, bucket, tables)
         if bucket not in self._recordings:

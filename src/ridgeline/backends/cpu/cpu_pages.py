@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.backends.cpu.cpu_attention import CpuPagedAttention, CpuStepSequences
 from ridgeline.backends.cpu.cpu_coverage import attends, reads_latents
@@ -45,6 +46,7 @@ class CpuPages(KVPages):
             )
         return self._kernels[op]
 
+    @override
     def context(self, batch: ForwardBatch) -> "CpuKV":
         """Return the KVContext of a step. From now on our kernels use as many threads as torch does."""
         self.library.share_threads()
@@ -80,6 +82,7 @@ class CpuKV(PartialKV):
         group = self._pages.layers[op.layer].group
         return self._pages.kernel(op).attend(self._seen(group), q_THD, k_NKD, v_NKW, self._slots[group])
 
+    @override
     def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
         """Attend over latents by our kernels, if nothing of them is to be expanded."""
         if not reads_latents(op) or any(op.expanded(self._batch().attention(op.reach))):

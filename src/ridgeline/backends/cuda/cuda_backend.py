@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.backends.cuda.available import LIBRARIES_BYTES, triton_kernels, triton_on
 from ridgeline.backends.cuda.buckets import CapturedSteps, captures, most_captured_rows
@@ -54,6 +55,7 @@ class CudaBackend(Backend):
         self._joined = WeakKeyDictionary[Projections, Operands]()
 
     @staticmethod
+    @override
     def serves(device: torch.device) -> bool:
         """Return whether Triton is installed and the device is a GPU, or its interpreter is asked for."""
         return triton_on(device) is not None
@@ -65,6 +67,7 @@ class CudaBackend(Backend):
         assert kernels is not None, "a model is bound to kernels that are there"
         return kernels
 
+    @override
     def prepare(self, model: nn.Module) -> None:
         """Bind a model, and lay the plain matrices of an op behind each other."""
         assert isinstance(model, PricedModule)
@@ -73,35 +76,43 @@ class CudaBackend(Backend):
             if isinstance(op, Projections) and (joined := _join(op)) is not None:
                 self._joined[op] = joined
 
+    @override
     def has_dtype(self, dtype: torch.dtype) -> bool:
         return dtype in DTYPES
 
+    @override
     def parts_of(self, op: Op) -> tuple[str, ...] | None:
         if isinstance(op, AddRMSNorm) and takes_norm(op):
             return ("forward",)
         return ("keep", "attend") if isinstance(op, Attention) and keeps(op) else None
 
     @property
+    @override
     def kernel_set(self) -> str:
         return self.kernels.name
 
+    @override
     def covers(self, op: Op) -> bool:
         """Return whether the kernels do all of an op. Products of many rows are cuBLAS's, which counts as a kernel."""
         return covers(op)
 
+    @override
     def launches(self, op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
         return launches(op, work, space)
 
+    @override
     def replayed_steps(self, model: nn.Module) -> ReplayedSteps | None:
         return CapturedSteps(most_captured_rows(model)) if captures(model) else None
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
+    @override
     def pages(
         self, layers: Mapping[int, LayerPages], groups: Sequence[KVGroup], states: Mapping[int, StatePages]
     ) -> KVPages:
         return CudaPages(layers, groups, states)
 
+    @override
     def step_graphs(self, model: nn.Module, pages: KVPages) -> StepGraphs:
         assert isinstance(model, Model), "steps of language models are replayed"
         assert isinstance(pages, CudaPages), "steps are captured over pages of this backend"
@@ -109,6 +120,7 @@ class CudaBackend(Backend):
 
     # -- products -----------------------------------------------------------------------------------------------------
 
+    @override
     def product(self, matrix: Matrix, x_TI: Tensor) -> Tensor:
         if x_TI.stride(-1) != 1:
             return matrix.computed(x_TI)
@@ -117,6 +129,7 @@ class CudaBackend(Backend):
             return matrix.computed(x_TI)
         return self.kernels.products(rows_TI, (operands,))[0]
 
+    @override
     def products(self, op: Projections, x_TI: Tensor) -> Sequence[Tensor]:
         """Multiply rows with each matrix of an op, in one product if the matrices lie behind each other."""
         joined = self._joined.get(op)
@@ -125,6 +138,7 @@ class CudaBackend(Backend):
         (whole_TO,) = self.kernels.products(x_TI, (joined,))
         return torch.split(whole_TO, [matrix.outputs for matrix in op.matrices], dim=-1)
 
+    @override
     def logits(self, matrix: Matrix, x_RI: Tensor) -> Tensor:
         """Return the product of a head, in fp32 if the kernels take the matrix."""
         operands = matrix.operands
@@ -132,6 +146,7 @@ class CudaBackend(Backend):
             return super().logits(matrix, x_RI)
         return self.kernels.products(x_RI, (operands,), torch.float32)[0]
 
+    @override
     def gated(self, gate_TF: Tensor, up_TF: Tensor, activation: str) -> Tensor:
         """Return act(gate) * up, read and written once if there is a kernel for the activation."""
         both_TF = self.kernels.gated(gate_TF, up_TF, activation) if gate_TF.stride(-1) == 1 else None
@@ -139,12 +154,14 @@ class CudaBackend(Backend):
 
     # -- between products ---------------------------------------------------------------------------------------------
 
+    @override
     def norm(self, op: RMSNorm, x_xD: Tensor) -> Tensor:
         """Return the RMS norm of vectors, by the kernel if it rounds as the op does."""
         if not op.rounds_alike or x_xD.stride(-1) != 1:
             return super().norm(op, x_xD)
         return self.kernels.norm(x_xD, op.weight, op.eps, from_one=op.from_one)
 
+    @override
     def add_norm(self, op: AddRMSNorm, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:
         """Add and normalise in one call, which reads the sum once."""
         if not op.fused or x_TD.stride(-1) != 1:
@@ -153,6 +170,7 @@ class CudaBackend(Backend):
 
     # -- sampling -----------------------------------------------------------------------------------------------------
 
+    @override
     def likeliest(self, logits_RV: Tensor) -> Tensor:
         """Return the largest logit of each row. Many programs read a row at once."""
         return self.kernels.likeliest(logits_RV)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.backends.cuda.buckets import captured_shape, captures, most_captured_rows
 from ridgeline.backends.cuda.cuda_pages import CudaPages, copied_rows
@@ -30,6 +31,7 @@ class CapturedGraph(StepGraph):
     def __init__(self, graph: torch.cuda.CUDAGraph, result: Tensor) -> None:
         self._graph, self.result = graph, result
 
+    @override
     def again(self) -> Tensor:
         """Replay the graph, and return its result. The host does not wait."""
         self._graph.replay()
@@ -51,6 +53,7 @@ class CudaGraphs(StepGraphs):
         self._pool: Any = None  # the memory that all graphs share
         self._stream: torch.cuda.Stream | None = None  # one for all: cuBLAS keeps memory for each that it meets
 
+    @override
     def bucket(self, step: PlannedStep) -> Bucket | None:
         plain = not any(item.encoder or item.encoded or item.adapter or item.scored for item in step.items)
         if self._tables is None or not plain or self._hooks.there:
@@ -65,6 +68,7 @@ class CudaGraphs(StepGraphs):
         ones = shape.logits if len(step.items) > 1 else 0
         return Bucket(shape.rows, ones, shape.logits, shape.logits, _copied(step, shape.rows))
 
+    @override
     def logits(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> Tensor | None:
         assert isinstance(bucket, Bucket)
         if bucket.several and bucket not in self._met:
@@ -72,6 +76,7 @@ class CudaGraphs(StepGraphs):
             return None
         return self.graph(step, bucket, tables).again()[: step.logit_rows]
 
+    @override
     def graph(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> CapturedGraph:
         assert isinstance(bucket, Bucket)
         assert self._tables is not None, "steps that have a bucket have tables on the GPU"

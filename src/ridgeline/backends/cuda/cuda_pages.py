@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.backends.cuda.cuda_coverage import attends
 from ridgeline.backends.kernel_support import AttentionScoring, KVCodes
@@ -65,6 +66,7 @@ class CudaPages(KVPages):
         count = len(next(iter(self.layers.values())).k) - 1  # without the page of zeros
         return [g.entries(context) if g.spec.passes else min(g.entries(context), count) for g in self.groups]
 
+    @override
     def context(self, batch: ForwardBatch) -> "CudaKV":
         """Return the KVContext of a step. It sends the GPU all that the step says of sequences, once for each batch: a
         batch may run again, in a graph too, which reads what was sent."""
@@ -98,8 +100,8 @@ class CudaKV(PartialKV, FusedRotaryKV):
         super().__init__(pages, batch)
         self._slots, self._seen = slots, seen
 
+    @override
     def keep(self, op: Attention, q_THD: Tensor, k_NKD: Tensor, v_NKW: Tensor, angles: Angles | None) -> Tensor:
-        """As Keeping.keep."""
         turns = q_THD if angles is not None else None  # else they are as they are, and may be of other rows than keys
         turned_THD = self._pages.kernel(op).keep(turns, k_NKD, v_NKW, self._slots[self._group(op)], angles)
         return q_THD if turned_THD is None else turned_THD

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from typing_extensions import override
+
 from ridgeline.core.ops.backend import Backend
 from ridgeline.core.ops.kv_layout import KVGroup
 from ridgeline.core.ops.layer_pages import LayerPages
@@ -12,6 +14,7 @@ from ridgeline.core.ops.paged_state import StatePages
 class ReferenceBackend(Backend):
     """Ops in PyTorch, over pages of keys and values on any device. No step is replayed."""
 
+    @override
     def pages(
         self, layers: Mapping[int, LayerPages], groups: Sequence[KVGroup], states: Mapping[int, StatePages]
     ) -> KVPages:

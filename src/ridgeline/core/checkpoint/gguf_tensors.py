@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.checkpoint.folder import Checkpoint
 from ridgeline.core.checkpoint.gguf_config import read_gguf_config, tensor_names
@@ -33,10 +34,12 @@ class GGUFCheckpoint(Checkpoint):
     heads: dict[str, int]
     from_one: bool
 
+    @override
     def data_offset(self, file: BinaryIO) -> int:
         """As Checkpoint.data_offset: entries count from the start."""
         return 0
 
+    @override
     def tensors(self, *, mapped: bool = True) -> Iterator[tuple[str, Tensor]]:
         """As Checkpoint.tensors: matrices in blocks as bytes [O, B], all else as numbers."""
         size = self.folder.stat().st_size
@@ -44,8 +47,8 @@ class GGUFCheckpoint(Checkpoint):
         for name, entry in self.entries.items():
             yield name, self.as_given(name, whole[entry.begin : entry.end]) if mapped else self.read(name)
 
+    @override
     def as_given(self, name: str, raw: Tensor) -> Tensor:
-        """As Checkpoint.as_given."""
         return self._ordered(name, self._numbers(name, self.entries[name], raw))
 
     def _numbers(self, name: str, entry: TensorEntry, raw: Tensor) -> Tensor:

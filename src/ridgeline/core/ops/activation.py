@@ -8,6 +8,7 @@ from collections.abc import Hashable, Mapping
 import torch
 from msgspec import structs
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.elementwise import Elementwise
@@ -57,6 +58,7 @@ class ActivatedProjections(Projections):
         )
         self.gated, self.width = len(results) == 2, results[0]
 
+    @override
     def forward(self, x_TI: Tensor) -> Tensor:  # type: ignore[override]
         """x_TI [rows, inputs] -> [rows, width]."""
         return self.in_parts(x_TI) if x_TI.is_meta else self.backend.activated_products(self, x_TI)
@@ -71,6 +73,7 @@ class ActivatedProjections(Projections):
             return x_TF.new_empty(x_TF.shape)
         return self.function(x_TF) if up_TF is None else self.backend.gated(x_TF, up_TF, self.activation)
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """The products and the activation; what lies between them needs no memory."""
         products, first = products_cost(rows, self.matrices), self.matrices[0]
@@ -78,6 +81,7 @@ class ActivatedProjections(Projections):
         moved = rows * (first.inputs + self.width) * first.spec.dtype.itemsize
         return structs.replace(products + own, activation_bytes=moved)
 
+    @override
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
         """As Op.launches_of: the products, then the activation over what they left in memory."""
         return (*self.product_launches(rows, "products"), self._activation_launch(rows))
@@ -92,9 +96,11 @@ class ActivatedProjections(Projections):
     def _flops(self, rows: int) -> float:
         return float(self.FLOPS_PER_ELEMENT * rows * self.width)
 
+    @override
     def signature(self) -> Hashable:
         return super().signature(), self.gated
 
+    @override
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {self.activation}"
 
@@ -109,6 +115,7 @@ class GatedActivation(Elementwise):
         super().__init__(width, dtype)
         self.activation, self.function = activation, ACTIVATIONS[activation]
 
+    @override
     def forward(self, gate_TF: Tensor, up_TF: Tensor) -> Tensor:
         """Two of [rows, width] -> [rows, width]."""
         return gate_TF.new_empty(gate_TF.shape) if gate_TF.is_meta else self.function(gate_TF) * up_TF

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.modulation import AddModulatedLayerNorm, Factor, GatedAddNorm, ModulatedLayerNorm
@@ -31,10 +32,12 @@ class ConditionTable(Op):
         self.factors, self.width, self.spread = tuple(factors), width, spread
         self.scale_shift_table = weight(len(factors), width, dtype=dtype)
 
+    @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As Stored.take; some checkpoints have it as that of a batch of one."""
         return {name: full[0] if full.dim() == 3 and len(full) == 1 else full}
 
+    @override
     def forward(self, condition_RC: Tensor) -> tuple[Tensor, ...]:
         """condition_RC [runs, factors x width], or [runs, width] where it is `spread` -> [runs, width] of each."""
         if condition_RC.is_meta:
@@ -44,6 +47,7 @@ class ConditionTable(Op):
         each = zip(self.factors, sums_RKW.unbind(1), strict=True)
         return tuple((1 + sum_RW if factor == "scale" else sum_RW).to(condition_RC.dtype) for factor, sum_RW in each)
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """Its numbers once, the condition in, the factors out."""
         elements, scales = rows * len(self.factors) * self.width, rows * self.factors.count("scale") * self.width
@@ -54,18 +58,20 @@ class ConditionTable(Op):
             activation_bytes=moved * self.scale_shift_table.element_size(),
         )
 
+    @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
         return "elementwise.add"
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return format_of(self.scale_shift_table.dtype).name
 
+    @override
     def signature(self) -> Hashable:
         return self.factors, self.width, self.spread, self.scale_shift_table.dtype
 
+    @override
     def extra_repr(self) -> str:
         return f"{', '.join(self.factors)} x {self.width}"
 
@@ -75,6 +81,7 @@ class AddShiftedLayerNorm(AddModulatedLayerNorm):
 
     FLOPS_PER_ELEMENT = ModulatedLayerNorm.FLOPS_PER_ELEMENT
 
+    @override
     def forward(  # type: ignore[override]
         self, x_NW: Tensor, y_NW: Tensor, scale_RW: Tensor, shift_RW: Tensor, lengths: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
@@ -87,6 +94,7 @@ class AddShiftedLayerNorm(AddModulatedLayerNorm):
 class GatedAddLayerNorm(GatedAddNorm, AddLayerNorm):
     """norm(x + gate * y), the gate of each run's own and the norm's weights learned."""
 
+    @override
     def forward(  # type: ignore[override]
         self, x_NW: Tensor, y_NW: Tensor, gate_RW: Tensor, lengths: Sequence[int]
     ) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@ from collections.abc import Hashable
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.op import Op
@@ -20,6 +21,7 @@ class Affine(Op):
         super().__init__()
         self.width, self.multiplier, self.offset, self.limits = width, multiplier, offset, limits
 
+    @override
     def forward(self, x_PC: Tensor) -> Tensor:
         """x_PC [rows, width] -> fp32 [rows, width]."""
         if x_PC.is_meta:
@@ -29,22 +31,25 @@ class Affine(Op):
             x_PC = x_PC.clamp(*self.limits)
         return x_PC * self.multiplier + self.offset
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """Numbers in and out, as fp32."""
         elements, each = rows * self.width, 2 if self.limits is None else 4
         return Cost({"fp32": float(each * elements)}, activation_bytes=8 * elements)
 
+    @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
         return "elementwise.scale"
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return "fp32"
 
+    @override
     def signature(self) -> Hashable:
         return self.width, self.limits is None
 
+    @override
     def extra_repr(self) -> str:
         return f"{self.width}: {self.multiplier:g} x + {self.offset:g}"

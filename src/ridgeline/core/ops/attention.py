@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import NO_COST, SOFTCAP_FLOPS, Cost
 from ridgeline.core.ops.kv_layout import KVSpec
@@ -109,32 +110,37 @@ class Attention(Op):
         self._position, self._given = spec.slot_bytes, spec.given_bytes
 
     @property
+    @override
     def reach(self) -> AttentionPattern:
         """As Op.reach: which keys a query sees."""
         return self.spec.reach
 
     @property
+    @override
     def kept_spec(self) -> KVSpec | None:
-        """As Op.kept_spec."""
         return self.spec if self.spec.kept else None
 
+    @override
     def disable_kv_cache(self) -> None:
-        """As Op.disable_kv_cache."""
         self.spec = replace(self.spec, at_once=True)
 
+    @override
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
         """As Stored.match_checkpoint: whether keys and values share one scale."""
         self.one_scale = self.k_scale is not None and dtype_of(ONE_SCALE) is not None
 
+    @override
     def tensors(self) -> tuple[str, ...]:
         """As Stored.tensors: a scale of the keys and one of the values, or ONE_SCALE of both (`one_scale`)."""
         own = super().tensors()
         return (*(name for name in own if name not in _SCALES), ONE_SCALE) if self.one_scale else own
 
+    @override
     def dtype_of(self, name: str) -> torch.dtype | None:
         """As Stored.dtype_of; scales of keys and values are read as they are stored."""
         return super().dtype_of(name) if name == "sinks_H" else None
 
+    @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As Stored.take: the sinks of this rank's heads; scales of keys and values, which all ranks have. Raises
         ValueError for a scale that is not above 0."""
@@ -157,6 +163,7 @@ class Attention(Op):
         """Whether its scores are q k^T x scale and nothing more, as kernels at hand compute them."""
         return self.softcap is None and self.sinks_H is None and self.bias is None
 
+    @override
     def forward(
         self,
         q_THD: Tensor,
@@ -211,6 +218,7 @@ class Attention(Op):
 
     # -- cost ---------------------------------------------------------------------------------------------------------
 
+    @override
     def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
         """2 x heads x (D + W) FLOPs a pair (q.k and p.v), and those of its soft cap; K and V of the context read once a
         step, the new ones written where they are kept; sinks and biases; queries, new K and V in, results out."""
@@ -220,6 +228,7 @@ class Attention(Op):
         new = Cost(activation_bytes=sums.written * self._given if self.spec.kept else 0.0)
         return self.attend_cost(sums) + self.rotate_cost(sums, 0) + new
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """Rows do not say how long their sequences are."""
         raise AssertionError("attention is priced by its pairs and keys, not by rows")
@@ -250,6 +259,7 @@ class Attention(Op):
             activation_bytes=streams * elements * format_of(self.spec.dtype).bytes,
         )
 
+    @override
     def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
         """As Op.launches: one that rotates; then one call for the sequences with a single query, and one for each of
         the others."""
@@ -276,30 +286,34 @@ class Attention(Op):
         return Launch(self._names["rotate"], self.number_format, 1, self.rotate_cost(total, 2), "rotate")
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return format_of(self.spec.dtype).name
 
     @property
+    @override
     def score_heads(self) -> int:
-        """As Op.score_heads."""
         return self.heads
 
+    @override
     def score_matrix_bytes(self, work: Work) -> float:
         """As Op.score_matrix_bytes: q k^T written, read for the softmax, written back, read for the product with v (Dao
         et al., arXiv:2205.14135, algorithm 0). Masked pairs not counted."""
         pairs = work.attention[self.reach].total.pairs
         return 4 * self.heads * pairs * format_of(self.spec.dtype).bytes
 
+    @override
     def shares(self) -> tuple[StorageShare, ...]:
         """As Stored.shares, its bias included; scales are no parameters of the model."""
         scales = sum(scale is not None for scale in (self.k_scale, self.v_scale))
         own = list(self.parameters())
         return (StorageShare(None, sum(p.numel() for p in own) - scales, float(sum(p.nbytes for p in own))),)
 
+    @override
     def signature(self) -> Hashable:
         return self.heads, self.spec, self.value_dim, self.rope is None, self.softcap is None, self._weight_bytes
 
+    @override
     def extra_repr(self) -> str:
         reach = "" if self.reach.kind == "causal" else f", {self.reach}"
         return f"{self.heads} heads over {self.spec.heads} x {self.spec.k_dim}{reach}"

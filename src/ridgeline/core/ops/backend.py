@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.ops.activation import ActivationBackend
 from ridgeline.core.ops.attention import AttentionBackend
@@ -142,6 +143,7 @@ class Backend(
         """Return this backend itself: copies of a model have the same one."""
         return self
 
+    @override
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the class alone: a model that is read from a pickle has a backend of its own."""
         return type(self), ()

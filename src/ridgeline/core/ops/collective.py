@@ -4,6 +4,7 @@ from collections.abc import Hashable
 
 import torch
 from torch import Tensor, distributed, nn
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.cost_features import Feature, GatheredRows
@@ -22,6 +23,7 @@ class AllReduce(Op):
         super().__init__()
         self.width, self.dtype, self.size, self.gathered = width, dtype, shard.size, gathered
 
+    @override
     def forward(self, x_TD: Tensor) -> Tensor:
         """x_TD [rows, width] -> the sum over ranks, in place."""
         if not x_TD.is_meta:
@@ -29,18 +31,21 @@ class AllReduce(Op):
             distributed.all_reduce(x_TD)
         return x_TD
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """The message: every rank's rows. How often each byte travels is the link's affair."""
         return Cost(communication={"all_reduce": float(rows * self.gathered * self.width * self.dtype.itemsize)})
 
     @property
+    @override
     def features(self) -> tuple[Feature, ...]:
-        """As Op.features."""
         return (GatheredRows(),) if self.gathered > 1 else ()
 
+    @override
     def signature(self) -> Hashable:
         return self.width, self.size, self.dtype, self.gathered
 
+    @override
     def extra_repr(self) -> str:
         return f"{self.width} over {self.size}"
 
@@ -54,6 +59,7 @@ class AllGather(Op):
         super().__init__()
         self.width, self.size = width, shard.size
 
+    @override
     def forward(self, x_RV: Tensor) -> Tensor:
         """x_RV fp32 [logit rows, vocabulary / size] -> [logit rows, vocabulary]."""
         if x_RV.is_meta:
@@ -62,13 +68,16 @@ class AllGather(Op):
         distributed.all_gather(parts, x_RV.contiguous())
         return torch.cat(parts, dim=-1)
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """The joined rows, fp32."""
         return Cost(communication={"all_gather": float(rows * self.width * 4)})
 
+    @override
     def signature(self) -> Hashable:
         return self.width, self.size
 
+    @override
     def extra_repr(self) -> str:
         return f"{self.width} from {self.size}"
 

@@ -8,6 +8,7 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.nonlinearity import ACTIVATIONS
@@ -53,6 +54,7 @@ class Convolution(Op):
         """Positions of a row that come out."""
         return self.positions // self.stride
 
+    @override
     def forward(self, x_EI: Tensor) -> Tensor:
         """x_EI [rows, positions x inputs], of whole stretches -> [rows, results x outputs]."""
         if x_EI.is_meta:
@@ -61,6 +63,7 @@ class Convolution(Op):
         y_BOP = functional.conv1d(x_BCP, self.weight, self.bias, self.stride, self.kernel_size // 2)
         return self.function(y_BOP).transpose(1, 2).reshape(len(x_EI), self.results * self.outputs)
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """2 x kernel x inputs FLOPs for each channel of each result, the zeros around a stretch counted, as they are
         multiplied; the weights once, rows in and out."""
@@ -74,12 +77,14 @@ class Convolution(Op):
         return product + Cost({"fp32": float(self.FLOPS_PER_ELEMENT * results)})
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return format_of(self.weight.dtype).name
 
+    @override
     def signature(self) -> Hashable:
         return self.inputs, self.outputs, self.kernel_size, self.positions, self.stride, self.weight.dtype
 
+    @override
     def extra_repr(self) -> str:
         return f"{self.inputs} -> {self.outputs}, kernel {self.kernel_size}, stride {self.stride}, {self.activation}"

@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.number_formats import format_of
@@ -32,6 +33,7 @@ class Convolution2d(Op):
         self.weight = weight(outputs, inputs, kernel, kernel, dtype=dtype)
         self.bias = weight(outputs, dtype=dtype)
 
+    @override
     def forward(self, x_PI: Tensor, grid: PixelGrid) -> Tensor:
         """x_PI [pixels of the grid, inputs] -> [pixels, outputs]."""
         if x_PI.is_meta:
@@ -44,6 +46,7 @@ class Convolution2d(Op):
         """Channels side by side, whatever the layout was that an op before gave."""
         return grid.to_images(x_PI.to(self.weight.dtype).contiguous())
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """2 x kernel^2 x inputs FLOPs for each channel of each result, the zeros around an image counted, as they are
         multiplied; the weights once, pixels in and out."""
@@ -54,18 +57,21 @@ class Convolution2d(Op):
             activation_bytes=(rows * self.inputs + results) * self.weight.element_size(),
         )
 
+    @override
     def kernel(self, rows: int) -> str:
         """As Op.kernel: products with the pixels around, or a plain product."""
         return "convolution.images" if self.kernel_size > 1 else "convolution.pixels"
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return format_of(self.weight.dtype).name
 
+    @override
     def signature(self) -> Hashable:
         return self.inputs, self.outputs, self.kernel_size, self.weight.dtype
 
+    @override
     def extra_repr(self) -> str:
         size = self.kernel_size
         return f"{self.inputs} -> {self.outputs}, kernel {size} x {size}, stride {self.stride}"
@@ -80,6 +86,7 @@ class Downsample(Convolution2d):
     def __init__(self, channels: int, dtype: torch.dtype) -> None:
         super().__init__(channels, channels, dtype)
 
+    @override
     def forward(self, x_PI: Tensor, grid: PixelGrid, halved: PixelGrid) -> Tensor:  # type: ignore[override]
         """x_PI [pixels of the grid, channels] -> [pixels of the halved one, channels]."""
         if x_PI.is_meta:
@@ -97,27 +104,31 @@ class Upsample(Op):
         super().__init__()
         self.channels, self.dtype = channels, dtype
 
+    @override
     def forward(self, x_PC: Tensor, grid: PixelGrid, doubled: PixelGrid) -> Tensor:
         """x_PC [pixels of the grid, channels] -> [pixels of the doubled one, channels]."""
         if x_PC.is_meta:
             return x_PC.new_empty(doubled.rows, self.channels)
         return doubled.to_rows(functional.interpolate(grid.to_images(x_PC), scale_factor=2.0, mode="nearest"))
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """One pixel in, four out; nothing is computed."""
         return Cost(activation_bytes=5 * rows * self.channels * self.dtype.itemsize)
 
+    @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
         return "elementwise.upsample"
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return format_of(self.dtype).name
 
+    @override
     def signature(self) -> Hashable:
         return self.channels, self.dtype
 
+    @override
     def extra_repr(self) -> str:
         return str(self.channels)

@@ -4,6 +4,7 @@ from collections.abc import Hashable
 from typing import ClassVar
 
 import torch
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.number_formats import format_of
@@ -21,6 +22,7 @@ class Elementwise(Op):
         super().__init__()
         self.width, self.dtype = width, dtype
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """Two streams in, one out."""
         elements = rows * self.width
@@ -28,17 +30,19 @@ class Elementwise(Op):
             {"fp32": float(self.FLOPS_PER_ELEMENT * elements)}, activation_bytes=3 * elements * self.dtype.itemsize
         )
 
+    @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
         return self.kernel_name
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return format_of(self.dtype).name
 
+    @override
     def signature(self) -> Hashable:
         return self.width, self.dtype
 
+    @override
     def extra_repr(self) -> str:
         return str(self.width)

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Mapping
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.elementwise import Elementwise
@@ -47,12 +48,12 @@ class Embedding(Op):
         self.own_entries = shard.part(entries, "embeddings")
         self.store({"weight": None})
 
+    @override
     def places(self) -> Mapping[str, WeightSlot]:
-        """As Op.places."""
         return {"weight": WeightSlot("", "embedding", self.width, self.entries)}
 
+    @override
     def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
-        """As Op.store."""
         self.stored = stored["weight"]
         self.weight: nn.Parameter | None = None
         self.table: QuantisedMatrix | None = None
@@ -65,23 +66,24 @@ class Embedding(Op):
         else:
             self.weight = weight(self.own_entries, self.width, dtype=self.dtype)
 
+    @override
     def another(self) -> "Embedding":
-        """As Stored.another."""
         other = Embedding(self.entries, self.width, self.dtype, self.shard, scale=self.scale)
         other.store({"weight": self.stored})
         return other
 
     @property
+    @override
     def runs(self) -> bool:
-        """As Stored.runs."""
         return self.stored is None or self.table is not None
 
+    @override
     def tied_parameters(self) -> Mapping[str, nn.Parameter]:
         """As Stored.tied_parameters: those of its rows, by the names that a matrix has for them."""
         return dict((self if self.table is None else self.table).named_parameters(recurse=False))
 
+    @override
     def shares(self) -> tuple[StorageShare, ...]:
-        """As Stored.shares."""
         if self.table is not None:
             return self.table.shares()
         count = self.own_entries * self.width
@@ -90,10 +92,11 @@ class Embedding(Op):
         )
         return (StorageShare(self.stored, count, float(nbytes)),)
 
+    @override
     def take(self, name: str, full: Tensor) -> dict[str, Tensor]:
-        """As Stored.take."""
         return {name: self.shard.slice(full, 0)}
 
+    @override
     def forward(self, ids_T: Tensor) -> Tensor:
         """ids_T int64 [rows] -> [rows, width]."""
         if ids_T.is_meta:
@@ -114,6 +117,7 @@ class Embedding(Op):
         assert self.weight is not None
         return self.backend.gather(self.weight, ids_T)
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """The rows gathered, not the table: a step of one token reads one row of 128,256."""
         row = self.width * self.dtype.itemsize
@@ -121,13 +125,15 @@ class Embedding(Op):
         return Cost(weight_bytes=rows * read / self.shard.size, activation_bytes=rows * row)
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return format_of(self.dtype).name
 
+    @override
     def signature(self) -> Hashable:
         return self.own_entries, self.width, self.dtype, self.stored, self.shard.size, self.scale is None
 
+    @override
     def extra_repr(self) -> str:
         return f"{self.own_entries} x {self.width}"
 
@@ -141,8 +147,8 @@ class IndexedEmbedding(Embedding):
         super().__init__(entries, width, dtype)
         self.offset, self.every = offset, every
 
+    @override
     def forward(self, ids_T: Tensor) -> Tensor:
-        """As Embedding.forward."""
         return super().forward(ids_T if ids_T.is_meta else (ids_T + self.offset) // self.every % self.entries)
 
 
@@ -150,6 +156,7 @@ class PlacedEmbedding(Embedding):
     """An Embedding in which other rows may stand for some tokens, such as those that an encoder made of an image: an id
     below 0 is such a row, -1 the first."""
 
+    @override
     def forward(self, ids_T: Tensor, placed_ED: Tensor | None = None) -> Tensor:
         """ids_T int64 [rows], placed_ED [other rows, width], None where all are tokens -> [rows, width]."""
         if placed_ED is None or ids_T.is_meta:
@@ -171,6 +178,7 @@ class EitherEmbedding(Elementwise):
         super().__init__(width, dtype)
         self.entries = entries
 
+    @override
     def forward(self, first_TD: Tensor, second_TD: Tensor, ids_T: Tensor) -> Tensor:
         """Two of [rows, width], ids_T int64 [rows] -> [rows, width]."""
         if ids_T.is_meta:
@@ -194,12 +202,14 @@ class SinusoidalPositions(Elementwise):
             table = sinusoids(entries, width).to(dtype)
         self.register_buffer("table", table, persistent=False)
 
+    @override
     def forward(self, x_TD: Tensor, positions_T: Tensor) -> Tensor:
         """x_TD [rows, width], positions_T int64 [rows] -> [rows, width]."""
         if x_TD.is_meta:
             return x_TD.new_empty(x_TD.shape)
         return x_TD + self.table.to(x_TD.device)[positions_T]
 
+    @override
     def extra_repr(self) -> str:
         return f"{self.entries} x {self.width}"
 
@@ -221,6 +231,7 @@ class GridPositions(Elementwise):
         super().__init__(width, dtype)
         self.base, self.interpolation = base, interpolation
 
+    @override
     def forward(self, x_ND: Tensor, places_N3: Tensor, lines: int, columns: int) -> Tensor:
         """x_ND [rows, width], places_N3 int64 [rows, 3]: frame, line and column of each, in a picture of so many ->
         [rows, width]."""
@@ -235,9 +246,11 @@ class GridPositions(Elementwise):
             halves += [angles_NQ.sin(), angles_NQ.cos()]
         return (x_ND + torch.cat(halves, dim=1).float()).to(x_ND.dtype)
 
+    @override
     def signature(self) -> Hashable:
         return super().signature(), self.base, self.interpolation
 
+    @override
     def extra_repr(self) -> str:
         return f"{self.base} x {self.base}, divided by {self.interpolation:g}"
 

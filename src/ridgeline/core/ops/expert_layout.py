@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.stored_module import dtype_mismatch
 
@@ -64,10 +65,10 @@ class TransposedExperts(Stacked):
     """gate_up_proj [E, D, 2F], the gate's columns first, and down_proj [E, F, D], whatever the sizes: Llama 4. Turned
     on the way in, as products read rows of outputs."""
 
+    @override
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
     ) -> Iterable[ExpertPart]:
-        """As ExpertLayout.parts."""
         count, hidden, width = sizes
         full = arrived[name]
         _check(full, (count, width, hidden) if name == "down_proj" else (count, hidden, 2 * width), dtype)
@@ -134,16 +135,16 @@ class Mxfp4(Interleaved):
     first, and `_scales` uint8 [E, rows, inputs / 32], exponents of 2 with a bias of 127 (Open Compute Project,
     Microscaling Formats 1.0). Widened to the model's dtype, one expert at a time."""
 
+    @override
     def tensors(self, *, bias: bool) -> tuple[str, ...]:
-        """As ExpertLayout.tensors."""
         assert bias, "its experts have biases"
         names = (f"{name}_{part}" for name in ("gate_up_proj", "down_proj") for part in ("blocks", "scales"))
         return (*names, "gate_up_proj_bias", "down_proj_bias")
 
+    @override
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
     ) -> Iterable[ExpertPart] | None:
-        """As ExpertLayout.parts."""
         if name.endswith("_bias"):
             return self.biases(name, arrived[name], sizes, dtype)
         matrix = name.rpartition("_")[0]

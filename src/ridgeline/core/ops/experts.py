@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.ops.activation import GateBackend
 from ridgeline.core.ops.cost import Cost
@@ -95,12 +96,13 @@ class Experts(nn.ModuleList, Op):
 
     # -- how they are stored ------------------------------------------------------------------------------------------
 
+    @override
     def places(self) -> Mapping[str, WeightSlot]:
         """As Op.places, of the matrices of one expert, as which all are stored."""
         return {name: spec.place("expert", f"0.{name}") for name, spec in self.specs.items()}
 
+    @override
     def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
-        """As Op.store."""
         assert not len(self), "experts are stored in another form before they are created"
         self.stored = {name: stored[name] for name in self.specs}
         with torch.device("meta"):
@@ -112,17 +114,19 @@ class Experts(nn.ModuleList, Op):
         return {name: matrix_of(spec, self.stored[name]) for name, spec in self.specs.items()}
 
     @property
+    @override
     def runs(self) -> bool:
-        """As Stored.runs."""
         with torch.device("meta"):
             return all(matrix.runs for matrix in self.expert().values())
 
+    @override
     def refuse_division(self) -> None:
         """As Stored.refuse_division, of one expert, as which all are stored."""
         for matrix in self._prequantised():
             matrix.refuse_division()
 
     @property
+    @override
     def repacked_bytes(self) -> float:
         """As Stored.repacked_bytes, of all experts."""
         return self.count * sum(matrix.repacked_bytes for matrix in self._prequantised())
@@ -132,6 +136,7 @@ class Experts(nn.ModuleList, Op):
         with torch.device("meta"):
             return [matrix for matrix in self.expert().values() if isinstance(matrix, PrequantisedMatrix)]
 
+    @override
     def create_parameters(self) -> None:
         """As Stored.create_parameters, of every expert."""
         if len(self):
@@ -143,14 +148,15 @@ class Experts(nn.ModuleList, Op):
             self.append(expert)
 
     @property
+    @override
     def pending_matrices(self) -> int:
-        """As Stored.pending_matrices."""
         return self.count * len(self.specs)
 
     def matrices(self, expert: int) -> tuple[Matrix, ...]:
         """Gate (where there is one), up and down of one expert."""
         return tuple(getattr(self[expert], name) for name in self.specs)
 
+    @override
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
         """As Stored.match_checkpoint: the layout of the experts.
 
@@ -167,19 +173,22 @@ class Experts(nn.ModuleList, Op):
         elif self.layout is INTERLEAVED and dtype_of("gate_up_proj_blocks") is not None:
             self.layout = MXFP4_BLOCKS
 
+    @override
     def tensors(self) -> tuple[str, ...]:
         """As Stored.tensors: those of its layout, where it has one; then its matrices have none of their own."""
         return () if self.layout is None else self.layout.tensors(bias=next(iter(self.specs.values())).bias)
 
     @property
+    @override
     def takes_all(self) -> bool:
-        """As Stored.takes_all."""
         return self.layout is not None
 
+    @override
     def dtype_of(self, name: str) -> torch.dtype | None:
         """Return the model's dtype, to which the floats of every tensor of a layout are cast. Bytes stay bytes."""
         return self.dtype
 
+    @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As Stored.take: the parts of a tensor of all experts, by the path of each one's parameter. Nothing where it
         only says something together with another that has not come yet."""
@@ -211,13 +220,14 @@ class Experts(nn.ModuleList, Op):
         return sum(self._count(spec) for spec in self.specs.values())
 
     @property
+    @override
     def idle_parameters(self) -> int:
-        """As Op.idle_parameters."""
         return (self.count - self.active) * self.expert_parameters
 
     def _count(self, spec: MatrixSpec) -> int:
         return spec.own_outputs * (spec.own_inputs + spec.bias)
 
+    @override
     def shares(self) -> tuple[StorageShare, ...]:
         """As Stored.shares, of all experts."""
         matrices = (
@@ -243,6 +253,7 @@ class Experts(nn.ModuleList, Op):
 
     # -- what they compute --------------------------------------------------------------------------------------------
 
+    @override
     def forward(self, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None = None) -> Tensor:
         """x_TD [rows, hidden], weights fp32 and ids int64 as a Router gives them -> the weighed sum of the experts of
         each row [rows, hidden], added to `onto_TD` where there is one."""
@@ -308,19 +319,20 @@ class Experts(nn.ModuleList, Op):
         return self.experts.of(tokens)
 
     @property
+    @override
     def experts(self) -> ExpectedExperts:
-        """As Op.experts."""
         return ExpectedExperts(self.count, self.active)
 
+    @override
     def experts_hit(self, inputs: tuple[Any, ...]) -> int:
-        """As Op.experts_hit."""
         return len(torch.unique(inputs[2]))
 
     @property
+    @override
     def features(self) -> tuple[Feature, ...]:
-        """As Op.features."""
         return (self.experts, GatheredRows()) if self.gathered > 1 else (self.experts,)
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """FLOPs of k experts a token, bytes of the experts hit."""
         return self._cost_of(rows, tuple(self.specs))
@@ -340,6 +352,7 @@ class Experts(nn.ModuleList, Op):
             activation_bytes=activations * len(names) / len(self.specs),
         )
 
+    @override
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
         """As Op.launches_of: a call each touched expert, parted where its matrices are not all stored alike."""
         touched, alike = self.touched(rows * self.gathered), dict[str, list[str]]()
@@ -357,14 +370,17 @@ class Experts(nn.ModuleList, Op):
         )
 
     @property
+    @override
     def number_format(self) -> str:
         """As Op.number_format: of its first matrix, where they differ."""
         return arithmetic(self.dtype, next(iter(self.stored.values())))
 
+    @override
     def signature(self) -> Hashable:
         stored, bias = tuple(self.stored.values()), next(iter(self.specs.values())).bias
         sizes = self.count, self.active, self.hidden, self.width
         return *sizes, self.dtype, stored, bias, self.adds, self.gathered
 
+    @override
     def extra_repr(self) -> str:
         return f"{self.active} of {self.count}, {self.hidden} x {self.width}"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from ridgeline.core.ops.kv_layout import StateSpec
 from ridgeline.core.ops.recurrence import Recurrence, RecurrenceContext, in_chunks, pair_decay, through_state
@@ -54,10 +55,12 @@ class GatedDeltaRule(Recurrence):
         self.A_log = weight(sizes.value_heads, dtype=dtype)
         self.dt_bias = weight(sizes.value_heads, dtype=dtype)
 
+    @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """Return this rank's heads of a parameter."""
         return {name: self._shard.slice(full, 0)}
 
+    @override
     def forward(
         self, q_TX: Tensor, k_TX: Tensor, v_TX: Tensor, b_TX: Tensor, a_TX: Tensor, kv: RecurrenceContext
     ) -> Tensor:
@@ -65,6 +68,7 @@ class GatedDeltaRule(Recurrence):
         value counts and how fast it forgets, before their squashing -> [rows, G x R x V]."""
         return self.run((q_TX, k_TX, v_TX, b_TX, a_TX), kv)
 
+    @override
     def advance(self, state_BN: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         """As Recurrence.advance; in fp32."""
         s, heads = self.sizes, (*inputs[0].shape[:2], self.sizes.key_heads)
@@ -81,6 +85,7 @@ class GatedDeltaRule(Recurrence):
         )
         return out_BGQRV.transpose(1, 2).flatten(2).to(self.dtype), state_BGKW.flatten(1)
 
+    @override
     def products(self, sums: AttentionSum) -> float:
         """6 x key x value FLOPs a position and value head: what the state answers to the key and to the query, and what
         is added to it. Pairs within a chunk: keys with keys before them, and the substitution that follows; queries
@@ -90,14 +95,16 @@ class GatedDeltaRule(Recurrence):
         return across + 2.0 * (s.key_heads * s.key + s.value_heads * s.value) * (sums.pairs + earlier)
 
     @property
+    @override
     def row_entries(self) -> int:
-        """As Recurrence.row_entries."""
         s = self.sizes
         return 2 * s.key_heads * s.key + s.value_heads * (2 * s.value + 2)
 
+    @override
     def signature(self) -> Hashable:
         return self.sizes, self.dtype
 
+    @override
     def extra_repr(self) -> str:
         s = self.sizes
         return f"{s.value_heads} states of {s.key} x {s.value}"

@@ -8,6 +8,7 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from ridgeline.core.ops.activation import ActivatedProjections
 from ridgeline.core.ops.cost import Cost
@@ -36,6 +37,7 @@ class GroupNorm(Op):
         self.weight = weight(channels, dtype=dtype)
         self.bias = weight(channels, dtype=dtype)
 
+    @override
     def forward(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
         """x_PC [pixels of the grid, channels] -> the same shape."""
         normed_PC = self.normalise(x_PC, grid)
@@ -52,11 +54,13 @@ class GroupNorm(Op):
         """SiLU, in the place of what the norm gave."""
         return x_PC if x_PC.is_meta else functional.silu(x_PC, inplace=True)
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """Pixels in and out once; what lies between norm and SiLU needs no memory."""
         norm = self._norm_cost(rows)
         return norm + Cost({"fp32": self._silu_flops(rows)}) if self.silu else norm
 
+    @override
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
         """As Op.launches_of: the norm, then SiLU over what it left in memory."""
         norm = Launch("norm.group", self.number_format, 1, self._norm_cost(rows), "normalise")
@@ -77,12 +81,14 @@ class GroupNorm(Op):
         return 2 * rows * self.channels * self.weight.element_size()
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return format_of(self.weight.dtype).name
 
+    @override
     def signature(self) -> Hashable:
         return self.channels, self.silu, self.weight.dtype
 
+    @override
     def extra_repr(self) -> str:
         return f"{self.channels} in {self.groups} groups{', silu' if self.silu else ''}"

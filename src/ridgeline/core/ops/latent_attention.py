@@ -17,6 +17,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.cost import NO_COST, Cost
@@ -83,12 +84,12 @@ class LatentAttention(Attention):
         product, wider = sizes.latent * (sizes.plain + sizes.value), sizes.kept + sizes.latent - sizes.key - sizes.value
         self._expands = KernelThreshold(queries=-product, keys=product, pairs=-wider)
 
+    @override
     def places(self) -> Mapping[str, WeightSlot]:
-        """As Op.places."""
         return {"kv_b_proj": self.kv_b_proj.spec.place("matrix", "kv_b_proj")}
 
+    @override
     def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
-        """As Op.store."""
         self.kv_b_proj = matrix_of(self.kv_b_proj.spec, stored["kv_b_proj"])
         self._weight_bytes = self.kv_b_proj.stored_bytes()
 
@@ -100,6 +101,7 @@ class LatentAttention(Attention):
         return self._expands.holds(sums)
 
     @property
+    @override
     def features(self) -> tuple[Feature, ...]:
         """As Op.features: the form that it takes, and where its products are of a single row."""
         return self._expands, KernelThreshold(queries=1, most=1), KernelThreshold(keys=1, most=1)
@@ -110,6 +112,7 @@ class LatentAttention(Attention):
 
     # -- what it computes ---------------------------------------------------------------------------------------------
 
+    @override
     def forward(  # type: ignore[override]
         self, q_THD: Tensor, latent_TC: Tensor, turned_TR: Tensor, kv: LatentContext, angles: Angles
     ) -> Tensor:
@@ -134,6 +137,7 @@ class LatentAttention(Attention):
         """Store, and attend."""
         return kv.attend_latent(self, q_THD, kept_T1E).flatten(1)
 
+    @override
     def meeting(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """As Attention.meeting: queries that have absorbed the matrix, and latents."""
         q_THD, latent_TC, turned_TR, _, angles = inputs
@@ -185,6 +189,7 @@ class LatentAttention(Attention):
 
     # -- cost ---------------------------------------------------------------------------------------------------------
 
+    @override
     def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
         """Of each class in the form that the rule takes: products with the matrix over queries or keys, 2 x heads FLOPs
         a pair and entry of scores and sums; latents of the context read once, the new ones written; the matrix once."""
@@ -199,6 +204,7 @@ class LatentAttention(Attention):
                 cost = cost + self._products_cost(sums) + self.attend_cost(sums)
         return cost
 
+    @override
     def attend_cost(self, sums: AttentionSum) -> Cost:
         """Of scores and sums, keys read and written as latents; queries in and results out."""
         sizes, stored = self.sizes, format_of(self.spec.dtype)
@@ -218,11 +224,13 @@ class LatentAttention(Attention):
         number_format = own.number_format if expands else format_of(self.spec.dtype).name
         return Cost({number_format: 2.0 * rows * own.inputs * own.outputs})
 
+    @override
     def rotate_cost(self, sums: AttentionSum, streams: int) -> Cost:
         elements = (sums.queries * self.heads + sums.written) * self.sizes.turned
         moved = streams * elements * format_of(self.spec.dtype).bytes
         return Cost({"fp32": float(self.ROTATE_FLOPS * elements)}, activation_bytes=moved)
 
+    @override
     def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
         """As Op.launches: one that rotates; for each class of query length the products with the matrix, which leave in
         memory what attention takes, and attention."""
@@ -254,14 +262,16 @@ class LatentAttention(Attention):
                    self.attend_cost(sums), "attend_latent", sharers=1 if expands else self.heads),
         )  # fmt: skip
 
+    @override
     def shares(self) -> tuple[StorageShare, ...]:
-        """As Stored.shares."""
         matrix = self._modules.get("kv_b_proj")  # which is not there yet when Attention asks as it is made
         return matrix.shares() if isinstance(matrix, Matrix) else ()
 
+    @override
     def signature(self) -> Hashable:
         return self.heads, self.spec, self.sizes, self.kv_b_proj.spec, self.kv_b_proj.stored
 
+    @override
     def extra_repr(self) -> str:
         return f"{self.heads} heads over a latent of {self.sizes.latent} + {self.sizes.turned}"
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.number_formats import format_of
@@ -29,19 +30,20 @@ class _PixelCopy(Op):
         super().__init__()
         self.width = width
 
+    @override
     def cost_of(self, rows: int) -> Cost:
-        """As Op.cost_of."""
         return Cost(activation_bytes=8 * rows * self.width)
 
+    @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
         return "elementwise.plain"
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return "fp32"
 
+    @override
     def signature(self) -> Hashable:
         return self.width
 
@@ -50,6 +52,7 @@ class Pack(_PixelCopy):
     """Squares of SIDE x SIDE pixels as one each, whose channels are those of the first channel's square, line by line,
     then of the next one's."""
 
+    @override
     def forward(self, x_PC: Tensor, packed: PixelGrid) -> Tensor:
         """x_PC fp32 [pixels, channels] of a grid SIDE times as fine as `packed` -> [its pixels, F]."""
         if x_PC.is_meta:
@@ -61,6 +64,7 @@ class Pack(_PixelCopy):
 class Unpack(_PixelCopy):
     """The other way round."""
 
+    @override
     def forward(self, x_QF: Tensor, packed: PixelGrid, grid: PixelGrid) -> Tensor:
         """x_QF fp32 [pixels of `packed`, F] -> [pixels of a grid that is SIDE times as fine, channels]."""
         if x_QF.is_meta:
@@ -81,6 +85,7 @@ class RunningNorm(Op):
         self.running_mean = weight(width, dtype=dtype)
         self.running_var = weight(width, dtype=dtype)
 
+    @override
     def forward(self, x_QF: Tensor, way: Literal["normalise", "restore", "logvar"]) -> Tensor:
         """x_QF [rows, width] -> fp32 [rows, width]: normalised; brought back; or what becomes of the logarithm of a
         variance when it is normalised."""
@@ -95,19 +100,21 @@ class RunningNorm(Op):
             case "logvar":
                 return x_QF - variance_F.log()
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """A sum and a product for each number, which is read and written; of a logarithm the sum alone."""
         elements = rows * self.width
         return Cost({"fp32": 2.0 * elements}, weight_bytes=self.stored_bytes(), activation_bytes=8 * elements)
 
+    @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
         return "elementwise.scale"
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return "fp32"
 
+    @override
     def signature(self) -> Hashable:
         return self.width, format_of(self.running_mean.dtype).name

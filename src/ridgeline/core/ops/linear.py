@@ -11,6 +11,7 @@ from typing import ClassVar, cast
 import torch
 from msgspec import structs
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import SOFTCAP_FLOPS, Cost
 from ridgeline.core.ops.matrix import (
@@ -40,18 +41,19 @@ class MatrixOp(Op):
     def matrices(self) -> tuple[Matrix, ...]:
         """In the order of the results."""
 
+    @override
     def adaptable(self) -> Mapping[str, Matrix]:
-        """As Op.adaptable."""
         return dict(zip(self.names, self.matrices, strict=True))
 
+    @override
     def adapt(self, number: int, name: str, added: LoraWeights, rows: AdapterRows) -> None:
-        """As Op.adapt."""
         matrix = getattr(self, name)
         if not isinstance(matrix, AdaptedMatrix):
             matrix = AdaptedMatrix(matrix, rows)
             self.add_module(name, matrix)
         matrix.adapt(number, added)
 
+    @override
     def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
         """As Op.cost, and what the adapters of the step's rows add."""
         cost = super().cost(work, space)
@@ -59,6 +61,7 @@ class MatrixOp(Op):
             cost += low_rank.cost_of(rows)
         return cost
 
+    @override
     def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
         """As Op.launches; of each adapter two more."""
         return (*super().launches(work, space), *self.adapter_launches(work))
@@ -102,16 +105,17 @@ class Linear(MatrixOp):
         self.matrix, self.exempt = matrix_of(spec), exempt
         self.matrix.unnamed = True
 
+    @override
     def places(self) -> Mapping[str, WeightSlot]:
-        """As Op.places."""
         return {"matrix": self.matrix.spec.place("router" if self.exempt else "matrix")}
 
+    @override
     def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
-        """As Op.store."""
         self.matrix = matrix_of(self.matrix.spec, stored["matrix"])
         self.matrix.unnamed = True
 
     @property
+    @override
     def matrices(self) -> tuple[Matrix, ...]:
         """The one."""
         return (self.matrix,)
@@ -121,34 +125,38 @@ class Linear(MatrixOp):
         """The format of its numbers; None for the model's dtype."""
         return self.matrix.stored
 
+    @override
     def forward(self, x_TI: Tensor) -> Tensor:
         """x_TI [rows, inputs] -> [rows, outputs]; of a row split, this rank's summand of them."""
         return self.matrix.product(x_TI)
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """2 x rows x inputs x outputs FLOPs; the weight once, however many rows share it."""
         return products_cost(rows, (self.matrix,))
 
+    @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
         return product_kernel(self.kind, rows, self.matrix)
 
+    @override
     def whole_launch(self, rows: int) -> Launch:
-        """As Op.whole_launch."""
         return structs.replace(super().whole_launch(rows), rows=rows, matrices=(self.matrix,))
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return self.matrix.number_format
 
+    @override
     def shares(self) -> tuple[StorageShare, ...]:
-        """As Stored.shares."""
         return self.matrix.shares()
 
+    @override
     def signature(self) -> Hashable:
         return self.matrix.spec, self.matrix.stored, self.adapters()
 
+    @override
     def extra_repr(self) -> str:
         return self.matrix.extra_repr()
 
@@ -184,14 +192,16 @@ class LMHead(Linear):
         super().__init__(spec, exempt=True)
         self.softcap, self.scale, self.multiplier = softcap, scale, multiplier
 
+    @override
     def places(self) -> Mapping[str, WeightSlot]:
-        """As Op.places."""
         return {"matrix": self.matrix.spec.place("head")}
 
+    @override
     def adaptable(self) -> Mapping[str, Matrix]:
         """As Op.adaptable: none adds to the logits."""
         return {}
 
+    @override
     def forward(self, x_RI: Tensor) -> Tensor:
         """x_RI [logit rows, hidden] -> fp32 [logit rows, vocabulary]."""
         if self.scale is not None and not x_RI.is_meta:
@@ -203,6 +213,7 @@ class LMHead(Linear):
             logits_RV = (logits_RV / self.softcap).tanh() * self.softcap
         return logits_RV.float()
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """As Linear.cost_of, with the scale and what is done to every logit."""
         cost, each = super().cost_of(rows), self.flops_per_logit
@@ -215,6 +226,7 @@ class LMHead(Linear):
         """Of what comes after the product."""
         return (SOFTCAP_FLOPS if self.softcap is not None else 0) + (self.multiplier != 1)
 
+    @override
     def signature(self) -> Hashable:
         return super().signature(), self.flops_per_logit, self.scale is None
 
@@ -249,19 +261,21 @@ class Projections(MatrixOp):
         return cast(Matrix, getattr(self, name))
 
     @property
+    @override
     def matrices(self) -> tuple[Matrix, ...]:
         """In the order of the results."""
         return tuple(map(self.matrix, self.names))
 
+    @override
     def places(self) -> Mapping[str, WeightSlot]:
-        """As Op.places."""
         return {name: self.matrix(name).spec.place("matrix", name) for name in self.names}
 
+    @override
     def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
-        """As Op.store."""
         for name, matrix in zip(self.names, self.matrices, strict=True):
             self.add_module(name, matrix_of(matrix.spec, stored[name]))
 
+    @override
     def forward(self, x_TI: Tensor) -> tuple[Tensor, ...]:
         """x_TI [rows, inputs] -> [rows, outputs] of each matrix, a fused one in its parts."""
         return self.products(x_TI)
@@ -277,14 +291,17 @@ class Projections(MatrixOp):
             parts += torch.split(y_TO, list(matrix.spec.own_parts), dim=-1) if matrix.spec.parts else (y_TO,)
         return tuple(parts)
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """The products, the rows read once."""
         return products_cost(rows, self.matrices)
 
+    @override
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
         """As Op.launches_of: a call a matrix."""
         return tuple(self.product_launches(rows, "forward"))
 
+    @override
     def whole_launch(self, rows: int) -> Launch:
         """As Op.whole_launch, of matrices that are stored alike."""
         stored = _stored_name(self.matrices[0])
@@ -300,17 +317,19 @@ class Projections(MatrixOp):
             yield Launch(name, number_format, len(matrices), cost, part, stored, rows=rows, matrices=matrices)
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return self.matrices[0].number_format
 
+    @override
     def shares(self) -> tuple[StorageShare, ...]:
-        """As Stored.shares."""
         return tuple(share for matrix in self.matrices for share in matrix.shares())
 
+    @override
     def signature(self) -> Hashable:
         return tuple((matrix.spec, matrix.stored) for matrix in self.matrices), self.adapters()
 
+    @override
     def extra_repr(self) -> str:
         return f"{self.matrices[0].inputs} -> {' + '.join(str(matrix.outputs) for matrix in self.matrices)}"
 

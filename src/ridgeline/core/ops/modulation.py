@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.elementwise import Elementwise
@@ -40,6 +41,7 @@ class Modulation(Linear):
         super().__init__(MatrixSpec(inputs, width * len(factors), dtype, bias))
         self.width, self.factors, self.activated = width, tuple(factors), activated
 
+    @override
     def forward(self, condition_PC: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         """condition_PC [pictures, inputs] -> [pictures, width] of each factor."""
         if self.activated and not condition_PC.is_meta:
@@ -49,6 +51,7 @@ class Modulation(Linear):
             return parts
         return tuple(map(_finished, self.factors, parts))
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """As Linear.cost_of, with what comes before the product and after it."""
         return super().cost_of(rows) + Cost({"fp32": float(self.flops_around(rows))})
@@ -63,10 +66,12 @@ class Modulation(Linear):
         """How many of its factors are not as the product has them."""
         return sum(factor in ("scale", "bounded gate") for factor in self.factors)
 
+    @override
     def kernel(self, rows: int) -> str:
         """As Op.kernel: a product, and what makes factors of its parts."""
         return f"{super().kernel(rows)}{self.kernel_suffix}"
 
+    @override
     def signature(self) -> Hashable:
         return super().signature(), self.activated, self.changed
 
@@ -89,6 +94,7 @@ class ModulatedNorm(Norm):
 class GatedAddNorm(AddNorm):
     """A sum of which the second summand is gated, by each picture's own."""
 
+    @override
     def add(  # type: ignore[override]
         self, x_NW: Tensor, y_NW: Tensor, gate_PW: Tensor, lengths: Sequence[int]
     ) -> Tensor:
@@ -96,6 +102,7 @@ class GatedAddNorm(AddNorm):
         return add_gated(x_NW, y_NW, gate_PW, lengths)
 
     @property
+    @override
     def _add_flops(self) -> int:
         """As AddNorm._add_flops, the gate among them."""
         return 2
@@ -108,6 +115,7 @@ class ModulatedRMSNorm(ModulatedNorm, RMSNorm):
     kernel_name = "norm.rms.modulated"
     plain = False
 
+    @override
     def forward(self, x_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int]) -> Tensor:  # type: ignore[override]
         """x_NW [rows, width], factor_PW [pictures, width], whose rows are so many each -> as x."""
         return self.modulate(x_NW, factor_PW, lengths)
@@ -122,6 +130,7 @@ class AddModulatedRMSNorm(ModulatedNorm, AddRMSNorm):
     parts = ("add", norm_part)
     plain = False
 
+    @override
     def forward(  # type: ignore[override]
         self, x_NW: Tensor, y_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
@@ -142,8 +151,8 @@ class UnlearnedLayerNorm(LayerNorm):
         self.register_buffer("weight", torch.ones(width, dtype=dtype, device="cpu"), persistent=False)
         self.bias = None
 
+    @override
     def computed(self, x_xD: Tensor) -> Tensor:
-        """As Norm.computed."""
         return functional.layer_norm(x_xD.float(), (self.width,), eps=self.eps).to(x_xD.dtype)
 
 
@@ -153,6 +162,7 @@ class ModulatedLayerNorm(ModulatedNorm, UnlearnedLayerNorm):
     FLOPS_PER_ELEMENT = UnlearnedLayerNorm.FLOPS_PER_ELEMENT + 2
     kernel_name = "norm.layer.modulated"
 
+    @override
     def forward(  # type: ignore[override]
         self, x_NW: Tensor, scale_PW: Tensor, shift_PW: Tensor, lengths: Sequence[int]
     ) -> Tensor:
@@ -172,10 +182,10 @@ class AddModulatedLayerNorm(ModulatedNorm, AddNorm, UnlearnedLayerNorm):
     def __init__(self, width: int, eps: float, dtype: torch.dtype) -> None:
         UnlearnedLayerNorm.__init__(self, width, eps, dtype)
 
+    @override
     def forward(  # type: ignore[override]
         self, x_NW: Tensor, y_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """As AddModulatedRMSNorm.forward."""
         sum_NW = self.add(x_NW, y_NW)
         return sum_NW, self.modulate(sum_NW, factor_PW, lengths)
 
@@ -185,6 +195,7 @@ class AddGatedLayerNorm(GatedAddNorm, AddModulatedLayerNorm):
 
     FLOPS_PER_ELEMENT = ModulatedLayerNorm.FLOPS_PER_ELEMENT
 
+    @override
     def forward(  # type: ignore[override]
         self,
         x_NW: Tensor,
@@ -206,6 +217,7 @@ class AddGated(Elementwise):
     kernel_name = "elementwise.add"
     FLOPS_PER_ELEMENT = 2
 
+    @override
     def forward(self, x_NW: Tensor, y_NW: Tensor, gate_PW: Tensor, lengths: Sequence[int]) -> Tensor:
         """As AddGatedLayerNorm.forward -> the sum."""
         return add_gated(x_NW, y_NW, gate_PW, lengths)

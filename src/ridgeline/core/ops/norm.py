@@ -11,6 +11,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.number_formats import format_of
@@ -47,10 +48,12 @@ class Norm(Op):
     def computed(self, x_xD: Tensor) -> Tensor:
         """Return the norm in PyTorch, of vectors that have numbers."""
 
+    @override
     def forward(self, x_xD: Tensor) -> Tensor:
         """x_xD [..., width] -> the same shape and dtype."""
         return self.normalise(x_xD)
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """Its weights once, vectors in and out."""
         elements = rows * self.per_token * self.width
@@ -60,18 +63,20 @@ class Norm(Op):
             activation_bytes=2 * elements * self.weight.element_size(),
         )
 
+    @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
         return self.kernel_name
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return format_of(self.weight.dtype).name
 
+    @override
     def signature(self) -> Hashable:
         return self.width, self.per_token, self.weight.dtype
 
+    @override
     def extra_repr(self) -> str:
         return f"{self.per_token} x {self.width}"
 
@@ -115,16 +120,16 @@ class RMSNorm(Norm):
         self.from_one, self.cast_last = from_one, from_one or cast_last
 
     @property
+    @override
     def scale(self) -> Tensor:
-        """As Norm.scale."""
         return self.weight.float() + 1 if self.from_one else self.weight.float()
 
+    @override
     def normalise(self, x_xD: Tensor) -> Tensor:
-        """As Norm.normalise."""
         return x_xD.new_empty(x_xD.shape) if x_xD.is_meta else self.backend.norm(self, x_xD)
 
+    @override
     def computed(self, x_xD: Tensor) -> Tensor:
-        """As Norm.computed."""
         normed = functional.rms_norm(x_xD.float(), (self.width,), eps=self.eps)
         if self.cast_last:
             return (normed * self.scale).to(x_xD.dtype)
@@ -157,21 +162,24 @@ class SumOfSquares(Op):
         super().__init__()
         self.width, self.dtype = width, dtype
 
+    @override
     def forward(self, x_xW: Tensor) -> Tensor:
         """x_xW [..., width] -> fp32 [..., 1]."""
         if x_xW.is_meta:
             return x_xW.new_empty(*x_xW.shape[:-1], 1, dtype=torch.float32)
         return x_xW.float().square().sum(dim=-1, keepdim=True)
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """Two operations an entry, which is read."""
         elements = rows * self.width
         return Cost({"fp32": 2.0 * elements}, activation_bytes=elements * self.dtype.itemsize + 4 * rows)
 
+    @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
         return RMSNorm.kernel_name
 
+    @override
     def signature(self) -> Hashable:
         return self.width, self.dtype
 
@@ -187,14 +195,15 @@ class RMSNormBySquares(RMSNorm):
         super().__init__(shard.part(width, "entries"), eps, dtype, cast_last=True)
         self.shard, self.entries = shard, width * repeated
 
+    @override
     def forward(self, x_xW: Tensor, squares_x1: Tensor) -> Tensor:  # type: ignore[override]
         """x_xW [..., own width], squares_x1 fp32 [..., 1] -> as x."""
         if x_xW.is_meta:
             return x_xW.new_empty(x_xW.shape)
         return (x_xW.float() * torch.rsqrt(squares_x1 / self.entries + self.eps) * self.scale).to(x_xW.dtype)
 
+    @override
     def take(self, name: str, full: Tensor) -> dict[str, Tensor]:
-        """As Stored.take."""
         return {name: self.shard.slice(full, 0)}
 
 
@@ -212,11 +221,12 @@ class LayerNorm(Norm):
         if not with_bias:
             self.FLOPS_PER_ELEMENT = 6
 
+    @override
     def computed(self, x_xD: Tensor) -> Tensor:
-        """As Norm.computed."""
         bias = None if self.bias is None else self.bias.float()
         return functional.layer_norm(x_xD.float(), (self.width,), self.scale, bias, self.eps).to(x_xD.dtype)
 
+    @override
     def signature(self) -> Hashable:
         return super().signature(), self.bias is None
 
@@ -230,12 +240,13 @@ class HeadLayerNorm(LayerNorm):
         super().__init__(width, eps, dtype, own, with_bias=False)
         self.shard, self.weight = shard, weight(own, width, dtype=dtype)
 
+    @override
     def computed(self, x_xD: Tensor) -> Tensor:
         """As Norm.computed, of [..., heads, width]."""
         return (functional.layer_norm(x_xD.float(), (self.width,), eps=self.eps) * self.scale).to(x_xD.dtype)
 
+    @override
     def take(self, name: str, full: Tensor) -> dict[str, Tensor]:
-        """As Stored.take."""
         return {name: self.shard.slice(full, 0)}
 
 
@@ -254,6 +265,7 @@ class AddNorm(Norm):
         super().__init__(width, eps, dtype, **options)
         self.multiplier = multiplier
 
+    @override
     def forward(self, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Two of [rows, width] -> their sum, in the place of x, and its norm."""
         return self.in_parts(x_TD, y_TD)
@@ -270,12 +282,14 @@ class AddNorm(Norm):
             return x_TD
         return x_TD.add_(y_TD if self.multiplier == 1 else y_TD * self.multiplier)
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """Two streams in, two out."""
         elements = rows * self.width
         norm, added = super().cost_of(rows), Cost({"fp32": float(self._add_flops * elements)})
         return structs.replace(norm + added, activation_bytes=4 * elements * self.weight.element_size())
 
+    @override
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
         """As Op.launches_of: the sum goes through memory between the two."""
         elements, width = rows * self.width, self.weight.element_size()
@@ -290,6 +304,7 @@ class AddNorm(Norm):
         """Of an entry."""
         return 1 if self.multiplier == 1 else 2
 
+    @override
     def signature(self) -> Hashable:
         return super().signature(), self._add_flops
 
@@ -297,8 +312,8 @@ class AddNorm(Norm):
 class AddRMSNorm(AddNorm, RMSNorm):
     """AddNorm with an RMSNorm."""
 
+    @override
     def forward(self, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """As AddNorm.forward."""
         return self.in_parts(x_TD, y_TD) if x_TD.is_meta else self.backend.add_norm(self, x_TD, y_TD)
 
 

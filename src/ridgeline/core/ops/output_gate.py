@@ -9,6 +9,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.elementwise import Elementwise
@@ -23,6 +24,7 @@ class SigmoidGate(Elementwise):
     kernel_name = "elementwise.gate"
     FLOPS_PER_ELEMENT = 4  # a negation, exp, a sum with the division, and the product
 
+    @override
     def forward(self, x_TW: Tensor, gate_TX: Tensor) -> Tensor:
         """x_TW [rows, W], gate_TX [rows, ...] of W numbers -> [rows, W]."""
         if x_TW.is_meta:
@@ -36,6 +38,7 @@ class GatedRMSNorm(RMSNorm):
     plain = False
     FLOPS_PER_ELEMENT = 9  # of the norm 4, and 5 of silu and the product with it
 
+    @override
     def forward(self, x_TX: Tensor, gate_TX: Tensor) -> Tensor:  # type: ignore[override]
         """x, gate [rows, ...] of H x W numbers -> [rows, H x W]."""
         if x_TX.is_meta:
@@ -44,6 +47,7 @@ class GatedRMSNorm(RMSNorm):
         gated_THW = self.normalise(x_THW) * functional.silu(gate_THW.float())
         return gated_THW.to(x_TX.dtype).flatten(1)
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """Two in, one out."""
         moved = 3 * rows * self.per_token * self.width * self.weight.element_size()
@@ -58,6 +62,7 @@ class GroupedRMSNorm(GatedRMSNorm):
         super().__init__(width, eps, dtype, groups)
         self.shard, self.weight = shard, weight(groups * width, dtype=dtype)
 
+    @override
     def forward(self, x_TX: Tensor, gate_TX: Tensor) -> Tensor:  # type: ignore[override]
         """x, gate [rows, G x W] -> [rows, G x W]."""
         if x_TX.is_meta:
@@ -66,6 +71,6 @@ class GroupedRMSNorm(GatedRMSNorm):
         normed_TX = functional.rms_norm(gated_TGW, (self.width,), eps=self.eps).flatten(1)
         return self.weight * normed_TX.to(x_TX.dtype)
 
+    @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As Stored.take."""
         return {name: self.shard.slice(full, 0)}

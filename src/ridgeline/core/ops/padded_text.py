@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.kv_context import Uncached
@@ -31,6 +32,7 @@ class PaddedText(Uncached):
         super().__init__([StepSegment(rows, rows)])
         self.text = text
 
+    @override
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """As KVContext.attend, of an op without a window."""
         assert op.reach.kind == "causal", "padding of a text that looks both ways is another thing"

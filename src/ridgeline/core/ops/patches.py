@@ -3,6 +3,7 @@ not overlap is a product with the numbers of each patch."""
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.linear import Linear
 from ridgeline.core.ops.matrix import MatrixSpec
@@ -16,6 +17,7 @@ class PatchEmbedding(Linear):
         super().__init__(MatrixSpec(channels * size**2, outputs, dtype, bias=True, kernel=size), exempt=True)
         self.dtype = dtype
 
+    @override
     def forward(self, x_EI: Tensor) -> Tensor:
         """x_EI fp32 [patches, channels x lines x columns] -> [patches, outputs]."""
         return super().forward(x_EI if x_EI.is_meta else x_EI.to(self.dtype))

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.number_formats import format_of
@@ -28,6 +29,7 @@ class Pooling(Op):
         super().__init__()
         self.mode, self.width, self.dtype = mode, width, dtype
 
+    @override
     def forward(self, x_TD: Tensor, ends_R: Tensor) -> Tensor:
         """x_TD [rows, hidden], ends_R int64: the last row of each sequence -> [R, hidden]."""
         if x_TD.is_meta:
@@ -45,24 +47,27 @@ class Pooling(Op):
         sums_RD.index_add_(0, of_T, x_TD.float())
         return (sums_RD / (ends_R - starts_R + 1)[:, None]).to(x_TD.dtype)
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """Every row read; the mean and the largest look at every entry."""
         elements = rows * self.width
         looked_at = elements if self.mode in ("mean", "max") else 0
         return Cost({"fp32": float(looked_at)}, activation_bytes=elements * self.dtype.itemsize)
 
+    @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
         return "elementwise.pool"
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return format_of(self.dtype).name
 
+    @override
     def signature(self) -> Hashable:
         return self.mode, self.width, self.dtype
 
+    @override
     def extra_repr(self) -> str:
         return f"{self.mode} of {self.width}"
 
@@ -76,23 +81,26 @@ class Normalise(Op):
         super().__init__()
         self.width, self.dtype = width, dtype
 
+    @override
     def forward(self, x_RD: Tensor) -> Tensor:
         """x_RD [R, width] -> fp32 [R, width]."""
         return x_RD.float() if x_RD.is_meta else functional.normalize(x_RD.float(), dim=-1)
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """A square, a sum and a division of each entry; it comes in the model's dtype and leaves in fp32."""
         elements = rows * self.width
         return Cost({"fp32": float(3 * elements)}, activation_bytes=elements * (self.dtype.itemsize + 4))
 
+    @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
         return "elementwise.normalise"
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return "fp32"
 
+    @override
     def signature(self) -> Hashable:
         return self.width, self.dtype

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from msgspec import structs
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.elementwise import Elementwise
@@ -38,6 +39,7 @@ class QueryScaleTable(Op):
         super().__init__()
         self.scale = scale
 
+    @override
     def forward(self, positions_T: Tensor) -> Tensor:
         """positions_T int64 [rows] -> fp32 [rows, 1, 1]."""
         if positions_T.is_meta:
@@ -45,13 +47,16 @@ class QueryScaleTable(Op):
         spans_T11 = (positions_T[:, None, None] + self.scale.offset) // self.scale.span
         return 1 + self.scale.slope * spans_T11.float().log1p()
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """A number a row."""
         return Cost({"fp32": float(self.FLOPS * rows)}, activation_bytes=4 * rows)
 
+    @override
     def signature(self) -> Hashable:
         return ()
 
+    @override
     def extra_repr(self) -> str:
         return str(self.scale)
 
@@ -62,10 +67,12 @@ class ScaledQueries(Elementwise):
     kernel_name = "elementwise.scale"
     FLOPS_PER_ELEMENT = 1
 
+    @override
     def forward(self, q_THD: Tensor, scale_T11: Tensor) -> Tensor:
         """q_THD [rows, heads, D], scale_T11 fp32 [rows, 1, 1] -> as q."""
         return q_THD.new_empty(q_THD.shape) if q_THD.is_meta else (q_THD.float() * scale_T11).to(q_THD.dtype)
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """A stream in, one out, and a scale a row."""
         moved = rows * (2 * self.width * self.dtype.itemsize + 4)

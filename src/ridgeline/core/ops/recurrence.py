@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import NO_COST, Cost
 from ridgeline.core.ops.kv_layout import StateSpec
@@ -48,13 +49,13 @@ class Recurrence(Op):
         self.layer, self.spec, self.width, self.dtype = layer, spec, width, dtype
 
     @property
+    @override
     def reach(self) -> AttentionPattern:
-        """As Op.reach."""
         return self.spec.reach
 
     @property
+    @override
     def kept_spec(self) -> StateSpec:
-        """As Op.kept_spec."""
         return self.spec
 
     def run(self, inputs: tuple[Tensor, ...], kv: RecurrenceContext) -> Tensor:
@@ -78,11 +79,13 @@ class Recurrence(Op):
     def row_entries(self) -> int:
         """Numbers of a row, those that come in and those that go out."""
 
+    @override
     def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
         """The products; a state read for every sequence that has one, and written for each; rows in and out."""
         sums = work.attention[self.reach].total
         return self._cost(sums) if sums.queries else NO_COST
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """Rows do not say how many sequences they are of."""
         raise AssertionError("a recurrence is priced by its sequences and pairs, not by rows")
@@ -96,6 +99,7 @@ class Recurrence(Op):
             activation_bytes=sums.queries * self.row_entries * self.dtype.itemsize,
         )
 
+    @override
     def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
         """As Op.launches: one call for the sequences with a single row, and one for each of the others."""
         attention = work.attention[self.reach]
@@ -108,8 +112,8 @@ class Recurrence(Op):
         )
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return format_of(self.dtype).name
 
 
@@ -139,6 +143,7 @@ class ShortConvolution(Recurrence):
         self.bias = weight(self.channels, dtype=dtype) if bias else None
         self._stored, self._heads, self._shard = parts, by_head and shard.part(by_head, "heads"), shard
 
+    @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As Stored.take: the channels of this rank, in the order of the rows that come in."""
         own = self._shard.slice(full, 0, self._stored)
@@ -148,12 +153,13 @@ class ShortConvolution(Recurrence):
         by_head = [part.view(heads, -1, *part.shape[1:]) for part in torch.split(own, parts)]
         return {name: torch.cat(by_head, dim=1).flatten(0, 1)}
 
+    @override
     def forward(self, x_TX: Tensor, kv: RecurrenceContext, *more: Tensor) -> Tensor:
         """x_TX [rows, ...], and further channels of the same rows, C numbers of each in all -> [rows, C]."""
         return self.run((x_TX, *more), kv)
 
+    @override
     def advance(self, state_BN: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """As Recurrence.advance."""
         x_BQC = torch.cat([x.flatten(2) for x in inputs], dim=2) if len(inputs) > 1 else inputs[0].flatten(2)
         before_BCK = state_BN.view(len(state_BN), self.channels, self.kernel_size - 1)
         all_BCL = torch.cat([before_BCK, x_BQC.transpose(1, 2)], dim=2)
@@ -161,18 +167,21 @@ class ShortConvolution(Recurrence):
         after_BCK = all_BCL[:, :, all_BCL.shape[2] - self.kernel_size + 1 :]
         return self.function(y_BCQ).transpose(1, 2), after_BCK.flatten(1)
 
+    @override
     def products(self, sums: AttentionSum) -> float:
         """2 x kernel a number."""
         return 2.0 * self.kernel_size * self.channels * sums.queries
 
     @property
+    @override
     def row_entries(self) -> int:
-        """As Recurrence.row_entries."""
         return 2 * self.channels
 
+    @override
     def signature(self) -> Hashable:
         return self.channels, self.kernel_size, self.bias is None, self.dtype
 
+    @override
     def extra_repr(self) -> str:
         return f"{self.channels} channels, kernel {self.kernel_size}, {self.activation}"
 

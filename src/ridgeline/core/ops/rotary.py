@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.op import Op, OpBackend
@@ -141,6 +142,7 @@ class RotaryTable(Op):
         self.rope = rope
         self.register_buffer("frequencies", rope.frequencies(), persistent=False)  # computed, not loaded
 
+    @override
     def forward(self, positions_T: Tensor) -> Angles:
         """positions_T int64 [rows] -> cos, sin, each fp32 [rows, 1, dim / 2]."""
         if positions_T.is_meta:
@@ -153,18 +155,21 @@ class RotaryTable(Op):
         angles = positions_T[:, None, None].float() * self.frequencies.to(positions_T.device)
         return angles.cos() * self.rope.magnitude, angles.sin() * self.rope.magnitude
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """Two operations for each cosine and each sine, which are written in fp32."""
         elements = rows * self.rope.dim
         return Cost(flops={"fp32": float(2 * elements)}, activation_bytes=elements * 4)
 
+    @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
         return "elementwise.angles"
 
+    @override
     def signature(self) -> Hashable:
         return self.rope
 
+    @override
     def extra_repr(self) -> str:
         return f"{self.rope.dim}, theta {self.rope.theta:g}"
 
@@ -187,6 +192,7 @@ class AxialRotaryTable(Op):
         self.register_buffer("frequencies", 1.0 / theta ** torch.cat(exponents), persistent=False)
         self.register_buffer("axis", torch.arange(len(axes), device="cpu").repeat_interleave(pairs), persistent=False)
 
+    @override
     def forward(self, positions_TA: Tensor) -> Angles:
         """positions_TA int64 [rows, coordinates] -> cos, sin, each fp32 [rows, 1, entries / 2]."""
         if positions_TA.is_meta:
@@ -196,17 +202,20 @@ class AxialRotaryTable(Op):
         angles_TH = (own_TH * self.frequencies.to(positions_TA.device)).float()
         return angles_TH[:, None].cos(), angles_TH[:, None].sin()
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         elements = rows * sum(self.axes)
         return Cost(flops={"fp32": float(2 * elements)}, activation_bytes=elements * 4)
 
+    @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
         return "elementwise.angles"
 
+    @override
     def signature(self) -> Hashable:
         return self.axes, self.theta
 
+    @override
     def extra_repr(self) -> str:
         return f"{' + '.join(map(str, self.axes))}, theta {self.theta:g}"
 

@@ -11,6 +11,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.linear import Linear, product_kernel
@@ -96,6 +97,7 @@ class ExpertRouter(Linear):
         self.rule, self.dtype = rule, spec.dtype
         self.e_score_correction_bias = weight(spec.outputs, dtype=torch.float32) if rule.corrected else None
 
+    @override
     def forward(self, x_TI: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """x_TI [rows, inputs] -> weights fp32 and ids int64 of the experts picked, the heaviest first as a rule, each
         [rows, K]."""
@@ -114,6 +116,7 @@ class ExpertRouter(Linear):
         )
         return self.matrix.add(logits_TE, x_TI) if isinstance(self.matrix, AdaptedMatrix) else logits_TE
 
+    @override
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
         """As Stored.match_checkpoint: the matrix stays in fp32 if it is stored so and the logits are computed so, as
         transformers keeps it (`_keep_in_fp32_modules_strict`)."""
@@ -123,13 +126,14 @@ class ExpertRouter(Linear):
             self.matrix = PlainMatrix(replace(self.matrix.spec, dtype=torch.float32))
         self.matrix.unnamed = True
 
+    @override
     def shares(self) -> tuple[StorageShare, ...]:
-        """As Stored.shares."""
         own = self.e_score_correction_bias
         return (
             super().shares() if own is None else (*super().shares(), StorageShare(None, own.numel(), float(own.nbytes)))
         )
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """As Linear.cost_of, with the correction read; what leaves is a weight and an id a pick."""
         product, own = super().cost_of(rows), self.e_score_correction_bias
@@ -137,13 +141,15 @@ class ExpertRouter(Linear):
         moved = rows * (self.matrix.inputs * self.dtype.itemsize + self.rule.active * (4 + 8))
         return structs.replace(product, weight_bytes=product.weight_bytes + correction, activation_bytes=moved)
 
+    @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
         return product_kernel("linear", rows, self.matrix)
 
+    @override
     def signature(self) -> Hashable:
         return super().signature(), self.rule
 
+    @override
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {self.rule.active} picked"
 
@@ -153,12 +159,14 @@ class SharedGate(Linear):
 
     kind = "linear"
 
+    @override
     def forward(self, x_TI: Tensor, y_TD: Tensor) -> Tensor:  # type: ignore[override]
         """x_TI [rows, inputs], y_TD [rows, D]: what the shared expert gave -> [rows, D]."""
         if x_TI.is_meta:
             return y_TD.new_empty(y_TD.shape)
         return y_TD * super().forward(x_TI).sigmoid()
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """As Linear.cost_of, with what it weighs in and out."""
         product, spec = super().cost_of(rows), self.matrix.spec

@@ -8,6 +8,7 @@ from collections.abc import Hashable
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.bound import BackendModule
 from ridgeline.core.ops.cost import Cost
@@ -25,25 +26,28 @@ class PaddingRow(Op):
         super().__init__()
         self.weight = weight(1, width, dtype=dtype)
 
+    @override
     def forward(self, x_NW: Tensor, padding_R: Tensor) -> Tensor:
         """x_NW [rows, width], padding_R int64: which rows are padding -> x, in its place."""
         if len(padding_R) and not x_NW.is_meta:
             x_NW[padding_R] = self.weight
         return x_NW
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """The learned row; those that it is written to are few."""
         return Cost(weight_bytes=self.stored_bytes())
 
+    @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
         return "elementwise.plain"
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return format_of(self.weight.dtype).name
 
+    @override
     def signature(self) -> Hashable:
         return tuple(self.weight.shape), self.weight.dtype
 
@@ -57,19 +61,20 @@ class Join(Op):
         super().__init__()
         self.width, self.dtype = width, dtype
 
+    @override
     def cost_of(self, rows: int) -> Cost:
-        """As Op.cost_of."""
         return Cost(activation_bytes=2 * rows * self.width * self.dtype.itemsize)
 
+    @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
         return "elementwise.plain"
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return format_of(self.dtype).name
 
+    @override
     def signature(self) -> Hashable:
         return self.width, self.dtype
 
@@ -77,6 +82,7 @@ class Join(Op):
 class JoinRows(Join):
     """Rows of two sources in one order."""
 
+    @override
     def forward(self, order_J: Tensor, x_NW: Tensor, y_MW: Tensor) -> Tensor:
         """order_J int64 [rows]: of each, which one of x_NW [N, ...] it is, or which of y_MW [M, ...], counted on from
         N -> [rows, ...]; a row is `width` numbers in whatever shape."""
@@ -88,6 +94,7 @@ class JoinRows(Join):
 class JoinColumns(Join):
     """The numbers of several sources side by side in a row."""
 
+    @override
     def forward(self, x_NV: Tensor, *others_NW: Tensor) -> Tensor:
         """x_NV [rows, V], others_NW [rows, W] each -> [rows, V + all W], which is the width."""
         if x_NV.is_meta:
@@ -108,6 +115,7 @@ class RowPicker(BackendModule):
 
     backend: RowPickerBackend = RowPickerBackend()
 
+    @override
     def forward(self, x_TD: Tensor, rows_R: Tensor) -> Tensor:
         """x_TD [T, D], int64 [R] -> [R, D]."""
         # On meta any so many do, because an index there has torch import half a second of symbolic algebra.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from ridgeline.core.ops.kv_layout import StateSpec
 from ridgeline.core.ops.recurrence import Recurrence, RecurrenceContext, in_chunks, pair_decay, through_state
@@ -55,15 +56,18 @@ class StateSpace(Recurrence):
         self.dt_bias = weight(sizes.heads, dtype=dtype)
         self.D = weight(sizes.heads, dtype=dtype)
 
+    @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """Return this rank's heads of a parameter."""
         return {name: self._shard.slice(full, 0)}
 
+    @override
     def forward(self, x_TX: Tensor, b_TX: Tensor, c_TX: Tensor, step_TX: Tensor, kv: RecurrenceContext) -> Tensor:
         """x [rows, ...] of G x R x P numbers, B and C of G x N, and the step of G x R, before it is made positive ->
         [rows, G x R x P]."""
         return self.run((x_TX, b_TX, c_TX, step_TX), kv)
 
+    @override
     def advance(self, state_BN: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         """As Recurrence.advance; in fp32."""
         s, groups = self.sizes, (*inputs[0].shape[:2], self.sizes.groups)
@@ -81,6 +85,7 @@ class StateSpace(Recurrence):
         out_BGQRP = out_BGQRP + beside_G1R[..., None] * x_BGQRP
         return out_BGQRP.transpose(1, 2).flatten(2).to(self.dtype), state_BGNW.flatten(1)
 
+    @override
     def products(self, sums: AttentionSum) -> float:
         """4 x head x state FLOPs a position and head: what is added to the state, and what it answers. Pairs within a
         chunk: C with B of a group, and the sum of what was brought to each head."""
@@ -89,14 +94,16 @@ class StateSpace(Recurrence):
         return across + 2.0 * (s.groups * s.state + s.heads * s.head) * sums.pairs
 
     @property
+    @override
     def row_entries(self) -> int:
-        """As Recurrence.row_entries."""
         s = self.sizes
         return 2 * s.heads * s.head + 2 * s.groups * s.state + s.heads
 
+    @override
     def signature(self) -> Hashable:
         return self.sizes, self.dtype
 
+    @override
     def extra_repr(self) -> str:
         s = self.sizes
         return f"{s.heads} states of {s.state} x {s.head}"

@@ -5,6 +5,7 @@ from collections.abc import Hashable
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.number_formats import format_of
@@ -23,6 +24,7 @@ class TimestepSinusoids(Op):
         super().__init__()
         self.width, self.dtype, self.scale = width, dtype, scale
 
+    @override
     def forward(self, times_P: Tensor) -> Tensor:
         """times_P fp32 [pictures] -> [pictures, width]."""
         if times_P.is_meta:
@@ -33,6 +35,7 @@ class TimestepSinusoids(Op):
         angles_PH = (times_P * self.scale)[:, None] * exponents_H.exp()
         return torch.cat([angles_PH.cos(), angles_PH.sin()], dim=-1).to(self.dtype)
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         elements = rows * self.width
         return Cost(
@@ -40,17 +43,19 @@ class TimestepSinusoids(Op):
             activation_bytes=4 * rows + elements * self.dtype.itemsize,
         )
 
+    @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
         return "elementwise.angles"
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return format_of(self.dtype).name
 
+    @override
     def signature(self) -> Hashable:
         return self.width, self.dtype
 
+    @override
     def extra_repr(self) -> str:
         return f"{self.width}, scale {self.scale:g}"

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.op import Op
@@ -26,6 +27,7 @@ class NearestCode(Op):
         self.entries, self.width = entries, width
         self.weight = weight(entries, width, dtype=dtype)
 
+    @override
     def forward(self, x_PC: Tensor) -> Tensor:
         """x_PC [vectors, width] -> int64 [vectors]; of codes equally near the first."""
         if x_PC.is_meta:
@@ -42,23 +44,26 @@ class NearestCode(Op):
         """Of the products of vectors and codes."""
         return 2.0 * rows * self.entries * self.width
 
+    @override
     def cost_of(self, rows: int) -> Cost:
         """The products, a sum and a comparison of each; codes once, vectors in, ids out."""
         each = 2.0 * rows * self.entries + 2.0 * self.entries * self.width
         moved = rows * (self.width * self.weight.element_size() + 8)
         return Cost({"fp32": self.product_flops(rows) + each}, self.stored_bytes(), activation_bytes=moved)
 
+    @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel."""
         return "quantise.nearest"
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Op.number_format."""
         return "fp32"
 
+    @override
     def signature(self) -> Hashable:
         return self.entries, self.width, self.weight.dtype
 
+    @override
     def extra_repr(self) -> str:
         return f"{self.width} -> one of {self.entries}"

@@ -10,6 +10,7 @@ from itertools import repeat
 from typing import Literal
 
 import msgspec
+from typing_extensions import override
 
 RowAxis = str
 """What rows are rows of: TOKENS, LOGITS, ENCODER, or a name that a model gives (latents of a denoiser)."""
@@ -54,6 +55,7 @@ class AttentionPattern:
         """Whether a position sees later ones, so that a sequence runs in one step and keeps nothing."""
         return self.kind in ("full", "local")
 
+    @override
     def __str__(self) -> str:
         return f"{self.kind} {self.size}" if self.size else self.kind
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from typing_extensions import override
+
 from ridgeline.core.text.tokenizer import Part, Tokenizer
 from ridgeline.core.text.vocabulary import Vocabulary
 
@@ -19,6 +21,7 @@ class ByteTokenizer(Tokenizer):
         names = {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
         super().__init__(vocabulary, names, prefix=(256,) if add_bos else (), most_bytes=1)
 
+    @override
     def _encode_parts(self, parts: Sequence[Part]) -> list[int]:
         ids: list[int] = []
         for part in parts:

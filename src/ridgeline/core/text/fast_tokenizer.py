@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import tokenizers
 from tokenizers.models import BPE
+from typing_extensions import override
 
 from ridgeline.core.text.spelling import kind_of, mend, spelling_of
 from ridgeline.core.text.tokenizer import Part, Tokenizer, valid
@@ -96,14 +97,15 @@ class FastTokenizer(Tokenizer):
         # The unknown token also stands for text outside the vocabulary: its id alone proves nothing.
         self._watched = frozenset(vocabulary.control.values()) - unknown
 
+    @override
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         if not parse_special:
             return super().encode(text, add_special=add_special, parse_special=False)
         ids = encode(self._pipeline, valid(text), self._growth)
         return [*self.prefix, *ids, *self.suffix] if add_special else ids
 
+    @override
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
-        """As Tokenizer.encode_pair."""
         if self._pair is None:
             return super().encode_pair(first, second)
         ids, types = list[int](), list[int]()
@@ -114,9 +116,11 @@ class FastTokenizer(Tokenizer):
         last = self._pair[2]
         return [*ids, *last.ids], [*types, *last.types]
 
+    @override
     def _composed(self, text: str) -> str:
         return unicodedata.normalize("NFC", text) if self._composes else text
 
+    @override
     def _encode_parts(self, parts: Sequence[Part]) -> list[int]:
         """First as it stands, which is right unless the text spells a control token; only then the sealed copy."""
         written = [part for part in parts if isinstance(part, int)]

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any, SupportsIndex, cast
 
 import markupsafe
+from typing_extensions import override
 
 _TYPED, _WRITTEN = b"\x00", b"\x01"
 
@@ -44,9 +45,11 @@ class TrustedStr(str):
             start = end
         return found
 
+    @override
     def __str__(self) -> str:
         return self  # str(x), which jinja applies to all it prints, must not forget the marks
 
+    @override
     def __add__(self, other: str) -> TrustedStr:
         if not isinstance(other, str):
             return cast(TrustedStr, NotImplemented)
@@ -55,56 +58,71 @@ class TrustedStr(str):
     def __radd__(self, other: str) -> TrustedStr:
         return concat((other, self)) if isinstance(other, str) else cast(TrustedStr, NotImplemented)
 
+    @override
     def __mul__(self, count: SupportsIndex) -> TrustedStr:
         return TrustedStr(str.__mul__(self, count), self.marks * int(count))
 
     __rmul__ = __mul__
 
+    @override
     def __getitem__(self, key: SupportsIndex | slice) -> TrustedStr:
         at = key if isinstance(key, slice) else slice(int(key), int(key) + 1 or None)
         return TrustedStr(str.__getitem__(self, key), self.marks[at])
 
+    @override
     def strip(self, chars: str | None = None, /) -> TrustedStr:
         return self.lstrip(chars).rstrip(chars)
 
+    @override
     def lstrip(self, chars: str | None = None, /) -> TrustedStr:
         return self[len(self) - len(str.lstrip(self, chars)) :]
 
+    @override
     def rstrip(self, chars: str | None = None, /) -> TrustedStr:
         return self[: len(str.rstrip(self, chars))]
 
+    @override
     def removeprefix(self, prefix: str, /) -> TrustedStr:
         return self[len(self) - len(str.removeprefix(self, prefix)) :]
 
+    @override
     def removesuffix(self, suffix: str, /) -> TrustedStr:
         return self[: len(str.removesuffix(self, suffix))]
 
+    @override
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         return self._cut(str.split(self, sep, maxsplit), sep)
 
+    @override
     def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         return self._cut(str.rsplit(self, sep, maxsplit), sep)
 
+    @override
     def replace(self, old: str, new: str, count: SupportsIndex = -1, /) -> str:
         if not old:
             return str.replace(self, old, new, count)
         return TrustedStr.join(TrustedStr(new, marks_of(new)), self.split(old, count))
 
+    @override
     def join(self, items: Iterable[str], /) -> TrustedStr:
         texts: list[str] = []
         for item in items:
             texts += [self, item] if texts else [item]
         return concat(texts)
 
+    @override
     def lower(self) -> str:
         return self._same_length(str.lower(self))
 
+    @override
     def upper(self) -> str:
         return self._same_length(str.upper(self))
 
+    @override
     def title(self) -> str:
         return self._same_length(str.title(self))
 
+    @override
     def capitalize(self) -> str:
         return self._same_length(str.capitalize(self))
 
@@ -137,16 +155,19 @@ class SafeText(TrustedStr):
     def __html__(self) -> str:
         return self
 
+    @override
     def __add__(self, other: str) -> TrustedStr:
         if not isinstance(other, str):
             return cast(TrustedStr, NotImplemented)
         return SafeText.of(concat((self, escaped(other))))
 
+    @override
     def __radd__(self, other: str) -> TrustedStr:
         return (
             SafeText.of(concat((escaped(other), self))) if isinstance(other, str) else cast(TrustedStr, NotImplemented)
         )
 
+    @override
     def __getitem__(self, key: SupportsIndex | slice) -> TrustedStr:
         return SafeText.of(super().__getitem__(key))
 

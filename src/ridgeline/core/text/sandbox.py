@@ -26,6 +26,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 from markupsafe import Markup
+from typing_extensions import override
 
 from ridgeline.core.text.provenance import SafeText, TrustedStr, concat, escaped, written_join
 from ridgeline.core.text.template_budget import Exhausted, TemplateBudget, allow_filter, allow_method, repeated_size
@@ -101,6 +102,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         budget: TemplateBudget = self._spending.budget
         return budget
 
+    @override
     def concat(self, texts: Iterable[str]) -> str:
         """How rendered blocks are joined."""
         kept, size = [], 0
@@ -123,10 +125,12 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self._budget.allow(sum(map(self._budget.size, values)))
         return self.made(written_join(*values))
 
+    @override
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """As jinja has it, less what the budget cannot follow."""
         return attr not in _CLOSED and super().is_safe_attribute(obj, attr, value)
 
+    @override
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - as jinja has it
         """Every call in a template: a step, its result counted."""
         budget = __self._budget
@@ -137,6 +141,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             allow_method(method.__name__, receiver, (*args, *kwargs.values()), budget)
         return budget.made(super().call(__context, __obj, *args, **kwargs))
 
+    @override
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """The operators that make values larger than their operands."""
         self._budget.step()
@@ -234,6 +239,7 @@ class _Generation(Extension):
 
     tags = {"generation"}  # noqa: RUF012 - the base class declares it so
 
+    @override
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
@@ -248,9 +254,11 @@ class _Namespace(Namespace):
             _check_name(name)
         Namespace.__init__(*args, **kwargs)
 
+    @override
     def __repr__(self) -> str:
         return "<Namespace>"
 
+    @override
     def __setitem__(self, name: str, value: Any) -> None:
         _check_name(name)
         super().__setitem__(name, value)

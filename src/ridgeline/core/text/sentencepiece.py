@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import sentencepiece
+from typing_extensions import override
 
 from ridgeline.core.text.tokenizer import Part, Tokenizer
 from ridgeline.core.text.tokenizer_config import TokenizerConfig
@@ -41,6 +42,7 @@ class SentencePieceTokenizer(Tokenizer):
             strips_space=bool(probe) and probe[0].startswith(SPACE_MARK),
         )
 
+    @override
     def _encode_parts(self, parts: Sequence[Part]) -> list[int]:
         ids: list[int] = []
         for part in _joined(parts):

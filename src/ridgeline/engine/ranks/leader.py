@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import distributed
+from typing_extensions import override
 
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.collective import AllGather
@@ -63,18 +64,23 @@ class FollowerRanks(OtherRanks):
         self.followers = followers
         self._joins = any(isinstance(op, AllGather) for _, op in model.ops())
 
+    @override
     def prepare(self, plan: StepPlan) -> AbstractContextManager[None]:
         return self._together(PrepareBatch(crossing(plan)))
 
+    @override
     def hidden(self) -> AbstractContextManager[None]:
         return self._together(ComputeHiddenStates())
 
+    @override
     def head(self, first: int, count: int) -> AbstractContextManager[None]:
         return self._together(ComputeLogits(first, count) if self._joins else None)
 
+    @override
     def save_states(self) -> AbstractContextManager[None]:
         return self._together(SaveStates())
 
+    @override
     def rewind(self) -> AbstractContextManager[None]:
         return self._together(Rewind())
 

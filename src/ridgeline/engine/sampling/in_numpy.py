@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.sampling.candidates import Candidates, FloatsC, weigh
@@ -36,6 +37,7 @@ class _Scratch:
 class NumpySampler(Sampler):
     """The sampler in numpy, one row at a time."""
 
+    @override
     def _sample(self, logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
         if all(row.params.greedy for row in rows):
             point_R = np.zeros(len(rows))
@@ -49,6 +51,7 @@ class NumpySampler(Sampler):
                 for logits_V, row, point in zip(logits_RV.numpy(), rows, point_R, strict=True)
             ]
 
+    @override
     def _score(
         self, logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int]
     ) -> list[PromptLogprob | RowFailure]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.backend import SamplingKernel
 from ridgeline.engine.sampling.candidates import FloatsC
@@ -51,6 +52,7 @@ class NativeSampler(Sampler):
     def __init__(self, kernel: SamplingKernel) -> None:
         self._kernel = kernel
 
+    @override
     def _sample(self, logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
         samplings = _Samplings(logits_RV.numpy())
         samplings.own["token"] = -1
@@ -66,6 +68,7 @@ class NativeSampler(Sampler):
             for index, (row, token, raw_top, top) in enumerate(found)
         ]
 
+    @override
     def _score(
         self, logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int]
     ) -> list[PromptLogprob | RowFailure]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from typing_extensions import override
 
 from ridgeline.backends.staging import staged
 from ridgeline.core.ops.backend import Backend
@@ -37,6 +38,7 @@ class DeviceSampler(Sampler):
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
+    @override
     def _sample(self, logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
         groups = groups_of(rows, logits_RV.shape[1], logits_RV.device)
         answers = iter(choose(self._backend, logits_RV, groups).tolist())  # the one transfer to the host
@@ -46,6 +48,7 @@ class DeviceSampler(Sampler):
                 results[member] = _result(answers, group, rows[member].params.logprobs)
         return [results[index] for index in range(len(rows))]
 
+    @override
     def _score(
         self, logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int]
     ) -> list[PromptLogprob | RowFailure]:

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Union, overload
 
+from typing_extensions import override
+
 from ridgeline.engine.request import Request
 from ridgeline.engine.sampling.sample_row import History, SampleRow
 from ridgeline.engine.step_plan import StepPlan
@@ -21,9 +23,11 @@ class SampleRows(Sequence[SampleRow]):
     def __init__(self, plan: StepPlan, requests: dict[int, Request]) -> None:
         self._plan, self._requests = plan, requests
 
+    @override
     def __len__(self) -> int:
         return sum(len(item.logits) for item in self._plan.items)
 
+    @override
     def __iter__(self) -> Iterator[SampleRow]:
         for item in self._plan.items:
             request = self._requests[item.request] if item.logits else None
@@ -38,6 +42,7 @@ class SampleRows(Sequence[SampleRow]):
     def __getitem__(self, index: int) -> SampleRow: ...
     @overload
     def __getitem__(self, index: slice) -> list[SampleRow]: ...
+    @override
     def __getitem__(self, index: int | slice) -> SampleRow | list[SampleRow]:
         return list(self)[index]
 

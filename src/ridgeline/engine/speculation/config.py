@@ -4,6 +4,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from typing_extensions import override
+
 Method = Literal["ngram", "draft_model", "auto"]
 
 MOST_GUESSES = 32
@@ -50,6 +52,7 @@ class Speculation:
         if (self.method == "draft_model") != (self.model is not None):
             raise ValueError("speculation: the method draft_model needs a model to guess with, and no other takes one")
 
+    @override
     def __str__(self) -> str:
         who = f"by {self.model}" if self.model is not None else "by prompt lookup"
         return f"up to {self.tokens} guesses a step {who}" + (", where it pays" if self.method == "auto" else "")

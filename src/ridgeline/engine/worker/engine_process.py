@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, Self
 
 import msgspec
+from typing_extensions import override
 
 from ridgeline.core.checkpoint.source import open_source
 from ridgeline.core.checkpoint.weight_loader import Progress
@@ -264,6 +265,7 @@ class _EngineConnection(asyncio.Protocol):
         self._frames: MessageCodec[FromProcess] = MessageCodec(FromProcess)
         self._transport: asyncio.Transport
 
+    @override
     def connection_made(self, transport: Any) -> None:
         if self._connected.done():  # the process has connected; this is somebody else
             transport.abort()
@@ -271,10 +273,12 @@ class _EngineConnection(asyncio.Protocol):
         self._transport = transport
         self._connected.set_result(self)
 
+    @override
     def data_received(self, data: bytes) -> None:
         for message in self._frames.feed(data):
             self._hear(message)
 
+    @override
     def connection_lost(self, exc: Exception | None) -> None:
         if self._connected.result() is self:
             self._lost()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
 import torch
+from typing_extensions import override
 
 from ridgeline.backends import backend_of
 from ridgeline.core.checkpoint.weight_loader import fill_dummy
@@ -71,9 +72,11 @@ class DenoiserTrial(DiffusionTrial[Denoiser, Pass]):
 
     dtypes = (torch.float32, torch.bfloat16)
 
+    @override
     def _built(self, config: Fields, dtype: torch.dtype) -> Denoiser:
         return build_denoiser(config, dtype)
 
+    @override
     def _prepared(self, model: Denoiser, step: Pass) -> TrialStep:
         size, texts = step
         device, dtype = next(model.parameters()).device, model.storage.dtype
@@ -93,9 +96,11 @@ class AutoencoderTrial(DiffusionTrial[AutoencoderKL, Decode]):
 
     dtypes = (torch.float32,)
 
+    @override
     def _built(self, config: Fields, dtype: torch.dtype) -> AutoencoderKL:
         return autoencoder_kl.build(config, StorageConfig(dtype))
 
+    @override
     def _prepared(self, model: AutoencoderKL, step: Decode) -> TrialStep:
         latents = torch.randn(1, model.channels, *step, device=next(model.parameters()).device)
 

@@ -7,6 +7,8 @@ answers are filler. The server's process starts it by name, as a Maker (engine/w
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from typing_extensions import override
+
 from ridgeline.core.checkpoint.source import ModelSource, open_source
 from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
 from ridgeline.core.text import Tokenizer
@@ -101,6 +103,7 @@ def without_text(source: ModelSource) -> bool:
 class _NoForms(StructuredOutputManager):
     """Refuses forms: filler keeps to none."""
 
+    @override
     def constraint_for(
         self, outputs: StructuredOutputs, prompt: Sequence[int], ends: Collection[int]
     ) -> OutputConstraint:

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import override
+
 from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.machine_setup import machine_of
 from ridgeline.insight.simulate.simulation import run
@@ -34,6 +36,7 @@ class TailEstimate:
     users: int
     metrics: SimulationMetrics
 
+    @override
     def __str__(self) -> str:
         """In a sentence."""
         many = (

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from ridgeline.backends.timed_backend import look_seconds
 from ridgeline.core.models.common.priced_module import PricedModule, listening
@@ -154,6 +155,7 @@ def shapes(values: Any) -> tuple[Shape, ...]:
 
 
 class _Nothing(nn.Module):
+    @override
     def forward(self, x: Tensor) -> Tensor:
         return x
 

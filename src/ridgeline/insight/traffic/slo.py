@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from typing_extensions import override
+
 from ridgeline.util.times import parse_time
 
 MAX_CLASSES = 100
@@ -37,6 +39,7 @@ class SLO:
             return False
         return None if any(got is None for _, got in asked) else True
 
+    @override
     def __str__(self) -> str:
         limits = ((name, getattr(self, name)) for name in _NAMES)
         own = ", ".join(f"{name} {limit / 1e6:g} ms" for name, limit in limits if limit is not None)

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.checkpoint import read_config
 from ridgeline.core.ops.attention import Attention
@@ -32,6 +33,7 @@ class Regrouped(ExperimentContext):
         super().__init__(length)
         self.heads = heads
 
+    @override
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """As KVContext.attend, over what `heads` makes of keys and values."""
         assert k_NKD is not None

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from ridgeline.backends.model_loader import load_model
 from ridgeline.core.checkpoint import read_config
@@ -43,6 +44,7 @@ class ExperimentContext(Uncached):
         super().__init__([StepSegment(length, length)])
         self.reach, self.without = reach, without
 
+    @override
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
         """As KVContext.attend, of one sequence."""
         assert k_NKD is not None

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.attention import Attention
@@ -55,8 +56,8 @@ class _Noting(Uncached):
         super().__init__([StepSegment(length, length)])
         self.noted: list[Tensor] = []
 
+    @override
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
-        """As KVContext.attend."""
         self.noted += [x for x in (k_NKD, v_NKW) if x is not None]
         return super().attend(op, q_THD, k_NKD, v_NKW)
 

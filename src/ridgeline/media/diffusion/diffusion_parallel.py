@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from ridgeline.core.models.common.denoiser import PICTURES, TEXT
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.cost import Cost
@@ -28,6 +30,7 @@ class ParallelDegrees:
         """Cards that it takes."""
         return self.guidance * self.sequence
 
+    @override
     def __str__(self) -> str:
         parts = ["guidance 2"] * (self.guidance > 1) + [f"sequence {self.sequence}"] * (self.sequence > 1)
         return " x ".join(parts) or "undivided"

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.backends.model_loader import bind_on_cpu
 from ridgeline.core.checkpoint.folder import open_checkpoint
@@ -32,24 +33,25 @@ class FluxTextEncoder(T5TextEncoder):
         self.pooled_width = sizes_of(clip).hidden
 
     @property
+    @override
     def models(self) -> tuple[Model, ...]:
-        """As TextEncoder.models."""
         return self.model, self.clip
 
+    @override
     def ids(self, text: str, what: str = "prompt") -> list[int]:
-        """As TextEncoder.ids."""
         ids = super().ids(text, what)
         assert self.padding is not None
         return [*ids, *[self.padding] * (self.most_tokens - len(ids))]
 
     @torch.inference_mode()
+    @override
     def pooled(self, text: str) -> Tensor:
-        """As TextEncoder.pooled."""
         ids = self.pooled_ids(text)
         ids_T = torch.tensor(ids, device=next(self.clip.parameters()).device)
         rows_T = torch.arange(len(ids), device=ids_T.device)
         return self.clip.hidden(ids_T, rows_T, Uncached([StepSegment(len(ids), len(ids))]), rows_T[-1:])[0]
 
+    @override
     def pooled_ids(self, text: str) -> list[int]:
         """As TextEncoder.pooled_ids. CLIP's part is cut where T5's is refused: it is a summary of what T5 reads
         whole."""

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from typing_extensions import override
+
 
 class Size(NamedTuple):
     """Of a picture, in pixels."""
@@ -18,6 +20,7 @@ class Size(NamedTuple):
     width: int
     height: int
 
+    @override
     def __str__(self) -> str:
         return f"{self.width}x{self.height}"
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.backends.model_loader import bind_on_cpu
 from ridgeline.core.checkpoint.source import ModelSource, open_source
@@ -42,12 +43,12 @@ class T5TextEncoder(TextEncoder):
         self.most_tokens, self.width = most_tokens, sizes_of(model).hidden
 
     @property
+    @override
     def models(self) -> tuple[Model, ...]:
-        """As TextEncoder.models."""
         return (self.model,)
 
+    @override
     def ids(self, text: str, what: str = "prompt") -> list[int]:
-        """As TextEncoder.ids."""
         clean = self._clean(text)
         try:
             self.tokenizer.check_length(clean, self.most_tokens)
@@ -59,8 +60,8 @@ class T5TextEncoder(TextEncoder):
         return ids
 
     @torch.inference_mode()
+    @override
     def encode(self, ids: Sequence[int]) -> Tensor:
-        """As TextEncoder.encode."""
         ids_T = torch.tensor(ids, device=next(self.model.parameters()).device)
         rows_T = torch.arange(len(ids), device=ids_T.device)
         return self.model.hidden(ids_T, rows_T, Uncached([StepSegment(len(ids), len(ids))]), rows_T)

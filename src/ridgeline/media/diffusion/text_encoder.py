@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.backends.model_loader import bind_on_cpu
 from ridgeline.core.checkpoint.source import ModelSource, open_source
@@ -103,12 +104,12 @@ class ChatEncoder(TextEncoder):
         self.most_tokens, self.width = most_tokens, width
 
     @property
+    @override
     def models(self) -> tuple[Model, ...]:
-        """As TextEncoder.models."""
         return (self.model,)
 
+    @override
     def ids(self, text: str, what: str = "prompt") -> list[int]:
-        """As TextEncoder.ids."""
         try:
             self.tokenizer.check_length(text, self.most_tokens)  # megabytes take seconds to encode
         except ValueError as error:
@@ -121,13 +122,13 @@ class ChatEncoder(TextEncoder):
             )
         return ids if self.padding is None else [*ids, *[self.padding] * (self.most_tokens - len(ids))]
 
+    @override
     def seen(self, ids: Sequence[int]) -> int:
-        """As TextEncoder.seen."""
         return len(self.unpadded(ids))
 
     @torch.inference_mode()
+    @override
     def encode(self, ids: Sequence[int]) -> Tensor:
-        """As TextEncoder.encode."""
         ids_T = torch.tensor(ids, device=next(self.model.parameters()).device)
         rows_T = torch.arange(len(ids), device=ids_T.device)
         return self.model.hidden(ids_T, rows_T, PaddedText(self.seen(ids), len(ids)), rows_T)

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from typing_extensions import override
+
 from ridgeline.price.accuracy import METRICS, AccuracyRow, accuracy_rows
 from ridgeline.price.device import Basis, Device
 
@@ -25,6 +27,7 @@ class Trust:
     worst: float | None
     others: tuple[str, ...] = ()
 
+    @override
     def __str__(self) -> str:
         if self.median is None:
             return "not measured"

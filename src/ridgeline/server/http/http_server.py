@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 import uvicorn
 from starlette.types import ASGIApp
+from typing_extensions import override
 
 from ridgeline.server.http.exchanges import ExchangeObserver
 from ridgeline.server.http.protocol import protocol_of
@@ -71,10 +72,12 @@ class HTTPServer(uvicorn.Server):
         self._ended = asyncio.Event()
 
     @contextmanager
+    @override
     def capture_signals(self) -> Iterator[None]:
         """Signals are the lifecycle's: uvicorn would stop listening at the first, and die of it in the end."""
         yield
 
+    @override
     async def main_loop(self) -> None:
         """Serve until `end`; once a second the date that answers bear is made anew (`on_tick`)."""
         self._loop = asyncio.get_running_loop()

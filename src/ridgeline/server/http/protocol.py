@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 
 import h11
 import msgspec
+from typing_extensions import override
 from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -99,6 +100,7 @@ class LimitedProtocol(H11Protocol):
 
     # -- what asyncio tells -------------------------------------------------------------------------------------------
 
+    @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
@@ -107,6 +109,7 @@ class LimitedProtocol(H11Protocol):
         if self.settings.connections is not None and len(self.connections) > self.settings.connections:
             self._make_room(self.settings.connections)
 
+    @override
     def data_received(self, data: bytes) -> None:
         if self.lingering:
             return
@@ -114,6 +117,7 @@ class LimitedProtocol(H11Protocol):
         super().data_received(data)
         self._enter_phase()
 
+    @override
     def eof_received(self) -> bool:  # type: ignore[override]
         """Keep the connection of a client that sends no more while it has a response to come."""
         if self.lingering or self.cycle is None or self.cycle.response_complete or self._present_phase() != "answer":
@@ -126,6 +130,7 @@ class LimitedProtocol(H11Protocol):
         cycle = self.cycle
         return cycle is not None and not cycle.response_started and cycle.scope["http_version"] == "1.1"
 
+    @override
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         if self.half_closed is not None:
@@ -134,10 +139,12 @@ class LimitedProtocol(H11Protocol):
             if timer is not None:
                 timer.cancel()
 
+    @override
     def pause_writing(self) -> None:
         super().pause_writing()
         self._await_reading(self.transport.get_write_buffer_size())
 
+    @override
     def resume_writing(self) -> None:
         super().resume_writing()
         if self.unread is not None:
@@ -145,13 +152,16 @@ class LimitedProtocol(H11Protocol):
 
     # -- what uvicorn calls -------------------------------------------------------------------------------------------
 
+    @override
     def send_400_response(self, msg: str) -> None:
         """uvicorn's word for whatever the connection could not read."""
         self.refuse(self.reader.refusal or invalid("the request is not valid HTTP/1.1", code="invalid_request"))
 
+    @override
     def _unsupported_upgrade_warning(self) -> None:
         """Whoever wants a WebSocket is answered in HTTP; uvicorn would have the log say which packages to install."""
 
+    @override
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._unset_keepalive_if_required()  # the idle phase has its own deadline
@@ -159,6 +169,7 @@ class LimitedProtocol(H11Protocol):
             self.transport.close()  # no further request can come
         self._enter_phase()
 
+    @override
     def shutdown(self) -> None:
         if self.lingering:
             self.transport.close()

@@ -7,6 +7,7 @@ beside `Transfer-Encoding` is accepted.
 import re
 
 import h11
+from typing_extensions import override
 
 from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.server_settings import ServerSettings
@@ -25,6 +26,7 @@ class LimitedConnection(h11.Connection):
         self.settings = settings
         self.refusal: ApiError | None = None
 
+    @override
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         try:
             event = super().next_event()

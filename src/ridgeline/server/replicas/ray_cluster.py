@@ -11,6 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from ridgeline.engine.worker.process_handle import NewLine
 from ridgeline.server.replicas.ray_actor import ActorAddress, EngineActor
 
@@ -41,6 +43,7 @@ class ReplicaResources:
         """Whether there is as much of what Ray counts."""
         return resources.get("CPU", 0) >= self.cores and resources.get("GPU", 0) >= self.cards
 
+    @override
     def __str__(self) -> str:
         parts = [(self.cores, "core"), (self.cards, "card")]
         return " and ".join(f"{count} {name}{'s' if count > 1 else ''}" for count, name in parts if count)

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from typing_extensions import override
 
 from ridgeline.engine.async_llm import AsyncLLM
 from ridgeline.engine.events import Event, Stats
@@ -41,8 +42,8 @@ class FleetMetrics(EngineMetrics):
         self._fleet, self._starting, self._retried = fleet, starting, 0
         self._one("requests_retried")
 
+    @override
     def refresh(self) -> None:
-        """As Counts.refresh."""
         super().refresh()
         states = [each.state for each in self._fleet.replicas.values()]
         for state in REPLICA_STATES:

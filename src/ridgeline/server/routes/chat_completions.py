@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from typing_extensions import override
+
 from ridgeline.core.text import ChatTemplate, RenderedPrompt
 from ridgeline.core.text.chat_template import ROLES
 from ridgeline.core.text.tools import CallDelta, ToolParser
@@ -241,12 +243,14 @@ class ChatChunks(Chunks):
         self._parsers: dict[int, ToolParser] = {}
         self._calls: dict[int, list[CallDelta]] = {}
 
+    @override
     def take(self, prompt: int, event: Event) -> None:
         """Calls are taken out of the text before it is told."""
         if self._answer.tools is not None:
             event = event._replace(text=self._without_calls(self.generation.index(prompt, event.choice), event))
         super().take(prompt, event)
 
+    @override
     def has_news(self, index: int, event: Event) -> bool:
         return super().has_news(index, event) or bool(self._calls.get(index))
 
@@ -262,6 +266,7 @@ class ChatChunks(Chunks):
         self._calls.setdefault(index, []).extend(call for delta in deltas for call in delta.calls)
         return "".join(delta.content for delta in deltas)
 
+    @override
     def choice(self, prompt: int, index: int, state: ChoiceState, event: Event) -> dict[str, object]:
         delta: dict[str, Any] = {} if state.begun else {"role": "assistant"}
         calls = self._calls.pop(index, [])
@@ -276,6 +281,7 @@ class ChatChunks(Chunks):
             finish = finish_reason(event.finish, self._parsers[index])
         return self._answer.choice(index, "delta", delta, state.take(event), finish)
 
+    @override
     def first(self) -> dict[str, object]:
         return self._answer.of_prompt(self.generation.specs[0].prompt, self.scores[0])
 

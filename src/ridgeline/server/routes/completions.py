@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from msgspec import structs
+from typing_extensions import override
 
 from ridgeline.core.text import TokenOffsets
 from ridgeline.engine.events import Event
@@ -204,6 +205,7 @@ class CompletionChunks(Chunks):
             for choice in range(generation.params.n)
         ]
 
+    @override
     def choice(self, prompt: int, index: int, state: ChoiceState, event: Event) -> dict[str, object]:
         writer = self._writers[index]
         ready = None if event.finish is not None else writer.ready(state.tokens, event.text)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+from typing_extensions import override
 
 _SENT_BYTES = 1 << 18
 """The number of bytes of a response that are sent at a time."""
@@ -35,6 +36,7 @@ class LongResponse(Response):
 
     media_type = "application/json"
 
+    @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         body = memoryview(self.body)

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from typing_extensions import override
+
 from ridgeline.server.errors import ApiError
 from ridgeline.server.http.event_stream import StreamOutbox, frame
 from ridgeline.server.in_flight import Generation
@@ -186,11 +188,13 @@ class ResponseChunks(ChatChunks):
         self._items = ResponseItems(self._emit)
         self._number = 0
 
+    @override
     async def produce(self, service: Service) -> None:
         await run(service, self.generation, self.take)
         response = self._response.response(self.generation, self._items, self.usage.body())
         self._emit(f"response.{self._items.status}", {"response": response})
 
+    @override
     def put(self, choices: list[dict[str, Any]], beside: Mapping[str, object]) -> None:
         """What would be a chunk becomes events."""
         if not self._number:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from typing_extensions import override
+
 from ridgeline.engine.events import Event, Stats
 from ridgeline.engine.request import NANOSECONDS, FinishReason, Timing
 from ridgeline.engine.worker.engine_messages import EngineInfo, StepReport, Transferred
@@ -245,8 +247,8 @@ class EngineMetrics(MetricsRegistry):
 
     # -- what Prometheus reads -----------------------------------------------------------------------------------------
 
+    @override
     def refresh(self) -> None:
-        """As Counts.refresh."""
         stats, pages = (Stats(), 0) if self._gone else (self.llm.stats, self.llm.info.pages)
         used, cached = stats.held_pages, stats.cached_pages
         self._one("num_requests_running").set(stats.running)

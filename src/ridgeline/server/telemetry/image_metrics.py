@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from time import perf_counter_ns
 
+from typing_extensions import override
+
 from ridgeline.engine.request import NANOSECONDS
 from ridgeline.server.errors import ApiError
 from ridgeline.server.images.diffusion_engine import WorkUnitReport
@@ -65,8 +67,8 @@ class ImageMetrics(MetricsRegistry):
             self._of(live.model, "request_success", "abort").inc()
             self._of(live.model, "aborted", live.phase).inc()
 
+    @override
     def refresh(self) -> None:
-        """As Counts.refresh."""
         for model in self._models:
             own = [live for live in self._live.values() if live.model == model]
             waiting = sum(live.phase == "queue" for live in own)

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Literal, TextIO
 
 import msgspec
+from typing_extensions import override
 
 LogFormat = Literal["text", "json"]
 
@@ -15,6 +16,7 @@ LogFormat = Literal["text", "json"]
 class JsonFormatter(logging.Formatter):
     """A record as one object: time, level, logger, message, and its fields (`extra={"fields": ...}`)."""
 
+    @override
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
             "time": round(record.created, 3),
@@ -27,20 +29,23 @@ class JsonFormatter(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line).decode()
 
-    def formatException(self, ei: Any) -> str:  # noqa: N802 -- logging's name
+    @override
+    def formatException(self, ei: Any) -> str:
         return where_raised(ei)
 
 
 class TextFormatter(logging.Formatter):
     """`INFO 11-21 22:14:13 message`, control characters escaped: a line is a line, whatever a client sent."""
 
+    @override
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%m-%d %H:%M:%S", time.localtime(record.created))
         message = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in record.getMessage())
         line = f"{record.levelname} {stamp} {message}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
-    def formatException(self, ei: Any) -> str:  # noqa: N802 -- logging's name
+    @override
+    def formatException(self, ei: Any) -> str:
         return where_raised(ei)
 
 

@@ -15,6 +15,7 @@ from prometheus_client.samples import Sample
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from typing_extensions import override
 
 from ridgeline.server.http.exchanges import Exchange
 from ridgeline.server.telemetry.metric_families import HTTP_FAMILIES, MODEL_LABELS, PREFIX, MetricFamily
@@ -131,6 +132,7 @@ class _Exposed(Collector):
         """shared: names of metrics that vLLM has."""
         self._registry, self._shared, self._alias = registry, shared, alias
 
+    @override
     def collect(self) -> Iterator[Metric]:
         for metric in self._registry.collect():
             metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
@@ -145,6 +147,7 @@ class _Merged(Collector):
     def __init__(self, parts: Sequence[Collector]) -> None:
         self._parts = parts
 
+    @override
     def collect(self) -> Iterator[Metric]:
         merged: dict[str, Metric] = {}
         for metric in (metric for part in self._parts for metric in part.collect()):

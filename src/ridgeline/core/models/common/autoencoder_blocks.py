@@ -12,6 +12,7 @@ from itertools import zip_longest
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.convolution2d import Convolution2d, Downsample, Upsample
@@ -60,6 +61,7 @@ class Resnet(nn.Module):
         self.conv_shortcut = Convolution2d(inputs, outputs, w.dtype, kernel=1) if inputs != outputs else None
         self.add = ResidualAdd(outputs, w.dtype)
 
+    @override
     def forward(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
         """x_PC [pixels, inputs], which may be overwritten -> [pixels, outputs]."""
         # In one expression: a name for what lies between would hold on to it, and this is where memory is most needed.
@@ -85,6 +87,7 @@ class PixelAttention(nn.Module):
         self.to_out = nn.ModuleList([Linear(spec)])
         self.add = ResidualAdd(width, w.dtype)
 
+    @override
     def forward(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
         """x_PC [pixels, width], which is overwritten -> [pixels, width]."""
         each = Uncached([], {self.space: [grid.each] * grid.images})
@@ -102,6 +105,7 @@ class MiddleBlock(nn.Module):
         self.resnets = nn.ModuleList(Resnet(w, width, width) for _ in range(2))
         self.attentions = nn.ModuleList([PixelAttention(w, space)] if w.attends else [])
 
+    @override
     def forward(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
         """x_PC [pixels, width] -> [pixels, width]."""
         first, second = self.resnets
@@ -119,6 +123,7 @@ class Downsampler(nn.Module):
         super().__init__()
         self.conv = Downsample(channels, w.dtype)
 
+    @override
     def forward(self, x_PC: Tensor, grid: PixelGrid, halved: PixelGrid) -> Tensor:
         """x_PC [pixels of the grid, channels] -> [pixels of the halved one, channels]."""
         out: Tensor = self.conv(x_PC, grid, halved)
@@ -133,6 +138,7 @@ class Upsampler(nn.Module):
         self.upsample = Upsample(channels, w.dtype)
         self.conv = Convolution2d(channels, channels, w.dtype)
 
+    @override
     def forward(self, x_PC: Tensor, grid: PixelGrid, doubled: PixelGrid) -> Tensor:
         """x_PC [pixels of the grid, channels] -> [pixels of the doubled one, channels]."""
         out: Tensor = self.conv(self.upsample(x_PC, grid, doubled), doubled)
@@ -186,6 +192,7 @@ class ImageEncoder(nn.Module):
         self.conv_norm_out = w.norm(widths[-1])
         self.conv_out = Convolution2d(widths[-1], outputs, w.dtype)
 
+    @override
     def forward(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
         """x_PC [pixels of the first of the grids, inputs]; grids: the finest first -> [pixels of the last, outputs]."""
         x_PC = self.conv_in(x_PC, grids[0])
@@ -221,6 +228,7 @@ class ImageDecoder(nn.Module):
         self.conv_norm_out = w.norm(widths[-1])
         self.conv_out = Convolution2d(widths[-1], outputs, w.dtype)
 
+    @override
     def forward(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
         """x_PC [pixels of the last of the grids, inputs]; grids: the finest first -> [pixels of the first, outputs]."""
         x_PC = self.mid_block(self.conv_in(x_PC, grids[-1]), grids[-1])

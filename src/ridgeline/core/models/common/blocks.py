@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.dimensions import Dimensions
 from ridgeline.core.ops.collective import AllReduce
@@ -85,6 +86,7 @@ class Block(nn.Module):
         self.post_attention_layernorm = norms.adding()
         self.mlp = feed_forward
 
+    @override
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
         """The stream as two summands [rows, hidden], the second None in the first block -> as two summands."""
         x_TD, normed_TD = add_norm(self.input_layernorm, x_TD, y_TD)
@@ -103,6 +105,7 @@ class MixerBlock(nn.Module):
         self.norm = norms.entry(first)
         self.mixer = mixer
 
+    @override
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles | None, kv: KVContext) -> tuple[Tensor, Tensor]:
         """As Block's."""
         x_TD, normed_TD = add_norm(self.norm, x_TD, y_TD)
@@ -123,6 +126,7 @@ class SandwichBlock(nn.Module):
         self.mlp = feed_forward
         self.post_feedforward_layernorm = norms.alone()
 
+    @override
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
         """As Block's."""
         x_TD, normed_TD = add_norm(self.input_layernorm, x_TD, y_TD)
@@ -145,6 +149,7 @@ class PostNormBlock(nn.Module):
         self.mlp = feed_forward
         self.post_feedforward_layernorm = norms.alone()
 
+    @override
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
         """As Block's."""
         if self.entry_add is not None:
@@ -165,6 +170,7 @@ class ParallelBlock(nn.Module):
         self.mlp = feed_forward
         self.join = norms.add()
 
+    @override
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
         """As Block's."""
         x_TD, normed_TD = add_norm(self.input_layernorm, x_TD, y_TD)
@@ -186,6 +192,7 @@ class DividedNorm(nn.Module):
         self.squares = SumOfSquares(self.width, d.dtype)
         self.all_reduce = AllReduce(1, torch.float32, d.shard)
 
+    @override
     def forward(self, x_T1W: Tensor) -> Tensor:
         """x_T1W [rows, 1, own width] -> normalised."""
         normed: Tensor = self.norm(x_T1W, self.all_reduce(self.squares(x_T1W)))

@@ -6,6 +6,7 @@ Shapes: T rows of a step, D hidden.
 from collections.abc import Iterable
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.decoder import MLP
 from ridgeline.core.models.common.dimensions import Dimensions
@@ -29,6 +30,7 @@ class ClipBlock(nn.Module):
         up = {"fc1": d.column(d.hidden, d.width, bias=True)}
         self.mlp = MLP(d, up, "fc2", d.row(d.width, d.hidden, bias=True))
 
+    @override
     def forward(self, x_TD: Tensor, y_TD: Tensor, kv: KVContext) -> tuple[Tensor, Tensor]:
         """The stream as two summands [rows, hidden] -> as two summands."""
         x_TD, normed_TD = self.layer_norm1(x_TD, y_TD)

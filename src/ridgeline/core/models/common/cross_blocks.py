@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.blocks import HeadNorm, norms_over_heads
 from ridgeline.core.models.common.decoder import MLP, SelfAttention
@@ -66,6 +67,7 @@ class TextAttention(nn.Module):
         k_MD, v_MD = self.kv(text_MD)
         return self._heads(k_MD, self.k_norm), self._heads(v_MD)
 
+    @override
     def forward(self, x_ND: Tensor, text: tuple[Tensor, Tensor], kv: Uncached) -> Tensor:
         """x_ND [rows, hidden]; text: its keys and values -> [rows, hidden]."""
         q_NHE = self._heads(self.to_q(x_ND), self.q_norm)
@@ -111,6 +113,7 @@ class CrossBlock(nn.Module):
         """As TextAttention.keys_values."""
         return self.attn2.keys_values(text_MD)
 
+    @override
     def forward(self, stream: ResidualStream, text: tuple[Tensor, Tensor], given: CrossPass) -> ResidualStream:
         """text: keys and values of this block."""
         runs, factors = given.runs, self.factors(given.condition_RC)
@@ -144,6 +147,7 @@ class CrossConditionEmbedder(nn.Module):
             self.join_sides, self.join_ratio = JoinColumns(2 * third, d.dtype), JoinColumns(d.hidden, d.dtype)
             self.add = ResidualAdd(d.hidden, d.dtype)
 
+    @override
     def forward(self, times_R: Tensor, told: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """times_R fp32 [runs]; told: where the model is `sized`, height and width in pixels and their ratio, each fp32
         [runs] -> the condition of the last norm [runs, hidden], and that of the blocks [runs, 6 x hidden]."""
@@ -168,6 +172,7 @@ class CrossFinalLayer(nn.Module):
         self.norm_out = AddGatedLayerNorm(d.hidden, d.eps, d.dtype)
         self.proj_out = Linear(d.whole(d.hidden, features, bias=True))
 
+    @override
     def forward(self, stream: ResidualStream, embedded_RD: Tensor, runs: Sequence[int]) -> Tensor:
         """The stream and the condition of the last norm -> [rows, features]."""
         shift_RD, scale_RD = self.factors(embedded_RD)

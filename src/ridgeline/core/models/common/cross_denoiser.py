@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.block_runner import BlockRunner, every_block
 from ridgeline.core.models.common.cross_blocks import (
@@ -159,6 +160,7 @@ class CrossDenoiser(Denoiser):
 
     # -- what runs ----------------------------------------------------------------------------------------------------
 
+    @override
     def prepare(self, texts: Sequence[Tensor]) -> Prepared:
         """As Denoiser.prepare: keys and values of every block."""
         lengths = self._text_lengths([len(text) for text in texts])
@@ -173,6 +175,7 @@ class CrossDenoiser(Denoiser):
         blocks = (block for block in self.blocks if isinstance(block, CrossBlock))
         return tuple(each for block in blocks for each in block.keys_values(text_MD))
 
+    @override
     def forward(
         self,
         latents_PCHW: Tensor,
@@ -183,7 +186,6 @@ class CrossDenoiser(Denoiser):
         guidance: float | Sequence[float] | None = None,
         walk: BlockRunner = every_block,
     ) -> Tensor:
-        """As Denoiser.forward."""
         clips, device = len(latents_PCHW), latents_PCHW.device
         self.check_conditions(clips, pooled, guidance)
         prepared = self.prepared(texts, clips)
@@ -252,6 +254,7 @@ class CrossDenoiser(Denoiser):
 
     # -- what it costs ------------------------------------------------------------------------------------------------
 
+    @override
     def work(self, size: tuple[int, ...], texts: Sequence[int], *, levels: int = 1) -> Work:
         """As Denoiser.work. levels: runs of tokens in a clip that have a noise level each."""
         latents, lengths = self.grid(size).count, self._text_lengths(texts)
@@ -261,16 +264,17 @@ class CrossDenoiser(Denoiser):
         attention = {OF_LATENTS: AttentionWork.of([full] * len(texts)), OF_TEXT: AttentionWork.of(cross)}
         return Work(rows, len(texts), attention)
 
+    @override
     def prepare_work(self, texts: Sequence[int]) -> Work:
-        """As Denoiser.prepare_work."""
         return only(self.work((1, self.patch, self.patch)[not self.clips :], texts), TEXT)
 
+    @override
     def pass_work(self, size: tuple[int, ...], texts: Sequence[int], *, levels: int = 1) -> Work:
         """As Denoiser.pass_work, and `work`."""
         return without(self.work(size, texts, levels=levels), TEXT)
 
+    @override
     def _outline(self, rows: Mapping[RowAxis, int]) -> None:
-        """As Network._outline."""
         dtype, sizes = self.storage.dtype, self.sizes
         text = self.read(torch.empty(rows[TEXT], self.text_width, dtype=dtype))
         runs = rows[PICTURES]

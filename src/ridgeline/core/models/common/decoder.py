@@ -16,6 +16,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.blocks import HeadNorm
 from ridgeline.core.models.common.dimensions import Dimensions
@@ -73,6 +74,7 @@ class SelfAttention(nn.Module):
         self.o_proj = Linear(d.row(d.heads * d.head_dim, d.hidden, bias=output_bias))
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
 
+    @override
     def forward(self, x_TD: Tensor, angles: Angles | None, kv: KVContext) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]. angles: passed by where its positions are not turned (NoPE)."""
         q_TO, k_TO, v_TO = self.qkv(x_TD)
@@ -115,6 +117,7 @@ class MLP(nn.Module):
         self.add_module(down, Linear(spec))
         self.all_reduce = nn.Identity() if summand else all_reduce(d.hidden, d.dtype, d.shard)
 
+    @override
     def forward(self, x_TD: Tensor) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]."""
         out: Tensor = self.all_reduce(getattr(self, self.down)(getattr(self, self.first)(x_TD)))
@@ -183,6 +186,7 @@ class Backbone(nn.Module):
         )
         self.layers, self.is_local = self.layers[:last], self.is_local[:last]
 
+    @override
     def forward(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, placed_ED: Tensor | None = None
     ) -> Tensor:
@@ -237,6 +241,7 @@ class Decoder(Model):
             self.tables = TokenTables(uses, {"lm_head.weight": f"{table}.weight"})
         self.tie()
 
+    @override
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
@@ -278,8 +283,8 @@ class Decoder(Model):
             op.disable_kv_cache()
         self.note_kept()
 
+    @override
     def head(self, x_RD: Tensor) -> Tensor:
-        """As Model.head."""
         logits_RV: Tensor = self.all_gather(self.lm_head(x_RD))
         return logits_RV
 

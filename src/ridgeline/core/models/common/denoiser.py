@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.models.common.block_runner import BlockRunner, every_block
 from ridgeline.core.models.common.priced_module import PricedModule
@@ -100,6 +101,7 @@ class Denoiser(PricedModule):
     block_lists: tuple[str, ...] = ()
     _last_texts: _LastTexts | None = None
 
+    @override
     def __call__(self, *given: Any, **named: Any) -> Any:
         """Call `forward` as a pipeline calls it: our kernels use as many threads as torch does now, and nothing is kept
         for gradients, which our kernels do not have."""
@@ -108,6 +110,7 @@ class Denoiser(PricedModule):
             return super().__call__(*given, **named)
 
     @abstractmethod
+    @override
     def forward(
         self,
         latents_PCHW: Tensor,

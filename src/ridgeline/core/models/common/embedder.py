@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, arange, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.decoder import Decoder
 from ridgeline.core.models.common.fields import Fields
@@ -35,6 +36,7 @@ class Dense(nn.Module):
         self.activated = None if activation is None else ActivatedProjections({"linear": spec}, activation)
         self.linear = Linear(spec, exempt=True) if activation is None else None
 
+    @override
     def forward(self, x_RD: Tensor) -> Tensor:
         """x_RD [R, inputs] -> [R, outputs]."""
         op = self.linear if self.activated is None else self.activated
@@ -83,19 +85,22 @@ class Embedder(Model):
             self.add_module(name, stage)
 
     @property
+    @override
     def tables(self) -> TokenTables | None:  # type: ignore[override]
         """The tables of the trunk, because the names of a checkpoint begin within it."""
         return self.trunk.tables
 
+    @override
     def arrange_tables(self, held: Mapping[str, str], there: Iterable[str]) -> None:
         """Arrange the tables of the trunk, as `PricedModule.arrange_tables` does."""
         self.trunk.arrange_tables(held, there)
 
     @property
+    @override
     def whole(self) -> bool:
-        """As Model.whole."""
         return self.mode != "last" or self.trunk.whole
 
+    @override
     def tensors(self) -> dict[str, tuple[StoredModule, str]]:
         """As Model.tensors, without what the checkpoint does not hold."""
         return {name: place for name, place in super().tensors().items() if name.split(".")[0] not in self.elsewhere}
@@ -105,6 +110,7 @@ class Embedder(Model):
         every = super().tensors().items()
         return {name.removeprefix(f"{stage}."): place for name, place in every if name.startswith(f"{stage}.")}
 
+    @override
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:

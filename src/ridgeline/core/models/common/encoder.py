@@ -1,6 +1,7 @@
 """Encoders: models that read a text in one step, keep nothing of it, and give its hidden states."""
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.dimensions import Dimensions
 from ridgeline.core.models.common.model import Model
@@ -28,10 +29,10 @@ class Encoder(Model):
         self.trunk_name, self.kv_specs = name, ()
         self.add_module(name, trunk)
 
+    @override
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
-        """As Model.hidden."""
         out_RD: Tensor = self.get_submodule(self.trunk_name)(ids_T, positions_T, kv, rows_R)
         return out_RD
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.decoder import MLP
 from ridgeline.core.models.common.dimensions import Dimensions, divided, read_activation
@@ -64,6 +65,7 @@ class PlainSelfAttention(nn.Module):
         self.add_module(names.output, Linear(d.row(d.heads * d.head_dim, d.hidden, bias=output_bias)))
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
 
+    @override
     def forward(self, x_ND: Tensor, kv: KVContext) -> Tensor:
         """x_ND [rows, hidden] -> [rows, hidden]."""
         q_NHD, k_NHD, v_NHD = (part.view(len(part), -1, self.head_dim) for part in self.qkv(x_ND))
@@ -95,6 +97,7 @@ class CrossAttention(nn.Module):
         self.add_module(names.output, Linear(d.row(d.heads * d.head_dim, d.hidden, bias=bias)))
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
 
+    @override
     def forward(self, x_TD: Tensor, encoded_ED: Tensor | None, kv: KVContext) -> Tensor:
         """x_TD [rows, hidden]; encoded_ED [encoder rows, hidden], None where no encoder runs -> [rows, hidden]."""
         q_THD = getattr(self, self.names.q)(x_TD).view(len(x_TD), -1, self.head_dim)
@@ -166,8 +169,8 @@ class EncoderDecoder(Model):
         self.ties = ties
         self.tie()
 
+    @override
     def head(self, x_RD: Tensor) -> Tensor:
-        """As Model.head."""
         logits_RV: Tensor = self.all_gather(self.lm_head(x_RD))
         return logits_RV
 

@@ -8,6 +8,7 @@ from itertools import count
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.blocks import Block, Norms, head_norms
 from ridgeline.core.models.common.decoder import Backbone, Decoder, SelfAttention
@@ -74,6 +75,7 @@ class GatedDeltaNet(nn.Module):
         mixed_TGC = self.conv1d(qkv_TGC, kv).view(rows, s.key_heads, -1)
         return *torch.split(mixed_TGC, [s.key, s.key, values], dim=-1), b_TGR, a_TGR, z_TGW
 
+    @override
     def forward(self, x_TD: Tensor, _: Angles, kv: KVContext) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]; positions count as an order alone."""
         *taken, z_TX = self.mixed(x_TD, kv)

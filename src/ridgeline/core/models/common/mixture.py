@@ -1,6 +1,7 @@
 """A mixture of experts in the place of an MLP: a router, the experts that it picks, and those that all tokens share."""
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.decoder import MLP, GatedMLP
 from ridgeline.core.models.common.dimensions import Dimensions
@@ -50,6 +51,7 @@ class Mixture(nn.Module):
         )  # fmt: skip
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.expert_shard, d.gathered)
 
+    @override
     def forward(self, x_TD: Tensor) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]."""
         weights_TK, picked_TK = self.gate(x_TD)

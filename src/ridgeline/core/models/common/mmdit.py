@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.block_runner import BlockRunner, every_block
 from ridgeline.core.models.common.denoiser import JOINT, LATENTS, PICTURES, TEXT, Denoiser, Texts, for_each
@@ -68,6 +69,7 @@ class MMDiTConditionEmbedder(nn.Module):
         alone = self.guidance_embedder is None and self.text_embedder is None
         self.add = None if alone else ResidualAdd(d.hidden, d.dtype)
 
+    @override
     def forward(self, times_P: Tensor, guidance_P: Tensor | None, pooled_PV: Tensor | None) -> Tensor:
         """times_P, guidance_P fp32 [pictures], pooled_PV [pictures, pooled] -> [pictures, hidden]."""
         out_PD: Tensor = self.timestep_embedder(self.sinusoids(times_P))
@@ -111,6 +113,7 @@ class MMDiT(Denoiser):
         self.last_norm = AddGatedLayerNorm(d.hidden, d.eps, d.dtype)
         self.proj_out = Linear(d.whole(d.hidden, sizes.features, bias=style.bias))
 
+    @override
     def forward(
         self,
         latents_PCHW: Tensor,
@@ -182,8 +185,8 @@ class MMDiT(Denoiser):
         out_NF: Tensor = self.proj_out(normed_ND)
         return out_NF
 
+    @override
     def work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
-        """As Denoiser.work."""
         work = Work.whole(self.grid(size).lengths(texts))
         return replace(work, rows={**work.rows, PICTURES: len(texts)})
 
@@ -198,8 +201,8 @@ class MMDiT(Denoiser):
             self._last = key, grid.layout(texts, len(self.sizes.axes), device)
         return self._last[1]
 
+    @override
     def _outline(self, rows: Mapping[RowAxis, int]) -> None:
-        """As Network._outline."""
         positions = torch.empty(rows[JOINT], len(self.sizes.axes), dtype=torch.int64)
         joint = TokenLayout.empty(rows[TEXT], rows[LATENTS], rows[JOINT])
         layout = MMDiTLayout({space: [count] for space, count in rows.items()}, positions, joint)

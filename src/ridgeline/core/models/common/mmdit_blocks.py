@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.blocks import head_norms
 from ridgeline.core.models.common.decoder import MLP
@@ -113,6 +114,7 @@ class JointAttention(nn.Module):
         self.to_out = nn.ModuleList([Linear(back)])
         self.to_add_out = Linear(back)
 
+    @override
     def forward(self, x_ND: Tensor, x_MD: Tensor, given: MMDiTPass) -> tuple[Tensor, Tensor]:
         """x_ND of pictures, x_MD of texts [rows, hidden] -> as they are."""
         joint = given.layout.joint
@@ -133,6 +135,7 @@ class DoubleBlock(nn.Module):
         self.latents, self.text = (MMDiTHalf(d, style, space, first=first) for space in (LATENTS, TEXT))
         self.attn = JointAttention(d, style)
 
+    @override
     def forward(
         self, latents: ResidualStream, text: ResidualStream, given: MMDiTPass
     ) -> tuple[ResidualStream, ResidualStream]:
@@ -156,6 +159,7 @@ class SideBySide(nn.Module):
         self.join = JoinColumns(d.hidden + d.width, d.dtype)
         self.add_module(out, Linear(d.row(d.hidden + d.width, d.hidden, bias=style.bias)))
 
+    @override
     def forward(self, x_JD: Tensor, given: MMDiTPass) -> Tensor:
         """x_JD [rows, hidden] -> [rows, hidden]."""
         *qkv, widened_JF = self.projected(x_JD)
@@ -178,8 +182,8 @@ class SeparateSideBySide(SideBySide):
         self.qkv = Projections(dict.fromkeys(("to_q", "to_k", "to_v"), spec))
         self.up = ActivatedProjections({"proj_mlp": d.column(d.hidden, d.width, bias=style.bias)}, d.activation)
 
+    @override
     def projected(self, x_JD: Tensor) -> tuple[Tensor, ...]:
-        """As SideBySide.projected."""
         return *self.qkv(x_JD), self.up(x_JD)
 
 
@@ -192,8 +196,8 @@ class FusedSideBySide(SideBySide):
         self.projections = Projections(d.fused("to_qkv_mlp_proj", *widths, bias=style.bias))
         self.activate = GatedActivation(d.width, d.activation, d.dtype)
 
+    @override
     def projected(self, x_JD: Tensor) -> tuple[Tensor, ...]:
-        """As SideBySide.projected."""
         *qkv, gate_JF, up_JF = self.projections(x_JD)
         return *qkv, self.activate(gate_JF, up_JF)
 
@@ -208,6 +212,7 @@ class SingleBlock(Modulated):
         self.entry = entry(d, first)
         self.attn = FusedSideBySide(d, style) if style.gated else SeparateSideBySide(d, style)
 
+    @override
     def forward(self, stream: ResidualStream, given: MMDiTPass) -> ResidualStream:
         """The stream of joint rows."""
         factors = self.factors(given)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.embedding import Embedding
@@ -75,10 +76,12 @@ class Model(PricedModule):
         """Last hidden states [R, hidden] -> logits fp32 [R, vocabulary], or [R, outputs]."""
         raise AssertionError("this model has no head")
 
+    @override
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
         """The logits of the rows that are wanted: `head` of `hidden`."""
         return self.head(self.hidden(ids_T, positions_T, kv, rows_R))
 
+    @override
     def _outline(self, rows: Mapping[RowAxis, int]) -> None:
         tokens, encoded = rows[TOKENS], rows[ENCODER] if self.has_encoder else 0
         kv = Uncached([StepSegment(tokens, tokens, encoded, encodes=bool(encoded))])

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.token_tables import TokenTables
@@ -41,6 +42,7 @@ class PricedModule(BackendModule, ABC):
     unnamed = False  # as of Stored: what is around it may have the names of its parts
 
     @property
+    @override
     def model_dtype(self) -> torch.dtype:
         """The dtype of the numbers that no format narrows."""
         return self.storage.dtype

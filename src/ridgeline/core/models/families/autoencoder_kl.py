@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.models.common.activation_peak import peak_bytes
 from ridgeline.core.models.common.autoencoder_blocks import ImageDecoder, ImageEncoder, Widths
@@ -122,6 +123,7 @@ class AutoencoderKL(ImageAutoencoder):
         out: Tensor = self.decoder(x_PC, own)
         return out
 
+    @override
     def _encode(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> tuple[Tensor, Tensor]:
         """The other way round -> mean and logarithm of the variance [pixels of the last of the grids, channels]."""
         own = self._own(grids)
@@ -155,6 +157,7 @@ class AutoencoderKL(ImageAutoencoder):
         grids = self._grids(latents)
         return peak_bytes(self, (latents.rows, self.channels), lambda x_PC: self._decode(x_PC, grids))
 
+    @override
     def _outline(self, rows: Mapping[RowAxis, int]) -> None:
         """As Network._outline: both halves."""
         decoded, encoded = self._outlined(rows)
@@ -174,17 +177,18 @@ class PackedAutoencoderKL(AutoencoderKL):
         self.pack, self.unpack = Pack(shape.latents), Unpack(self.channels)
 
     @property
+    @override
     def channels(self) -> int:
-        """As AutoencoderKL.channels."""
         return SIDE**2 * self.shape.latents
 
+    @override
     def _restored(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
         """As AutoencoderKL._restored, of packed latents."""
         restored_PC: Tensor = self.unpack(self.bn(x_PC, "restore"), grids[-1], grids[-2])
         return restored_PC
 
+    @override
     def _normalised(self, mean_PC: Tensor, logvar_PC: Tensor, grids: Sequence[PixelGrid]) -> tuple[Tensor, Tensor]:
-        """As AutoencoderKL._normalised."""
         mean_QF, logvar_QF = (self.pack(own_PC, grids[-1]) for own_PC in (mean_PC, logvar_PC))
         return self.bn(mean_QF, "normalise"), self.bn(logvar_QF, "logvar")
 

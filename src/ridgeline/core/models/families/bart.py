@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.dimensions import Dimensions
 from ridgeline.core.models.common.encoder_decoder import (
@@ -47,6 +48,7 @@ class BartBlock(nn.Module):
         self.encoder_attn_layer_norm = None if cross is None else AddLayerNorm(d.hidden, d.eps, d.dtype)
         self.final_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
 
+    @override
     def forward(self, x_ND: Tensor, kv: KVContext, encoded_ED: Tensor | None = None) -> Tensor:
         """x_ND [rows, hidden] -> [rows, hidden], normed. encoded_ED: as CrossAttention."""
         _, x_ND = self.self_attn_layer_norm(x_ND, self.self_attn(x_ND, kv))
@@ -66,6 +68,7 @@ class LearnedStart(nn.Module):
         self.embed_positions = IndexedEmbedding(d.context + _OFFSET, d.hidden, d.dtype, offset=_OFFSET)
         self.layernorm_embedding = AddLayerNorm(d.hidden, d.eps, d.dtype)
 
+    @override
     def forward(self, x_ND: Tensor, positions_N: Tensor) -> Tensor:
         """Embedded tokens [rows, hidden] and their positions [rows] -> [rows, hidden]."""
         out_ND: Tensor = self.layernorm_embedding(x_ND, self.embed_positions(positions_N))[1]
@@ -106,18 +109,18 @@ class Bart(EncoderDecoder):
             dict.fromkeys((_HEAD, _OF_DECODER, _OF_ENCODER), _SHARED),
         )
 
+    @override
     def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
-        """As Model.encode."""
         table = getattr(self.model.encoder, "embed_tokens", self.model.shared)
         x_ED: Tensor = self.model.encoder.start(self.model.all_reduce(table(ids_E)), positions_E)
         for block in self.model.encoder.layers:
             x_ED = block(x_ED, kv)
         return x_ED
 
+    @override
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
-        """As Model.hidden."""
         x_TD: Tensor = self.model.decoder.start(self.model.all_reduce(self.model.shared(ids_T)), positions_T)
         for block in self.model.decoder.layers:
             x_TD = block(x_TD, kv, encoded_ED)

@@ -6,6 +6,7 @@ many positions fewer than it has rows.
 """
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.dimensions import Dimensions, divided, read_activation
 from ridgeline.core.models.common.embedder import Embedder, read_labels
@@ -36,6 +37,7 @@ class BertEmbeddings(nn.Module):
         self.add = ResidualAdd(d.hidden, d.dtype)
         self.LayerNorm = AddLayerNorm(d.hidden, d.eps, d.dtype)
 
+    @override
     def forward(self, ids_T: Tensor, positions_T: Tensor) -> Tensor:
         """ids_T, positions_T int64 [rows] -> [rows, hidden]."""
         x_TD = self.add(self.word_embeddings(ids_T), self.token_type_embeddings(ids_T))
@@ -53,6 +55,7 @@ class BertHeads(nn.Module):
         self.qkv = Projections({"query": spec, "key": spec, "value": spec})
         self.attend = Attention(layer, d.own_heads, looks_at(d))
 
+    @override
     def forward(self, x_TD: Tensor, kv: KVContext) -> Tensor:
         """x_TD [rows, hidden] -> [rows, heads x head_dim]."""
         q_THD, k_THD, v_THD = (part.reshape(len(part), -1, self.head_dim) for part in self.qkv(x_TD))
@@ -70,6 +73,7 @@ class BertOutput(nn.Module):
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
         self.LayerNorm = AddLayerNorm(d.hidden, d.eps, d.dtype)
 
+    @override
     def forward(self, x_TF: Tensor, residual_TD: Tensor, rows_R: Tensor | None = None) -> Tensor:
         """x_TF [rows, inputs], residual_TD [rows, hidden] -> [rows, hidden], of the rows that are wanted."""
         y_TD: Tensor = self.all_reduce(self.dense(x_TF))
@@ -89,6 +93,7 @@ class BertSelfAttention(nn.Module):
         self.add_module("self", BertHeads(d, layer))
         self.output = BertOutput(d, d.hidden)
 
+    @override
     def forward(self, x_TD: Tensor, kv: KVContext) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]."""
         out: Tensor = self.output(self.get_submodule("self")(x_TD, kv), x_TD)
@@ -102,6 +107,7 @@ class BertIntermediate(nn.Module):
         super().__init__()
         self.fc = ActivatedProjections({"dense": d.column(d.hidden, d.width, bias=True)}, d.activation)
 
+    @override
     def forward(self, x_TD: Tensor) -> Tensor:
         """x_TD [rows, hidden] -> [rows, width]."""
         out: Tensor = self.fc(x_TD)
@@ -119,6 +125,7 @@ class BertBlock(nn.Module):
         self.intermediate = BertIntermediate(d)
         self.output = BertOutput(d, d.width)
 
+    @override
     def forward(self, x_TD: Tensor, kv: KVContext, rows_R: Tensor | None = None) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]; rows_R: of the last block, the rows that are wanted."""
         x_TD = self.attention(x_TD, kv)
@@ -142,6 +149,7 @@ class BertBackbone(nn.Module):
         self.embeddings = BertEmbeddings(d, types, offset)
         self.encoder = BertLayers(d)
 
+    @override
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
         """ids_T, positions_T int64 [rows] -> hidden states of the rows that are wanted [R, hidden]."""
         x_TD = self.embeddings(ids_T, positions_T)
@@ -161,6 +169,7 @@ class BertPooler(nn.Module):
         super().__init__()
         self.fc = ActivatedProjections({"dense": d.whole(d.hidden, d.hidden, bias=True)}, "tanh")
 
+    @override
     def forward(self, x_RD: Tensor) -> Tensor:
         """x_RD [R, hidden] -> [R, hidden]."""
         out: Tensor = self.fc(x_RD)
@@ -174,6 +183,7 @@ class RobertaHead(BertPooler):
         super().__init__(d)
         self.out_proj = Linear(d.whole(d.hidden, labels, bias=True), exempt=True)
 
+    @override
     def forward(self, x_RD: Tensor) -> Tensor:
         """x_RD [R, hidden] -> [R, labels]."""
         out: Tensor = self.out_proj(super().forward(x_RD))

@@ -5,6 +5,7 @@ Diffusion models read prompts with it too, of whose states they take every one.
 """
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.clip_blocks import ClipBlock, ClipLayers
 from ridgeline.core.models.common.dimensions import Dimensions, divided, read_activation
@@ -34,6 +35,7 @@ class ClipEmbeddings(nn.Module):
         self.token_embedding = Embedding(d.vocabulary, d.hidden, d.dtype)
         self.position_embedding = Embedding(d.context, d.hidden, d.dtype)
 
+    @override
     def forward(self, ids_T: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
         """ids_T, positions_T int64 [rows] -> two summands [rows, hidden]."""
         return self.token_embedding(ids_T), self.position_embedding(positions_T)
@@ -51,6 +53,7 @@ class ClipBackbone(nn.Module):
         )
         self.final_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
 
+    @override
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
         """ids_T, positions_T int64 [rows] -> hidden states of the rows that are wanted, normed [R, hidden]."""
         x_TD, y_TD = self.embeddings(ids_T, positions_T)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.blocks import Block
 from ridgeline.core.models.common.decoder import Decoder, GatedMLP, further_layers
@@ -56,6 +57,7 @@ class LatentSelfAttention(nn.Module):
         self.o_proj = Linear(d.row(d.heads * sizes.value, d.hidden, bias=bias))
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
 
+    @override
     def forward(self, x_TD: Tensor, angles: Angles, kv: KVContext) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]."""
         q_TO, kept_TE = self.down(x_TD)

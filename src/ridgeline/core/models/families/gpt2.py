@@ -1,6 +1,7 @@
 """GPT-2 (Radford et al., 2019): learned positions, LayerNorm, biases, a plain MLP; matrices stored [in, out]."""
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.decoder import MLP, Decoder
 from ridgeline.core.models.common.dimensions import Dimensions, divided, read_activation
@@ -29,6 +30,7 @@ class Gpt2SelfAttention(nn.Module):
         self.c_proj = Linear(d.row(d.hidden, d.hidden, bias=True, transposed=True))
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
 
+    @override
     def forward(self, x_TD: Tensor, kv: KVContext) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]."""
         q_THD, k_THD, v_THD = (part.reshape(len(part), -1, self.head_dim) for part in self.qkv(x_TD))
@@ -47,6 +49,7 @@ class Gpt2Block(nn.Module):
         up = d.fused("c_fc", d.width, bias=True, transposed=True)
         self.mlp = MLP(d, up, "c_proj", d.row(d.width, d.hidden, bias=True, transposed=True))
 
+    @override
     def forward(self, x_TD: Tensor, y_TD: Tensor, kv: KVContext) -> tuple[Tensor, Tensor]:
         """The stream as two summands [rows, hidden] -> as two summands."""
         x_TD, normed_TD = self.ln_1(x_TD, y_TD)
@@ -66,6 +69,7 @@ class Gpt2Backbone(nn.Module):
         self.h = nn.ModuleList(Gpt2Block(d, layer) for layer in range(d.layers))
         self.ln_f = AddLayerNorm(d.hidden, d.eps, d.dtype)
 
+    @override
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
         """ids_T, positions_T int64 [rows] -> the last hidden states of the rows that are wanted, normed [R, hidden]."""
         x_TD: Tensor = self.all_reduce(self.wte(ids_T))

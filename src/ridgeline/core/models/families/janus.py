@@ -13,6 +13,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.clip_blocks import ClipBlock, ClipLayers
 from ridgeline.core.models.common.decoder import Backbone, Decoder
@@ -47,6 +48,7 @@ class VisionEmbeddings(nn.Module):
         self.patch_embedding = PatchEmbedding(channels, patch, d.hidden, d.dtype)
         self.position_embedding = Embedding(d.context, d.hidden, d.dtype)
 
+    @override
     def forward(self, x_EI: Tensor, positions_E: Tensor) -> tuple[Tensor, Tensor]:
         """x_EI fp32 [patches, numbers], positions_E int64 [patches] -> two summands [patches, hidden]."""
         return self.patch_embedding(x_EI), self.position_embedding(positions_E)
@@ -67,6 +69,7 @@ class VisionTower(nn.Module):
         )
         self.post_layernorm = AddLayerNorm(d.hidden, d.eps, d.dtype)
 
+    @override
     def forward(self, x_EI: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
         """x_EI fp32 [patches, numbers], positions_E int64 [patches] -> the last states, normed [patches, hidden]."""
         x_ED, y_ED = self.embeddings(x_EI, positions_E)
@@ -125,6 +128,7 @@ class Aligner(nn.Module):
             else:  # which is unnamed: its matrix has the name of the layer
                 self.hidden_layers[f"activated_{layer}"] = ActivatedProjections({layer: other}, activation)
 
+    @override
     def forward(self, x_TI: Tensor) -> Tensor:
         """x_TI [rows, inputs] -> [rows, outputs]."""
         first = self.activated if self.hidden_layers else self.fc1
@@ -162,11 +166,13 @@ class JanusReader(Decoder):
         self.vision_model, self.aligner = tower, aligner
         aligner.sees = True
 
+    @override
     def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
         """As Model.encode, of the patches of whole images: what stands for each."""
         out_ED: Tensor = self.aligner(self.vision_model(ids_E, positions_E, kv))
         return out_ED
 
+    @override
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
@@ -174,6 +180,7 @@ class JanusReader(Decoder):
         out_RD: Tensor = self.get_submodule(self.trunk_name)(ids_T, positions_T, kv, rows_R, encoded_ED)
         return out_RD
 
+    @override
     def decode_ops(self) -> list[Op]:
         """As Model.decode_ops: all but those of the tower and of its aligner."""
         return [op for path, op in self.ops() if not path.startswith(("vision_model.", "aligner."))]
@@ -191,6 +198,7 @@ class TwoVocabularies(nn.Module):
         self.generation_aligner = aligner
         self.either = EitherEmbedding(codes, d.hidden, d.dtype)
 
+    @override
     def forward(self, ids_T: Tensor) -> Tensor:
         """ids_T int64 [rows] -> [rows, hidden]. Both are looked up for each row: an aligner's product of a few rows is
         less than their sorting."""
@@ -208,6 +216,7 @@ class GenerationHead(nn.Module):
         self.activated = ActivatedProjections({"proj_out": MatrixSpec(inputs, width, dtype, bias=True)}, activation)
         self.vision_head = LMHead(MatrixSpec(width, codes, dtype, bias=True))
 
+    @override
     def forward(self, x_RD: Tensor) -> Tensor:
         """x_RD [R, hidden] -> logits fp32 [R, codes]."""
         logits_RV: Tensor = self.vision_head(self.activated(x_RD))
@@ -229,13 +238,14 @@ class JanusDrawer(Model):
         self.generation_head = head
         self.note_kept()
 
+    @override
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
-        """As Model.hidden."""
         out_RD: Tensor = self.model(ids_T, positions_T, kv, rows_R)
         return out_RD
 
+    @override
     def head(self, x_RD: Tensor) -> Tensor:
         """As Model.head, of image tokens."""
         logits_RV: Tensor = self.generation_head(x_RD)

@@ -2,6 +2,7 @@
 and layers that look at a neighbourhood but for every third, which looks at the whole text with a rope of its own."""
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.decoder import MLP, SelfAttention
 from ridgeline.core.models.common.dimensions import Dimensions, read_activation
@@ -38,6 +39,7 @@ class ModernBertBlock(nn.Module):
         self.mlp_norm = AddLayerNorm(d.hidden, d.eps, d.dtype, with_bias=norm_bias)
         self.mlp = mlp
 
+    @override
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
         """The stream as two summands [rows, hidden], the second None in the first block -> as two summands."""
         normed_TD = x_TD
@@ -55,6 +57,7 @@ class ModernBertEmbeddings(nn.Module):
         self.tok_embeddings = Embedding(d.vocabulary, d.hidden, d.dtype)
         self.norm = LayerNorm(d.hidden, d.eps, d.dtype, with_bias=norm_bias)
 
+    @override
     def forward(self, ids_T: Tensor) -> Tensor:
         """ids_T int64 [rows] -> [rows, hidden]."""
         out: Tensor = self.norm(self.tok_embeddings(ids_T))
@@ -76,6 +79,7 @@ class ModernBertBackbone(nn.Module):
         self.layers = nn.ModuleList(blocks)
         self.final_norm = AddLayerNorm(d.hidden, d.eps, d.dtype, with_bias=bias)
 
+    @override
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
         """ids_T, positions_T int64 [rows] -> the last hidden states of the rows that are wanted, normed [R, hidden]."""
         x_TD: Tensor = self.embeddings(ids_T)
@@ -104,6 +108,7 @@ class ModernBertHead(nn.Module):
         self.fc = ActivatedProjections({"dense": dense}, activation)
         self.norm = LayerNorm(d.hidden, d.eps, d.dtype, with_bias=norm_bias)
 
+    @override
     def forward(self, x_RD: Tensor) -> Tensor:
         """x_RD [R, hidden] -> [R, hidden]."""
         out: Tensor = self.norm(self.fc(x_RD))

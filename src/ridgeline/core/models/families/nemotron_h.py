@@ -9,6 +9,7 @@ from itertools import count
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.blocks import MixerBlock, Norms
 from ridgeline.core.models.common.decoder import MLP, MTP, Backbone, Decoder, SelfAttention
@@ -65,6 +66,7 @@ class MambaMixer(nn.Module):
         self.out_proj = Linear(d.row(inner, d.hidden, bias=bias))
         self.all_reduce = all_reduce(d.hidden, d.dtype, d.shard)
 
+    @override
     def forward(self, x_TD: Tensor, _: Angles | None, kv: KVContext) -> Tensor:
         """x_TD [rows, hidden] -> [rows, hidden]; positions count as an order alone."""
         z_TX, x_TX, b_TX, c_TX, step_TH = self.projections(x_TD)
@@ -78,6 +80,7 @@ class MambaMixer(nn.Module):
 class MLPMixer(MLP):
     """An MLP in the place of what mixes positions."""
 
+    @override
     def forward(self, x_TD: Tensor, *_: object) -> Tensor:
         """As MLP.forward; positions and what is kept are passed by."""
         return super().forward(x_TD)
@@ -86,8 +89,8 @@ class MLPMixer(MLP):
 class MixtureMixer(Mixture):
     """A mixture in the place of what mixes positions."""
 
+    @override
     def forward(self, x_TD: Tensor, *_: object) -> Tensor:
-        """As MLPMixer.forward."""
         return super().forward(x_TD)
 
 

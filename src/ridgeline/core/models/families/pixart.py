@@ -8,6 +8,7 @@ Released models give a variance beside the noise, which no sampler here reads.
 from dataclasses import replace
 
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.models.common.cross_blocks import CrossStyle
 from ridgeline.core.models.common.cross_denoiser import CrossDenoiser, CrossGrid, CrossSizes
@@ -47,8 +48,8 @@ class PixArt(CrossDenoiser):
         super().__init__(d, sizes, style, replace(d, eps=_FINAL_EPS))
         self.positions = GridPositions(d.hidden, d.dtype, base, interpolation)
 
+    @override
     def _placed(self, x_ND: Tensor, positions_N3: Tensor, grid: CrossGrid) -> tuple[Tensor, Angles | None]:
-        """As CrossDenoiser._placed."""
         return self.positions(x_ND, positions_N3, grid.rows, grid.columns), None
 
 

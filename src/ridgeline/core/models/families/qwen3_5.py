@@ -6,6 +6,7 @@ Sizes and names are those of transformers' modeling_qwen3_5.py and modeling_qwen
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.decoder import MTP, Decoder, GatedMLP
 from ridgeline.core.models.common.dimensions import Dimensions, read_dimensions
@@ -26,8 +27,8 @@ class PlainDeltaNet(GatedDeltaNet):
     by_head = False
 
     @staticmethod
+    @override
     def projections(d: Dimensions, sizes: DeltaSizes, keys: int, values: int) -> dict[str, MatrixSpec]:
-        """As GatedDeltaNet.projections."""
         each = d.column(d.hidden, sizes.value_heads)
         return {
             **d.fused("in_proj_qkv", keys, keys, values),
@@ -36,8 +37,8 @@ class PlainDeltaNet(GatedDeltaNet):
             "in_proj_a": each,
         }
 
+    @override
     def mixed(self, x_TD: Tensor, kv: KVContext) -> tuple[Tensor, ...]:
-        """As GatedDeltaNet.mixed."""
         q_TO, k_TO, v_TO, z_TO, b_TH, a_TH = self.in_proj(x_TD)
         widths = [q_TO.shape[1], k_TO.shape[1], v_TO.shape[1]]
         return *torch.split(self.conv1d(q_TO, kv, k_TO, v_TO), widths, dim=-1), b_TH, a_TH, z_TO

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.blocks import add_norm
 from ridgeline.core.models.common.decoder import MLP
@@ -58,6 +59,7 @@ class RelativeBias(StoredModule):
         self.shard, self.farthest, self._buckets = shard, farthest, buckets_of(buckets, farthest, causal=causal)
         self.weight = weight(buckets, shard.part(heads, "heads"), dtype=dtype)
 
+    @override
     def forward(self, distance: Tensor) -> Tensor:
         """Distances (key - query) int64 [...] -> what is added to the scores [heads, ...]."""
         if self._buckets.device != distance.device:
@@ -65,8 +67,8 @@ class RelativeBias(StoredModule):
         bucket = self._buckets[distance.clamp(-self.farthest, self.farthest) + self.farthest]
         return self.weight.T[:, bucket]
 
+    @override
     def take(self, name: str, full: Tensor) -> dict[str, Tensor]:
-        """As Stored.take."""
         return {name: self.shard.slice(full, 1)}
 
 
@@ -95,6 +97,7 @@ class T5Sublayer(nn.Module):
         self.add_module(name, module)
         self.layer_norm = norm
 
+    @override
     def forward(self, x_ND: Tensor, y_ND: Tensor | None, *context: KVContext | Tensor | None) -> tuple[Tensor, Tensor]:
         """The stream as two summands [rows, hidden] -> as two summands. context: what the module takes beside rows."""
         x_ND, normed_ND = add_norm(self.layer_norm, x_ND, y_ND)
@@ -111,6 +114,7 @@ class T5Block(nn.Module):
         self.layer = nn.ModuleList(T5Sublayer(name, module, norm) for (name, module), norm in both)
         self.crosses = len(parts) == 3
 
+    @override
     def forward(
         self, x_ND: Tensor, y_ND: Tensor | None, kv: KVContext, encoded_ED: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -148,8 +152,8 @@ class T5(EncoderDecoder):
             apart=() if tied else (_HEAD,),
         )
 
+    @override
     def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
-        """As Model.encode."""
         table = getattr(self.encoder, "embed_tokens", self.shared)
         x_ED: Tensor = self.all_reduce(table(ids_E))
         y_ED: Tensor | None = None
@@ -158,10 +162,10 @@ class T5(EncoderDecoder):
         encoded_ED: Tensor = self.encoder.final_layer_norm(x_ED, y_ED)[1]
         return encoded_ED
 
+    @override
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
-        """As Model.hidden."""
         x_TD: Tensor = self.all_reduce(self.shared(ids_T))
         y_TD: Tensor | None = None
         for block in self.decoder.block:
@@ -182,6 +186,7 @@ class T5EncoderBackbone(nn.Module):
         self.shared = Embedding(d.vocabulary, d.hidden, d.dtype)
         self.encoder = encoder
 
+    @override
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
         """ids_T int64 [rows] -> hidden states of the rows that are wanted, normed [R, hidden]."""
         x_TD: Tensor = self.shared(ids_T)

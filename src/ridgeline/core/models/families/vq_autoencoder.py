@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.activation_peak import peak_bytes
 from ridgeline.core.models.common.autoencoder_blocks import ImageDecoder, ImageEncoder, Widths
@@ -120,6 +121,7 @@ class VQAutoencoder(ImageAutoencoder):
         out: Tensor = self.decoder(self.post_quant_conv(x_PC, grids[-1]), grids)
         return out
 
+    @override
     def _encode(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
         """The other way round -> tokens [pixels of the last of the grids]."""
         out: Tensor = self.quantize.nearest(self.quant_conv(self.encoder(x_PC, grids), grids[-1]))
@@ -130,6 +132,7 @@ class VQAutoencoder(ImageAutoencoder):
         grids = self._grids(latents)
         return peak_bytes(self, (latents.rows,), lambda ids_P: self._decode(ids_P, grids), torch.int64)
 
+    @override
     def _outline(self, rows: Mapping[RowAxis, int]) -> None:
         """As Network._outline: both halves."""
         decoded, encoded = self._outlined(rows)

@@ -6,6 +6,7 @@ begin with frames that are less noisy than the others, so that each token has a 
 """
 
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.models.common.cross_blocks import CrossStyle
 from ridgeline.core.models.common.cross_denoiser import CrossDenoiser, CrossGrid, CrossSizes
@@ -38,8 +39,8 @@ class Wan(CrossDenoiser):
         side = 2 * (d.head_dim // 6)
         self.rotary = AxialRotaryTable((d.head_dim - 2 * side, side, side), _THETA)
 
+    @override
     def _placed(self, x_ND: Tensor, positions_N3: Tensor, grid: CrossGrid) -> tuple[Tensor, Angles | None]:
-        """As CrossDenoiser._placed."""
         return x_ND, self.rotary(positions_N3)
 
 

@@ -8,6 +8,7 @@ numbers of two frames.
 from typing import Final
 
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.dimensions import Dimensions
 from ridgeline.core.models.common.encoder_decoder import (
@@ -55,6 +56,7 @@ class WhisperBlock(nn.Module):
         self.final_layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
         self.mlp = FeedForward(d)
 
+    @override
     def forward(
         self, x_ND: Tensor, y_ND: Tensor, kv: KVContext, encoded_ED: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -82,6 +84,7 @@ class AudioEncoder(nn.Module):
         self.layers = nn.ModuleList(WhisperBlock(d, attention_op(d, -1, ENCODER_FULL)) for _ in range(d.layers))
         self.layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
 
+    @override
     def forward(self, x_EF: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
         """x_EF fp32 [rows, numbers of two frames] -> [rows, hidden]."""
         x_ED, y_ED = self.conv2(self.conv1(x_EF)), self.embed_positions(positions_E)
@@ -106,10 +109,10 @@ class TextDecoder(nn.Module):
         )
         self.layer_norm = AddLayerNorm(d.hidden, d.eps, d.dtype)
 
+    @override
     def forward(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None
     ) -> Tensor:
-        """As Model.hidden."""
         x_TD: Tensor = self.all_reduce(self.embed_tokens(ids_T))
         y_TD: Tensor = self.embed_positions(positions_T)  # the first norm adds it
         for block in self.layers:
@@ -138,15 +141,16 @@ class Whisper(EncoderDecoder):
         uses = {f"{_TABLE}.weight": _TABLE, "lm_head.weight": "lm_head.matrix"}
         self.tables = TokenTables(uses, {"lm_head.weight": f"{_TABLE}.weight"})
 
+    @override
     def encode(self, x_EF: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
         """As Model.encode, of whole stretches of `encoder_context` rows."""
         out_ED: Tensor = self.model.encoder(x_EF, positions_E, kv)
         return out_ED
 
+    @override
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
-        """As Model.hidden."""
         out_RD: Tensor = self.model.decoder(ids_T, positions_T, kv, rows_R, encoded_ED)
         return out_RD
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.models.common.block_runner import BlockRunner, every_block
 from ridgeline.core.models.common.blocks import Norms, SandwichBlock, head_norms
@@ -88,6 +89,7 @@ class ModulatedBlock(SandwichBlock):
         self.space = space
         self.modulation = Modulation(condition, d.hidden, ("scale", "bounded gate") * 2, d.dtype)
 
+    @override
     def forward(  # type: ignore[override]
         self, x_ND: Tensor, y_ND: Tensor | None, condition_PC: Tensor, angles: Angles, kv: Uncached
     ) -> tuple[Tensor, Tensor]:
@@ -113,6 +115,7 @@ class TimeEmbedder(nn.Module):
         up = {"0": d.whole(CONDITION, _TIME_WIDTH, bias=True)}
         self.mlp = MLP(d, up, "2", d.whole(_TIME_WIDTH, condition, bias=True))
 
+    @override
     def forward(self, times_P: Tensor) -> Tensor:
         """times_P fp32 [pictures] -> [pictures, condition]."""
         out_PC: Tensor = self.mlp(self.sinusoids(times_P))
@@ -130,6 +133,7 @@ class ZImageFinalLayer(nn.Module):
         modulation = Modulation(condition, d.hidden, ("scale",), d.dtype, activated=True)
         self.adaLN_modulation = nn.ModuleDict({"1": modulation})
 
+    @override
     def forward(self, x_ND: Tensor, y_ND: Tensor, condition_PC: Tensor, lengths: Sequence[int]) -> Tensor:
         """Two summands [rows, hidden] and condition_PC [pictures, condition] -> [rows, features]. lengths: rows of each
         picture."""
@@ -216,6 +220,7 @@ class ZImage(Denoiser):
             for layer in range(count)
         )
 
+    @override
     def forward(
         self,
         latents_PCHW: Tensor,
@@ -240,6 +245,7 @@ class ZImage(Denoiser):
         rows_NF = self.denoise(grid.patches(latents_PCHW).to(dtype), times_P, text_MD, layout, walk)
         return -grid.latents(rows_NF, pictures).to(latents_PCHW.dtype)
 
+    @override
     def prepare(self, texts: Sequence[Tensor]) -> Prepared:
         """As Denoiser.prepare: rows of texts, refined."""
         lengths = tuple(map(len, texts))
@@ -291,18 +297,18 @@ class ZImage(Denoiser):
         out_NF: Tensor = self.all_final_layer[self.sizes.name](x_ND, y_ND, condition_PC, layout.lengths[LATENTS])
         return out_NF
 
+    @override
     def work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
-        """As Denoiser.work."""
         work = Work.whole(self.grid(size).lengths(texts))
         return replace(work, rows={**work.rows, PICTURES: len(texts)})
 
+    @override
     def prepare_work(self, texts: Sequence[int]) -> Work:
-        """As Denoiser.prepare_work."""
         own, nothing = Work.whole({TEXT: text_lengths(texts, self.sizes.places)}), super().prepare_work(texts)
         return replace(own, attention={**nothing.attention, **own.attention})
 
+    @override
     def pass_work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
-        """As Denoiser.pass_work."""
         return without(self.work(size, texts), TEXT)
 
     def grid(self, size: tuple[int, ...]) -> ZImageGrid:
@@ -316,8 +322,8 @@ class ZImage(Denoiser):
             self._last = key, grid.layout(texts, device)
         return self._last[1]
 
+    @override
     def _outline(self, rows: Mapping[RowAxis, int]) -> None:
-        """As Network._outline."""
         axes, dtype = len(self.sizes.axes), self.storage.dtype
         positions = {space: torch.empty(count, axes, dtype=torch.int64) for space, count in rows.items()}
         padding = {space: torch.empty(count, dtype=torch.int64) for space, count in rows.items()}

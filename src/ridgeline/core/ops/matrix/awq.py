@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.matrix.packed_words import integers, words_for
 from ridgeline.core.ops.matrix.prequantised import PrequantisedMatrix, check_dtype, check_shape
@@ -20,12 +21,12 @@ _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 class AwqMatrix(PrequantisedMatrix):
     """A zero for each scale; the order of outputs in words is undone."""
 
+    @override
     def layout_names(self) -> tuple[str, ...]:
-        """As PrequantisedMatrix.layout_names."""
         return "qweight", "qzeros", "scales"
 
+    @override
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As PrequantisedMatrix.put."""
         spec, groups = self.spec, self.whole_groups
         if name == "scales":
             check_shape(full, groups, spec.outputs)

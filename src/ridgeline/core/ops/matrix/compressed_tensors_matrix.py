@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.matrix.packed_words import SIGN_BIT, integers, words_for
 from ridgeline.core.ops.matrix.prequantised import PrequantisedMatrix, check_dtype, check_shape
@@ -19,13 +20,13 @@ class SignedMatrix(PrequantisedMatrix):
 
     weight_name, zero_name = "weight", "weight_zero_point"
 
+    @override
     def layout_names(self) -> tuple[str, ...]:
-        """As PrequantisedMatrix.layout_names."""
         zeros = (self.zero_name,) if self.stored.zero_bits else ()
         return (self.weight_name, "weight_scale", *zeros, *(("weight_g_idx",) if self.stored.ordered else ()))
 
+    @override
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As PrequantisedMatrix.put."""
         match name:
             case "weight_scale":
                 return self.put_scales(self._of_scales(full))
@@ -63,12 +64,12 @@ class PackedMatrix(SignedMatrix):
 
     weight_name = "weight_packed"
 
+    @override
     def layout_names(self) -> tuple[str, ...]:
-        """As PrequantisedMatrix.layout_names."""
         return (*super().layout_names(), "weight_shape")
 
+    @override
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As PrequantisedMatrix.put."""
         if name != "weight_shape":
             return super().put(name, full)
         shape = [self.spec.outputs, self.spec.inputs]
@@ -76,16 +77,16 @@ class PackedMatrix(SignedMatrix):
             raise ValueError(f"says {full.tolist()}, the config wants {shape}")
         return {}
 
+    @override
     def bytes_of(self, full: Tensor) -> Tensor:
-        """As SignedMatrix.bytes_of."""
         spec, bits = self.spec, self.stored.bits
         check_dtype(full, torch.int32)
         check_shape(full, spec.outputs, words_for(spec.inputs, bits))
         whole = -(-spec.inputs * bits // 8)
         return self.of_outputs(full).contiguous().view(torch.uint8)[:, :whole]
 
+    @override
     def zeros(self, full: Tensor) -> Tensor:
-        """As SignedMatrix.zeros."""
         spec, bits = self.spec, self.stored.bits
         check_dtype(full, torch.int32)
         check_shape(full, words_for(spec.outputs, bits), self.whole_groups)

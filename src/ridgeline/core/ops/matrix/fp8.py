@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.matrix.prequantised import PrequantisedMatrix, check_dtype, check_scale_dtype, check_shape
 from ridgeline.core.ops.matrix.quantised import packed
@@ -20,17 +21,19 @@ _MOST = 128.0  # kernels widen by 2^120 times a scale, which has to stay within 
 class Fp8Matrix(PrequantisedMatrix):
     """`weight` [O, I] float8_e4m3fn and its scales [O / rows, I / group]."""
 
+    @override
     def layout_names(self) -> tuple[str, ...]:
         """As PrequantisedMatrix.layout_names; a checkpoint may have another of SCALE_NAMES."""
         return "weight", SCALE_NAMES[0]
 
+    @override
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
         """As Stored.match_checkpoint: the name that it has for the scales."""
         named = (name for name in SCALE_NAMES if dtype_of(name) is not None)
         self.names = "weight", next(named, SCALE_NAMES[0])
 
+    @override
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As PrequantisedMatrix.put."""
         spec = self.spec
         if name == "weight":
             check_dtype(full, torch.float8_e4m3fn)

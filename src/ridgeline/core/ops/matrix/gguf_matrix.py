@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.matrix.matrix import MatrixSpec
 from ridgeline.core.ops.matrix.operands import Codes
@@ -194,8 +195,8 @@ class GGUFMatrix(PrequantisedMatrix):
         super().__init__(spec, stored)
         self.low = weight(*self.scale.shape, dtype=torch.float32) if self._type.zero is None else None
 
+    @override
     def layout_names(self) -> tuple[str, ...]:
-        """As PrequantisedMatrix.layout_names."""
         return ("weight",)
 
     @property
@@ -203,24 +204,28 @@ class GGUFMatrix(PrequantisedMatrix):
         return _TYPES[self.stored.layout]
 
     @property
+    @override
     def scale_dtype(self) -> torch.dtype:
-        """As QuantisedMatrix.scale_dtype."""
         return torch.float32 if self.stored.layout.endswith("_K") else torch.float16
 
     @property
+    @override
     def rounds_units(self) -> bool:
         """As QuantisedMatrix.rounds_units: in any dtype, as ggml multiplies its types (ggml-cpu.c, vec_dot_type)."""
         return True
 
     @property
+    @override
     def _codes(self) -> Codes:
         return replace(super()._codes, zeros_OG=float(self._type.zero or 0), lows_OG=self.low)
 
+    @override
     def drawn(self, block: Tensor) -> dict[str, Tensor]:
         """As QuantisedMatrix.drawn; what is added to all numbers of a group makes the middle code zero."""
         made = super().drawn(block)
         return made if self.low is None else {**made, "low": -self.middle * made["scale"].float()}
 
+    @override
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As PrequantisedMatrix.put: blocks are taken apart."""
         check_dtype(full, torch.uint8)
@@ -231,6 +236,7 @@ class GGUFMatrix(PrequantisedMatrix):
         taken = {"codes": packed(codes, self.kind), "scale": scale}
         return taken if low is None else {**taken, "low": low}
 
+    @override
     def refuse_division(self) -> None:
         """As Stored.refuse_division, of blocks that are longer than a group."""
         super().refuse_division()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.matrix.packed_words import integers, words_for
 from ridgeline.core.ops.matrix.prequantised import PrequantisedMatrix, check_dtype, check_shape
@@ -19,12 +20,12 @@ _ONES = {4: 0x11111111, 8: 0x01010101}
 class GptqMatrix(PrequantisedMatrix):
     """The second version of the format: zeros are stored as they are."""
 
+    @override
     def layout_names(self) -> tuple[str, ...]:
-        """As PrequantisedMatrix.layout_names."""
         return "qweight", "qzeros", "scales", "g_idx"
 
+    @override
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As PrequantisedMatrix.put."""
         spec, bits, groups = self.spec, self.stored.bits, self.whole_groups
         match name:
             case "qweight":
@@ -54,6 +55,6 @@ class GptqV1Matrix(GptqMatrix):
     """The first version, which most checkpoints are in: zeros are stored less one. Their tools subtract it from whole
     words, in which a zero of 0 borrows from its neighbour; added to whole words it comes out right."""
 
+    @override
     def zeros(self, words: Tensor) -> Tensor:
-        """As GptqMatrix.zeros."""
         return words + _ONES[self.stored.bits]

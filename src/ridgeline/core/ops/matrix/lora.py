@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from ridgeline.core.ops.matrix.low_rank import LoraWeights
 from ridgeline.core.ops.matrix.matrix import Matrix
@@ -82,22 +83,24 @@ class AdaptedMatrix(Matrix):
         self._adapters[number] = added
         self.add_module(f"adapter_{number}", added)
 
+    @override
     def low_rank(self, number: int) -> LoraWeights | None:
-        """As Matrix.low_rank."""
         return self._adapters.get(number)
 
     @property
+    @override
     def operands(self) -> Operands | None:
         """As Matrix.operands: those of the matrix without adapters."""
         return self.base.operands
 
     @property
+    @override
     def alone(self) -> bool:
         """As Matrix.alone: in a step that no adapter is in."""
         return not self.rows.parts
 
+    @override
     def product(self, x_TI: Tensor) -> Tensor:
-        """As Matrix.product."""
         return self.add(self.base.product(x_TI), x_TI)
 
     def add(self, y_TO: Tensor, x_TI: Tensor) -> Tensor:
@@ -107,12 +110,13 @@ class AdaptedMatrix(Matrix):
         added_NO = self._added(self.rows.of(x_TI)).to(y_TO.dtype)
         return y_TO.add_(added_NO) if self.rows.whole else y_TO.index_add_(0, self.rows.own_N, added_NO)
 
+    @override
     def values(self) -> Tensor:
         """As Matrix.values: those of the matrix without adapters."""
         return self.base.values()
 
+    @override
     def computed(self, x_TI: Tensor) -> Tensor:
-        """As Matrix.computed."""
         return self.product(x_TI)
 
     def adapted(self, x_NI: Tensor) -> Tensor:
@@ -137,19 +141,21 @@ class AdaptedMatrix(Matrix):
         return tuple((number, low_rank.rank) for number, low_rank in self._adapters.items())
 
     @property
+    @override
     def runs(self) -> bool:
-        """As Stored.runs."""
         return self.base.runs
 
     @property
+    @override
     def number_format(self) -> str:
-        """As Matrix.number_format."""
         return self.base.number_format
 
+    @override
     def shares(self) -> tuple[StorageShare, ...]:
         """As Stored.shares, of the matrix itself: that is what every step reads."""
         return self.base.shares()
 
+    @override
     def tensors(self) -> tuple[str, ...]:
         """As Stored.tensors: the matrix itself has them."""
         return ()

@@ -7,6 +7,7 @@ Shapes: N rows with the adapter, I inputs, O outputs, K rank.
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from ridgeline.core.ops.cost import Cost
 from ridgeline.core.ops.number_formats import format_of
@@ -32,6 +33,7 @@ class LoraWeights(StoredModule):
         self.inputs, self.outputs, self.rank, self.scale = inputs, outputs, rank, scale
         self.lora_A, self.lora_B = weight(rank, inputs, dtype=dtype), weight(outputs, rank, dtype=dtype)
 
+    @override
     def tensors(self) -> tuple[str, ...]:
         """As Stored.tensors: none of the model's checkpoint."""
         return ()
@@ -57,5 +59,6 @@ class LoraWeights(StoredModule):
         moved = rows * (self.inputs + 2 * self.rank + 3 * self.outputs) * self.lora_A.dtype.itemsize
         return self.cost_of(rows) + Cost(activation_bytes=moved)
 
+    @override
     def extra_repr(self) -> str:
         return f"{self.inputs} -> {self.rank} -> {self.outputs}"

@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ridgeline.core.ops.matrix.low_rank import LoraWeights, LowRankBackend
 from ridgeline.core.ops.matrix.operands import Operands
@@ -120,6 +121,7 @@ class Matrix(StoredModule, ABC):
         """The format whose arithmetic units a product keeps busy."""
         return arithmetic(self.spec.dtype, self.stored)
 
+    @override
     def shares(self) -> tuple[StorageShare, ...]:
         """As Stored.shares; biases are in the model's dtype."""
         count, stored, bias = self.inputs * self.outputs, self.stored, self.bias
@@ -127,8 +129,8 @@ class Matrix(StoredModule, ABC):
         weights = StorageShare(stored, count, float(nbytes))
         return (weights,) if bias is None else (weights, StorageShare(None, bias.numel(), float(bias.nbytes)))
 
+    @override
     def tensors(self) -> tuple[str, ...]:
-        """As Stored.tensors."""
         return ("weight", "bias") if self.spec.bias else ("weight",)
 
     def own(self, name: str, full: Tensor) -> Tensor:
@@ -150,12 +152,13 @@ class Matrix(StoredModule, ABC):
         """The bias that this rank adds: of a row split only the first does, because the sum over ranks has one."""
         return None if self.spec.split == "row" and self.spec.shard.rank > 0 else self.bias
 
+    @override
     def another(self) -> "Matrix":
-        """As Stored.another."""
         other = type(self)(self.spec, self.stored)
         other.unnamed = self.unnamed
         return other
 
+    @override
     def extra_repr(self) -> str:
         return f"{self.inputs} -> {self.outputs}"
 

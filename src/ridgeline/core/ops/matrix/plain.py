@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from ridgeline.core.ops.matrix.matrix import Matrix, MatrixSpec
 from ridgeline.core.ops.matrix.operands import Operands
@@ -20,20 +21,21 @@ class PlainMatrix(Matrix):
         self.weight = weight(*shape, dtype=spec.dtype)
 
     @property
+    @override
     def operands(self) -> Operands | None:
         """What our kernels multiply with; None where the checkpoint stores the weight transposed."""
         return None if self.spec.transposed else Operands(self.weight, self.own_bias)
 
+    @override
     def values(self) -> Tensor:
-        """As Matrix.values."""
         return self.weight.t() if self.spec.transposed else self.weight
 
+    @override
     def computed(self, x_TI: Tensor) -> Tensor:
-        """As Matrix.computed."""
         return functional.linear(x_TI, self.values(), self.own_bias)
 
+    @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As Stored.take."""
         return {name: self.own(name, full)}
 
 
@@ -41,6 +43,6 @@ class PricedMatrix(PlainMatrix):
     """A matrix in a form that is priced, not run: it has the shape of a plain one and the bytes of its format."""
 
     @property
+    @override
     def runs(self) -> bool:
-        """As Stored.runs."""
         return False

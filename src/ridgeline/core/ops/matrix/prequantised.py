@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from typing_extensions import override
 
 from ridgeline.core.ops.matrix.matrix import Matrix, MatrixSpec
 from ridgeline.core.ops.matrix.operands import Operands
@@ -37,8 +38,8 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         self._waiting: dict[str, Tensor] = {}
 
     @property
+    @override
     def quantises(self) -> bool:
-        """As Stored.quantises."""
         return False
 
     @abstractmethod
@@ -50,51 +51,57 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         """As Stored.take, of the tensors of the layout."""
 
     @property
+    @override
     def scale_dtype(self) -> torch.dtype:
         """As the format says, until `put_scales` takes the checkpoint's."""
         return torch.float32 if self.stored.scale_bits > 16 else torch.float16
 
     @property
+    @override
     def operands(self) -> Operands | None:
         """As Matrix.operands; None where rows come in another order."""
         return super().operands if self.order is None else None
 
+    @override
     def for_kernel(self, x_TI: Tensor) -> tuple[Tensor, Operands | None]:
-        """As Matrix.for_kernel."""
         return x_TI if self.order is None else x_TI.index_select(1, self.order), super().operands
 
+    @override
     def dense(self, picked_R: Tensor | None = None) -> Tensor:
-        """As QuantisedMatrix.dense."""
         held_RI = super().dense(picked_R)
         return held_RI if self.order is None else torch.empty_like(held_RI).index_copy_(1, self.order.long(), held_RI)
 
+    @override
     def drawn(self, block: Tensor) -> dict[str, Tensor]:
         """As Stored.drawn; inputs stay side by side."""
         order = {} if self.order is None else {"order": torch.arange(self.inputs, dtype=torch.int32)}
         return super().drawn(block) | order
 
+    @override
     def tensors(self) -> tuple[str, ...]:
-        """As Stored.tensors."""
         return (*self.names, "bias") if self.spec.bias else self.names
 
+    @override
     def dtype_of(self, name: str) -> torch.dtype | None:
         """As Stored.dtype_of: codes and scales have dtypes of their own."""
         return super().dtype_of(name) if name == "bias" else None
 
+    @override
     def shares(self) -> tuple[StorageShare, ...]:
         """As Stored.shares: of what the checkpoint has."""
         return Matrix.shares(self)
 
     @property
+    @override
     def repacked_bytes(self) -> float:
-        """As Stored.repacked_bytes."""
         held = sum(parameter.nbytes for name, parameter in self.named_parameters() if name != "bias")
         return held - self.stored.nbytes(self.outputs, self.inputs)
 
+    @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As Stored.take."""
         return {name: self.own(name, full)} if name == "bias" else self.put(name, full)
 
+    @override
     def refuse_division(self) -> None:
         """As Stored.refuse_division: the ranks that share it do not cut a group."""
         spec, stored = self.spec, self.stored

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from ridgeline.core.ops.matrix.interleaved import codes_side_by_side, in_rows, scales_side_by_side
 from ridgeline.core.ops.matrix.matrix import Matrix, MatrixBackend, MatrixSpec
@@ -64,6 +65,7 @@ class QuantisedMatrix(Matrix):
         return self.spec.dtype if self.spec.dtype.itemsize == 2 else torch.bfloat16
 
     @property
+    @override
     def operands(self) -> Operands | None:
         """As Matrix.operands; None where groups are of a size that our kernels do not take."""
         if self.group % UNIT and self.group not in (UNIT // 2, self.inputs):
@@ -88,6 +90,7 @@ class QuantisedMatrix(Matrix):
         return self.codes.dim() > 2
 
     @property
+    @override
     def number_format(self) -> str:
         """As Matrix.number_format; of codes that are interleaved int8, to which rows are rounded."""
         return "int8" if self.interleaved else super().number_format
@@ -99,12 +102,12 @@ class QuantisedMatrix(Matrix):
         return self.spec.dtype == torch.bfloat16 or self.rounds_rows
 
     @property
+    @override
     def quantises(self) -> bool:
-        """As Stored.quantises."""
         return True
 
+    @override
     def interleaved_parameters(self) -> Iterable[Tensor]:
-        """As Stored.interleaved_parameters."""
         return self.held().values() if self.interleaved else ()
 
     def held(self, *, interleaved: bool = False) -> dict[str, Tensor]:
@@ -129,14 +132,15 @@ class QuantisedMatrix(Matrix):
         """Whether rows are rounded to int8 on their way into the product (W8A8)."""
         return self.stored.kind == "w8a8"
 
+    @override
     def shares(self) -> tuple[StorageShare, ...]:
         """As Stored.shares; of codes, scales and zeros as they are held."""
         _, *bias = super().shares()
         held = self.codes.nbytes + self.scale.nbytes + (0 if self.zero is None else self.zero.nbytes)
         return StorageShare(self.stored, self.outputs * self.inputs, float(held)), *bias
 
+    @override
     def values(self) -> Tensor:
-        """As Matrix.values."""
         return self.dense().to(self.spec.dtype)
 
     def rows(self, picked_R: Tensor) -> Tensor:
@@ -167,6 +171,7 @@ class QuantisedMatrix(Matrix):
         )
         return unpacked(codes_RB, self.kind)[:, : self.inputs] * scale_RI + low_RI
 
+    @override
     def drawn(self, block: Tensor) -> dict[str, Tensor]:
         """As Stored.drawn, but for the bias: a block of numbers, quantised with one scale and repeated."""
         largest = _LARGEST[self.kind] if self.kind == "fp8" else self.middle - 1
@@ -180,17 +185,19 @@ class QuantisedMatrix(Matrix):
             made["zero"] = torch.full(self.zero.shape, self.middle, dtype=torch.uint8)
         return made
 
+    @override
     def computed(self, x_TI: Tensor) -> Tensor:
-        """As Matrix.computed."""
         if self.rounds_rows:
             y_TO = functional.linear(rounded_rows(x_TI), self.dense()).to(x_TI.dtype)
             return y_TO if self.own_bias is None else y_TO + self.own_bias
         return functional.linear(x_TI, self.dense().to(x_TI.dtype), self.own_bias)
 
+    @override
     def dtype_of(self, name: str) -> torch.dtype | None:
         """As Stored.dtype_of: a plain weight is quantised from the model's dtype."""
         return self.spec.dtype
 
+    @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As Stored.take: a plain weight is quantised."""
         own = self.own(name, full)

@@ -16,6 +16,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from ridgeline.engine.params import SamplingParams
 from ridgeline.util.untrusted import read_object
 
@@ -84,6 +86,7 @@ class EngineWorkload:
         """How a request of so many tokens samples them, whatever the model makes of its end token."""
         return SamplingParams(temperature=self.temperature, top_p=self.top_p, max_tokens=output, ignore_eos=True)
 
+    @override
     def __str__(self) -> str:
         """`16 x 128 in, 128 out`."""
         given, made = (f"{a:,}" if a == b else f"{a:,}-{b:,}" for a, b in (self.prompt, self.output))
