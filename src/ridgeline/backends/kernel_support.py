@@ -82,7 +82,8 @@ class AttentionScoring:
 class KVCodes:
     """What the codes of a layer's keys and values stand for (`core/ops/kv_quantisation.py`). kind: int8 or fp8.
     k_scales_PKS1, v_scales_PKS1: views of all pages, bf16, None where there are none. k_scale, v_scale: of the
-    layer."""
+    layer.
+    """
 
     kind: str
     k_scales_PKS1: Tensor | None

@@ -101,7 +101,8 @@ def load_autoencoder(
 
 def load_vq_autoencoder(model: ModelSource | str, dtype: torch.dtype | None = None) -> VQAutoencoder:
     """As `load_autoencoder`, the one whose latents are tokens: of a folder of Janus, whose other parts are left out, or
-    of one that holds it alone."""
+    of one that holds it alone.
+    """
     return _load(model, vq_autoencoder.build, vq_autoencoder.FAMILY, dtype)
 
 
@@ -154,7 +155,8 @@ def prepare_on_cpu(model: PricedModule) -> None:
 
 def prepare_on(model: PricedModule, device: torch.device) -> None:
     """Prepare a model that is filled in this machine's memory for its device. Raises ModelRefused, as the functions for
-    a CPU and a GPU do."""
+    a CPU and a GPU do.
+    """
     if device.type == "cpu":
         prepare_on_cpu(model)
     else:
@@ -163,13 +165,15 @@ def prepare_on(model: PricedModule, device: torch.device) -> None:
 
 def bind_on_cpu(network: PricedModule) -> None:
     """Have this machine's kernels run a part of a pipeline that is filled. Its weights stay as they lie, because
-    `prepare_on_gpu` may still move them to a GPU."""
+    `prepare_on_gpu` may still move them to a GPU.
+    """
     backend_of(torch.device("cpu")).bind(network)
 
 
 def prepare_on_gpu(model: PricedModule, device: torch.device) -> None:
     """Move a model that is filled to a GPU, a tensor at a time, and prepare it there. Raises ModelRefused if the GPU's
-    memory does not do."""
+    memory does not do.
+    """
     with refuse_gpu_overflow(device):
         model.to(device)
         model.tie()

@@ -11,7 +11,8 @@ from torch import Tensor
 
 def staged(numbers: Sequence[Any] | NDArray[Any], device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """Numbers as a tensor on a device. To a card they go through pinned memory, in the order of what else it is asked:
-    nobody waits, and the memory is used again only when they are there (torch's caching host allocator sees to it)."""
+    nobody waits, and the memory is used again only when they are there (torch's caching host allocator sees to it).
+    """
     own = torch.from_numpy(np.ascontiguousarray(numbers)) if isinstance(numbers, np.ndarray) else None
     tensor = torch.tensor(numbers, dtype=dtype) if own is None else own.to(dtype or own.dtype)
     if device.type == "cuda" and tensor.numel() and torch.cuda.is_available():
@@ -21,7 +22,8 @@ def staged(numbers: Sequence[Any] | NDArray[Any], device: torch.device, dtype: t
 
 class PinnedBuffer:
     """Numbers on a device that the host tells again and again, from the same pinned memory: nothing is taken for it,
-    and nothing is copied twice."""
+    and nothing is copied twice.
+    """
 
     def __init__(self, numbers: Tensor) -> None:
         """numbers: where they go, for good."""

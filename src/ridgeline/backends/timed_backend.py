@@ -84,7 +84,8 @@ class OpTimer:
 
     def know(self, graph: StepGraph) -> None:
         """Keep who owns the calls of a graph. If it was just made while the watch was on, these are the parts that were
-        noted; calls between ops are nobody's."""
+        noted; calls between ops are nobody's.
+        """
         if graph not in self._owners:
             owners: list[Part | None] = [None] * len(graph.calls)
             for part, start, stop in self._spans:
@@ -190,7 +191,8 @@ class TimedBackend(Backend):
 
 class _TimedGraphs(StepGraphs):
     """The steps of a model that are replayed, timed by a watch call by call. A step that is replayed as a whole is not
-    timed."""
+    timed.
+    """
 
     def __init__(self, graphs: StepGraphs, watch: OpTimer) -> None:
         self._graphs, self._watch, self.by_call = graphs, watch, graphs.by_call

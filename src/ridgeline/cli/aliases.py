@@ -19,7 +19,8 @@ MODEL = "model"
 @dataclass(frozen=True, slots=True)
 class RenamedOption:
     """An option of ours under another name. values: those of its values that are ours under another name; the value
-    "" leaves the option out."""
+    "" leaves the option out.
+    """
 
     names: tuple[str, ...]
     option: str
@@ -195,7 +196,8 @@ class OptionName:
 
     def mean(self, value: str | bool) -> tuple[Parameter, str | bool] | None:
         """Our own parameter and the value for it, that of a flag as a truth; None where there is nothing to be said.
-        Raises ValueError for what is refused."""
+        Raises ValueError for what is refused.
+        """
         if isinstance(value, bool):
             value = value is not self.negated
         if isinstance(self.alias, NoOpOption):

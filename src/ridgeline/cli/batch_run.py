@@ -64,7 +64,8 @@ def run_batch(
 ) -> None:
     """Answer the requests of a file (or of standard input) into another (or to standard output). names: that requests
     may have for the model. lora: adapters, as --lora has them. fleet: the engines. Raises ValueError; exits with 1
-    where the engine stops."""
+    where the engine stops.
+    """
     check_count(fleet.replicas)
     stream = _input(source)
     earlier = EarlierOutput()
@@ -181,7 +182,8 @@ async def _show_progress(batch: BatchRunner) -> None:
 
 def read_earlier(path: Path) -> EarlierOutput:
     """What is in the output of an earlier run. Raises ValueError for a file that is none. A last line without its end
-    was being written when that run ended, and does not count."""
+    was being written when that run ended, and does not count.
+    """
     done, wrong, size = set[str](), set[int](), 0
     if not path.is_file():
         return EarlierOutput()
@@ -217,7 +219,8 @@ def _input(source: str) -> BufferedIOBase:
 
 async def _lines(stream: BufferedIOBase) -> AsyncIterator[bytes]:
     """The lines of a stream as they come. While those of a pipe or a terminal do not, others are answered; those of a
-    file are there."""
+    file are there.
+    """
     try:
         await _readable(stream)
     except OSError:  # nothing that could be waited for

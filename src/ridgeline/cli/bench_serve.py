@@ -94,7 +94,8 @@ class _BenchServeOptions:
         cls, url: str, load: LoadFlags, data: DataFlags, target: TargetFlags, output: BenchOutputFlags
     ) -> "_BenchServeOptions":
         """Raises ValueError, before anybody is asked anything, for options that do not go together, or a file
-        that cannot be read."""
+        that cannot be read.
+        """
         seed = secrets.randbelow(_SEEDS) if load.seed is None else load.seed
         job = LoadJob(
             target.target(url),
@@ -133,7 +134,8 @@ def _progress() -> Iterator[ShowProgress]:
 
 async def _measure(asked: _BenchServeOptions, told: ShowProgress) -> BenchFindings:
     """Look who is there, warm up, send everything. Raises Unanswered where nobody is there, ValueError where no request
-    can be answered."""
+    can be answered.
+    """
     job = asked.job
     told(f"asking {job.target.base} for its models")
     served = await fetch_server_info(job.target.base, job.target.headers, asked.target.model)
@@ -204,7 +206,8 @@ def extent_of_level(load: LoadPattern, rate: float) -> dict[str, Any]:
 
 def _predicted(asked: _BenchServeOptions, found: BenchFindings, told: ShowProgress) -> BenchFindings:
     """With what the price says: of --predict, else of a local server's own model, where that can be read here. Without
-    --predict-on for the machine as it is calibrated: to probe it beside a server that works would measure neither."""
+    --predict-on for the machine as it is calibrated: to probe it beside a server that works would measure neither.
+    """
     served, sizes = found.served, found.run.summary.sizes
     given, made = sizes["input"], sizes["output"]
     name = asked.target.predict or ((served.root or served.model) if served.is_ridgeline and served.local else None)

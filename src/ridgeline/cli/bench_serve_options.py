@@ -78,7 +78,8 @@ class LoadFlags:
 
     def load(self, seed: int, *, traced: bool) -> LoadPattern:
         """When requests come; traced: they are those of a trace. Raises ValueError for options that do not go
-        together."""
+        together.
+        """
         replayed = traced and self.rate is None and not self.sweep
         closed = self.concurrency is not None or not (self.sweep or traced or self.rate is not None)
         self._check(closed=closed, replayed=replayed and not closed)
@@ -189,7 +190,8 @@ class DataFlags:
     def fitted(self, data: PromptDataset, context: int | None) -> PromptDataset:
         """`data` with the lengths that nobody asked for made to fit a context, if they do not: half of what is left of
         it for a prompt, then half of the rest for an answer. Unchanged where nobody knows the context, and where
-        what was asked for leaves nothing of it."""
+        what was asked for leaves nothing of it.
+        """
         if context is None or data.kind != "random" or data.output is None:
             return data
         room = (context - data.prefix) // data.turns

@@ -174,7 +174,8 @@ class ChatSession:
 
     def _exchange(self, text: str) -> None:
         """A message and its answer. What was said of an answer that was interrupted stays in the conversation; a
-        message that got none is taken back."""
+        message that got none is taken back.
+        """
         self.history.append({"role": "user", "content": text})
         took, parts = ResponseTiming(), list[str]()
         try:

@@ -21,7 +21,8 @@ _MAX_BODY, _PIECE = 1 << 20, 1 << 16  # bytes: of an answer that is no stream, a
 @dataclass(frozen=True, slots=True)
 class ChatDelta:
     """What came of an answer. tokens: of it so far. cached: of its prompt, found in KV memory. None where it is not
-    said. finish: why it ended."""
+    said. finish: why it ended.
+    """
 
     text: str = ""
     reasoning: str = ""

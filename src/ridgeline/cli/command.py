@@ -25,7 +25,8 @@ _FILE = "ridgeline.config"  # of the context's meta: the ConfigFile, where there
 
 class Command(PlainCommand):
     """Reads its arguments as `normalise_args`, and its --config, whose tables may have the names in the context's
-    `obj`."""
+    `obj`.
+    """
 
     @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """`ridgeline completion`: what a shell completes, as a script. It holds all names itself, so that no key waits for
-Python."""
+Python.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -82,7 +83,7 @@ def _fish(words: Words) -> str:
 
 
 def _where(path: str) -> str:
-    """fish's condition for being in a command."""
+    """Fish's condition for being in a command."""
     if not path:
         return "__fish_use_subcommand"
     return "; and ".join(f"__fish_seen_subcommand_from {word}" for word in path.split())

@@ -21,7 +21,8 @@ SECRETS = ("api_key",)
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
     """What a file says to one command: values of its parameters by their names, and the keys that the file has for
-    them."""
+    them.
+    """
 
     path: Path
     values: Mapping[str, Any]
@@ -100,7 +101,8 @@ def _listed(value: Any) -> list[Any]:
 
 def print_config(params: Sequence[Any], values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
     """Every option with its value and where that came from: a file for --config. What has no value is a comment, and
-    so is a secret: whatever stood in its place would be read back as one."""
+    so is a secret: whatever stood in its place would be read back as one.
+    """
     for param in params:
         if param.name not in values:
             continue

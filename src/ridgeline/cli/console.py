@@ -1,5 +1,6 @@
 """What is said to people: on stderr while a command runs, and strangers' text in a form that steers no terminal; and
-what is read from standard input."""
+what is read from standard input.
+"""
 
 import re
 import sys

@@ -120,7 +120,8 @@ def _halved_threads() -> Iterator[int]:
 class _DiffusionRun:
     """A plan under way. measured: seconds of each stage so far. skipped: passes that ran the first block alone.
     compiling: seconds that blocks were compiled for; None where they are not. meanwhile: what else happened, where this
-    thread did not wait for another process."""
+    thread did not wait for another process.
+    """
 
     def __init__(
         self,

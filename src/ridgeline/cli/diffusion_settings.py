@@ -78,7 +78,8 @@ class DiffusionSettings:
 
     def tiling(self, autoencoder: AutoencoderKL | VideoAutoencoder, latents: Sequence[int]) -> Tiling | None:
         """How latents of this shape are decoded: None for whole, as a clip's are, frame by frame. Raises ValueError
-        where there is no memory for any way."""
+        where there is no memory for any way.
+        """
         if self.tile == OFF:
             return None
         assert isinstance(autoencoder, AutoencoderKL), "clips are not decoded in tiles"

@@ -74,7 +74,8 @@ def embed(
 
 def _read(texts: list[str], file: Path | None) -> list[str]:
     """All texts, one after the other, without the empty lines of files. Raises ValueError where there are none, or one
-    that was given by itself is empty."""
+    that was given by itself is empty.
+    """
     every: list[str] = []
     for text in texts:
         if not text.strip():

@@ -43,7 +43,8 @@ class EngineFlags:
 
     def settings(self, model: "ModelSource | str", **more: Any) -> "EngineSettings":
         """What the engine is told for a model; `more` fields of it. Raises ValueError, also for a format that the model
-        is not stored in."""
+        is not stored in.
+        """
         from ridgeline.core.checkpoint.source import as_source
         from ridgeline.core.models.building import stored_dtype
         from ridgeline.core.ops.number_formats import format_of
@@ -126,7 +127,8 @@ def known_device(device: "Device | None") -> "Device":
 
 def predicted(llm: "LLM") -> "LLM":
     """An engine that knows what its steps are predicted to take, where that decides whether it guesses. Raises
-    ValueError on a card that is not calibrated."""
+    ValueError on a card that is not calibrated.
+    """
     speculator = llm.engine.speculator
     if speculator is not None and speculator.priced:
         device = known_device(options.device_under(llm.loaded.device, llm.threads))

@@ -9,7 +9,8 @@ from typing import Any, get_type_hints
 
 def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     """A command in whose signature each parameter that is a dataclass is replaced by that class's fields; the function
-    is called with the object made of them."""
+    is called with the object made of them.
+    """
     signature = inspect.signature(function, eval_str=True)
     groups: dict[str, Any] = {p.name: p.annotation for p in signature.parameters.values() if is_dataclass(p.annotation)}
     parameters: list[inspect.Parameter] = []

@@ -1,5 +1,6 @@
 """The pages that --help prints, in plain text: options under the names of their panels, each command with all that it
-says of itself. The library draws boxes instead; to do so it imports several times what it is."""
+says of itself. The library draws boxes instead; to do so it imports several times what it is.
+"""
 
 import os
 from collections.abc import Iterator
@@ -56,7 +57,8 @@ class PlainGroup(TyperGroup):
 
 def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
     """A section for the arguments, for the options that no panel has, and for each panel, in the order in which the
-    command has the first of each."""
+    command has the first of each.
+    """
     shown = [(_panel(param), param.get_help_record(ctx)) for param in command.get_params(ctx)]
     panels = list(dict.fromkeys(["Arguments", "Options", *(panel for panel, _ in shown)]))
     for panel, entries in groupby(sorted(shown, key=lambda entry: panels.index(entry[0])), lambda entry: entry[0]):

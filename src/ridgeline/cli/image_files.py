@@ -107,7 +107,8 @@ def check_files(paths: Sequence[Path], medium: Medium, *, force: bool) -> None:
 
 def check_outputs(paths: Sequence[Path], medium: Medium, *, force: bool) -> None:
     """Refuse, before work is done, names that could not be written after it, or that are there already. Raises
-    ValueError."""
+    ValueError.
+    """
     for path in paths:
         medium.check(path)
         _check(path, force=force)

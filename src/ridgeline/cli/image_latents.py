@@ -15,7 +15,8 @@ from ridgeline.media.diffusion.saved_latents import drawn_path, read_latents
 
 def refuse_drawn(given: Mapping[str, object], request: DiffusionRequest, settings: DiffusionSettings) -> None:
     """Refuse, where latents are only decoded, what is for what is drawn. given: options by name, None for none. Raises
-    ValueError."""
+    ValueError.
+    """
     drawn = {
         **given,
         "--negative": request.negative,
@@ -37,7 +38,8 @@ def refuse_drawn(given: Mapping[str, object], request: DiffusionRequest, setting
 
 def decode_saved(model: str, latents: Sequence[Path], settings: DiffusionSettings, threads: int | None) -> None:
     """Decode files of latents into pictures or clips; the latents stay. Raises ValueError, before anything is decoded
-    for files that hold none."""
+    for files that hold none.
+    """
     given, medium = [read_latents(path) for path in latents], settings.medium
     beside = [drawn_path(path, medium.suffix) for path in latents]
     paths = beside if settings.output is None else numbered(settings.output, len(latents))

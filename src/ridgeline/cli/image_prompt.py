@@ -27,7 +27,8 @@ class ImagePrompt:
     @classmethod
     def read(cls, source: ModelSource, paths: Sequence[Path]) -> "ImagePrompt":
         """Open the files, before a model is loaded. Raises ValueError for what is no image, and for a model that reads
-        none."""
+        none.
+        """
         if family_of(source.config) not in VISION:
             names = ", ".join(family.architecture for family in VISION)
             raise ValueError(
@@ -39,7 +40,8 @@ class ImagePrompt:
 
     def ids(self, llm: LLM, text: str, system: str | None, *, raw: bool) -> list[int]:
         """Ids of a message of the images and a text after them; of the text alone, behind the images, where there is no
-        chat template or it is `raw`. Raises ValueError."""
+        chat template or it is `raw`. Raises ValueError.
+        """
         tokens, count = ImageTokens.read(self.folder, llm.tokenizer), len(self.images)
         if raw or llm.loaded.templates is None:
             if system is not None:

@@ -32,7 +32,8 @@ from ridgeline.util.host import threads_for
 
 def refuse(source: ModelSource, given: Mapping[str, object]) -> None:
     """Refuse what only denoisers have. given: by the option's name, None or False where it was not. Raises
-    ValueError."""
+    ValueError.
+    """
     for name, value in given.items():
         if value is not None and value is not False:
             raise ValueError(
@@ -50,7 +51,8 @@ def draw_tokens(
     threads: int | None,
 ) -> None:
     """Draw pictures of a prompt into files. settings: of them the file, --force, --json and the device. Raises
-    ValueError."""
+    ValueError.
+    """
     output, force, as_json = settings.output, settings.force, settings.as_json
     if output is not None:
         check_outputs(numbered(output, images), IMAGE_MEDIUM, force=force)
@@ -113,7 +115,8 @@ def _draw(
     drawer: TokenImageGenerator, plan: TokenPlan, files: list[ImageFile], meanwhile: Interference, *, as_json: bool
 ) -> dict[str, float]:
     """Write the tokens, then each picture as it is finished; seconds of both. Raises typer.Exit where somebody has
-    stopped it."""
+    stopped it.
+    """
     measured = dict.fromkeys(("tokens", "decode"), 0.0)
     steps, written = drawer.draw(plan), list[Path]()
     with interruptible() as interrupt, counting_bar("token", plan.images * plan.tokens) as told:

@@ -16,7 +16,8 @@ class Interrupt:
 @contextmanager
 def interruptible() -> Iterator[Interrupt]:
     """While it lasts, the first Ctrl-C is noted and a second one ends the command at once, as it does elsewhere. Where
-    interrupts are ignored, as in the background of a script, they stay so."""
+    interrupts are ignored, as in the background of a script, they stay so.
+    """
     interrupt, before = Interrupt(), signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:
         yield interrupt

@@ -216,7 +216,8 @@ def _room(name: str, card: Device, weights: str | None, kv: str | None, context:
 
 def _fitting(text: str, option: str, model: str) -> int:
     """Tokens that an option asks for. Raises ValueError, before weights are read or anything is timed, for more than
-    the model's context."""
+    the model's context.
+    """
     tokens, context = parse_tokens(text, option), build(read_config(model)).context
     if tokens > context:
         raise ValueError(f"{option} is {tokens:,}; {model} has a context of {context:,}")

@@ -99,7 +99,8 @@ ServerLimitFlags: Any = make_dataclass("LimitFlags", [_field(name, _DEFAULTS[nam
 
 def check_limits(flags: Any, model: str, *, writes: bool, draws: bool) -> None:
     """Refuse limits that no request can meet. model: one that is served. writes, draws: whether a language model is
-    served, and a pipeline. Raises ValueError."""
+    served, and a pipeline. Raises ValueError.
+    """
     of_text, of_pipelines = "language models, and {} draws pictures", "pipelines, and {} is a language model"
     for names, why, served in ((OF_TEXT, of_text, writes), (OF_PIPELINES, of_pipelines, draws)):
         for name in () if served else sorted(names):

@@ -133,7 +133,8 @@ def _configurable_group(group: typer.Typer) -> typer.Typer:
 
 def main() -> None:
     """Run a command; an error is one line on stderr and an exit code: 1 a fault of Ridgeline's own, 2 usage, 3 model
-    refused, 4 no server there, 130 interrupted."""
+    refused, 4 no server there, 130 interrupted.
+    """
     arguments = sys.argv[1:]
     try:
         sys.exit(_run(arguments))

@@ -152,7 +152,8 @@ MaxLoras = Annotated[int | None, _lora("Adapters that a step may touch; all that
 
 def adapters_of(given: Sequence[str] | None, option: str) -> dict[str, str]:
     """The folders of adapters by name, of `FOLDER`, `NAME=FOLDER` or vLLM's `{"name": ..., "path": ...}`. A folder
-    alone has its last part as name. Raises ValueError naming the option."""
+    alone has its last part as name. Raises ValueError naming the option.
+    """
     found: dict[str, str] = {}
     for each in given or ():
         name, path = _adapter(each, option)
@@ -166,7 +167,8 @@ def adapters_of(given: Sequence[str] | None, option: str) -> dict[str, str]:
 
 def adapter_of(given: Sequence[str] | None, asked: str, otherwise: str) -> dict[str, str]:
     """As `adapters_of`, of --lora where what is asked has one adapter at most. otherwise: the option with which there
-    may be more. Raises ValueError."""
+    may be more. Raises ValueError.
+    """
     found = adapters_of(given, "--lora")
     if len(found) > 1:
         raise ValueError(f"--lora is given more than once; a {asked} has one adapter: give one, or {otherwise}")
@@ -315,7 +317,8 @@ _THOUSANDS = {"": 1, "k": 1 << 10, "K": 1 << 10, "M": 1 << 20}
 
 def parse_bytes(text: str, option: str) -> float:
     """Bytes of `512MiB`, `2GiB`, `1.5 GB`. Raises ValueError naming the option: bytes carry units here, because GiB and
-    GB differ."""
+    GB differ.
+    """
     match = _BYTES.fullmatch(text.strip())
     if match is None or float(match[1]) == 0:
         raise ValueError(f"{option} is {text!r}; write an amount of memory above 0 with its unit, like 512MiB or 2GB")
@@ -363,7 +366,8 @@ def api_key_of(given: str | None) -> str | None:
 def device_named(name: str, threads: int | None = None) -> Device:
     """A card of the catalogue, of a file, or the machine at hand: `this` is its processor, which is probed for two
     seconds where `ridgeline calibrate` has not measured it for so many threads; `cuda` or `cuda:N` an accelerator of
-    it, calibrated. Raises ValueError as `load_card`."""
+    it, calibrated. Raises ValueError as `load_card`.
+    """
     kind, _, number = name.partition(":")
     if name != "this" and kind != "cuda":
         return load_device(name)
@@ -381,7 +385,8 @@ def device_named(name: str, threads: int | None = None) -> Device:
 
 def device_at(place: "torch.device") -> Device:
     """The machine at hand that something runs on: its processor, with the threads that torch has, or its card. Where
-    that is not calibrated it is probed."""
+    that is not calibrated it is probed.
+    """
     if place.type == "cpu":
         from torch import get_num_threads
 

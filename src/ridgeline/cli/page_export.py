@@ -161,7 +161,8 @@ def _tables_of(source: ModelSource, ways: Sequence[StoredModel], done: Callable[
 
 def recordings(asked: Sequence[str] | None) -> list[Any]:
     """A recording of each: a .json file that `/page/trace` answered with, or else a prompt. None: of the usual prompt.
-    An empty one is left out. Raises ValueError for what cannot be recorded or read."""
+    An empty one is left out. Raises ValueError for what cannot be recorded or read.
+    """
     wanted = [each for each in ([_PROMPT] if asked is None else asked) if each]
     files = {each: _read_recording(Path(each)) for each in wanted if each.endswith(".json")}
     prompts = [each for each in wanted if each not in files]

@@ -109,7 +109,8 @@ def _refuse_short(title: str, shown: DisplayFlags) -> None:
 
 def _tail(made: DeploymentPlan) -> "TailEstimate | None":
     """What a replica gets of a demand, simulated; None where nothing is asked, where nothing serves it, and of models
-    that are not simulated."""
+    that are not simulated.
+    """
     if not made.demand or made.fleet is None or made.case.model.encodes or made.case.ranks > 1:
         return None
     from ridgeline.insight.simulate.tail_latency import tail_of  # a plan without a demand does not wait for the engine

@@ -11,7 +11,8 @@ from ridgeline.util.document.humanize import gib
 
 def list_json() -> dict[str, Any]:
     """Models and pipelines with their parameters, and cards with bytes, bytes a second, FLOP/s and dollars an hour by
-    seller."""
+    seller.
+    """
     sellers = snapshots()
     return {
         "models": [_counted(name) for name in model_names()],

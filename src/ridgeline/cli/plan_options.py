@@ -194,7 +194,8 @@ class MoneyFlags:
 
     def unknown(self, asked: Iterable[str]) -> str:
         """What to say of prices in the file that are of no card: neither one of the catalogue nor one that was `asked`
-        about; "" where there are none. A slip of the hand would cost the card its price in silence."""
+        about; "" where there are none. A slip of the hand would cost the card its price in silence.
+        """
         known, others = (*names(), *asked), list[str]()
         for card in dict.fromkeys(card for each in self.sellers() for card in each.dollars if card not in known):
             near = similar_device_names(card, known)[:_OFFERED]
@@ -252,7 +253,8 @@ def quoted_cards(
 ) -> tuple[tuple[Device, ...], Unpriced]:
     """The cards to be ranked, each as often as a seller has it (all of them, or the one asked for), and what to say of
     those that none of these has. The card `named` costs the price that was given, if one was. Raises ValueError for a
-    price without a `named` card."""
+    price without a `named` card.
+    """
     given, sellers = money.given(), money.sellers()
     if given is not None and named is None:
         raise ValueError(

@@ -23,7 +23,8 @@ def prepare() -> None:
     characters, a terminal without columns. Exits where standard output is closed: no result could be given.
 
     From here to `finish_imports` nothing is collected: what imports leave behind, torch above all, lives as long as the
-    process, and going through it again and again to see whether it is still needed takes a tenth of a short command."""
+    process, and going through it again and again to see whether it is still needed takes a tenth of a short command.
+    """
     gc.disable()
     signal_interrupts(quit_at_once=True)
     _fill_closed_descriptors()
@@ -42,7 +43,8 @@ def prepare() -> None:
 
 def finish_imports() -> None:
     """All that a command needs has been imported: what comes now is collected, and what it frees is kept. Does nothing
-    where `prepare` has not been called, as in tests, whose garbage it would keep."""
+    where `prepare` has not been called, as in tests, whose garbage it would keep.
+    """
     if not gc.isenabled():
         keep_freed_memory()
         gc.freeze()
@@ -95,6 +97,7 @@ def _forgiving_stderr() -> IO[str]:
 
 def abandon_output() -> None:
     """Nothing more goes to standard output: its reader has left, or its disk is full, and Python would try again when
-    it exits."""
+    it exits.
+    """
     with suppress(OSError, ValueError):  # a stream without a descriptor, as in tests, is not written again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

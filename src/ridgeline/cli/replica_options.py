@@ -50,7 +50,8 @@ def check_count(replicas: int) -> None:
 
 def check_cores(engines: int, threads: int, ranks: int = 1) -> None:
     """Refuse more engines of this machine than it has cores for. threads: of each of the `ranks` processes of an
-    engine. Raises ValueError."""
+    engine. Raises ValueError.
+    """
     processes, there, own = engines * ranks, cores(), threads * ranks
     if processes * threads <= there:
         return
@@ -63,7 +64,8 @@ def check_cores(engines: int, threads: int, ranks: int = 1) -> None:
 
 def split_memory(settings: "EngineSettings", engines: int) -> "EngineSettings":
     """The settings of each of so many engines of this machine: an equal part of the available memory, where nothing
-    says what one may have."""
+    says what one may have.
+    """
     if settings.kv_bytes is None and settings.memory_share is None and settings.memory is None:
         return replace(settings, memory=available_memory() / engines)
     return settings

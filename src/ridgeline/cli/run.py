@@ -146,7 +146,8 @@ def _run_batch(others: dict[str, Any], *asked: Any) -> None:
 
 def _say_loaded(llm: LLM, *, verbose: bool) -> None:
     """What the model's files ask for and do not get. verbose: what loading took too; the same bytes read into memory
-    instead, and from disks onto a card."""
+    instead, and from disks onto a card.
+    """
     report_ignored_config(llm)
     if verbose:
         for line in _loading_lines(llm.loaded.loading):
@@ -227,7 +228,8 @@ def _phase_line(name: str, phase: PhaseThroughput) -> str:
 
 def _completion_json(completion: Completion, account: RunStats, names: Tokenizer | None) -> dict[str, Any]:
     """The first choice's fields at the top, as the contract has it; all choices with them where there are several.
-    names: spells the tokens whose log-probabilities are told; None where they are not."""
+    names: spells the tokens whose log-probabilities are told; None where they are not.
+    """
     choices = [_choice_json(choice, names) for choice in completion.choices]
     fields = {
         **choices[0],

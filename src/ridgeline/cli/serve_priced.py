@@ -49,7 +49,8 @@ def check_priced(flags: PricedFlags, given: Sequence[str]) -> None:
 
 def served_priced(source: ModelSource, served: ServedLLM, flags: PricedFlags) -> ServedLLM:
     """What is served in place of a model. Raises ValueError for what the card has no room for, before anything
-    is started."""
+    is started.
+    """
     assert flags.priced is not None
     assert served.settings is not None
     device = device_named(flags.priced)

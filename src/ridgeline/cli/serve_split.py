@@ -113,7 +113,8 @@ class SplitFlags:
         self, pipelines: Sequence[ModelSource], replicas: ReplicaFlags, priced: str | None, stalled_seconds: float
     ) -> None:
         """Refuse what does not go together. pipelines: models that draw; priced: the card of --priced;
-        stalled_seconds: as ServerSettings. Raises ValueError."""
+        stalled_seconds: as ServerSettings. Raises ValueError.
+        """
         if not self.asked:
             if self.kv_timeout is not None:
                 raise ValueError("--kv-timeout is for --kv-from and --split; give one of them, or leave it out")
@@ -156,7 +157,8 @@ def _key(path: Path) -> bytes:
 
 def check_split(flags: SplitFlags, built: Model, name: str, settings: EngineSettings, threads: int | None) -> None:
     """Refuse a model, or options of its engine, whose prompts and answers cannot be apart; and more engines than there
-    are cores. threads: that were asked for. Raises ModelRefused, ValueError."""
+    are cores. threads: that were asked for. Raises ModelRefused, ValueError.
+    """
     check_transfer(built, settings.ranks, prefix_cache=settings.prefix_cache, name=name)
     if flags.split is None:
         return

@@ -212,7 +212,8 @@ def _compared(
     found: SimulationFindings, question: _SimulationQuery, on: _On, progress: Callable[[str], Watch], *, long: bool
 ) -> SimulationFindings:
     """With the other machines that were asked for: the same cards without a split, better settings, other numbers of
-    cards. long: whether its runs took so long that a second process is worth its start."""
+    cards. long: whether its runs took so long that a second process is worth its start.
+    """
     asked, judged = found.asked, question.judged
     devices, memory = question.setup.devices, question.setup.memory_utilization
     if asked.fleet.split is not None:

@@ -92,7 +92,8 @@ class FleetFlags:
 
     def check_router(self, *, other_counts: bool) -> None:
         """Raises ValueError for options of a router that nobody asks. other_counts: whether other numbers of replicas
-        are tried."""
+        are tried.
+        """
         if not (self.router or self.signal_age):
             return
         apart = max(pair(self.split, "--split")) if self.split is not None else 1

@@ -140,6 +140,7 @@ def _seconds(asked: SimulationQuery, share: Callable[[RunLog], float]) -> float:
 @contextmanager
 def simulation_progress() -> Iterator[SimulationProgress]:
     """Yield the progress of a command's runs: a line on stderr that changes, or one every ten seconds if stderr is no
-    terminal."""
+    terminal.
+    """
     with changing_line() as show:
         yield SimulationProgress(show)

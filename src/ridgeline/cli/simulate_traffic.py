@@ -179,7 +179,8 @@ class TrafficFlags:
 
     def offered(self) -> Callable[[], Offered]:
         """What makes the requests anew, the same each time. Raises ValueError, then and later, for a file that cannot
-        be read."""
+        be read.
+        """
         self.check()
         if self.profile is not None:
             parse_profile(self.profile)

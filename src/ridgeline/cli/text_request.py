@@ -58,7 +58,8 @@ class SamplingFlags:
 
 def load(model: ModelSource | str, settings: EngineSettings, *, dummy_weights: bool, threads: int | None) -> LLM:
     """The model in an engine, with a bar on stderr while its weights load. One that has no tokenizer (under
-    --dummy-weights) is said to have none: its token counts are those of bytes. On a card it has answered once."""
+    --dummy-weights) is said to have none: its token counts are those of bytes. On a card it has answered once.
+    """
     source = as_source(model)
     with loading_bar(source.name) as progress:
         llm = LLM(source, settings, dummy_weights=dummy_weights, threads=threads, progress=progress)
@@ -88,7 +89,8 @@ def report_ignored_config(llm: LLM) -> None:
 
 def sampling_params(defaults: SamplingParams, max_tokens: str | None, unstated: int, **flags: Any) -> SamplingParams:
     """The model's own sampling, changed by the flags that were given (those that are not None). unstated: the most
-    tokens where --max-tokens was not given."""
+    tokens where --max-tokens was not given.
+    """
     most = unstated if max_tokens is None else parse_tokens(max_tokens, "--max-tokens")
     given = {name: value for name, value in flags.items() if value is not None}
     return dataclasses.replace(defaults, max_tokens=most, **given)
@@ -108,7 +110,8 @@ def prompt_ids(llm: LLM, text: str, system: str | None, raw: bool) -> list[int]:
 
 def check_room(llm: LLM, ids: Sequence[int], params: SamplingParams, more_memory: str = "") -> None:
     """Refuse more tokens than could come after a prompt of these, as vLLM's server does. more_memory: the option, if
-    any, that gives KV memory. Raises ValueError; a prompt that is itself too long is the engine's to refuse."""
+    any, that gives KV memory. Raises ValueError; a prompt that is itself too long is the engine's to refuse.
+    """
     prompt = len(llm.loaded.texts.decoder_prompt(ids))
     wanted, context, held = params.max_tokens, llm.engine.context, llm.engine.kv_cache_manager.capacity()
     assert wanted is not None

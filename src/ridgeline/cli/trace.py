@@ -171,7 +171,8 @@ class PricedTraceFlags:
 
     def check(self) -> None:
         """Refuse what only a priced request has: both have formats of weights and of keys and values. Raises
-        ValueError."""
+        ValueError.
+        """
         given = given_flags(self, "weights", "kv")
         if given:
             raise ValueError(f"{given[0]} is of a request that is priced alone; give --priced CARD, or leave it out")
@@ -263,7 +264,8 @@ def _show_written(
     running: TraceRunFlags, files: TraceFileFlags, formats: PricedTraceFlags, *, as_json: bool, short: bool,
 ) -> None:  # fmt: skip
     """Trace what a language model writes and show it. formats: those that weights, keys and values are quantised to.
-    short: whether to show only the summary. Raises ValueError."""
+    short: whether to show only the summary. Raises ValueError.
+    """
     adapters = options.adapter_of(running.lora, "request", "--priced CARD")
     if adapters and look.memory:
         raise ValueError("--memory shows the model's own neurons, not what an adapter adds; leave --lora or it out")

@@ -1,5 +1,6 @@
 """Options of every trace: the layer that is shown, the files that are written; and those of a pipeline's, which are
-declared whether one is traced or not."""
+declared whether one is traced or not.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from ridgeline.util.files import check_apart, check_writable, write_whole
 
 def chosen_layer(layer: str | None, layers: int) -> int | str | None:
     """What --layer says of a model with so many: a number, `all`, or nothing. Raises ValueError for one that there is
-    not."""
+    not.
+    """
     if layer is None or layer == "all":
         return layer
     if not layer.isdecimal() or int(layer) >= layers:
@@ -32,7 +34,8 @@ def chosen_layer(layer: str | None, layers: int) -> int | str | None:
 
 def traced_on(device: str) -> torch.device:
     """Where a traced model runs, as --device says it: on a card for cuda and cuda:N, else on the processor, whatever
-    card it is priced on. Raises ValueError for a card that is not here."""
+    card it is priced on. Raises ValueError for a card that is not here.
+    """
     if device.partition(":")[0] != "cuda":
         return torch.device("cpu")
     place = placed(device)

@@ -74,7 +74,8 @@ def _check_translates(model: str) -> None:
 
 def _lines(texts: Sequence[str]) -> list[str]:
     """The texts, those of standard input line by line; a line without text stays one. Raises ValueError where there is
-    nothing to translate."""
+    nothing to translate.
+    """
     lines = [line for text in texts for line in (read_text(text).splitlines() if text == "-" else [text])]
     lines = [line.strip() for line in lines]
     if not any(lines):

@@ -70,7 +70,8 @@ class EngineRestarting(EngineDied):
 class EngineHost(Protocol):
     """Where an engine runs: EngineThread, EngineProcess, or a thread that it shares with other models. connect: `tell`
     takes what the engine says. send: have it do something before its next step. close: end it after its present step,
-    which it says."""
+    which it says.
+    """
 
     texts: TextProcessor
     info: EngineInfo
@@ -83,7 +84,8 @@ class EngineHost(Protocol):
 @dataclass(eq=False, slots=True)
 class _Caller:
     """Somebody who awaits a request. ticket: our number for it; request: the engine's. take: told its events, on
-    `loop`. unfinished: choices that go on. left: does not wait any more."""
+    `loop`. unfinished: choices that go on. left: does not wait any more.
+    """
 
     ticket: int
     spec: GenerationRequest
@@ -101,7 +103,8 @@ class AsyncLLM:
 
     def __init__(self, model: str | LoadedEngine | EngineHost) -> None:
         """`model`: a checkpoint folder, a built-in name, or what load_engine gave, for an engine in a thread of this
-        process; or where an engine runs already. Raises ValueError for others."""
+        process; or where an engine runs already. Raises ValueError for others.
+        """
         if isinstance(model, str):
             model = load_engine(model)
         elif not isinstance(model, LoadedEngine | EngineHost):
@@ -164,7 +167,8 @@ class AsyncLLM:
         adapter: str = "",
     ) -> AsyncGenerator[Event, None]:
         """Complete one prompt, event by event. Cancelling the consumer aborts the request. encoder, adapter: as
-        GenerationRequest. Errors are those of `submit`."""
+        GenerationRequest. Errors are those of `submit`.
+        """
         return self._events(self._request(prompt, params, encoder, adapter))
 
     async def _events(self, spec: GenerationRequest) -> AsyncGenerator[Event, None]:
@@ -233,7 +237,8 @@ class AsyncLLM:
 
     def look(self, told: Callable[[EngineSnapshot | None], None], *, pages: bool = True) -> None:
         """Have `told` told what the engine holds, where observers are told of steps, after the steps before it and
-        before those after it; None if the engine is gone. pages: as of Look."""
+        before those after it; None if the engine is gone. pages: as of Look.
+        """
         with self._lock:
             alive = self.alive
             if alive:
@@ -245,7 +250,8 @@ class AsyncLLM:
 
     async def inspect(self, question: bytes) -> bytes:
         """What the engine's inspector finds before the next step, which waits for it. Raises ValueError for a question
-        that has no answer, RuntimeError for a fault of the inspector's own, EngineDied (one of those)."""
+        that has no answer, RuntimeError for a fault of the inspector's own, EngineDied (one of those).
+        """
         ticket = next(self._next_ticket)
         with self._lock:
             self._refuse_if_gone()
@@ -280,7 +286,8 @@ class AsyncLLM:
 
     def _leave(self, caller: _Caller) -> None:
         """A caller has gone; to abort a request that has finished is no error. One that has no number yet is aborted
-        when it gets it."""
+        when it gets it.
+        """
         caller.left = True
         if caller.ticket in self._callers and caller.request is not None:
             self._forget(caller.ticket, caller.request)

@@ -41,7 +41,8 @@ class Vector:
 
 def prompt_text(said: EmbeddingConfig | None, name: str | None) -> str:
     """What goes before a text: the prompt of this name, `query` or `document` also where the model has another name for
-    it; by default the one that the model takes. Raises ValueError for a name that it does not have."""
+    it; by default the one that the model takes. Raises ValueError for a name that it does not have.
+    """
     prompts = said.prompts if said is not None else {}
     if name is None:
         default = said.default_prompt if said is not None else None
@@ -71,7 +72,8 @@ def text_ids(texts: TextProcessor, text: str, context: int, prompt: str = "", *,
 
 def pair_ids(texts: TextProcessor, info: VectorInfo, query: str, document: str, context: int) -> list[int]:
     """Ids of a query and a document that are read together, those of the second moved on where the model tells the two
-    apart. Raises ValueError."""
+    apart. Raises ValueError.
+    """
     if not query or not document:
         raise ValueError(f"the {'document' if query else 'query'} is empty; give at least one character")
     for text in (query, document):
@@ -108,7 +110,8 @@ def check_embeds(info: VectorInfo | None) -> None:
 
 def cut(said: EmbeddingConfig | None, values: NDArray[np.float32], dimensions: int | None) -> NDArray[np.float32]:
     """The first entries of a vector, made one of length 1 again (Kusupati et al., arXiv:2205.13147); the vector itself
-    for None. Raises ValueError for a length that the model does not say it may have."""
+    for None. Raises ValueError for a length that the model does not say it may have.
+    """
     if dimensions is None or dimensions == len(values):
         return values
     cuts = said.cuts if said is not None else None
@@ -162,7 +165,8 @@ class EmbeddingLLM:
         self, texts: Sequence[str], prompt: str | None = None, *, dimensions: int | None = None, what: str = "text"
     ) -> list[Vector]:
         """A vector for each text. prompt: the name of one of the model's, for all; dimensions: as `cut`; what: they are
-        called in errors. Raises ValueError for what cannot run, before anything does, and for a text that failed."""
+        called in errors. Raises ValueError for what cannot run, before anything does, and for a text that failed.
+        """
         check_embeds(self.info)
         before, said = prompt_text(self.texts.embedding, prompt), self.texts.embedding
         cut(said, np.zeros(self.info.width, np.float32), dimensions)
@@ -184,7 +188,8 @@ class EmbeddingLLM:
 
     def run(self, prompts: Sequence[Sequence[int]], what: str = "text") -> list[Vector]:
         """What the model gives for prompts of ids, as many a step as it holds. what: they are called in errors. Raises
-        ValueError."""
+        ValueError.
+        """
         added: dict[int, int] = {}
         try:
             for place, prompt in enumerate(prompts):

@@ -72,7 +72,8 @@ class PlacedImages:
 
     def of_step(self, start: int, tokens: Sequence[int]) -> tuple[Sequence[int], EncoderFeatures] | None:
         """What a step that runs these tokens from a position on needs: the tokens, with the number of a row in each
-        place of one (-1 the first), and the images that have those rows; None where it has no such place."""
+        place of one (-1 the first), and the images that have those rows; None where it has no such place.
+        """
         first, last = (bisect_left(self.places, position) for position in (start, start + len(tokens)))
         if first == last:
             return None

@@ -49,7 +49,8 @@ class Executor(Protocol):
 
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
         """Run a plan. Returns what each item with logit or scored rows gives to its request, in order; `rows`: one a
-        logit row, made as they are read."""
+        logit row, made as they are read.
+        """
         ...
 
 
@@ -90,7 +91,8 @@ class Engine:
         to be. adapters: by their names what stands for the contents of each; their order is that of their numbers.
         speculator: guesses at next tokens, which steps verify. on_step: told of each step that ran. seed: where the
         seeds of requests that state none come from. clock: the time in integer nanoseconds; the engine knows no other,
-        and orders nothing by it."""
+        and orders nothing by it.
+        """
         self.executor, self.kv_cache_manager, self.on_step, self.clock = executor, ledger, on_step, clock
         self.on_begin: Callable[[Sequence[int]], None] | None = None
         """A callback that gets the ids of requests just before their first step runs."""
@@ -245,7 +247,8 @@ class Engine:
         self, prompt: Sequence[int], params: SamplingParams, ends: Collection[int]
     ) -> "OutputConstraint | TokenRuleProcessor | None":
         """What holds the answers to the form, or the rules, that were asked for. Raises ValueError for one that cannot
-        be followed."""
+        be followed.
+        """
         if params.rules is not None:
             return TokenRuleProcessor(params.rules, self.outputs)
         if params.structured_outputs is None:
@@ -277,7 +280,8 @@ class Engine:
 
     def step(self) -> list[TokenEvent]:
         """Run one step. A request that fails fails alone: its event says why, the others go on. Raises EngineLost where
-        none can go on."""
+        none can go on.
+        """
         plan = self.plan()
         if plan is None:
             return []
@@ -314,7 +318,8 @@ class Engine:
 
     def accept(self, plan: StepPlan, outcomes: Sequence[Outcome]) -> list[TokenEvent]:
         """Take what a plan gave into its requests: counters move, full pages are published, requests end. What it gave
-        to requests that have ended since it was made is dropped."""
+        to requests that have ended since it was made is dropped.
+        """
         now = self.clock()
         self.kv_cache_manager.copied([copy for copy in plan.copies if copy in self.kv_cache_manager.copies])
         events = self._outcomes.take(plan, outcomes, now)
@@ -323,7 +328,8 @@ class Engine:
 
     def fail(self, plan: StepPlan, error: Exception) -> list[TokenEvent]:
         """Undo a plan that failed. The request that was alone in it has failed; of several, the one to blame is found
-        by running them one at a time."""
+        by running them one at a time.
+        """
         blamed = self._isolation.isolate(plan, self.requests, error)
         if blamed is None:
             return []

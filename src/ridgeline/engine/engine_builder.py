@@ -40,7 +40,8 @@ def build_engine(
     clock: Callable[[], int] = WALL_CLOCK,
 ) -> Engine:
     """Make an engine for a model. context: positions a sequence may have, by default the model's. executor: what runs
-    its plans; by default a Runner. guides, adapters, speculator, clock: as Engine."""
+    its plans; by default a Runner. guides, adapters, speculator, clock: as Engine.
+    """
     return Engine(
         executor or Runner(model, layout),
         KVCacheManager(layout, limits.max_request_tokens, prefix_cache=prefix_cache),
@@ -88,7 +89,8 @@ def run_requests(
     executor: MakeExecutor = Runner,
 ) -> Iterator[tuple[Work, float]]:
     """Run requests side by side, with prompts of these lengths and so many new tokens each. After each step: what it
-    asked, and its seconds by the clock `now`, scheduler and sampler included."""
+    asked, and its seconds by the clock `now`, scheduler and sampler included.
+    """
     works: list[Work] = []
     positions = sum(length + tokens + 16 for length in prompts)
     engine = build_minimal_engine(model, positions, lambda record: works.append(record.work), executor)
@@ -104,7 +106,8 @@ def run_requests(
 
 def warm_up(engine: Engine) -> None:
     """Run short requests that nobody is told of, one after the other: kernels for a card are compiled when they are
-    first asked for, in seconds, and so is a decode step captured. Their pages stay for prompts that begin the same."""
+    first asked for, in seconds, and so is a decode step captured. Their pages stay for prompts that begin the same.
+    """
     told, engine.on_step = engine.on_step, None
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=2, seed=0)
     try:

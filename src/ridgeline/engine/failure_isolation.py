@@ -49,7 +49,8 @@ class FailureIsolation:
 
     def schedule(self, now: int) -> StepPlan | None:
         """Plan the next step of the first isolated request. While there are no pages for it, those that hold pages run
-        instead."""
+        instead.
+        """
         isolated = [request for request in self._ends if request.finish is None]
         plan = self._scheduler.schedule(now, only=isolated[:1])
         if plan is not None:

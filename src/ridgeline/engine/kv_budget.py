@@ -1,5 +1,6 @@
 """KV memory as much as there is room for: beside the weights, a step and what else is kept, before any of it is
-taken."""
+taken.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,7 +34,8 @@ def fit_kv_layout(
     draft: Draft | None,
 ) -> KVLayout:
     """KV memory beside the weights, a step and what the backend holds, before any of it is taken. Raises
-    ModelRefused where those do not fit, ValueError where the KV memory asked for does not."""
+    ModelRefused where those do not fit, ValueError where the KV memory asked for does not.
+    """
     positions, limits = context * settings.limits.requests, settings.limits
     encoded = model.encoder_context
     # Several inputs of an encoder fill a step, or one that is longer runs alone.
@@ -79,7 +81,8 @@ def _with_whole_context(
 ) -> KVLayout:
     """The layout, if a sequence of the whole context has room in it; where its size is ours to choose, one in which it
     has, of as much as half of the free memory. share: the layout's of KV memory, of which other ranks and a draft model
-    have the rest. Raises ValueError."""
+    have the rest. Raises ValueError.
+    """
     chunk = settings.limits.max_request_tokens
     needed = layout.kept(context, min(context, chunk), encoded)
     if needed <= layout.pages:

@@ -33,7 +33,8 @@ class TextEngine:
 
     def add(self, spec: GenerationRequest) -> int:
         """Queue a request, as Engine.add. Its stop strings are the transcript's; its prompt is what an encoder reads,
-        where there is one."""
+        where there is one.
+        """
         self.texts.check(spec.params)
         own = self.texts.for_engine(spec)
         request = self.engine.add(own)
@@ -74,7 +75,8 @@ class LLM:
         """`model`: a checkpoint folder, a GGUF file, a built-in name, or the source of one. weights, kv, device: as of
         EngineSettings, `LLM("tales", weights="int8", device="cuda")`. threads: that torch computes with, in all of the
         process; by default all cores, and one for a small model. The rest as `load_engine`, errors too. Raises
-        ValueError for more threads than cores."""
+        ValueError for more threads than cores.
+        """
         self.name = model if isinstance(model, str) else model.name
         own = settings or EngineSettings()
         own = replace(own, weights=weights or own.weights, kv=kv or own.kv, device=device or own.device)
@@ -148,7 +150,8 @@ class LLM:
         images: EncoderFeatures | None = None,
     ) -> Generator[Event, None, None]:
         """Complete one prompt, event by event. adapter: as `generate`. images: the patches of those that stand in it,
-        whose places are in its ids. Leaving the loop early aborts the request."""
+        whose places are in its ids. Leaving the loop early aborts the request.
+        """
         self._refuse_second_caller()
         ids, own = self.encode(prompt), checked(params or self.loaded.defaults)
         request = self._texts.add(GenerationRequest(ids, own, adapter=adapter, images=images))

@@ -265,7 +265,8 @@ class SamplingParams:
 
 def unfollowed_keys(config: Mapping[str, object], *, rules: bool = False) -> tuple[str, ...]:
     """Keys of a generation_config.json that change what transformers generates and that SamplingParams lacks. rules:
-    whether token rules are made of those that can be."""
+    whether token rules are made of those that can be.
+    """
     others = {key: off for key, off in _UNFOLLOWED.items() if not (rules and key in _RULES)}
     return tuple(key for key, off in others.items() if config.get(key) is not None and config[key] not in off)
 

@@ -32,7 +32,8 @@ def device_named(name: str) -> torch.device:
 
 def memory_backend(place: torch.device) -> Backend:
     """Return the backend whose memory an engine leaves room for: the one that executes models there. On a GPU it is the
-    one for GPUs even if PyTorch computes: its libraries and copies take memory too."""
+    one for GPUs even if PyTorch computes: its libraries and copies take memory too.
+    """
     return backend_of(place) if place.type == "cpu" else priced_backend("gpu")
 
 
@@ -44,6 +45,7 @@ def synchronize(device: torch.device) -> None:
 
 def available_gpu_memory(device: torch.device, share: float | None) -> float:
     """Bytes that a model may take of a card where all that is on it may take a share (MEMORY_SHARE by default): what
-    others have taken counts, as in vLLM."""
+    others have taken counts, as in vLLM.
+    """
     free, total = torch.cuda.mem_get_info(device)
     return max(0.0, free - (1 - (share or MEMORY_SHARE)) * total)

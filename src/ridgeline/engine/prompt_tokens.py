@@ -82,7 +82,8 @@ def unknown_id(ids: Sequence[int], vocabulary: int) -> int | None:
 
 class Tokens(Sequence[int]):
     """What a request knows: its prompt, which is not copied, and then its output. block: that of a NamedPrompt, else
-    1."""
+    1.
+    """
 
     __slots__ = ("block", "output", "prompt")
 

@@ -53,7 +53,8 @@ class Runner:
         eager: bool = False,
     ) -> None:
         """backend: the one that executes the model; by default the one that it was prepared by, or is prepared by now.
-        others: the other ranks of the model. eager: whether no step is replayed."""
+        others: the other ranks of the model. eager: whether no step is replayed.
+        """
         assert model.runs, "a model that is stored so is priced only"
         if backend is None:
             backend = prepared(model)
@@ -128,7 +129,8 @@ class Runner:
     @torch.inference_mode()
     def step_logits(self, plan: StepPlan) -> Tensor:
         """Return logits as forward does, for this step's sampler alone: the next step may overwrite them. A step is
-        replayed if it can be."""
+        replayed if it can be.
+        """
         bucket = self._bucket(plan)
         if bucket is None:
             return self.forward(plan)
@@ -143,7 +145,8 @@ class Runner:
 
     def _bucket(self, plan: StepPlan) -> Hashable | None:
         """Return the bucket of a plan's step, all ready for its replay; None, and nothing is done, for a step that is
-        not replayed."""
+        not replayed.
+        """
         bucket = self.graphs.bucket(plan)
         if bucket is not None:
             if self.model.adapters is not None:
@@ -161,7 +164,8 @@ class Runner:
     @torch.inference_mode()
     def score(self, x_SD: Tensor, scorings: Sequence[PromptScoring], first: int) -> Iterator[Scores]:
         """How likely the known tokens of each scoring are, from the last hidden states of their rows, of which `first`
-        is the first."""
+        is the first.
+        """
         tokens = [token for scoring in scorings for token in scoring.tokens]
         alternatives = [scoring.alternatives for scoring in scorings for _ in scoring.tokens]
         scores: list[PromptLogprob | RowFailure] = []
@@ -174,7 +178,8 @@ class Runner:
     @torch.inference_mode()
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
         """Run a plan, score what it scores, and sample a token for each of its logit rows; what each item gives, in
-        order. A model without a head gives hidden states."""
+        order. A model without a head gives hidden states.
+        """
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # of this thread, in which Triton launches
         if not self.model.has_head:
@@ -200,7 +205,8 @@ class Runner:
 
 def verified(item: PlanItem, sampled: Sequence[Sampled | RowFailure]) -> Outcome:
     """The tokens of an item's logit rows, as far as each is the one that the next row ran: past the first that is not,
-    rows have seen a guess that was wrong. A row that fails after others is run again, alone."""
+    rows have seen a guess that was wrong. A row that fails after others is run again, alone.
+    """
     if len(sampled) == 1:
         return sampled[0]
     tokens: list[Sampled] = []

@@ -100,7 +100,8 @@ class Scheduler:
         self, now: int, only: Collection[Request] | None = None, guesses: Guesses = MappingProxyType({})
     ) -> StepPlan | None:
         """The next step, or None if there is nothing to run. `only`: consider no other requests than these. guesses: at
-        the next tokens of requests that decode, run as far as there is room for them."""
+        the next tokens of requests that decode, run as far as there is room for them.
+        """
         preemptions = self.preemptions
         self.begun = []
         self._scorable = self.limits.tokens
@@ -140,7 +141,8 @@ class Scheduler:
 
     def undo(self, plan: StepPlan) -> None:
         """Account for a step that failed: its requests start again, for what it wrote is not to be trusted, and what
-        the runner may not have heard is said again."""
+        the runner may not have heard is said again.
+        """
         self._forget += plan.forget
         planned = {item.request for item in plan.items}
         for request in [request for request in reversed(self.running) if request.id in planned]:
@@ -194,7 +196,8 @@ class Scheduler:
 
     def _make_room(self, request: Request, count: int, grants: dict[Request, int]) -> int:
         """Preempt until a request gets its pages, or is preempted itself; returns the positions granted to others that
-        are free again."""
+        are free again.
+        """
         freed = 0
         while request.running and not self.kv_cache_manager.grow(request.id, request.computed + count):
             victim = self._victim()
@@ -217,7 +220,8 @@ class Scheduler:
 
     def _admit_alone(self, only: Collection[Request] | None, now: int) -> dict[Request, int]:
         """Start the first waiting request by itself, where what its encoder reads leaves no room for those that run:
-        nothing of it can wait until there is more, as a prompt's next chunk does."""
+        nothing of it can wait until there is more, as a prompt's next chunk does.
+        """
         grants: dict[Request, int] = {}
         first = next((request for request in self.waiting if only is None or request in only), None)
         encoder = 0 if first is None else len(first.spec.encoder)
@@ -325,7 +329,8 @@ class Scheduler:
     @staticmethod
     def _scoring(request: Request, start: int, end: int) -> PromptScoring | None:
         """What positions from `start` to `end` score of a prompt: the tokens after them, each once, however often a
-        preemption makes its position run."""
+        preemption makes its position run.
+        """
         assert request.scores is not None
         first, last = max(start, len(request.scores)), min(end, request.prompt_length - 1)
         if first >= last:

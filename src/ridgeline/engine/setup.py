@@ -246,7 +246,8 @@ def load_with_threads(
     progress: Progress | None = None,
 ) -> tuple[LoadedEngine, int]:
     """As `load_engine`; and how many threads torch is to compute with: by default all cores, and one for a small model.
-    Raises ValueError for more threads than cores, before weights are read."""
+    Raises ValueError for more threads than cores, before weights are read.
+    """
     if threads is not None:
         check_threads(threads)
     loaded = load_engine(model, settings, dummy_weights=dummy_weights, progress=progress, threads=threads)

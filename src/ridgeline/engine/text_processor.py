@@ -53,7 +53,8 @@ class TextProcessor:
 
     def check_request(self, spec: GenerationRequest) -> None:
         """Check what is known of a request before the engine has it. Raises ValueError for an empty prompt, and as
-        `check`."""
+        `check`.
+        """
         self.check(spec.params)
         if not spec.prompt:
             raise ValueError(_EMPTY)
@@ -90,7 +91,8 @@ class TextProcessor:
 
     def encode(self, prompt: Prompt, context: int) -> list[int]:
         """Token ids of a prompt for a model of so many positions; ids stay as they are. Control tokens written in the
-        text are text. Raises ValueError for an empty prompt, and for a text far longer than the context."""
+        text are text. Raises ValueError for an empty prompt, and for a text far longer than the context.
+        """
         ids = prompt if isinstance(prompt, str) else token_ids(prompt)
         if not ids:
             raise ValueError(_EMPTY)
@@ -101,7 +103,8 @@ class TextProcessor:
 
     def encode_chat(self, messages: Messages, context: int, **template: Any) -> list[int]:
         """Token ids of a conversation, ready to be answered; `template`: variables that the chat template reads. Raises
-        ValueError if the model has none, or it refuses the messages."""
+        ValueError if the model has none, or it refuses the messages.
+        """
         if self.templates is None:
             raise ValueError("the model has no chat template; use generate with a prompt of your own")
         if not isinstance(messages, Sequence) or not all(isinstance(each, Mapping) for each in messages):
@@ -119,7 +122,8 @@ def load_text_processor(
 ) -> TextProcessor:
     """The texts of a model (a source, or a name as `open_source` takes it), without its weights. or_bytes: bytes where
     there is no tokenizer. chat_template: a file with one, instead of the folder's. reasoning: as in Texts. Raises
-    ModelRefused (a ValueError) in one line, ValueError for a file that holds no template."""
+    ModelRefused (a ValueError) in one line, ValueError for a file that holds no template.
+    """
     source = as_source(model)
     embedding = read_embedding(source)
     tokenizer = tokenizer_of(source, or_bytes=or_bytes)
@@ -151,7 +155,8 @@ def load_text_processor(
 
 def _start(source: ModelSource) -> tuple[int, ...]:
     """The token that an encoder-decoder's text begins with; () for other models. Raises ModelRefused where none is
-    stated."""
+    stated.
+    """
     if not family_of(source.config).encodes:
         return ()
     stated = [

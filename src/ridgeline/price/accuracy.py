@@ -29,7 +29,8 @@ NEAR = 0.2
 class AccuracyRow:
     """Measurements of one metric on a card under an engine: how many, how many of them predicted within `NEAR`, their
     median absolute error, and the error of the worst, with its sign. Errors are expected over measured, less one.
-    engine: a profile's name; empty of kernels."""
+    engine: a profile's name; empty of kernels.
+    """
 
     card: str
     engine: str

@@ -42,7 +42,8 @@ class CachedOps:
         self, device: Device, work: Work, ran: Work, working_set: float, backend: Backend, *, recorded: bool
     ) -> tuple[PricedRow, ...]:
         """Return cost and seconds of one call of each op. ran: what the kernels run, which may be more. working_set:
-        bytes that the step goes over. backend: the one whose kernels run. recorded: whether the step is replayed."""
+        bytes that the step goes over. backend: the one whose kernels run. recorded: whether the step is replayed.
+        """
         key = (id(device), device.bandwidth_of(working_set), self._rows_of(work), self._rows_of(ran), recorded)
         found = self._rows.get(key)
         if found is None:

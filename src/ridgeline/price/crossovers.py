@@ -18,7 +18,8 @@ _MAX_SEARCHED = 2**40
 
 def balance(costs: Iterable[Cost], device: Device) -> float:
     """Seconds of arithmetic over seconds of memory, of steps of these costs one after the other: compute-bound from 1
-    on. The one definition of which side of the ridge something is on, and of how far."""
+    on. The one definition of which side of the ridge something is on, and of how far.
+    """
     arithmetic, memory = both_seconds(costs, device)
     return arithmetic / memory
 
@@ -31,7 +32,8 @@ def both_seconds(costs: Iterable[Cost], device: Device) -> tuple[float, float]:
 
 def matrix_flops(cost: Cost) -> Mapping[str, float]:
     """The FLOPs of matrices, by format. Elementwise operations count in fp32: where a narrower format computes too,
-    the matrices are in that one."""
+    the matrices are in that one.
+    """
     narrow = {name: flops for name, flops in cost.flops.items() if name != "fp32"}
     return narrow or cost.flops
 
@@ -60,7 +62,8 @@ def compute_bound_prompt(
     price: Price, device: Device, prompt: Callable[[int], StepSegment] = lambda length: StepSegment(length, length)
 ) -> int | None:
     """The prompt length from which one prompt's prefill is compute-bound; None if none is. prompt: what attention sees
-    of one of so many tokens, which an encoder may read."""
+    of one of so many tokens, which an encoder may read.
+    """
 
     def holds(length: int) -> bool:
         return balance([price.step(Work.of([prompt(length)], price.reaches))], device) >= 1
@@ -70,7 +73,8 @@ def compute_bound_prompt(
 
 def context_where_kv_outweighs_weights(price: Price, batch: int = 1, encoded: int = 0) -> int | None:
     """The context from which a decode step of `batch` sequences, each beside so many positions of its encoder, reads
-    more KV than weights; None where windows keep it below for good."""
+    more KV than weights; None where windows keep it below for good.
+    """
 
     def holds(context: int) -> bool:
         cost = price.step(Work.of([StepSegment(1, context, encoded)], price.reaches) * batch)

@@ -55,7 +55,8 @@ class Efficiency:
 
     def seconds(self, launches: float, compute: float, memory: float, *, recorded: bool = False) -> float:
         """Seconds of so many launches whose work would take `compute` and `memory` seconds under either roof alone.
-        recorded: whether they are made again in a recorded step."""
+        recorded: whether they are made again in a recorded step.
+        """
         launch = self.launch if self.recorded is None or not recorded else self.recorded
         compute, memory = compute / self.compute, memory / self.memory
         if self.blend == 2.0:
@@ -72,7 +73,8 @@ class HostTime:
     the device runs this one, which then takes the longer of the two; else it takes both. asked: what more a step takes
     that is not recorded; one that is has nothing between its ops. ahead: whether ops run while the host asks for those
     after them, as on a card: of what it takes to ask for a step's only what is longer than they take counts. prompts:
-    for a step in which prompts run, or positions of which none is sampled, beside all of these."""
+    for a step in which prompts run, or positions of which none is sampled, beside all of these.
+    """
 
     step: float
     op: float
@@ -93,7 +95,8 @@ class HostTime:
 @dataclass(frozen=True, slots=True)
 class Copies:
     """Kernels that only move a prompt's rows from one layout to another around its attention: how many there are, and
-    how often they read and write all queries (results count as queries), and all keys and values."""
+    how often they read and write all queries (results count as queries), and all keys and values.
+    """
 
     launches: int
     queries: float
@@ -112,7 +115,8 @@ class Cache:
 @dataclass(frozen=True, slots=True)
 class HourlyPrice:
     """What a card costs an hour; prices perish, so each has a date and a source. seller: who asks it, and for what; ""
-    where the source is all that is known."""
+    where the source is all that is known.
+    """
 
     dollars: float
     date: str
@@ -195,7 +199,8 @@ class Device:
 
     def bandwidth_of(self, working_set: float) -> float:
         """Bytes a second when a step goes over `working_set` bytes again and again: of the nearest cache that holds
-        them, else of the main memory."""
+        them, else of the main memory.
+        """
         bandwidth = self.bandwidth
         for cache in self.caches:  # a plain loop: a simulator asks several times a step
             if cache.nbytes >= working_set and cache.bandwidth > bandwidth:
@@ -214,7 +219,8 @@ class Device:
 
     def efficiency_of(self, kernel: str, number_format: str = "") -> Efficiency:
         """The efficiency of a kernel: of the most particular class that is known. `linear.vector` on bf16 looks for
-        `linear.vector/bf16`, `linear.vector`, `linear/bf16`, `linear` and `default`, in that order."""
+        `linear.vector/bf16`, `linear.vector`, `linear/bf16`, `linear` and `default`, in that order.
+        """
         known = self.efficiency
         while kernel:
             found = known.get(f"{kernel}/{number_format}") or known.get(kernel)

@@ -15,7 +15,8 @@ def roofline(
     note: str = "",
 ) -> Roofline:
     """Points of a model under a device's roofs: all its memories, and the ceilings of number formats. note: what the
-    title should say of the points."""
+    title should say of the points.
+    """
     ceilings: dict[float, list[str]] = {}
     for number_format in numbers:
         ceilings.setdefault(device.peak(number_format), []).append(number_format)

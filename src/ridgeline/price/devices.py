@@ -268,7 +268,8 @@ def _efficiency(table: TableReader, card: TableReader, kind: str) -> dict[str, E
 
 def _sources(card: TableReader, catalogue: Mapping[str, Any]) -> dict[str, str]:
     """The source of each field: its own, else that of the field it is part of, else `all`; a user's file needs none,
-    and what it says stands as it is: only the catalogue's cards name sources by the ids of [sources]."""
+    and what it says stands as it is: only the catalogue's cards name sources by the ids of [sources].
+    """
     ids: Mapping[str, str] = catalogue["sources"] if card.source in catalogue["cards"] else {}
     own = card.table("sources").values if card.has("sources") else {"all": f"stated in {card.source}"}
     fields = [field for field in ("bandwidth", "memory", "caches", "link", "host_link", "watts") if card.has(field)]

@@ -105,7 +105,8 @@ class EngineProfile:
 
     def not_on(self, device: Device) -> str:
         """That it does not run on such a device yet, and what its price is then; "" where it does, as on one that was
-        calibrated."""
+        calibrated.
+        """
         if not self.kinds or device.kind in self.kinds or device.calibrated:
             return ""
         alone = " and ".join(self.kinds)
@@ -125,7 +126,8 @@ def engines() -> tuple[str, ...]:
 
 def load_engine(name: str = DEFAULT_ENGINE) -> EngineProfile:
     """The engine called `name`, of those that plan takes or of published measurements. Raises ValueError with the names
-    there are."""
+    there are.
+    """
     if name not in _engines():
         raise _unknown(name)
     return _loaded(name)
@@ -168,7 +170,8 @@ def _unknown(name: str) -> ValueError:
 
 def usual_engine(device: Device) -> EngineProfile:
     """The engine of a card of which nobody says what drives it: the default one, and Ridgeline on this machine, which
-    was measured with it or probed for it."""
+    was measured with it or probed for it.
+    """
     return load_engine(OWN_ENGINE if device.calibrated or device.basis == "probe" else DEFAULT_ENGINE)
 
 

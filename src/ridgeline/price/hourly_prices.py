@@ -72,13 +72,15 @@ def seller_of(
 
 def priced(devices: Iterable[Device], seller: PriceSnapshot | None, *, over: bool = False) -> tuple[Device, ...]:
     """The cards at a seller's prices. One that has a price of its own, from a user's card file, keeps it, unless what
-    the seller asks stands `over` that."""
+    the seller asks stands `over` that.
+    """
     return tuple(devices) if seller is None else quotes(devices, (seller,), over=over)
 
 
 def quotes(devices: Iterable[Device], sellers: Sequence[PriceSnapshot], *, over: bool = False) -> tuple[Device, ...]:
     """The cards, each as often as one of the sellers has it, at their prices; once where none does. over: as of
-    `priced`."""
+    `priced`.
+    """
     return tuple(quote for device in devices for quote in _quotes(device, sellers, over))
 
 

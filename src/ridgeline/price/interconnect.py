@@ -17,7 +17,8 @@ KINDS = ("custom", "nccl")
 class Curve:
     """Seconds of an all-reduce at some sizes of its message, which rise. Between two of them both logarithms are on a
     line; below the first its seconds are all latency; beyond the last each byte costs what it does between the last
-    two."""
+    two.
+    """
 
     nbytes: tuple[float, ...]
     seconds: tuple[float, ...]
@@ -45,7 +46,8 @@ class Curve:
 @dataclass(frozen=True, slots=True)
 class Interconnect:
     """What joins cards. bandwidth: bytes a second and direction, of one card. all_reduce: by kind of kernel and number
-    of cards."""
+    of cards.
+    """
 
     name: str
     bandwidth: float
@@ -53,7 +55,8 @@ class Interconnect:
 
     def all_reduce_seconds(self, nbytes: float, cards: int, kind: str = "custom") -> float:
         """Seconds of an all-reduce of `nbytes` over so many cards; of the other kind of kernel where this one is not
-        known. Counts between two known ones are on a line over log2 of the count; beyond them, the nearest."""
+        known. Counts between two known ones are on a line over log2 of the count; beyond them, the nearest.
+        """
         known = self.all_reduce.get(kind) or next(iter(self.all_reduce.values()))
         fewer = max((count for count in known if count <= cards), default=min(known))
         more = min((count for count in known if count >= cards), default=max(known))
@@ -74,6 +77,7 @@ class Interconnect:
 
 def straight(latency: float, bandwidth: float) -> Curve:
     """The curve of `latency` seconds and then so many bytes a second: a point for every doubling from 1 KiB to 1 GiB,
-    which is within 1.5 % of the line everywhere."""
+    which is within 1.5 % of the line everywhere.
+    """
     sizes = tuple(2.0**power for power in range(10, 31))
     return Curve(sizes, tuple(latency + size / bandwidth for size in sizes))

@@ -29,7 +29,8 @@ class OpTime(msgspec.Struct, frozen=True, gc=False):
 
 def compute_seconds(cost: Cost, device: Device) -> float:
     """Seconds of arithmetic alone, at the dense peak of each number format. Formats may have units of their own, which
-    could all be busy at once: of a whole step these are the seconds of the busiest. An op computes in one format."""
+    could all be busy at once: of a whole step these are the seconds of the busiest. An op computes in one format.
+    """
     seconds = 0.0
     for name, flops in cost.flops.items():  # a plain loop: a simulator asks several times a step
         seconds = max(seconds, flops / device.peak(name))
@@ -38,7 +39,8 @@ def compute_seconds(cost: Cost, device: Device) -> float:
 
 def memory_seconds(cost: Cost, device: Device, working_set: float) -> float:
     """Seconds of memory traffic alone. Weights and KV stream through the memory that holds the step's working set;
-    an op's activations live in whatever holds them."""
+    an op's activations live in whatever holds them.
+    """
     near = cost.activation_bytes / device.bandwidth_of(cost.activation_bytes)
     return cost.memory_bytes / device.bandwidth_of(working_set) + near
 
@@ -75,7 +77,8 @@ def op_seconds(
     recorded: bool = False,
 ) -> OpTime:
     """Bound and expected seconds of one call of an op: the bound is that of one kernel for all of it, expected the sum
-    of the kernels that it runs. recorded: in a step that is recorded."""
+    of the kernels that it runs. recorded: in a step that is recorded.
+    """
     if cost.communication:
         return OpTime(*communication_seconds(cost, device, devices), "communication")
     compute, memory = compute_seconds(cost, device), memory_seconds(cost, device, working_set)
@@ -94,7 +97,8 @@ def op_seconds(
 
 def _rereading_seconds(kernel: Launch, device: Device) -> float:
     """Of a decode attention that has a block for each query head: those that share keys and values run side by side, so
-    that the first of them fetches what the others read from the largest cache."""
+    that the first of them fetches what the others read from the largest cache.
+    """
     if not device.rereads or kernel.sharers == 1 or not kernel.name.startswith("attention.decode"):
         return 0.0
     near = max(device.caches, key=lambda cache: cache.nbytes).bandwidth if device.caches else device.bandwidth
@@ -113,7 +117,8 @@ def _copying_seconds(kernel: Launch, device: Device) -> float:
 
 def added_host_seconds(card: float, host: float, device: Device) -> float:
     """Seconds of a step that the host adds to those of the card: what is longer than the card's where it prepares the
-    next step meanwhile, else all of its own."""
+    next step meanwhile, else all of its own.
+    """
     return max(0.0, host - card) if device.host is not None and device.host.overlap else host
 
 
@@ -121,7 +126,8 @@ def host_seconds(
     work: Work, cost: Cost, ops: int, device: Device, *, recorded: bool = False, card: float = 0.0
 ) -> float:
     """Seconds of the host in a step of `ops` ops of so much cost; 0 where the device says nothing of it. card: those of
-    the ops, which hide what the host takes to ask for them where they run meanwhile."""
+    the ops, which hide what the host takes to ask for them where they run meanwhile.
+    """
     host = device.host
     if host is None:
         return 0.0

@@ -80,12 +80,14 @@ class _StandingTime:
 
 class Price:
     """The priced calls of a model, filled or on meta. What a step reads is counted by call, so that an op that is
-    called twice is read twice; what lies in memory is counted by op."""
+    called twice is read twice; what lies in memory is counted by op.
+    """
 
     def __init__(self, model: PricedModule, devices: int = 1) -> None:
         """`devices`: over how many cards the model is divided; all figures are those of one card. `calls`: those of a
         forward in their order, each with its path and its place in `ops`. `weight_bytes`: as stored, adapters
-        included; a tied head is the embedding's. `repacked_bytes`: what they take more where our engine holds them."""
+        included; a tied head is the embedding's. `repacked_bytes`: what they take more where our engine holds them.
+        """
         calls = traced_calls(model)
         keys: list[Hashable] = [(type(op), op.signature(), space) for _, op, space in calls]
         counts = Counter(keys)
@@ -104,7 +106,8 @@ class Price:
 
     def gathering(self, ranks: int) -> "Price":
         """Of ranks whose rows come together at the experts, the steps in which only so many have rows, as many each,
-        and the others wait. The same where no rows come together."""
+        and the others wait. The same where no rows come together.
+        """
         found = copy(self)
         found.ops = tuple(replace(priced, op=_gathering(priced.op, ranks)) for priced in self.ops)
         found._disable_kv_cache()
@@ -128,7 +131,8 @@ class Price:
 
     def backend_on(self, device: Device) -> Backend:
         """Return the backend whose kernels run the model on the device: ours if it has one that takes the model's
-        dtype, else another engine's."""
+        dtype, else another engine's.
+        """
         return priced_backend(device.kind) if device.native and self._taken else OTHER_ENGINE
 
     def recorded(self, device: Device, work: Work) -> bool:
@@ -137,7 +141,8 @@ class Price:
 
     def _replayed_as(self, device: Device, work: Work) -> ReplayShape | None:
         """Return the size as which such a step is replayed, with the rows of nothing that fill its bucket; None for a
-        step that is not replayed."""
+        step that is not replayed.
+        """
         steps = self._replayed[priced_backend(device.kind).name] if device.native else None
         return None if steps is None else steps.shape_of(work)
 

@@ -25,7 +25,8 @@ class Slowdown:
 
     def of(self, seconds: float, compute: float, memory: float) -> float:
         """How many times longer something takes that takes `seconds`, of which so many under either roof: what no roof
-        explains keeps the pace of launches."""
+        explains keeps the pace of launches.
+        """
         rest = max(0.0, seconds - max(compute, memory))
         total = rest + compute + memory
         if not total:

@@ -41,7 +41,8 @@ class RequestQueue:
 
     def admit(self, live: InFlightRequest) -> None:
         """Count a request in. Raises ApiError: 400 where it asks for more than there are places, 429 where the queue is
-        full, 503 where the server is to end."""
+        full, 503 where the server is to end.
+        """
         if self.draining:
             raise shutting_down()
         if (choices := live.generation.choices) > self.places:

@@ -72,7 +72,8 @@ def build_app(
     routes: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """The server's application around a service. grammars: tries forms; its owner closes it. speech: what the tokens
-    of a speech model mean; None for a model of another sort. routes: of the other parts of the server."""
+    of a speech model mean; None for a model of another sort. routes: of the other parts of the server.
+    """
     model = served_model(service.llm, settings)
     return application(
         (

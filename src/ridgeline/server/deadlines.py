@@ -20,7 +20,8 @@ class Deadlines:
     @contextmanager
     def held(self, waits: Callable[[], bool], end: Callable[[ApiError], None]) -> Iterator[None]:
         """Hold a request to them while it lasts, on the running event loop. waits: whether it still waits for its first
-        step. end: what ends it with an error."""
+        step. end: what ends it with an error.
+        """
         loop = asyncio.get_running_loop()
         limits = (
             (self.queue, partial(self._end_if_waiting, waits, end)),

@@ -31,7 +31,8 @@ logger = logging.getLogger("ridgeline.server")
 @dataclass(frozen=True, slots=True)
 class ServedDisaggregated:
     """What is served. one: the model as one engine of either sort has it. prompts: engines that compute those.
-    answering: what is served of the engines that write answers, given whom they ask. timeout: as KVTransfer."""
+    answering: what is served of the engines that write answers, given whom they ask. timeout: as KVTransfer.
+    """
 
     one: ServedLLM
     prompts: int

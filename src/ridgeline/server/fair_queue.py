@@ -38,7 +38,8 @@ class FairQueue(Generic[Who]):
 
     def next(self) -> Who:
         """Whose turn it is: of those that have had the fewest seconds, the one that has been there longest. At least
-        one takes turns."""
+        one takes turns.
+        """
         return min(self._had, key=lambda who: self._had[who])
 
     def took(self, who: Who, seconds: float) -> None:

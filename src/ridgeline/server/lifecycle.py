@@ -57,7 +57,8 @@ class ServedLLM:
     """What is served: name, what answers call it if the settings do not say; device: what finds it, which takes a
     while, None where nothing is predicted; bar: shows how far weights are read; maker, devices: of an engine that is
     not loaded, as engine.worker.process.Start; computing: engines of this server that it asks for prompts; else as
-    AsyncLLM.start has it."""
+    AsyncLLM.start has it.
+    """
 
     model: str
     name: str
@@ -73,7 +74,8 @@ class ServedLLM:
 
     async def start(self) -> AsyncLLM:
         """The engine, ready in a process of its own, with room for a request of the whole context. Errors are those of
-        AsyncLLM.start."""
+        AsyncLLM.start.
+        """
         logger.info("loading %s", self.name)
         with self.bar() as progress:
             return await AsyncLLM.start(
@@ -132,7 +134,8 @@ class ServedLLM:
 
     def speech(self, llm: EngineClient) -> SpeechVocabulary | None:
         """What the tokens of a speech model mean, None for a model of another sort. Raises ValueError where what reads
-        uploads is not installed."""
+        uploads is not installed.
+        """
         vocabulary = speech_vocabulary(self.model, llm.texts.tokenizer)
         if vocabulary is not None:
             check_packages()
@@ -153,7 +156,8 @@ class AdmissionQueue(Protocol):
 class ServingContext:
     """A model that takes requests, or several. app: the routes. watched: what runs. exchanged: told of each HTTP
     request that is over. doors: before each sort of them. live: the requests under way, by their ids. end: has them end
-    with an error."""
+    with an error.
+    """
 
     app: ASGIApp
     watched: HealthSource

@@ -1,5 +1,6 @@
 """ServedMultiModel: a language model and pipelines behind HTTP, in one process, stepped by one thread; and
-LoopedEngine, the language model's engine as that thread steps it."""
+LoopedEngine, the language model's engine as that thread steps it.
+"""
 
 import asyncio
 import logging
@@ -63,7 +64,8 @@ class MultiModelEngine:
     @property
     def awaited(self) -> int:
         """Requests that somebody waits for. While a stride of a picture is within its price, none is waited for in
-        vain: a token waits for it too."""
+        vain: a token waits for it too.
+        """
         return 0 if self.drawer.on_time else self.llm.awaited + self.drawer.awaited
 
     @property
@@ -92,7 +94,8 @@ class ServedMultiModel:
 
     async def start(self) -> MultiModelEngine:
         """All of them, loaded: the pipelines, and an engine with KV memory of what they leave. Raises as
-        ServedImages.start and Served.start."""
+        ServedImages.start and Served.start.
+        """
         return await load_in_thread(self._load)
 
     def _load(self, waiting: LoadCancellation) -> MultiModelEngine:

@@ -51,7 +51,8 @@ class LineError(ValueError):
 @dataclass(slots=True)
 class Tally:
     """What became of the lines. answered: with success. refused: with an error of the server's. wrong: no requests.
-    skipped: answered by an earlier run. The tokens are those of answers."""
+    skipped: answered by an earlier run. The tokens are those of answers.
+    """
 
     answered: int = 0
     refused: int = 0
@@ -107,7 +108,8 @@ class _AdmitAll:
 
 class BatchReader:
     """Reads the lines of a batch, one after the other; of those that are no request it writes why. The rest as
-    Batch."""
+    Batch.
+    """
 
     def __init__(
         self, tally: Tally, write: Callable[[bytes], None], done: frozenset[str], wrong: frozenset[int]

@@ -50,7 +50,8 @@ def write_whole(path: Path, content: str | bytes) -> None:
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A file to write to, beside and put in place when all of it is there: a reader never sees half of one, and a full
-    disk leaves what was there. Raises ValueError where the disk refuses."""
+    disk leaves what was there. Raises ValueError where the disk refuses.
+    """
     temporary = _temporary(path)
     try:
         if _is_device(path):

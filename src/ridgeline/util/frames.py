@@ -13,7 +13,8 @@ M = TypeVar("M")
 
 def _plain(value: object) -> Any:
     """Mappings of a type of their own cross as a dict, which the decoder makes that type again where it can; arrays of
-    fp32 as their shape and their bytes."""
+    fp32 as their shape and their bytes.
+    """
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, np.ndarray) and value.dtype == np.float32:

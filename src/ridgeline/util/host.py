@@ -56,7 +56,8 @@ def processor(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> str:
 
 def check_threads(threads: int, name: str = "threads") -> int:
     """`threads`, if there are so many cores. Raises ValueError, saying `name`: more would only wait for one another,
-    and of thousands torch cannot start the last."""
+    and of thousands torch cannot start the last.
+    """
     most = cores()
     if not 1 <= threads <= most:
         raise ValueError(f"{name} is {threads}; it must be from 1 to {most}, the cores that this process may use")
@@ -65,7 +66,8 @@ def check_threads(threads: int, name: str = "threads") -> int:
 
 def threads_for(weight_bytes: float, threads: int | None = None, ranks: int = 1) -> int:
     """`threads`, by default one for a small model and all cores for others, divided among processes that share one.
-    Raises ValueError as `check_threads`."""
+    Raises ValueError as `check_threads`.
+    """
     if threads is not None:
         return check_threads(threads)
     if ranks > 1:
@@ -109,7 +111,8 @@ def fresh_memory(nbytes: int) -> mmap.mmap:
 def read_in_huge_pages(address: int, nbytes: int) -> None:
     """Have the system read the part of a file that is mapped there in huge pages, where its file system keeps files in
     such (ext4 since Linux 6.16, XFS): a step that reads all weights waits for fewer pages to be looked up. What is in
-    the page cache already stays as it is."""
+    the page cache already stays as it is.
+    """
     libc = ctypes.CDLL(None)
     if hasattr(mmap, "MADV_HUGEPAGE") and hasattr(libc, "madvise"):
         start = address // mmap.PAGESIZE * mmap.PAGESIZE
@@ -125,7 +128,8 @@ def give_back_freed_memory() -> None:
 
 def keep_freed_memory() -> None:
     """Let this process use again what it frees. glibc gives large pieces back to the system at once, and a step takes
-    the same ones anew, at a fault for every 4 KB: 6 to 10 % of a prefill. Another C library is left as it is."""
+    the same ones anew, at a fault for every 4 KB: 6 to 10 % of a prefill. Another C library is left as it is.
+    """
     _mallopt((_MMAP_THRESHOLD, 256 * MIB), (_TRIM_THRESHOLD, GIB))
 
 
@@ -148,7 +152,8 @@ def _mallopt(*options: tuple[int, int]) -> None:
 
 def disk_bytes(proc: Path = _PROC) -> int | None:
     """Bytes that this process has had read from disks so far: not those that were in the page cache. None where the
-    kernel does not say."""
+    kernel does not say.
+    """
     words = _words(proc / "self" / "io")
     stated = dict(zip(words[::2], words[1::2], strict=False))
     return int(stated["read_bytes:"]) if "read_bytes:" in stated else None
@@ -173,7 +178,8 @@ def out_of_memory(error: BaseException) -> str | None:
 
 def address_space(proc: Path = _PROC) -> float:
     """Bytes that may still be mapped or allocated under `ulimit -v` and `ulimit -d`; infinite without them. A mapped
-    file counts here, though it takes no memory."""
+    file counts here, though it takes no memory.
+    """
     kinds = ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5))  # with the field of statm that counts towards each
     limits = [(resource.getrlimit(kind)[0], field) for kind, field in kinds]
     stated = [(limit, field) for limit, field in limits if limit != resource.RLIM_INFINITY]
@@ -202,7 +208,8 @@ def _memory_left(folder: Path) -> float:
 
 def _folders(controller: str, proc: Path, cgroups: Path) -> Iterator[Path]:
     """The cgroup of this process and those it is in, for a controller, of either version. A container may see its own
-    cgroup as the root of the mount, under a path that is not there."""
+    cgroup as the root of the mount, under a path that is not there.
+    """
     for line in _read(proc / "self" / "cgroup").splitlines():
         _, names, path = line.split(":", 2)
         mounts = [cgroups / controller] if controller in names.split(",") else []

@@ -11,7 +11,8 @@ _LONGEST = 366 * 24 * 3600e9  # what is longer is in another unit, and moments s
 
 def parse_time(text: str) -> int | None:
     """Nanoseconds of `500ms`, `2 s`, `50us`, `50 µs`, `10m` or `1h`, rounded; None for what is no time with a unit, or
-    longer than a year."""
+    longer than a year.
+    """
     match = _TIME.fullmatch(text.strip())
     if match is None or (nanoseconds := float(match[1]) * UNITS[match[2]]) > _LONGEST:
         return None

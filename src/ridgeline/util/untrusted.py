@@ -42,7 +42,8 @@ _POINTERS = (b"version https://git-lfs.github.com/spec/", b"version https://haws
 
 def refuse_pointer(path: Path) -> None:
     """Refuse a file that is a Git LFS pointer (git-lfs/docs/spec.md). Raises PointerFile; a file that cannot be read
-    is left to its reader."""
+    is left to its reader.
+    """
     try:
         with path.open("rb") as file:
             start = file.read(_MAX_POINTER + 1)

@@ -112,7 +112,8 @@ class CallRecording(StepGraph):
 
 def record(library: Library, memory: RecordingArena, step: Callable[[], Tensor]) -> tuple[Tensor, CallRecording | None]:
     """Run a step: its result, and a recording of it if it computes with our kernels alone. What it reads must stay
-    where it is; what it makes is in `memory`."""
+    where it is; what it makes is in `memory`.
+    """
     memory.begin()
     watch, calls = _Watch(memory), list[Call]()
     library.recording = calls

@@ -68,7 +68,8 @@ class CpuStepSequences:
         self, starts: Sequence[int], lengths: Sequence[int], firsts: Sequence[int], pages: Sequence[Sequence[int]]
     ) -> None:
         """starts: B + 1 numbers, the rows of each. lengths: positions that each has, those of the step included, or
-        that its encoder gave it. pages: those that each one's rows see; firsts: the position with which they begin."""
+        that its encoder gave it. pages: those that each one's rows see; firsts: the position with which they begin.
+        """
         offsets = accumulate(map(len, pages), initial=0)
         # Kept, because the structure holds addresses only.
         self._numbers = np.array([*starts, *lengths, *firsts, *offsets, *chain.from_iterable(pages)], np.int32)
@@ -99,7 +100,8 @@ class CpuPagedAttention:
     ) -> None:
         """k_PKSD, v_PKSW: views of all pages, of S positions each; W 0 where the value is the first `value_dim` entries
         of the key. Pages lie a fixed distance apart, each head's positions in one piece. dtype: of queries and results,
-        and of what is kept where it is not codes."""
+        and of what is kept where it is not codes.
+        """
         _, kv_heads, size, dim = k_PKSD.shape
         latent = v_PKSW.shape[3] == 0
         assert k_PKSD.stride()[1:] == (size * dim, dim, 1), "the keys of a head in a page are one piece"

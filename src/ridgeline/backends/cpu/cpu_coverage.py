@@ -49,7 +49,8 @@ def fuses(op: Op) -> bool:
 
 def attends(op: Attention) -> bool:
     """Return whether the library attends over the pages of an op: it keeps its keys and values, in a format that the
-    library reads, rotates no neighbours and adds no bias of positions to its scores."""
+    library reads, rotates no neighbours and adds no bias of positions to its scores.
+    """
     kept = op.spec.kept and op.spec.dtype in DTYPES and not isinstance(op, LatentAttention)
     return kept and not op.rotates_neighbours and op.bias is None
 
@@ -61,7 +62,8 @@ def reads_latents(op: LatentAttention) -> bool:
 
 def in_one_call(op: Experts) -> bool:
     """Return whether one call runs all experts of a layer: those with a gate whose matrices are stored alike. PyTorch
-    weighs inputs."""
+    weighs inputs.
+    """
     return op.gated and op.has_operands and op.gathered == 1 and not op.weighs_inputs
 
 

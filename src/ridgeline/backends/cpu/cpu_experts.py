@@ -43,7 +43,8 @@ class _Picks(Structure):
 @dataclass(frozen=True, slots=True)
 class CpuRoutingRule:
     """How logits become picks and weights, as RoutingRule has it. best: how many scores of a group tell how good it
-    is."""
+    is.
+    """
 
     active: int
     sigmoid: bool
@@ -63,7 +64,8 @@ def route(
     correction_E: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Weights fp32 and ids int64 of the experts that rows pick by x W^T + b, each [T, K]. logits: the dtype of those,
-    of x or fp32. Of equals the first is picked."""
+    of x or fp32. Of equals the first is picked.
+    """
     function = library.function(
         "route", POINTER(RowsStruct), POINTER(MatrixStruct), c_int, POINTER(_Routing), c_void_p, c_void_p
     )  # fmt: skip
@@ -94,7 +96,8 @@ class LayerExperts:
         dtype: torch.dtype,
     ) -> None:
         """experts: gate [F, D], up [F, D] and down [D, F] of each, all plain or all of one code. activation: by its
-        name in config.json, or alpha and limit of a clamped gate. hidden, dtype: of the rows."""
+        name in config.json, or alpha and limit of a clamped gate. hidden, dtype: of the rows.
+        """
         self._run = library.function(
             "experts", POINTER(_ExpertLayer), POINTER(RowsStruct), POINTER(_Picks), c_void_p, c_int64, c_void_p
         )

@@ -54,7 +54,8 @@ class _Inputs:
 
 class CpuGraphs(StepGraphs):
     """The decode steps of a model that are recorded, with guesses in them too, if the model computes with our kernels
-    alone and nobody watches its parts. Weights must stay where they are. A bucket is a number of rows."""
+    alone and nobody watches its parts. Weights must stay where they are. A bucket is a number of rows.
+    """
 
     by_call = True
 

@@ -109,7 +109,8 @@ def _own(op: MatrixOp, launch: Launch) -> Launch:
 
 def _experts(op: Experts, rows: int) -> Launch:
     """Return the one call of a layer's experts, whose class is by the rows of an expert that is hit. It reads what is
-    held in memory, which may be more than a checkpoint stores."""
+    held in memory, which may be more than a checkpoint stores.
+    """
     touched, cost, stored = op.touched(rows), op.cost_of(rows), next(iter(op.stored.values()))
     name = product_class(op.kind, round(rows * op.active / touched), stored)
     read = cost.weight_bytes + touched / op.count * op.repacked_bytes

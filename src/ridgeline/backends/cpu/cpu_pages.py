@@ -69,7 +69,8 @@ class CpuKV(PartialKV):
         batch: ForwardBatch | None = None,
     ) -> None:
         """slots: where the new keys and values of each group go, int64 [N]. sequences: of each group; of a batch they
-        are made when they are first asked for."""
+        are made when they are first asked for.
+        """
         super().__init__(pages, batch)
         self._slots, self._sequences = slots, sequences
 

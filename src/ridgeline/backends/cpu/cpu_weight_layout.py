@@ -33,7 +33,8 @@ def lay_out(model: PricedModule) -> None:
 
 def interleaves(matrix: Matrix) -> bool:
     """Return whether this machine's kernels are faster with the codes of a matrix side by side: integers in groups of
-    whole UNITs, with a multiple of 16 outputs, of a model in a dtype that they read."""
+    whole UNITs, with a multiple of 16 outputs, of a model in a dtype that they read.
+    """
     own = _coded(matrix)
     kernels = library() if own is not None and own.spec.dtype in DTYPES else None
     operands = None if own is None else own.operands
@@ -56,7 +57,8 @@ def settle(matrices: Iterable[Matrix], calls: Iterable[tuple[Matrix, ...]]) -> N
     """Move codes, scales and zeros to memory of their own. matrices: all of a network, of which plain ones, and those
     of a checkpoint that are not interleaved (they may be mapped from its file), are left where they are. calls: those
     that rows are multiplied with at once, which are interleaved all or none. Raises OSError where the memory is
-    refused."""
+    refused.
+    """
     interleaved: set[int] = set()
     for call in calls:
         coded = [base for matrix in call if (base := _coded(matrix)) is not None and _may_move(base)]

@@ -22,7 +22,8 @@ def digest_of(folder: Path) -> str:
 
 def unusable(library: Path) -> str:
     """Why a library is not to be called, in words, and what to do; "" where it may be. Where no sources lie beside it
-    there is nothing that it could differ from."""
+    there is nothing that it could differ from.
+    """
     try:
         said = ctypes.CDLL(str(library)).ridgeline_sources
     except OSError as error:

@@ -46,11 +46,13 @@ class _KeptCalls(threading.local):
 
 class Library:
     """The kernels of one instruction set, for fp32 and bf16. The instruction set and the number of threads are the
-    process's: of several, the last one made counts."""
+    process's: of several, the last one made counts.
+    """
 
     def __init__(self, path: Path = PATH, name: str = "") -> None:
         """name: of an instruction set; where it is empty, the best that this processor runs. Raises ValueError for one
-        that it does not run, OSError where the library is not there."""
+        that it does not run, OSError where the library is not there.
+        """
         self._c = ctypes.CDLL(str(path))
         self._c.ridgeline_use.restype, self._c.ridgeline_use.argtypes = c_char_p, (c_char_p,)
         chosen = self._c.ridgeline_use(name.encode())
@@ -75,7 +77,8 @@ class Library:
     @property
     def recording(self) -> list[Call] | None:
         """Where this thread's calls are kept as it makes them, for a Recording (call_recording.py); None for
-        nowhere."""
+        nowhere.
+        """
         return self._kept.calls
 
     @recording.setter
@@ -92,7 +95,8 @@ class Library:
 
     def function(self, name: str, *types: type) -> Callable[..., None]:
         """The function ridgeline_NAME, of arguments of these types. It raises MemoryError where the system refuses
-        what it works in; its results are unfilled then."""
+        what it works in; its results are unfilled then.
+        """
         if name not in self._functions:
             function = getattr(self._c, f"ridgeline_{name}")
             function.restype, function.argtypes = c_int, types
@@ -114,8 +118,9 @@ class Library:
     def products(
         self, x_TI: Tensor, matrices: Sequence[Operands], out: torch.dtype | None = None
     ) -> tuple[Tensor, ...]:
-        """x W^T + b for each matrix -> [T, O] of each, in the dtype of x or in fp32. Matrices are all plain, or all of
-        one code; each row is in one piece, and so are those of x."""
+        """X W^T + b for each matrix -> [T, O] of each, in the dtype of x or in fp32. Matrices are all plain, or all of
+        one code; each row is in one piece, and so are those of x.
+        """
         dtype = out or x_TI.dtype
         assert len({_coded(own) for own in matrices}) == 1, "matrices of one call are coded alike"
         results = tuple(x_TI.new_empty(x_TI.shape[0], own.weight.shape[0], dtype=dtype) for own in matrices)
@@ -136,7 +141,8 @@ class Library:
         self, x_xD: Tensor, weight_D: Tensor, eps: float, *, from_one: bool, added_ND: Tensor | None = None
     ) -> Tensor:
         """RMS norm of vectors [..., D]; `added_ND` is added to rows [N, D] first, in their place. from_one: as of
-        RMSNorm."""
+        RMSNorm.
+        """
         x_ND = x_xD if x_xD.dim() == 2 else x_xD.reshape(-1, x_xD.shape[-1])
         assert added_ND is None or x_ND is x_xD, "what is added to has rows"
         assert weight_D.dtype == x_ND.dtype, "a norm's weight is in the dtype of its rows"
@@ -151,7 +157,7 @@ class Library:
         return y_ND.view(x_xD.shape)
 
     def angles(self, positions_T: Tensor, frequencies_H: Tensor, magnitude: float) -> tuple[Tensor, Tensor]:
-        """cos and sin of int64 positions x fp32 frequencies, times `magnitude`: each fp32 [T, 1, H]."""
+        """Cos and sin of int64 positions x fp32 frequencies, times `magnitude`: each fp32 [T, 1, H]."""
         rows, half = positions_T.shape[0], frequencies_H.shape[0]
         cos, sin = frequencies_H.new_empty(rows, 1, half), frequencies_H.new_empty(rows, 1, half)
         self._angles(
@@ -161,7 +167,8 @@ class Library:
 
     def gather(self, table_ED: Tensor, numbers_N: Tensor) -> Tensor:
         """The rows of a table without gaps that have these numbers, int64 [N] -> [N, D]. A number that the table does
-        not have gives a row of NaN."""
+        not have gives a row of NaN.
+        """
         assert table_ED.is_contiguous(), "a table without gaps"
         entries, width = table_ED.shape
         rows_ND = table_ED.new_empty(numbers_N.shape[0], width)
@@ -219,7 +226,8 @@ def library() -> Library | None:
 
 def missing() -> str:
     """Why there are no kernels to use in the package and what to do, in words; "" where there are, or nobody wants
-    them."""
+    them.
+    """
     return "" if os.environ.get(VARIABLE) == "off" else _missing(PATH)
 
 

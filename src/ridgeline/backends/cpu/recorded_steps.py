@@ -18,7 +18,8 @@ from ridgeline.core.ops.work import Work
 
 def records(model: nn.Module) -> bool:
     """Return whether decode steps of few sequences are recorded: the library computes all of them, over keys and values
-    that it reads."""
+    that it reads.
+    """
     if not isinstance(model, Model) or not model.has_head or model.storage.dtype not in DTYPES:
         return False
     kept = all(isinstance(spec, KVSpec) and spec.grows for spec in model.kv_specs)
@@ -27,7 +28,8 @@ def records(model: nn.Module) -> bool:
 
 def recorded_bytes(model: Model) -> int:
     """Return the bytes that recorded decode steps hold on to: the results of the ops of the largest one, by their
-    shapes; 0 for a model whose steps are not recorded."""
+    shapes; 0 for a model whose steps are not recorded.
+    """
     if not records(model):
         return 0
     memory = RecordingArena("meta")

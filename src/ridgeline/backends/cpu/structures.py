@@ -49,7 +49,8 @@ def rows_of(x_TI: Tensor) -> RowsStruct:
 
 def matrix_of(own: Operands, dtype: torch.dtype, inputs: int, y_TO: Tensor | None = None) -> MatrixStruct:
     """What rows of so many numbers of this dtype are multiplied with. y_TO: where results go, if that is not for the
-    kernel to say."""
+    kernel to say.
+    """
     weight, bias, codes = own
     if codes is None:
         assert weight.dtype == dtype, "a matrix is in the dtype of its rows"

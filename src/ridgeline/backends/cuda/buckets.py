@@ -34,7 +34,8 @@ ASKED_FLOPS = 1e11
 @dataclass(frozen=True, slots=True)
 class CapturedSteps:
     """The steps that are captured: those without adapters or an encoder that fit a bucket. most_rows: of a step with
-    prompts."""
+    prompts.
+    """
 
     most_rows: int
 
@@ -60,7 +61,8 @@ class CapturedSteps:
 
 def captures(model: nn.Module) -> bool:
     """Return whether a step asks nothing of the host, so that it is captured as a CUDA graph: the kernels read all that
-    is kept, through tables on the GPU, and no experts are counted."""
+    is kept, through tables on the GPU, and no experts are counted.
+    """
     if not isinstance(model, Model) or not model.has_head or model.encodes:
         return False
     ops = [op for _, op in model.ops()]
@@ -84,7 +86,8 @@ def most_captured_rows(model: nn.Module) -> int:
 
 def captured_shape(tokens: int, logits: int, sequences: int, most: int, *, verifies: bool) -> ReplayShape | None:
     """Return the bucket of a step of so many rows, rows of logits and sequences; None if it is not captured. most: rows
-    of one with prompts. verifies: whether each row is one of logits too."""
+    of one with prompts. verifies: whether each row is one of logits too.
+    """
     if verifies:
         rows = _next(CAPTURED_BATCHES, tokens)
         return None if rows is None else ReplayShape(rows, rows)

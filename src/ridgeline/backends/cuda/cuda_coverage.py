@@ -32,7 +32,8 @@ def covers(op: Op) -> bool:
 
 def attends(op: Attention) -> bool:
     """Return whether the kernels attend over what an op keeps: keys and values next to each other, not too wide, and no
-    bias of positions."""
+    bias of positions.
+    """
     spec = op.spec
     sized = max(spec.k_dim, spec.v_dim) <= MAX_HEAD_DIM and op.heads // spec.heads <= MAX_SHARERS
     return spec.kept and spec.v_dim > 0 and op.bias is None and spec.dtype in DTYPES and sized

@@ -40,7 +40,8 @@ class CapturedGraph(StepGraph):
 
 class CudaGraphs(StepGraphs):
     """The steps of a model that are captured, if they ask nothing of the host (`captures`) and nobody watches the
-    model's parts. Weights must stay where they are."""
+    model's parts. Weights must stay where they are.
+    """
 
     def __init__(self, model: Model, pages: CudaPages) -> None:
         self._model, self._pages, self._hooks = model, pages, Hooks(model)
@@ -122,7 +123,8 @@ class CudaGraphs(StepGraphs):
 class _CudaArray:
     """The address of a tensor, as CUDA's array interface. A tensor made of it does not hold the memory, so that graphs
     captured later use it too: the logits of 256 rows of a vocabulary of 152k are 156 MB, of each of dozens of
-    graphs."""
+    graphs.
+    """
 
     def __init__(self, tensor: Tensor) -> None:
         self.__cuda_array_interface__ = tensor.__cuda_array_interface__
@@ -130,7 +132,8 @@ class _CudaArray:
 
 def _copied(step: PlannedStep, rows: int) -> int:
     """Return the rows of the copy that a step's prompts read from, if they are long enough for one; 0 if they read
-    pages. Twice the rows of the step have room for what came before them."""
+    pages. Twice the rows of the step have room for what came before them.
+    """
     from ridgeline.backends.cuda.triton import FEWEST_QUERIES
 
     counts = [len(item.tokens) for item in step.items]

@@ -62,14 +62,16 @@ class CudaPages(KVPages):
 
     def widths(self, context: int) -> list[int]:
         """Return the most entries that a page table of each group has, of a sequence of `context` positions: no more
-        than there are pages, unless it lets some go."""
+        than there are pages, unless it lets some go.
+        """
         count = len(next(iter(self.layers.values())).k) - 1  # without the page of zeros
         return [g.entries(context) if g.spec.passes else min(g.entries(context), count) for g in self.groups]
 
     @override
     def context(self, batch: ForwardBatch) -> "CudaKV":
         """Return the KVContext of a step. It sends the GPU all that the step says of sequences, once for each batch: a
-        batch may run again, in a graph too, which reads what was sent."""
+        batch may run again, in a graph too, which reads what was sent.
+        """
         if self._last is None or self._last[0] is not batch:
             seen = {
                 index: _seen(batch, index, group.spec, group.page_size)
@@ -96,7 +98,8 @@ class CudaKV(PartialKV, FusedRotaryKV):
         batch: ForwardBatch | None = None,
     ) -> None:
         """slots: where the new keys and values of each group go, int [N]. seen: the step's sequences as the layers of
-        each group see them."""
+        each group see them.
+        """
         super().__init__(pages, batch)
         self._slots, self._seen = slots, seen
 
@@ -122,7 +125,8 @@ class CudaKV(PartialKV, FusedRotaryKV):
 
 def _seen(batch: ForwardBatch, group: int, spec: KVSpec, page_size: int) -> "GpuStepSequences":
     """A step as the layers of a group see it: sequences with one query apart from those with several; all in one
-    transfer."""
+    transfer.
+    """
     from ridgeline.backends.cuda.triton import DecodeSequences, GpuStepSequences, PrefillSequences
 
     tables, counts = batch.tables[group], batch.tokens.counts

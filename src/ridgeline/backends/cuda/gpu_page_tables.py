@@ -1,5 +1,6 @@
 """The page tables of requests whose steps are captured, on the GPU: a request has a seat, and a step sends only pages
-that are new."""
+that are new.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ _FIRST_SEATS = 64
 @dataclass(slots=True)
 class _Seat:
     """The place of a request's tables. tables: one a group, as PageTables has them. known: entries of each that the GPU
-    has."""
+    has.
+    """
 
     number: int
     tables: list[list[int]]

@@ -33,7 +33,8 @@ _OF_ROWS, _OF_ONES, _OF_SEVERAL = 2, 2, 5  # what is said of each, before what e
 class Bucket:
     """The most that the steps of one graph have. rows: T. ones: O, 0 where each sequence has several rows. several: C,
     0 where each has one. logits: R. copied: rows of the copy from which prompts read keys and values, 0 where they read
-    pages."""
+    pages.
+    """
 
     rows: int
     ones: int

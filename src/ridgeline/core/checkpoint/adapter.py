@@ -129,7 +129,8 @@ class Adapter:
 
 def read_adapter(name: str, path: str, most_rank: int | None = None) -> Adapter:
     """Read an adapter's config and the header of its weights. path: its folder, or an id in the cache of Hugging Face's
-    tools. Raises ModelRefused, in one line, for what is none or asks for what is not built."""
+    tools. Raises ModelRefused, in one line, for what is none or asks for what is not built.
+    """
     try:
         component = open_source(path).components.get(ADAPTER)
     except ModelRefused:
@@ -262,7 +263,8 @@ def read_adapters(paths: Mapping[str, str]) -> list[Adapter]:
 
 def adapt(model: Model, family: Family, adapters: Sequence[Adapter]) -> int:
     """Put adapters, numbered from 1 in their order, beside the matrices of a model on meta, unfilled; how many they
-    are. Raises ModelRefused for one that was made for another model."""
+    are. Raises ModelRefused for one that was made for another model.
+    """
     if not adapters:
         return 0
     if model.encodes or not model.has_head:

@@ -46,7 +46,8 @@ def is_pipeline(name: str) -> bool:
 
 def spelt_as(name: str) -> str | None:
     """The one that a name spells: `Qwen/Qwen3-8B` and `qwen3_8b` are qwen3-8b. None for what spells none of them:
-    `qwen3-8b-fp8` is another checkpoint."""
+    `qwen3-8b-fp8` is another checkpoint.
+    """
     spelt = _letters(name.rpartition("/")[2])
     return next((known for known in known_names() if _letters(known) == spelt), None)
 
@@ -58,7 +59,8 @@ def config_of(name: str) -> Fields:
 
 def pipeline_entry(name: str) -> tuple[str, dict[str, Fields], Mapping[str, Any]]:
     """Of a pipeline: the name of its class, the configs of its components by theirs, and what its release is usually
-    asked for."""
+    asked for.
+    """
     entry = read_object(_PIPELINES / f"{name}.json")
     configs = {
         part: config_of(given) if isinstance(given, str) else Fields(given, f"{name}/{part}")
@@ -70,7 +72,8 @@ def pipeline_entry(name: str) -> tuple[str, dict[str, Fields], Mapping[str, Any]
 @cache
 def parameter_counts() -> Mapping[str, tuple[int, int]]:
     """By name, the parameters of each, and those that a token passes through; of a pipeline those of its denoiser, all
-    of its experts and one. Counting them takes building them all; a test holds these to what is built."""
+    of its experts and one. Counting them takes building them all; a test holds these to what is built.
+    """
     entries = tomllib.loads(_PARAMETERS.read_text(encoding="utf-8"))
     return {name: (counts[0], counts[-1]) for name, counts in entries.items()}
 

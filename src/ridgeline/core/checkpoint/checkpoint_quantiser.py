@@ -37,7 +37,8 @@ _COPIED = ("*.json", "*.jinja", "*.model", "*.txt", "*.md", "LICENSE*", "NOTICE*
 @dataclass(frozen=True, slots=True)
 class QuantiseResult:
     """What became of a checkpoint. matrices: how many are quantised; kept: names of matrices that are not. before,
-    after: bytes of all tensors."""
+    after: bytes of all tensors.
+    """
 
     folder: Path
     matrices: int
@@ -114,7 +115,8 @@ def _matrices(
     model: Model, family: Family, title: str, checkpoint: Checkpoint, stored: WeightFormat
 ) -> Mapping[str, QuantisedMatrix]:
     """The matrices that are quantised, by the checkpoint's names of their weights. Raises ModelRefused for a layout
-    that compressed-tensors does not have."""
+    that compressed-tensors does not have.
+    """
     naming, found = ParameterMap(model, family, checkpoint), dict[str, QuantisedMatrix]()
     for name in checkpoint.entries:
         module, own = naming.places.get(naming.place(name), (None, ""))

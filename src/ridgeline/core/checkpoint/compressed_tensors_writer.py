@@ -21,7 +21,8 @@ _PACKED = "pack-quantized"
 
 def compressed(base: str, matrix: QuantisedMatrix, weight: Tensor) -> dict[str, Tensor]:
     """A weight [O, I] in the layout of compressed-tensors, by tensors' names behind `base`. Raises ValueError for
-    numbers that cannot be quantised."""
+    numbers that cannot be quantised.
+    """
     made, stored = matrix.take("weight", weight), matrix.stored
     outputs, inputs = matrix.outputs, matrix.inputs
     scale = made["scale"] if stored.scale_bits == WORD else made["scale"].to(weight.dtype)
@@ -84,7 +85,8 @@ def quantization_config(stored: WeightFormat, kept: tuple[str, ...]) -> dict[str
 
 def _layout(stored: WeightFormat) -> str:
     """What compressed-tensors calls the layout of a format: integers beside rows that are narrowed too are not
-    packed."""
+    packed.
+    """
     if stored.code == "fp8":
         return "float-quantized"
     return _PACKED if stored.activations is None else "int-quantized"

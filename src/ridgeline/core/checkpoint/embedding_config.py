@@ -69,7 +69,8 @@ class EmbeddingConfig:
 
 def read_embedding(source: ModelSource) -> EmbeddingConfig | None:
     """What a folder says; None where it has no modules.json. Of a config of the catalogue what its release says. Raises
-    ModelRefused for what is not built."""
+    ModelRefused for what is not built.
+    """
     if source.folder is None:
         return _listed(source.name)
     modules = source.folder / _MODULES
@@ -123,7 +124,8 @@ def _prompts(path: Path) -> tuple[dict[str, str], str | None]:
 
 def cuts_of(config: Fields) -> tuple[int, ...] | None:
     """Lengths that vectors of a model may be cut to, as its config says it (vLLM's `is_matryoshka`,
-    `matryoshka_dimensions`; arXiv:2205.13147). Raises ModelRefused."""
+    `matryoshka_dimensions`; arXiv:2205.13147). Raises ModelRefused.
+    """
     lengths = config.integers("matryoshka_dimensions")
     return tuple(lengths) if lengths or config.flag("is_matryoshka", False) else None
 
@@ -176,7 +178,8 @@ def model_of(
     shard: Shard = WHOLE,
 ) -> Model:
     """The model of a source, on meta, ready to run. said: what `read_embedding` gave. weights, kv, shard: as
-    `build_to_run`. Raises ModelRefused."""
+    `build_to_run`. Raises ModelRefused.
+    """
     trunk = build_to_run(source.config, weights=weights, kv=kv, shard=shard)
     return pooled(trunk, said)
 
@@ -184,7 +187,8 @@ def model_of(
 def pooled(model: Model, said: EmbeddingConfig | None) -> Model:
     """A model with the pooling that its folder says, where it says one; an encoder whose folder says none is pooled as
     its architecture says, or by the mean, as sentence-transformers does it. Others as they are. said: what
-    `read_embedding` gave."""
+    `read_embedding` gave.
+    """
     if isinstance(model, Embedder) or (said is None and model.has_head):
         return model
     mode = model.mode if isinstance(model, Encoder) else None

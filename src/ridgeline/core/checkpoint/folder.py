@@ -46,7 +46,8 @@ class Checkpoint:
 
     def data_offset(self, file: BinaryIO) -> int:
         """Where the data of one of its files begins, of which entries state their bytes; the file stands at its
-        start."""
+        start.
+        """
         return data_offset(file)
 
     def same(self, first: str, second: str, dtype: torch.dtype) -> bool:
@@ -109,7 +110,8 @@ class Checkpoint:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of most bytes of plain floats, for models whose config states none; fp32 if that is fp64. Raises
-        ModelRefused if there are no plain floats."""
+        ModelRefused if there are no plain floats.
+        """
         held: dict[str, int] = {}
         for entry in self.entries.values():
             held[entry.dtype] = held.get(entry.dtype, 0) + entry.end - entry.begin
@@ -128,7 +130,8 @@ class Checkpoint:
 
     def tensors(self, *, mapped: bool = True) -> Iterator[tuple[str, Tensor]]:
         """Every tensor, file by file: memory-mapped, or read into memory of its own, for whoever keeps another form of
-        it and wants no page of the file to stay."""
+        it and wants no page of the file to stay.
+        """
         if not mapped:
             for name in self.entries:
                 yield name, self.read(name)
@@ -175,7 +178,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 def leading_dtype(folder: Path) -> str | None:
     """Return the dtype of the first tensor of floats in the first file, by name, which transformers takes if a config
-    states none. None if there are no such weights, or their files are broken."""
+    states none. None if there are no such weights, or their files are broken.
+    """
     try:
         paths = _files(folder)
         entries = read_header(paths[0]) if paths else {}

@@ -68,7 +68,8 @@ def read_gguf_config(header: GGUFHeader) -> Fields:
 
 def tensor_names(header: GGUFHeader) -> dict[str, str]:
     """The file's names of its tensors, but for the rope's, and what checkpoints of the model's family call them; one
-    that is not known keeps its own."""
+    that is not known keeps its own.
+    """
     types, name = package(header.path), header.metadata["general.architecture"]
     layers = header.metadata.get(f"{name}.block_count")
     if type(layers) is not int or not 1 <= layers <= MAX_LAYERS:
@@ -132,7 +133,8 @@ def _head_dim(header: GGUFHeader, values: Mapping[str, Any]) -> int:
 
 def _scaling(header: GGUFHeader, own: dict[str, Any], width: int, context: object) -> dict[str, Any]:
     """What stretches the rope, as `rope_scaling` has it; {} for nothing. Factors of each frequency, which Llama 3.1's
-    scaling has become, are LongRoPE's without its magnitude."""
+    scaling has become, are LongRoPE's without its magnitude.
+    """
     kind, factor = own.pop("rope.scaling.type", None), own.pop("rope.scaling.factor", None)
     original = own.pop("rope.scaling.original_context_length", None)
     own.pop("rope.scaling.finetuned", None)
@@ -151,7 +153,8 @@ def _scaling(header: GGUFHeader, own: dict[str, Any], width: int, context: objec
 
 def _stored(header: GGUFHeader) -> dict[str, Any]:
     """In what the weights are stored, as a config says it. The model is in bf16 where all matrices are, else in fp32:
-    F16 and the scales of blocks have numbers that bf16 has not."""
+    F16 and the scales of blocks have numbers that bf16 has not.
+    """
     matrices = [tensor for tensor in header.tensors.values() if len(tensor.shape) > 1]
     types = {
         ours.removesuffix(".weight"): header.tensors[theirs].dtype

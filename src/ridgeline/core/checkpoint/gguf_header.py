@@ -39,7 +39,8 @@ _STRING, _ARRAY = 8, 9
 class GGUFHeader:
     """What a file says before its data. metadata: numbers, strings, and lists of them. tensors: in the order of the
     file; `dtype` is ggml's name of the type, `begin` and `end` are bytes from the start of the file, and a shape has
-    its outermost dimension first."""
+    its outermost dimension first.
+    """
 
     path: Path
     metadata: Mapping[str, Any]

@@ -39,7 +39,8 @@ def cached_ids(cache: Path) -> list[str]:
 
 def cached_folder(name: str, cache: Path) -> Path | None:
     """The snapshot of a model in a cache, by its id or by the name of its folder there; None if it is not there.
-    Raises ModelRefused as `snapshot_of`."""
+    Raises ModelRefused as `snapshot_of`.
+    """
     if not name.startswith(_PREFIX) and not is_id(name):
         return None
     folder = cache / (name if name.startswith(_PREFIX) else _PREFIX + name.replace("/", _BETWEEN))

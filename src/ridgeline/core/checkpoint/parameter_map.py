@@ -26,7 +26,8 @@ class ParameterMap:
 
     def place(self, name: str) -> str:
         """Return the model's name of a tensor, with the trunk's name added if the checkpoint leaves it out; "" for a
-        second copy of a table of tokens."""
+        second copy of a table of tokens.
+        """
         own, whole = own_name(self._family, name), own_name(self._family, self._family.trunk + name)
         found = whole if not self._knows(own) and self._knows(whole) else own
         return found if self._tables is None else self._tables.renamed.get(found, found)
@@ -36,7 +37,8 @@ class ParameterMap:
 
     def ignored(self, name: str) -> bool:
         """Whether nothing reads a tensor of the checkpoint: a second copy of a table of tokens, or scales of keys and
-        values that are kept in another format than the checkpoint says."""
+        values that are kept in another format than the checkpoint says.
+        """
         if not self.place(name):
             return True
         patterns = (*self._family.ignored, *self._passed_over, KV_SCALE.pattern)

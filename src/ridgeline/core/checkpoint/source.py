@@ -122,7 +122,8 @@ class ModelSource:
     @property
     def stated_bytes(self) -> int | None:
         """Bytes of all tensors as the index of its shards states them, whether or not the shards are there; None where
-        it does not. Raises ModelRefused for an index that cannot be read."""
+        it does not. Raises ModelRefused for an index that cannot be read.
+        """
         if self.folder is None or not (self.folder / _INDEX).is_file():
             return None
         stated = read_object(self.folder / _INDEX, _MAX_INDEX).get("metadata")
@@ -176,7 +177,8 @@ def _named(name: str) -> ModelSource:
 
 def taken_of_two(name: str) -> str:
     """Which model is taken where a folder has the name of one that is known, and which is not, in words; "" where there
-    are not two."""
+    are not two.
+    """
     known = _known(name) if Path(name).is_dir() else ""
     if not known:
         return ""
@@ -208,13 +210,15 @@ def as_source(source: ModelSource | str) -> ModelSource:
 
 def read_config(name: str) -> Fields:
     """The config of the model of a name, for those who want nothing else of it; where there is none of that name, of
-    the one of the catalogue that it spells (`Qwen/Qwen3-8B`). Raises ModelRefused."""
+    the one of the catalogue that it spells (`Qwen/Qwen3-8B`). Raises ModelRefused.
+    """
     return open_source(catalogue_name(name) or name).config
 
 
 def catalogue_name(name: str) -> str | None:
     """The model of the catalogue that a name which is nobody's spells: `Qwen/Qwen3-8B` and `qwen3_8b` are qwen3-8b.
-    None for a path, a name that is known, and what spells none of them: `qwen3-8b-fp8` is another checkpoint."""
+    None for a path, a name that is known, and what spells none of them: `qwen3-8b-fp8` is another checkpoint.
+    """
     if Path(name).exists() or name in (*builtin_names(), *cached_ids(hub_cache())):
         return None
     return spelt_as(name)
@@ -272,7 +276,8 @@ def _component(name: str, config: Path, kind: str = "") -> Component:
 
 def _with_dtype(component: Component) -> Component:
     """Return a component whose config states the dtype of the weights next to it, if its top states none: a part of the
-    config may state another, and transformers goes by the weights. Quantised weights are in several dtypes."""
+    config may state another, and transformers goes by the weights. Quantised weights are in several dtypes.
+    """
     config = component.config
     assert config is not None
     if any(config.has(section) for section in SECTIONS) or config.own_dtype is not None:
@@ -285,7 +290,8 @@ def _with_dtype(component: Component) -> Component:
 
 def _with_quantisation(fields: Fields) -> Fields:
     """A config with what a quantiser says in a file beside it, as the section that it would be in the config. Raises
-    ModelRefused for a file that says nothing."""
+    ModelRefused for a file that says nothing.
+    """
     folder = Path(fields.source).parent
     if any(fields.has(section) for section in SECTIONS):
         return _with_modelopt_file(fields, folder / _MODELOPT_FILE)
@@ -370,7 +376,8 @@ def _wanted() -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean qwen3-8b?`: the names most like one; a model's own name counts, whoever publishes it. A semicolon
-    where none is like it."""
+    where none is like it.
+    """
     by_name = {each.rpartition("/")[2].lower(): each for each in known}
     near = get_close_matches(name.rpartition("/")[2].lower(), by_name, 3, 0.5)
     return f"; did you mean {' or '.join(by_name[each] for each in near)}?" if near else ";"

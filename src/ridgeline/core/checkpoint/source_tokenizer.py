@@ -1,5 +1,6 @@
 """The tokenizer and the chat templates of a model. Apart from source.py: a plan needs configs and should not wait for
-text."""
+text.
+"""
 
 from ridgeline.core.checkpoint.catalogue import CATALOGUE
 from ridgeline.core.checkpoint.source import MODEL, ModelSource, as_source

@@ -45,7 +45,8 @@ def weight_bytes(model: Model) -> float:
 def remaining_memory(source: ModelSource, needs: Mapping[str, float], available: float | None = None) -> float:
     """Bytes of memory that are left beside what a source needs, by name. available: what there is, where others are to
     have the rest. Raises ModelRefused where it is too much: the kernel would kill the process in the middle of its
-    loading, or read mapped weights anew for every token."""
+    loading, or read mapped weights anew for every token.
+    """
     if available is None:
         try:
             available = available_memory()
@@ -72,7 +73,8 @@ def load_weights(
 ) -> LoadReport | None:
     """Fill a model on meta with the mapped weights of its source, or with random ones; what that took, None of random
     ones. family: what it was built as, by default what its config says. device: where random ones are made; mapped ones
-    are the processor's (`prepare_on_gpu`). Raises ModelRefused, also where memory for them is refused."""
+    are the processor's (`prepare_on_gpu`). Raises ModelRefused, also where memory for them is refused.
+    """
     if source.folder is None and not dummy_weights:
         raise ModelRefused(
             f"{source.name} is a catalogue config without weights; add --dummy-weights, or give a checkpoint folder"

@@ -69,7 +69,8 @@ def build_to_run(
     format `weights` while they are loaded. Of what is quantised numbers in fp16 are widened to fp32, in which scales of
     fp16 are exact, as they are not in bf16. kv: the format of keys and values where it is not to be the config's: the
     model's own, int8 or fp8. Raises ModelRefused for one that is priced only, ValueError for no format that there
-    is."""
+    is.
+    """
     family, recipe = family or family_of(fields), read_recipe(fields)
     stated_kv = recipe.kv
     if weights is not None:
@@ -95,7 +96,8 @@ def build_to_run(
 
 def build_denoiser(fields: Fields, dtype: torch.dtype | None = None) -> Denoiser:
     """The denoiser of a config on the meta device, as `build`; in fp32 where neither a dtype is given nor the config
-    has one. Raises ModelRefused."""
+    has one. Raises ModelRefused.
+    """
     family = denoiser_of(fields)
     with torch.device("meta"):
         denoiser = family.build(fields, StorageConfig(dtype or fields.dtype)).eval()
@@ -106,7 +108,8 @@ def build_denoiser(fields: Fields, dtype: torch.dtype | None = None) -> Denoiser
 
 def stored_dtype(fields: Fields, family: Family | None = None) -> torch.dtype:
     """Return the dtype of the numbers that no recipe narrows: bf16 if a quantised config does not state it, and fp32
-    instead of fp16 in families that go beyond its range. family: as `build`."""
+    instead of fp16 in families that go beyond its range. family: as `build`.
+    """
     stated = fields.stated_dtype or (torch.bfloat16 if read_recipe(fields).name else torch.float32)
     upcast_from = stated == torch.float16 and (family or family_of(fields)).widens_fp16
     return torch.float32 if upcast_from else stated
@@ -155,7 +158,8 @@ def _of_all_experts(name: str) -> tuple[str, ...]:
 
 def kv_format_to_run(kv: str | None, fields: Fields, stated: KVFormat | None, dtype: torch.dtype) -> KVFormat | None:
     """The format `kv` that is asked for, by default the one that the config states; None for the model's own, `dtype`.
-    Raises ModelRefused where the config states one that is priced only, ValueError where such a one is asked for."""
+    Raises ModelRefused where the config states one that is priced only, ValueError where such a one is asked for.
+    """
     running = [known.name for known in KV_FORMATS if known.code]
     if kv is None:
         if stated is not None and not stated.code:
@@ -176,7 +180,8 @@ def kv_format_to_run(kv: str | None, fields: Fields, stated: KVFormat | None, dt
 
 def check_kv_format(model: Model, kv: str | None, fields: Fields) -> None:
     """Raises ValueError where a format is asked for and the model keeps nothing, ModelRefused for a checkpoint's scales
-    that nothing reads."""
+    that nothing reads.
+    """
     kept = [spec for spec in model.kv_specs if not spec.is_state]
     if kv is not None and not kept:
         raise ValueError(f"{fields.source} keeps no keys and values; leave --kv {kv} out")

@@ -186,7 +186,8 @@ def _of_kin(kin: ArchitectureAlias, fields: Fields) -> Family:
 
 def not_built(name: str) -> str | None:
     """Of a well-known model, by its name or its architecture's, that it is not built yet, what is missing, and where to
-    find what is; None for one that is not known to be missing anything."""
+    find what is; None for one that is not known to be missing anything.
+    """
     missing = missing_for(name)
     return None if missing is None else f"{missing}; `ridgeline plan --list` shows models that are"
 
@@ -215,7 +216,8 @@ _VERSION, _WORD = re.compile(r"\d"), re.compile(r"[A-Z][A-Za-z]*")
 
 def missing_for(name: str) -> str | None:
     """Return a sentence with what is missing for a model that is not covered; None for any other model. name: of the
-    catalogue, of its architecture, or its `model_type`."""
+    catalogue, of its architecture, or its `model_type`.
+    """
     text = resources.files("ridgeline").joinpath("data", "catalogue", "unsupported.toml").read_text(encoding="utf-8")
     entries = tomllib.loads(text)
     entry = next((entry for known, entry in entries.items() if _is_named(name, known, entry)), None)
@@ -235,7 +237,8 @@ def _is_named(name: str, known: str, entry: Mapping[str, Any]) -> bool:
 
 def _is_copy(name: str, architecture: str) -> bool:
     """Return whether a name is an architecture's with another ending or a word more or less before it: copies of
-    MiniMaxM3SparseForConditionalGeneration say MiniMaxM3ForCausalLM. Both have the version, and the word has none."""
+    MiniMaxM3SparseForConditionalGeneration say MiniMaxM3ForCausalLM. Both have the version, and the word has none.
+    """
     short, long = sorted((_stem(name), _stem(architecture)), key=len)
     more = long.removeprefix(short)
     return bool(_VERSION.search(short)) and long.startswith(short) and (not more or bool(_WORD.fullmatch(more)))

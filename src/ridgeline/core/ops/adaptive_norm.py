@@ -86,7 +86,8 @@ class AddShiftedLayerNorm(AddModulatedLayerNorm):
         self, x_NW: Tensor, y_NW: Tensor, scale_RW: Tensor, shift_RW: Tensor, lengths: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
         """Two of [rows, width]; scale and shift [runs, width], whose rows are so many each -> their sum, in the place
-        of x, and what becomes of it."""
+        of x, and what becomes of it.
+        """
         sum_NW = self.add(x_NW, y_NW)
         return sum_NW, self.modulate(sum_NW, scale_RW, lengths, shift_RW)
 
@@ -99,6 +100,7 @@ class GatedAddLayerNorm(GatedAddNorm, AddLayerNorm):
         self, x_NW: Tensor, y_NW: Tensor, gate_RW: Tensor, lengths: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
         """Two of [rows, width]; gate [runs, width], whose rows are so many each -> the sum, in the place of x, and its
-        norm."""
+        norm.
+        """
         sum_NW = self.add(x_NW, y_NW, gate_RW, lengths)
         return sum_NW, self.normalise(sum_NW)

@@ -38,7 +38,8 @@ class AttentionContext(Protocol):
 
     def attend(self, op: "Attention", q_THD: Tensor, k_TKD: Tensor | None, v_TKW: Tensor | None) -> Tensor:
         """Keep what is given of the step's K and V for the op's layer, and attend every query to what it reaches of its
-        sequence so far -> [T, H, W]. For what the op says of itself (scale, sinks, ...) it is asked."""
+        sequence so far -> [T, H, W]. For what the op says of itself (scale, sinks, ...) it is asked.
+        """
         ...
 
 
@@ -48,7 +49,8 @@ class FusedRotaryKV(ABC):
     @abstractmethod
     def keep(self, op: "Attention", q_THD: Tensor, k_TKD: Tensor, v_TKW: Tensor, angles: Angles | None) -> Tensor:
         """Keep the step's K and V for the op's layer, turned by the angles if there are any -> the queries, turned
-        [T, H, D]; `attend` is then given no K and V."""
+        [T, H, D]; `attend` is then given no K and V.
+        """
 
 
 class AttentionBackend(OpBackend):
@@ -91,7 +93,8 @@ class Attention(Op):
         shard: Shard = WHOLE,
     ) -> None:
         """layer: its place among the model's layers that keep K and V. heads: of this rank. scale: 1 / sqrt(D) where
-        none is given. shard: the part of the heads that they are."""
+        none is given. shard: the part of the heads that they are.
+        """
         super().__init__()
         assert spec.v_dim or value_dim, "a latent says how much of it is the value"
         self.layer, self.heads, self.spec, self.rope, self.shard = layer, heads, spec, rope, shard
@@ -143,7 +146,8 @@ class Attention(Op):
     @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As Stored.take: the sinks of this rank's heads; scales of keys and values, which all ranks have. Raises
-        ValueError for a scale that is not above 0."""
+        ValueError for a scale that is not above 0.
+        """
         if name == "sinks_H":
             return {name: self.shard.slice(full, 0)}
         if full.numel() != 1 or not full.item() > 0:
@@ -153,7 +157,8 @@ class Attention(Op):
     @cached_property
     def kv_scales(self) -> tuple[float, float]:
         """The layer's scales of keys and of values, where a checkpoint states them; asked of their tensors once, since
-        every step of every layer wants them."""
+        every step of every layer wants them.
+        """
         if self.k_scale is None or self.v_scale is None:
             return NO_SCALES
         return self.k_scale.item(), self.v_scale.item()
@@ -186,7 +191,8 @@ class Attention(Op):
 
     def rotate(self, q_THD: Tensor, k_TKD: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
         """Queries and keys turned by their positions' angles; of a latent what follows the value, which has no
-        position."""
+        position.
+        """
         start = 0 if self.spec.v_dim else self.value_dim
         if q_THD.is_meta:
             return self.rotated(q_THD, k_TKD, angles, start)
@@ -221,7 +227,8 @@ class Attention(Op):
     @override
     def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
         """2 x heads x (D + W) FLOPs a pair (q.k and p.v), and those of its soft cap; K and V of the context read once a
-        step, the new ones written where they are kept; sinks and biases; queries, new K and V in, results out."""
+        step, the new ones written where they are kept; sinks and biases; queries, new K and V in, results out.
+        """
         sums = work.attention[self.reach].total
         if not sums.queries and not sums.written:
             return NO_COST
@@ -262,7 +269,8 @@ class Attention(Op):
     @override
     def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
         """As Op.launches: one that rotates; then one call for the sequences with a single query, and one for each of
-        the others."""
+        the others.
+        """
         attention = work.attention[self.reach]
         if not attention.total.queries and not attention.total.written:
             return ()
@@ -298,7 +306,8 @@ class Attention(Op):
     @override
     def score_matrix_bytes(self, work: Work) -> float:
         """As Op.score_matrix_bytes: q k^T written, read for the softmax, written back, read for the product with v (Dao
-        et al., arXiv:2205.14135, algorithm 0). Masked pairs not counted."""
+        et al., arXiv:2205.14135, algorithm 0). Masked pairs not counted.
+        """
         pairs = work.attention[self.reach].total.pairs
         return 4 * self.heads * pairs * format_of(self.spec.dtype).bytes
 

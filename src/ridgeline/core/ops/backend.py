@@ -69,7 +69,8 @@ class ReplayedSteps(Protocol):
 
     def held_bytes(self, model: nn.Module) -> int | None:
         """Return the bytes that they hold between steps, if the result of each op has memory of its own. Return None
-        if results share memory, as in any step: then they hold the activations of the largest of them."""
+        if results share memory, as in any step: then they hold the activations of the largest of them.
+        """
         ...
 
 
@@ -113,7 +114,8 @@ class Backend(
 
     def bind(self, part: nn.Module) -> None:
         """Have this backend execute the modules of a part of a model from now on. The ops of a whole model in a dtype
-        that the backend does not have stay with the reference."""
+        that the backend does not have stay with the reference.
+        """
         dtype = part.model_dtype if isinstance(part, BackendModule) else None
         backend = self if dtype is None or self.has_dtype(dtype) else REFERENCE
         for module in part.modules():
@@ -128,7 +130,8 @@ class Backend(
 
     def parts_of(self, op: Op) -> tuple[str, ...] | None:
         """Return the methods of an op that launch this backend's kernels, ("forward",) if one kernel does all of it;
-        None if they are those of PyTorch."""
+        None if they are those of PyTorch.
+        """
         return None
 
     @property
@@ -155,12 +158,14 @@ class Backend(
 
     def launches(self, op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
         """Return the kernel calls that one call of `op` over the rows of `space` makes in a step of `work`, with their
-        kernel classes. The op may be on meta, and the backend's hardware absent."""
+        kernel classes. The op may be on meta, and the backend's hardware absent.
+        """
         return op.launches(work, space)
 
     def replayed_steps(self, model: nn.Module) -> ReplayedSteps | None:
         """Return which steps of a model are recorded once and replayed, or None if none are. The model may be on meta,
-        and the backend's hardware absent."""
+        and the backend's hardware absent.
+        """
         return None
 
     # -- steps --------------------------------------------------------------------------------------------------------
@@ -184,7 +189,8 @@ class Backend(
 
     def likeliest(self, logits_RV: Tensor) -> Tensor:
         """Return the token with the largest logit of each row, the first among equals, and that logit twice: float64
-        [R, 3]. A row's first NaN is its largest."""
+        [R, 3]. A row's first NaN is its largest.
+        """
         top_R1, token_R1 = logits_RV.max(dim=1, keepdim=True)
         top_R1 = top_R1.double()
         return torch.cat((token_R1.double(), top_R1, top_R1), dim=1)

@@ -19,7 +19,8 @@ class AllReduce(Op):
 
     def __init__(self, width: int, dtype: torch.dtype, shard: Shard, gathered: int = 1) -> None:
         """gathered: ranks whose rows, as many as this one's, are in the message: they are gathered before, and each
-        rank keeps the sum of its own, which together moves as much as adding up all of them; priced, not run."""
+        rank keeps the sum of its own, which together moves as much as adding up all of them; priced, not run.
+        """
         super().__init__()
         self.width, self.dtype, self.size, self.gathered = width, dtype, shard.size, gathered
 

@@ -66,7 +66,8 @@ class Convolution(Op):
     @override
     def cost_of(self, rows: int) -> Cost:
         """2 x kernel x inputs FLOPs for each channel of each result, the zeros around a stretch counted, as they are
-        multiplied; the weights once, rows in and out."""
+        multiplied; the weights once, rows in and out.
+        """
         results = rows * self.results * self.outputs
         moved = rows * self.positions * self.inputs + results
         product = Cost(

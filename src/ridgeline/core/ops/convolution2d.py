@@ -49,7 +49,8 @@ class Convolution2d(Op):
     @override
     def cost_of(self, rows: int) -> Cost:
         """2 x kernel^2 x inputs FLOPs for each channel of each result, the zeros around an image counted, as they are
-        multiplied; the weights once, pixels in and out."""
+        multiplied; the weights once, pixels in and out.
+        """
         results = rows // self.stride**2 * self.outputs
         return Cost(
             {self.number_format: 2.0 * self.kernel_size**2 * self.inputs * results},
@@ -79,7 +80,8 @@ class Convolution2d(Op):
 
 class Downsample(Convolution2d):
     """A convolution with stride 2, one line and one column of zeros behind each image and none before: half as many
-    lines and columns, which are even."""
+    lines and columns, which are even.
+    """
 
     stride = 2
 

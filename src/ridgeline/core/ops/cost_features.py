@@ -1,5 +1,6 @@
 """Features: what the cost of an op depends on beside the rows of a step and the sums over its sequences, in which it is
-a straight line. An op says which it has, so that somebody who does not know it can find that line by asking."""
+a straight line. An op says which it has, so that somebody who does not know it can find that line by asking.
+"""
 
 from dataclasses import dataclass
 
@@ -9,7 +10,8 @@ from ridgeline.core.ops.work import AttentionSum
 @dataclass(frozen=True, slots=True)
 class ExpectedExperts:
     """Distinct ones of `count` experts that rows are expected to hit, each of which passes `active`, under a balanced
-    router: count (1 - (1 - active / count)^rows)."""
+    router: count (1 - (1 - active / count)^rows).
+    """
 
     count: int
     active: int
@@ -23,13 +25,15 @@ class ExpectedExperts:
 @dataclass(frozen=True, slots=True)
 class GatheredRows:
     """Its rows are those of all ranks that have some, as many on each as on this one, where there are several
-    (`Price.gathering`)."""
+    (`Price.gathering`).
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class KernelThreshold:
     """Sequences of one class of query length are done in another way where this sum over them is at most `most`:
-    `queries`, `pairs` and `keys` are what each of those counts in it."""
+    `queries`, `pairs` and `keys` are what each of those counts in it.
+    """
 
     queries: int = 0
     pairs: int = 0

@@ -141,7 +141,8 @@ class Embedding(Op):
 class IndexedEmbedding(Embedding):
     """An Embedding whose row for a number n is (n + offset) // every, modulo its entries: learned positions that begin
     at a later row (RoBERTa), and token ids that say which of two texts they are of, those of the second being moved on
-    by the size of the vocabulary (BERT's token types)."""
+    by the size of the vocabulary (BERT's token types).
+    """
 
     def __init__(self, entries: int, width: int, dtype: torch.dtype, *, offset: int = 0, every: int = 1) -> None:
         super().__init__(entries, width, dtype)
@@ -154,7 +155,8 @@ class IndexedEmbedding(Embedding):
 
 class PlacedEmbedding(Embedding):
     """An Embedding in which other rows may stand for some tokens, such as those that an encoder made of an image: an id
-    below 0 is such a row, -1 the first."""
+    below 0 is such a row, -1 the first.
+    """
 
     @override
     def forward(self, ids_T: Tensor, placed_ED: Tensor | None = None) -> Tensor:
@@ -188,7 +190,8 @@ class EitherEmbedding(Elementwise):
 
 class SinusoidalPositions(Elementwise):
     """Rows plus the sines and cosines of their positions (Vaswani et al., arXiv:1706.03762), computed, not loaded: the
-    sines are the first half of a row, as Marian has them, not every second number."""
+    sines are the first half of a row, as Marian has them, not every second number.
+    """
 
     kind = "embedding"
     kernel_name = "elementwise.plain"
@@ -234,7 +237,8 @@ class GridPositions(Elementwise):
     @override
     def forward(self, x_ND: Tensor, places_N3: Tensor, lines: int, columns: int) -> Tensor:
         """x_ND [rows, width], places_N3 int64 [rows, 3]: frame, line and column of each, in a picture of so many ->
-        [rows, width]."""
+        [rows, width].
+        """
         if x_ND.is_meta:
             return x_ND.new_empty(x_ND.shape)
         quarter = self.width // 4

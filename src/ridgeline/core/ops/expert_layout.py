@@ -34,14 +34,16 @@ class ExpertLayout(Protocol):
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
     ) -> Iterable[ExpertPart] | None:
         """What the tensor `name`, which has just arrived, says together with those that came before; None where another
-        is still missing. sizes: E, D, F. Raises ValueError for one of another shape or dtype."""
+        is still missing. sizes: E, D, F. Raises ValueError for one of another shape or dtype.
+        """
         ...
 
 
 class Stacked:
     """gate_up_proj [E, 2F, D], the gate's rows first, and down_proj [E, D, F]: as newer checkpoints of Mixtral's and
     Qwen's kin have them. Or each expert's matrix turned, as releases of Qwen3-VL's mixtures have them; where sizes do
-    not tell, as in the former, which is how transformers reads them."""
+    not tell, as in the former, which is how transformers reads them.
+    """
 
     def tensors(self, *, bias: bool) -> tuple[str, ...]:
         """As ExpertLayout.tensors."""
@@ -63,7 +65,8 @@ class Stacked:
 
 class TransposedExperts(Stacked):
     """gate_up_proj [E, D, 2F], the gate's columns first, and down_proj [E, F, D], whatever the sizes: Llama 4. Turned
-    on the way in, as products read rows of outputs."""
+    on the way in, as products read rows of outputs.
+    """
 
     @override
     def parts(
@@ -98,7 +101,8 @@ class Ungated:
 
 class Interleaved:
     """gate_up_proj [E, D, 2F], a column of the gate before each one that it gates, and down_proj [E, F, D], with
-    biases: gpt-oss. Turned on the way in, as products read rows of outputs."""
+    biases: gpt-oss. Turned on the way in, as products read rows of outputs.
+    """
 
     def tensors(self, *, bias: bool) -> tuple[str, ...]:
         """As ExpertLayout.tensors."""
@@ -133,7 +137,8 @@ class Interleaved:
 class Mxfp4(Interleaved):
     """As Interleaved, its rows in MXFP4: `_blocks` uint8 [E, rows, inputs / 32, 16], two numbers a byte, the low half
     first, and `_scales` uint8 [E, rows, inputs / 32], exponents of 2 with a bias of 127 (Open Compute Project,
-    Microscaling Formats 1.0). Widened to the model's dtype, one expert at a time."""
+    Microscaling Formats 1.0). Widened to the model's dtype, one expert at a time.
+    """
 
     @override
     def tensors(self, *, bias: bool) -> tuple[str, ...]:

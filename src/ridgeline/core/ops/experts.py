@@ -78,7 +78,8 @@ class Experts(nn.ModuleList, Op):
         has no gate. layout: how it stores the experts of a layer in one piece, None where each has tensors of its own.
         adds: whether their sum is added to something. weighs_inputs: whether an expert is given its row times the
         weight of the pick, and its result is not weighed. gathered: ranks whose rows, as many as this one's, come
-        together here; priced, not run."""
+        together here; priced, not run.
+        """
         super().__init__()
         self.gated = len(names) == 3
         assert self.gated or (len(names) == 2 and isinstance(activation, str)), "a gate's activation wants a gate"
@@ -191,7 +192,8 @@ class Experts(nn.ModuleList, Op):
     @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """As Stored.take: the parts of a tensor of all experts, by the path of each one's parameter. Nothing where it
-        only says something together with another that has not come yet."""
+        only says something together with another that has not come yet.
+        """
         assert self.layout is not None
         self._waiting[name] = full
         parts = self.layout.parts(name, self._waiting, (self.count, self.hidden, self._whole_width), self.dtype)
@@ -256,7 +258,8 @@ class Experts(nn.ModuleList, Op):
     @override
     def forward(self, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None = None) -> Tensor:
         """x_TD [rows, hidden], weights fp32 and ids int64 as a Router gives them -> the weighed sum of the experts of
-        each row [rows, hidden], added to `onto_TD` where there is one."""
+        each row [rows, hidden], added to `onto_TD` where there is one.
+        """
         if x_TD.is_meta:
             return x_TD.new_empty(x_TD.shape)  # which are hit depends on data; the cost is an expectation
         assert self.gathered == 1, "experts of several ranks' rows are priced, not run"

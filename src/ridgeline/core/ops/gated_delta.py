@@ -65,7 +65,8 @@ class GatedDeltaRule(Recurrence):
         self, q_TX: Tensor, k_TX: Tensor, v_TX: Tensor, b_TX: Tensor, a_TX: Tensor, kv: RecurrenceContext
     ) -> Tensor:
         """q, k [rows, ...] of G x K numbers, v of G x R x V, and b and a of G x R, head by head: what a position's
-        value counts and how fast it forgets, before their squashing -> [rows, G x R x V]."""
+        value counts and how fast it forgets, before their squashing -> [rows, G x R x V].
+        """
         return self.run((q_TX, k_TX, v_TX, b_TX, a_TX), kv)
 
     @override
@@ -89,7 +90,8 @@ class GatedDeltaRule(Recurrence):
     def products(self, sums: AttentionSum) -> float:
         """6 x key x value FLOPs a position and value head: what the state answers to the key and to the query, and what
         is added to it. Pairs within a chunk: keys with keys before them, and the substitution that follows; queries
-        with keys, and the sum of what these wrote."""
+        with keys, and the sum of what these wrote.
+        """
         s, earlier = self.sizes, sums.pairs - sums.queries
         across = 6.0 * s.value_heads * s.key * s.value * sums.queries
         return across + 2.0 * (s.key_heads * s.key + s.value_heads * s.value) * (sums.pairs + earlier)

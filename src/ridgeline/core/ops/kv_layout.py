@@ -120,7 +120,8 @@ class KVSpec:
 @dataclass(frozen=True, slots=True)
 class StateSpec:
     """What a recurrent layer keeps of a sequence: so many numbers, however long it is, all zeros before its first
-    position. Every step changes them, so that what they were at an earlier position is not known any more."""
+    position. Every step changes them, so that what they were at an earlier position is not known any more.
+    """
 
     numbers: int
     dtype: "torch.dtype"
@@ -157,7 +158,8 @@ CacheSpec = KVSpec | StateSpec
 @dataclass(frozen=True, slots=True)
 class KVGroup:
     """Layers of one spec that lie together in pages. page_size: positions a page; 1 of a state, which has a page to
-    itself in every sequence."""
+    itself in every sequence.
+    """
 
     spec: CacheSpec
     layers: tuple[int, ...]
@@ -255,7 +257,8 @@ class KVLayout:
 
     def users(self, positions: int, chunk: int, encoded: int = 0) -> int:
         """Sequences of so many positions that the pages hold: the last to come runs its prompt in chunks beside
-        the others, which run a position a step."""
+        the others, which run a position a step.
+        """
         begins, stays = self.kept(positions, min(positions, chunk), encoded), self.kept(positions, 1, encoded)
         return 0 if begins > self.pages else 1 + (self.pages - begins) // stays
 
@@ -266,8 +269,9 @@ class KVLayout:
         return 1 - used / (sum(held) * self.page_bytes) if self.groups else 0.0
 
     def concurrency(self, positions: int, encoded: int = 0) -> float:
-        """vLLM's "maximum concurrency": all pages over those that a sequence of so many positions takes; 0 where layers
-        keep nothing."""
+        """VLLM's "maximum concurrency": all pages over those that a sequence of so many positions takes; 0 where layers
+        keep nothing.
+        """
         return self.pages / self.kept(positions, 1, encoded) if self.groups else 0.0
 
     def taken(self) -> str:
@@ -278,7 +282,8 @@ class KVLayout:
 
     def holds(self) -> str:
         """What there is room for, in words. Where layers keep states, how many tokens fit depends on the requests that
-        they are of: it is said what each takes."""
+        they are of: it is said what each takes.
+        """
         stored = {
             group.spec.stored.name for group in self.groups if isinstance(group.spec, KVSpec) and group.spec.stored
         }
@@ -286,7 +291,7 @@ class KVLayout:
         return (self.taken() if self.state_bytes else f"{self.tokens:,} tokens") + narrowed
 
     def describe(self, context: int, encoded: int = 0) -> str:
-        """vLLM's sentence: `KV cache: N tokens; maximum concurrency for M tokens: k x`, and the padding if any."""
+        """VLLM's sentence: `KV cache: N tokens; maximum concurrency for M tokens: k x`, and the padding if any."""
         padding, read = self.padding(context, encoded), f" and {encoded:,} of the encoder" if encoded else ""
         return (
             f"KV cache: {self.holds()} ({self.nbytes / 2**30:.2f} GiB); "
@@ -328,7 +333,8 @@ def _least_slots(spec: CacheSpec, page_size: int) -> int:
 
 def _page_sizes(layers_of: dict[CacheSpec, list[int]], page_size: int) -> list[int]:
     """Bytes of a page that some number of layers of one spec fill, with as many positions more as it takes for a layer
-    of each other spec to have room."""
+    of each other spec to have room.
+    """
     units = {spec: _least_slots(spec, page_size) * spec.slot_bytes for spec in layers_of}
     least = max(units.values(), default=0)
     sizes = set()

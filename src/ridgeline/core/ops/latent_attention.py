@@ -37,7 +37,8 @@ from ridgeline.core.ops.work import TOKENS, AttentionSum, AttentionWork, RowAxis
 @dataclass(frozen=True, slots=True)
 class LatentSizes:
     """latent: numbers of a position that all heads share. plain, turned: entries of a head's query and key without
-    positions, and with them. value: entries of a head's value."""
+    positions, and with them. value: entries of a head's value.
+    """
 
     latent: int
     plain: int
@@ -60,7 +61,8 @@ class LatentContext(Protocol):
 
     def attend_latent(self, op: "LatentAttention", q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
         """As AttentionContext.attend, over latents [T, 1, E], in the form that the op chooses for each class of the
-        step's sequences -> [T, H, W]."""
+        step's sequences -> [T, H, W].
+        """
         ...
 
 
@@ -74,7 +76,8 @@ class LatentAttention(Attention):
         self, layer: int, heads: int, sizes: LatentSizes, kv_b: MatrixSpec, spec: KVSpec, *, rope: Rope, scale: float
     ) -> None:
         """heads: of this rank; latents are of all heads, and whole on each rank. kv_b: from a latent to the plain part
-        of each head's key, and its value, head by head. spec: one head of `sizes.kept` numbers."""
+        of each head's key, and its value, head by head. spec: one head of `sizes.kept` numbers.
+        """
         assert (spec.heads, spec.k_dim, spec.v_dim) == (1, sizes.kept, 0)
         super().__init__(layer, heads, spec, rope=rope, scale=scale, value_dim=sizes.latent)
         self.sizes, self.kv_b_proj = sizes, matrix_of(kv_b)
@@ -97,7 +100,8 @@ class LatentAttention(Attention):
         """The rule: whether sequences of these sums, those of a class of query length, are attended to expanded. It
         takes the form of fewer FLOPs. Expanding has the product with the matrix over every key, and not over queries
         alone; absorbing has scores and sums as wide as a latent, and not as a head. Where a step is bound by bytes, in
-        decode, the same form has the fewer of them too: it reads latents, and makes no keys and values."""
+        decode, the same form has the fewer of them too: it reads latents, and makes no keys and values.
+        """
         return self._expands.holds(sums)
 
     @property
@@ -117,7 +121,8 @@ class LatentAttention(Attention):
         self, q_THD: Tensor, latent_TC: Tensor, turned_TR: Tensor, kv: LatentContext, angles: Angles
     ) -> Tensor:
         """q_THD [rows, heads, D], latent_TC [rows, C] and turned_TR [rows, R], the part of the keys with positions, not
-        turned yet -> [rows, heads x W]."""
+        turned yet -> [rows, heads x W].
+        """
         return self.attend_latent(*self.rotate_latent(q_THD, latent_TC, turned_TR, angles), kv)
 
     def rotate_latent(
@@ -192,7 +197,8 @@ class LatentAttention(Attention):
     @override
     def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
         """Of each class in the form that the rule takes: products with the matrix over queries or keys, 2 x heads FLOPs
-        a pair and entry of scores and sums; latents of the context read once, the new ones written; the matrix once."""
+        a pair and entry of scores and sums; latents of the context read once, the new ones written; the matrix once.
+        """
         attention = work.attention[self.reach]
         total = attention.total
         if not total.queries and not total.written:
@@ -233,7 +239,8 @@ class LatentAttention(Attention):
     @override
     def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
         """As Op.launches: one that rotates; for each class of query length the products with the matrix, which leave in
-        memory what attention takes, and attention."""
+        memory what attention takes, and attention.
+        """
         attention = work.attention[self.reach]
         if not attention.total.queries and not attention.total.written:
             return ()
@@ -278,6 +285,7 @@ class LatentAttention(Attention):
 
 def latent_scale(key: int, factor: float, magnitude: float) -> float:
     """1 / sqrt(key), with the temperature that YaRN asks for: (0.1 magnitude ln factor + 1)^2 times as much
-    (DeepSeek-V2's reference code)."""
+    (DeepSeek-V2's reference code).
+    """
     temperature = 0.1 * magnitude * math.log(factor) + 1.0 if factor > 1 else 1.0
     return temperature * temperature / math.sqrt(key)

@@ -50,7 +50,8 @@ class _PixelCopy(Op):
 
 class Pack(_PixelCopy):
     """Squares of SIDE x SIDE pixels as one each, whose channels are those of the first channel's square, line by line,
-    then of the next one's."""
+    then of the next one's.
+    """
 
     @override
     def forward(self, x_PC: Tensor, packed: PixelGrid) -> Tensor:
@@ -75,7 +76,8 @@ class Unpack(_PixelCopy):
 
 class RunningNorm(Op):
     """(x - mean) / sqrt(variance + eps) by what a batch norm has counted in training (Ioffe and Szegedy,
-    arXiv:1502.03167), channel by channel, in fp32; and the other way round."""
+    arXiv:1502.03167), channel by channel, in fp32; and the other way round.
+    """
 
     kind = "elementwise"
 
@@ -88,7 +90,8 @@ class RunningNorm(Op):
     @override
     def forward(self, x_QF: Tensor, way: Literal["normalise", "restore", "logvar"]) -> Tensor:
         """x_QF [rows, width] -> fp32 [rows, width]: normalised; brought back; or what becomes of the logarithm of a
-        variance when it is normalised."""
+        variance when it is normalised.
+        """
         if x_QF.is_meta:
             return x_QF.new_empty(x_QF.shape, dtype=torch.float32)
         x_QF, mean_F, variance_F = x_QF.float(), self.running_mean.float(), self.running_var.float() + self.eps

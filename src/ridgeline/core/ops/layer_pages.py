@@ -58,7 +58,8 @@ class LayerPages:
         self, buffer: Tensor, spec: KVSpec, page_size: int, place: int, group: int = 0, layers: int = 1
     ) -> None:
         """buffer: uint8 [pages, bytes a page]. place: how many layers of this spec come before it in a page. group: the
-        number of its KV group. layers: how many a page has."""
+        number of its KV group. layers: how many a page has.
+        """
         self.page_size, self.heads, self.group, self.dtype = page_size, spec.heads, group, spec.dtype
         self.code = spec.code
         kept = torch.uint8 if self.code else spec.dtype
@@ -82,7 +83,8 @@ class LayerPages:
         self, slots_N: Tensor, k_NKD: Tensor, v_NKW: Tensor | None, scales: tuple[float, float] = NO_SCALES
     ) -> tuple[Tensor, Tensor | None]:
         """Put row n of K, and of V where it is kept, into slot n, that is page x S + offset. scales: the layer's, as
-        `Attention.kv_scales`. What was given is returned as it will be read."""
+        `Attention.kv_scales`. What was given is returned as it will be read.
+        """
         k_scale, v_scale = scales
         k_NKD = self._write(slots_N, k_NKD, self._k, self._k_scales, k_scale)
         return k_NKD, None if v_NKW is None else self._write(slots_N, v_NKW, self._v, self._v_scales, v_scale)
@@ -102,7 +104,8 @@ class LayerPages:
 
     def gather(self, pages_BP: Tensor, scales: tuple[float, float] = NO_SCALES) -> tuple[Tensor, Tensor]:
         """Copy pages [B, P] of K and of V into a block each, in the model's dtype: [kv_heads, B, P x S, dim]. scales:
-        as `write`."""
+        as `write`.
+        """
         k_scale, v_scale = scales
         k_KBLD = self._gather(pages_BP, self._k, self._k_scales, k_scale)
         return k_KBLD, self._gather(pages_BP, self._v, self._v_scales, v_scale)

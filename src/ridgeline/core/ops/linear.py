@@ -336,7 +336,8 @@ class Projections(MatrixOp):
 
 def product_kernel(kind: str, rows: int, matrix: Matrix) -> str:
     """The kernel of a product: a matrix times one row is another one than times several; so is one that is stored the
-    other way."""
+    other way.
+    """
     return f"{kind}.{'vector' if rows == 1 else 'matrix'}{'.transposed' if matrix.spec.transposed else ''}"
 
 

@@ -98,7 +98,7 @@ class GatedAddNorm(AddNorm):
     def add(  # type: ignore[override]
         self, x_NW: Tensor, y_NW: Tensor, gate_PW: Tensor, lengths: Sequence[int]
     ) -> Tensor:
-        """x + gate * y, in the place of x."""
+        """X + gate * y, in the place of x."""
         return add_gated(x_NW, y_NW, gate_PW, lengths)
 
     @property
@@ -135,7 +135,8 @@ class AddModulatedRMSNorm(ModulatedNorm, AddRMSNorm):
         self, x_NW: Tensor, y_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
         """Two of [rows, width], factor_PW as ModulatedRMSNorm -> their sum, in the place of x, and what becomes of
-        it."""
+        it.
+        """
         sum_NW = self.add(x_NW, y_NW)
         return sum_NW, self.modulate(sum_NW, factor_PW, lengths)
 
@@ -206,7 +207,8 @@ class AddGatedLayerNorm(GatedAddNorm, AddModulatedLayerNorm):
         lengths: Sequence[int],
     ) -> tuple[Tensor, Tensor]:
         """x, y [rows, width]; gate, scale and shift as ModulatedLayerNorm has them -> the sum, in the place of x, and
-        what becomes of it."""
+        what becomes of it.
+        """
         sum_NW = self.add(x_NW, y_NW, gate_PW, lengths)
         return sum_NW, self.modulate(sum_NW, scale_PW, lengths, shift_PW)
 
@@ -235,7 +237,7 @@ def modulated(normed_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int], shif
 
 
 def add_gated(x_NW: Tensor, y_NW: Tensor, gate_PW: Tensor, lengths: Sequence[int]) -> Tensor:
-    """x + gate * y, in the place of x."""
+    """X + gate * y, in the place of x."""
     if not x_NW.is_meta:
         each = zip(torch.split(x_NW, list(lengths)), torch.split(y_NW, list(lengths)), gate_PW, strict=True)
         for own_NW, added_NW, gate_W in each:

@@ -14,7 +14,8 @@ _gelu_tanh = partial(functional.gelu, approximate="tanh")
 
 def _quick_gelu(x: Tensor) -> Tensor:
     """Return GELU with the sigmoid in the place of the normal distribution (Hendrycks and Gimpel, arXiv:1606.08415,
-    section 2)."""
+    section 2).
+    """
     return x * torch.sigmoid(1.702 * x)
 
 
@@ -37,7 +38,8 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 @dataclass(frozen=True, slots=True)
 class ClampedGate:
     """gpt-oss's SwiGLU: (up + 1) x gate x sigmoid(alpha x gate), the gate at most `limit`, what it gates within it on
-    both sides."""
+    both sides.
+    """
 
     alpha: float
     limit: float

@@ -22,7 +22,8 @@ from ridgeline.core.ops.stored_module import weight
 
 class Norm(Op):
     """A normalisation of vectors of `width`. per_token: how many a row has: 1, or its heads where queries and keys are
-    normalised."""
+    normalised.
+    """
 
     kind = "norm"
     part = "norms"
@@ -276,8 +277,9 @@ class AddNorm(Norm):
         return sum_TD, self.normalise(sum_TD)
 
     def add(self, x_TD: Tensor, y_TD: Tensor) -> Tensor:
-        """x + y, in the place of x: a layer's caller holds on to what it passed in, so that a new tensor would be one
-        more row of the stream."""
+        """X + y, in the place of x: a layer's caller holds on to what it passed in, so that a new tensor would be one
+        more row of the stream.
+        """
         if x_TD.is_meta:
             return x_TD
         return x_TD.add_(y_TD if self.multiplier == 1 else y_TD * self.multiplier)

@@ -12,7 +12,8 @@ if TYPE_CHECKING:  # bookkeeping and plans of memory do without torch, which tak
 @dataclass(frozen=True, slots=True)
 class NumberFormat:
     """A way to store numbers that ops compute in. `name` is the key of FLOPs in a Cost and of peaks on a Device; `long`
-    is the name in torch and in configs, and `short` a second name there (`half`), "" for none."""
+    is the name in torch and in configs, and `short` a second name there (`half`), "" for none.
+    """
 
     name: str
     bits: int
@@ -132,7 +133,8 @@ def format_of(dtype: "torch.dtype") -> NumberFormat:
 
 def format_named(name: str) -> NumberFormat:
     """Return the format with this name (`bf16`, `bfloat16`, `torch.bfloat16`, `half`). Raises ValueError that lists
-    the names."""
+    the names.
+    """
     for known in FORMATS:
         if known.is_called(name):
             return known
@@ -141,7 +143,8 @@ def format_named(name: str) -> NumberFormat:
 
 def stated_format(name: str) -> NumberFormat:
     """Return the format in which a model with this dtype in its config runs: that of `format_named`, and fp32 for fp64,
-    in which no op computes. Raises ValueError."""
+    in which no op computes. Raises ValueError.
+    """
     return FP32 if name.removeprefix("torch.") in _FP64 else format_named(name)
 
 

@@ -40,7 +40,8 @@ class Launch(msgspec.Struct, frozen=True, gc=False):
 
 def by_head(kernel: str, head_dim: int) -> str:
     """The name of a kernel that works head by head: `attention.decode` -> `attention.decode.64`. What a pair or a row
-    takes beside its products (a softmax's exp, a short copy) weighs more, the narrower a head is."""
+    takes beside its products (a softmax's exp, a short copy) weighs more, the narrower a head is.
+    """
     return f"{kernel}.{1 << round(math.log2(head_dim))}"
 
 
@@ -142,7 +143,8 @@ class Op(StoredModule, ABC):
 
     def places(self) -> Mapping[str, WeightSlot]:
         """Return the places whose number format a recipe chooses, by the names that `store` takes. `WeightSlot.name` is
-        the path within the op that a checkpoint has for it."""
+        the path within the op that a checkpoint has for it.
+        """
         return {}
 
     def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
@@ -167,7 +169,8 @@ class Op(StoredModule, ABC):
     @property
     def experts(self) -> ExpectedExperts | None:
         """The experts of which its rows pass some, by which it is said how many distinct ones they hit; None if it has
-        none."""
+        none.
+        """
         return None
 
     def experts_hit(self, inputs: tuple[Any, ...]) -> int | None:

@@ -24,7 +24,8 @@ from ridgeline.core.ops.work import (
 
 class PaddedText(Uncached):
     """A KVContext of one text that is padded and keeps nothing: its tokens see what the op lets them see, padding sees
-    all of the text and no padding, itself neither. So do references that mask padding, and have its states read."""
+    all of the text and no padding, itself neither. So do references that mask padding, and have its states read.
+    """
 
     def __init__(self, text: int, rows: int) -> None:
         """text: rows that are no padding; they are the first of all `rows`."""
@@ -48,7 +49,8 @@ class PaddedText(Uncached):
 
 def padded_work(reaches: Iterable[AttentionPattern], text: int, rows: int) -> Work:
     """A step over one text of so many tokens, padded to `rows`, all of whose states are wanted, in a model whose layers
-    have these reaches: what Padded runs, and Uncached where there is no padding."""
+    have these reaches: what Padded runs, and Uncached where there is no padding.
+    """
     if text == rows:
         return Work.of([StepSegment(rows, rows)], reaches, rows)
     assert set(reaches) == {CAUSAL}, "padding of a text that looks both ways is another thing"

@@ -100,7 +100,8 @@ class PagedGroup:
 
 class KVPages:
     """The pages of a model's layers, made once for a KV store. PyTorch attends over them, unless a backend's own class
-    does."""
+    does.
+    """
 
     def __init__(
         self,

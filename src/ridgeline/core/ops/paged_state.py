@@ -15,7 +15,8 @@ from ridgeline.core.ops.recurrence import Recurrence
 
 class StatePages:
     """One layer's states in a buffer of pages that it shares with others: `numbers` is a view of all pages [pages, N].
-    group: the number of its KV group."""
+    group: the number of its KV group.
+    """
 
     def __init__(self, buffer: Tensor, spec: StateSpec, place: int, group: int) -> None:
         """buffer: uint8 [pages, bytes a page]. place: how many layers of this spec come before it in a page."""

@@ -1,5 +1,6 @@
 """The patches of an image become rows of a width (Dosovitskiy et al., arXiv:2010.11929): a convolution whose places do
-not overlap is a product with the numbers of each patch."""
+not overlap is a product with the numbers of each patch.
+"""
 
 import torch
 from torch import Tensor

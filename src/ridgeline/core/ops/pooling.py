@@ -21,7 +21,8 @@ MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
 
 class Pooling(Op):
     """The states of whole sequences, one after the other in the rows, become one each: that of the first position
-    (cls), of the last, the mean of all (in fp32), or the largest of each entry."""
+    (cls), of the last, the mean of all (in fp32), or the largest of each entry.
+    """
 
     kind = "pool"
 

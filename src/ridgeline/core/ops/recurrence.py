@@ -134,7 +134,8 @@ class ShortConvolution(Recurrence):
     ) -> None:
         """parts: channels of all ranks that the checkpoint stores after each other, each divided over ranks. by_head:
         of how many heads each part is; its rows then lie head by head here: all parts of the first head, then of the
-        next. None where they lie as they are stored."""
+        next. None where they lie as they are stored.
+        """
         own = tuple(shard.part(part, "channels") for part in parts)
         self.channels, self.kernel_size = sum(own), kernel
         super().__init__(layer, StateSpec((kernel - 1) * self.channels, dtype), self.channels, dtype)
@@ -190,7 +191,8 @@ def in_chunks(
     chunk: Callable[..., tuple[Tensor, Tensor]], state: Tensor, rows: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Run `chunk(state, *rows) -> result, state` over rows that lie along the third dimension, as those of the result
-    do, RECURRENT.size at a time."""
+    do, RECURRENT.size at a time.
+    """
     results = []
     for parts in zip(*(torch.split(each, RECURRENT.size, 2) for each in rows), strict=True):
         result, state = chunk(state, *parts)
@@ -202,7 +204,8 @@ def through_state(
     state_BGKW: Tensor, q_BGQK: Tensor, k_BGQK: Tensor, u_BGRQV: Tensor, left_BGQR1: Tensor, decay_BGRQP: Tensor
 ) -> tuple[Tensor, Tensor]:
     """What a state of K x (R x V) answers to the queries of a chunk whose keys add u to it -> [B, G, Q, R, V], and the
-    state after. left: of the state before the chunk at each position. decay: as of pair_decay."""
+    state after. left: of the state before the chunk at each position. decay: as of pair_decay.
+    """
     k_BGKQ, heads, entries = k_BGQK.transpose(-1, -2), *u_BGRQV.shape[2::2]
     own_BGQRV = (((q_BGQK @ k_BGKQ)[:, :, None] * decay_BGRQP) @ u_BGRQV).transpose(2, 3)
     out_BGQRV = left_BGQR1 * (q_BGQK @ state_BGKW).view(*q_BGQK.shape[:3], heads, entries) + own_BGQRV
@@ -213,7 +216,8 @@ def through_state(
 
 def pair_decay(log_xQ: Tensor) -> Tensor:
     """Logarithms of what each position leaves of the state before it [..., Q] -> what is left at position q of what p
-    wrote: [..., Q, P], 0 where p is later."""
+    wrote: [..., Q, P], 0 where p is later.
+    """
     rows = log_xQ.shape[-1]
     later = torch.ones(rows, rows, dtype=torch.bool, device=log_xQ.device).triu()
     # Sums of what lies between, not differences of sums from the first on, which would lose digits.

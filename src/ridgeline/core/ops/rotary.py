@@ -176,7 +176,8 @@ class RotaryTable(Op):
 
 class AxialRotaryTable(Op):
     """cos and sin of positions with several coordinates, once for all layers: each turns entries of its own (Heo et
-    al., arXiv:2403.13298, the axial form), by the frequencies of a Rope as wide as these are."""
+    al., arXiv:2403.13298, the axial form), by the frequencies of a Rope as wide as these are.
+    """
 
     kind = "elementwise"
     frequencies: Tensor

@@ -100,7 +100,8 @@ class ExpertRouter(Linear):
     @override
     def forward(self, x_TI: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """x_TI [rows, inputs] -> weights fp32 and ids int64 of the experts picked, the heaviest first as a rule, each
-        [rows, K]."""
+        [rows, K].
+        """
         if x_TI.is_meta:
             shape = len(x_TI), self.rule.active
             return x_TI.new_empty(shape, dtype=torch.float32), x_TI.new_empty(shape, dtype=torch.int64)
@@ -119,7 +120,8 @@ class ExpertRouter(Linear):
     @override
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
         """As Stored.match_checkpoint: the matrix stays in fp32 if it is stored so and the logits are computed so, as
-        transformers keeps it (`_keep_in_fp32_modules_strict`)."""
+        transformers keeps it (`_keep_in_fp32_modules_strict`).
+        """
         if not self.rule.wide or self.matrix.spec.dtype == torch.float32 or dtype_of("weight") != "F32":
             return
         with torch.device("meta"):

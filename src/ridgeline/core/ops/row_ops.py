@@ -85,7 +85,8 @@ class JoinRows(Join):
     @override
     def forward(self, order_J: Tensor, x_NW: Tensor, y_MW: Tensor) -> Tensor:
         """order_J int64 [rows]: of each, which one of x_NW [N, ...] it is, or which of y_MW [M, ...], counted on from
-        N -> [rows, ...]; a row is `width` numbers in whatever shape."""
+        N -> [rows, ...]; a row is `width` numbers in whatever shape.
+        """
         if x_NW.is_meta:
             return x_NW.new_empty(len(order_J), *x_NW.shape[1:])
         return torch.cat([x_NW, y_MW]).index_select(0, order_J)

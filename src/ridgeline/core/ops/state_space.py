@@ -63,8 +63,9 @@ class StateSpace(Recurrence):
 
     @override
     def forward(self, x_TX: Tensor, b_TX: Tensor, c_TX: Tensor, step_TX: Tensor, kv: RecurrenceContext) -> Tensor:
-        """x [rows, ...] of G x R x P numbers, B and C of G x N, and the step of G x R, before it is made positive ->
-        [rows, G x R x P]."""
+        """X [rows, ...] of G x R x P numbers, B and C of G x N, and the step of G x R, before it is made positive ->
+        [rows, G x R x P].
+        """
         return self.run((x_TX, b_TX, c_TX, step_TX), kv)
 
     @override
@@ -88,7 +89,8 @@ class StateSpace(Recurrence):
     @override
     def products(self, sums: AttentionSum) -> float:
         """4 x head x state FLOPs a position and head: what is added to the state, and what it answers. Pairs within a
-        chunk: C with B of a group, and the sum of what was brought to each head."""
+        chunk: C with B of a group, and the sum of what was brought to each head.
+        """
         s = self.sizes
         across = 4.0 * s.heads * s.head * s.state * sums.queries
         return across + 2.0 * (s.groups * s.state + s.heads * s.head) * sums.pairs

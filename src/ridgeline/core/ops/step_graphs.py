@@ -13,7 +13,8 @@ from torch import Tensor
 
 class RowItem(Protocol):
     """The rows of a request in a step, which runs `tokens` from the position `start` on. logits: the rows whose logits
-    are wanted, counted from `start`."""
+    are wanted, counted from `start`.
+    """
 
     @property
     def request(self) -> int: ...
@@ -40,7 +41,8 @@ class StepItem(RowItem, Protocol):
 
 class PlannedStep(Protocol):
     """The plan of a step. tokens: positions that run. logit_rows: rows that tokens are sampled from. forget: requests
-    whose page tables are needed no more."""
+    whose page tables are needed no more.
+    """
 
     @property
     def items(self) -> Sequence[StepItem]: ...
@@ -97,7 +99,8 @@ class StepGraphs:
 
     def logits(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> Tensor | None:
         """Run a step of a bucket, replayed if it can be -> logits fp32 [logit rows, vocabulary], until the next step.
-        Return None, and run nothing, if a step of this bucket is not worth a graph yet."""
+        Return None, and run nothing, if a step of this bucket is not worth a graph yet.
+        """
         raise AssertionError("a step without a bucket is not replayed")
 
     def graph(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> StepGraph | None:
@@ -107,5 +110,6 @@ class StepGraphs:
 
 def is_verify(item: StepItem) -> bool:
     """Return whether an item runs positions of the model as it is, each of which is sampled: one, and guesses at those
-    after it. What an adapter adds is torch's work in part, and which rows are whose changes from step to step."""
+    after it. What an adapter adds is torch's work in part, and which rows are whose changes from step to step.
+    """
     return len(item.tokens) == len(item.logits) and not (item.encoder or item.encoded or item.adapter)

@@ -43,17 +43,20 @@ class StoredModule(BackendModule):
 
     def tensors(self) -> tuple[str, ...]:
         """The checkpoint's tensors that fill this module, as named within it: one a parameter, unless it is stored in
-        another form."""
+        another form.
+        """
         return tuple(name for name, _ in self.named_parameters(recurse=False))
 
     def dtype_of(self, name: str) -> torch.dtype | None:
         """Return the dtype to which the floats of the checkpoint's tensor `name` are cast before `take` gets them: that
-        of the parameter of this name. None if `take` wants them as they are stored."""
+        of the parameter of this name. None if `take` wants them as they are stored.
+        """
         return self.get_parameter(name).dtype
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
         """What this rank keeps of the checkpoint's tensor `name`, by parameter (by its path, of a module within).
-        Raises ValueError for a tensor that cannot be kept so."""
+        Raises ValueError for a tensor that cannot be kept so.
+        """
         return {name: full}
 
     def shares(self) -> tuple[StorageShare, ...]:
@@ -72,7 +75,8 @@ class StoredModule(BackendModule):
     @property
     def repacked_bytes(self) -> float:
         """Bytes that it takes in memory beyond those that are billed, where it keeps a checkpoint's numbers in another
-        form; below 0 where it takes fewer."""
+        form; below 0 where it takes fewer.
+        """
         return sum(child.repacked_bytes for child in self.children() if isinstance(child, StoredModule))
 
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
@@ -90,7 +94,8 @@ class StoredModule(BackendModule):
 
     def drawn(self, block: Tensor) -> Mapping[str, Tensor]:
         """Return random parameters by name, for those that are no floats of the model's dtype. block: random floats to
-        make them of."""
+        make them of.
+        """
         return {}
 
     def refuse_division(self) -> None:
@@ -119,7 +124,8 @@ class StoredModule(BackendModule):
 
 def dtype_mismatch(held: torch.dtype, wanted: torch.dtype) -> str:
     """Return the end of an error about a tensor of floats where codes or integers are wanted, or the reverse. (Floats
-    of another dtype are cast before.)"""
+    of another dtype are cast before.)
+    """
     return f"is {held}, the config wants {wanted}; give the config.json of this checkpoint, with its quantisation"
 
 

@@ -14,7 +14,8 @@ from ridgeline.core.ops.op import Op
 
 class TimestepSinusoids(Op):
     """cos and sin of a time at `width` / 2 frequencies from 1 down to nearly 1 / 10000 (Vaswani et al.,
-    arXiv:1706.03762, as Ho et al., arXiv:2006.11239, take them), the cosines first."""
+    arXiv:1706.03762, as Ho et al., arXiv:2006.11239, take them), the cosines first.
+    """
 
     kind = "elementwise"
     FLOPS_PER_ELEMENT = 2  # the angle; cos and sin counted as one

@@ -124,7 +124,8 @@ class StepSegment:
 
     def keys(self, reach: AttentionPattern = CAUSAL) -> int:
         """Positions of its own that some query of the segment sees, itself included; a state, which is all zeros before
-        the first position, stands for all before."""
+        the first position, stands for all before.
+        """
         start = self.kv_len - self.q_len
         match reach.kind:
             case "window":
@@ -194,7 +195,8 @@ _NOTHING = AttentionSum()
 
 class AttentionWork(msgspec.Struct, frozen=True, gc=False):
     """Attention of one reach, by how many queries a sequence has: one, a few (2 to FEW), or many. Each class is served
-    by a kernel of its own."""
+    by a kernel of its own.
+    """
 
     one: AttentionSum = _NOTHING
     few: AttentionSum = _NOTHING
@@ -253,7 +255,8 @@ class Work:
     @property
     def is_verify(self) -> bool:
         """Whether a token is sampled of every position that runs, one or several of each sequence, and no encoder
-        runs."""
+        runs.
+        """
         return self.tokens == self.logit_rows and not self.rows.get(ENCODER)
 
     @property
@@ -283,7 +286,8 @@ class Work:
     @classmethod
     def whole(cls, lengths: Mapping[RowAxis, Sequence[int]]) -> "Work":
         """Sequences that run whole, whose positions all see each other, such as a denoiser's: by space, the rows of
-        each."""
+        each.
+        """
         attention = {
             AttentionPattern("full", space=space): AttentionWork.of(AttentionSum(1, n, n * n, n, n) for n in each)
             for space, each in lengths.items()

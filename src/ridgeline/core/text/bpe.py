@@ -42,7 +42,8 @@ Scheme = Callable[[tokenizers.Tokenizer, TokenizerConfig], None]
 
 def read_bpe(vocab: Path, merges: Path, declared: TokenizerConfig) -> tuple[tokenizers.Tokenizer, TokenizerConfig]:
     """A pipeline of the folder's class, and the declaration completed by that class's default special tokens. Raises
-    ValueError."""
+    ValueError.
+    """
     for path in (vocab, merges):
         refuse_pointer(path)
     scheme = _scheme(declared, vocab)

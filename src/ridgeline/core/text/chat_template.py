@@ -180,7 +180,8 @@ class ChatTemplate:
 
     def check(self) -> None:
         """Raises ModelRefused for a template that spends its budget on the shortest conversation, or reaches for what
-        the sandbox forbids. One that fails otherwise may want another conversation: tools, documents."""
+        the sandbox forbids. One that fails otherwise may want another conversation: tools, documents.
+        """
         try:
             self._render_probe([{"role": "user", "content": "hi"}], None, True)
         except ModelRefused as error:

@@ -152,7 +152,8 @@ class FastTokenizer(Tokenizer):
 
 class _PairFrame(NamedTuple):
     """What a post-processor puts before a text of a pair, or after the second: ids and the types that they have; and
-    the type of the text's own tokens."""
+    the type of the text's own tokens.
+    """
 
     ids: list[int]
     types: list[int]
@@ -196,7 +197,8 @@ def _unknown(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> froze
 
 def _most_bytes(pipeline: tokenizers.Tokenizer, vocabulary: Vocabulary) -> int | None:
     """Most bytes of a text, composed, that one token stands for; None where the text may lose some on its way to the
-    model, or in it: white space that is removed, characters that are unknown."""
+    model, or in it: white space that is removed, characters that are unknown.
+    """
     kinds = {stage["type"] for stage in stages(pipeline.pre_tokenizer)}
     keeps = all(_keeps(stage) for part in (pipeline.normalizer, pipeline.pre_tokenizer) for stage in stages(part))
     strips = any(token.lstrip or token.rstrip for token in pipeline.get_added_tokens_decoder().values())

@@ -113,7 +113,8 @@ def _declared(
 
 def _begins(metadata: Mapping[str, Any], role: str, source: Path) -> bool:
     """Whether a text gets this token; where the file does not say, what llama.cpp takes: one before the texts of
-    SentencePiece, of Llama 3 and of Mistral."""
+    SentencePiece, of Llama 3 and of Mistral.
+    """
     unstated = (
         metadata.get("tokenizer.ggml.model") == "llama"
         or CUTS.get(str(metadata.get("tokenizer.ggml.pre"))) in _WHOLE_WORDS
@@ -177,7 +178,8 @@ def _byte_level(metadata: Mapping[str, Any], source: Path) -> tokenizers.Tokeniz
 def _sentencepiece_model(metadata: Mapping[str, Any], source: Path) -> bytes:
     """A SentencePiece model of BPE, as sentencepiece_model.proto has it: pieces (piece 1, score 2, type 3); of the
     trainer its kind (3), whether bytes stand for what it does not know (35) and the ids of special tokens (40 to 43);
-    of the normalizer its name (1) and what becomes of spaces (3 to 5)."""
+    of the normalizer its name (1) and what becomes of spaces (3 to 5).
+    """
     tokens, types = _listed(metadata, "tokens", source, str), _types(metadata, source)
     scores = _beside(metadata, "scores", source, float)
     if types.count(_UNKNOWN) != 1 or not all(1 <= kind <= _BYTE for kind in types):

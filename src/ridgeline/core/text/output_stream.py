@@ -38,7 +38,8 @@ class OutputStream:
         min_tokens: int = 0,
     ) -> None:
         """`continues`: the text goes on from a prompt's, so that a first space is one. skip_special: special tokens
-        have no text. min_tokens: the first tokens that end no text by completing a stop string, as in vLLM."""
+        have no text. min_tokens: the first tokens that end no text by completing a stop string, as in vLLM.
+        """
         self._detokenizer = Detokenizer(tokenizer, skip_special=skip_special, continues=continues)
         self._stops = StopMatcher(stops, include_stop=include_stop)
         self._ends: list[int] | None = [] if stops else None  # of each token, in characters of the answer

@@ -46,7 +46,8 @@ def tags_of(template_source: str) -> tuple[str, str] | None:
 
 class Reasoning:
     """Splits one generated stream. `reasoning_tokens` and `answer_tokens` add up to the tokens pushed; a token counts
-    where its first character falls, tags as reasoning."""
+    where its first character falls, tags as reasoning.
+    """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], tags: tuple[str, str] = TAGS[0]) -> None:
         self._tags = tags

@@ -168,7 +168,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def compile_chat(self, source: str) -> tuple[jinja2.Template, frozenset[str]]:
         """The compiled template and the names that a caller may set. Raises whatever a broken source makes jinja or
-        Python's compiler raise."""
+        Python's compiler raise.
+        """
         with self.budgeted():  # constants are folded
             names = _inputs(self.parse(source))  # a tree of its own: looking for names folds constants in place
             return self.from_string(_MarkLiterals(self).visit(self.parse(source))), names
@@ -193,7 +194,8 @@ def _inputs(tree: nodes.Template) -> frozenset[str]:
 
 class _MarkLiterals(NodeTransformer):
     """Replace the literals of a template by `TrustedStr` strings, and `~` by a join that keeps them; count the turns of
-    loops, and the values that no call makes: lists, objects and slices."""
+    loops, and the values that no call makes: lists, objects and slices.
+    """
 
     def __init__(self, environment: ChatEnvironment) -> None:
         self._environment = environment
@@ -247,7 +249,8 @@ class _Generation(Extension):
 
 class _Namespace(Namespace):
     """Refuses underscore names: they reach into Python objects. Written out it shows nothing of what it holds: one in
-    another twice, forty times over, would have no end."""
+    another twice, forty times over, would have no end.
+    """
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         for name in dict(*args[1:], **kwargs):

@@ -20,7 +20,8 @@ _ENCODER_DECODERS = ("t5", "mt5", "umt5")
 
 class SentencePieceTokenizer(Tokenizer):
     """A `.model` file. Control tokens are placed by id only; text after one gets the model's dummy prefix again, as
-    in the reference code of Llama and Mistral, which encode each text by itself."""
+    in the reference code of Llama and Mistral, which encode each text by itself.
+    """
 
     def __init__(self, path: Path, declared: TokenizerConfig, model: bytes | None = None) -> None:
         """model: its bytes, where the file at `path` holds other things too."""
@@ -56,7 +57,7 @@ def _added(
     declared: TokenizerConfig,
     special: AbstractSet[str],
 ) -> dict[int, tuple[str, bool]]:
-    """id -> (literal, special) of everything that is not an ordinary piece."""
+    """Id -> (literal, special) of everything that is not an ordinary piece."""
     added: dict[int, tuple[str, bool]] = {}
     for literal, index in pieces.items():
         if raw.is_control(index) or raw.is_unknown(index) or literal in special:

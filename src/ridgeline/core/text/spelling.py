@@ -37,7 +37,8 @@ class PieceSpelling(NamedTuple):
 
 def spelling_of(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> PieceSpelling:
     """Return the spelling of a pipeline's vocabulary. kind: that of its pieces, None if they do not show it. Raises
-    ValueError if the decoder does not show it either."""
+    ValueError if the decoder does not show it either.
+    """
     decoder = _decoder(pipeline)
     stated = {stage["type"]: stage for stage in _decoding(decoder)}
     if isinstance(pipeline.model, WordPiece):
@@ -194,7 +195,8 @@ def _stated_kind(stated: Mapping[str, Any]) -> Kind | None:
 
 def _strips(pipeline: tokenizers.Tokenizer, stated: Mapping[str, Any]) -> bool:
     """Whether decoding SentencePiece drops a leading space: as the decoder says, or because encoding adds one if the
-    decoder is none of SentencePiece's."""
+    decoder is none of SentencePiece's.
+    """
     if stated.keys() & {"Metaspace", "Replace"}:
         scheme = stated.get("Metaspace", {}).get("prepend_scheme", "never")
         return bool(scheme != "never" or stated.get("Strip", {}).get("start", 0) > 0)

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 class StopResult(NamedTuple):
     """`safe` may be shown: no stop string can begin in it. `matched` is the stop string that ended the text, and
-    `rest` what followed it in the text pushed so far."""
+    `rest` what followed it in the text pushed so far.
+    """
 
     safe: str
     matched: str | None = None

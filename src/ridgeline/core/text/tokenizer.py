@@ -1,5 +1,6 @@
 """The tokenizer as the engine sees it: text to ids, ids to text, and the exact bytes of every token; and a text taken
-apart, for people to look at."""
+apart, for people to look at.
+"""
 
 import re
 from abc import ABC, abstractmethod
@@ -31,7 +32,8 @@ class Tokenizer(ABC):
         most_bytes: int | None = None,
     ) -> None:
         """most_bytes: of a text that one token can stand for; None where that has no bound (T5's unknown token stands
-        for any run of what it does not know). Raises ValueError for control literals that no release has."""
+        for any run of what it does not know). Raises ValueError for control literals that no release has.
+        """
         self._vocabulary = vocabulary
         self._most_bytes = most_bytes
         self.names = dict(names)
@@ -75,7 +77,8 @@ class Tokenizer(ABC):
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
         """Ids of two texts that a model reads together, as a query and a document, and of each id which text it is of
         as BERT counts them (0 or 1). What is written in them is text. Raises ValueError where the folder does not say
-        how two texts are put together."""
+        how two texts are put together.
+        """
         raise ValueError("this tokenizer does not say how two texts are put together; take one with a tokenizer.json")
 
     @abstractmethod
@@ -88,7 +91,8 @@ class Tokenizer(ABC):
 
     def token_bytes(self, token_id: int, skip_special: bool = True) -> bytes:
         """The exact bytes that a token adds to the output; b"" for special tokens (unless they are to be written)
-        and for ids outside the vocabulary (a model's embedding may have padding rows)."""
+        and for ids outside the vocabulary (a model's embedding may have padding rows).
+        """
         return b"" if skip_special and token_id in self._vocabulary.special_ids else self._raw(token_id)
 
     def piece(self, token_id: int) -> str:

@@ -35,7 +35,8 @@ class DeclaredToken:
 class TokenizerConfig:
     """The side files, read once. `add_bos` and `add_eos` are None where the folder does not say. strips: whether white
     space on the left and on the right of a special token is part of it, where the folder says it by its literal.
-    settings: how text is cut, for a vocabulary that does not say it itself: tokenizer_config.json as it stands."""
+    settings: how text is cut, for a vocabulary that does not say it itself: tokenizer_config.json as it stands.
+    """
 
     names: Mapping[str, str] = field(default_factory=dict)
     extra_special: tuple[str, ...] = ()

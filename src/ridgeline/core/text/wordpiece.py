@@ -27,7 +27,8 @@ _NAMES = {
 
 def read_wordpiece(path: Path, declared: TokenizerConfig) -> tuple[tokenizers.Tokenizer, TokenizerConfig]:
     """A pipeline of the folder's vocabulary, and the declaration completed by BERT's special tokens. Raises
-    ValueError."""
+    ValueError.
+    """
     names = {**_NAMES, **declared.names}
     vocabulary = _read(path)
     absent = [names[role] for role in ("unk_token", "cls_token", "sep_token") if names[role] not in vocabulary]

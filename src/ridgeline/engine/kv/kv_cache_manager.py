@@ -102,7 +102,8 @@ class KVCacheManager:
     @property
     def reserve(self) -> int:
         """Pages that the requests under way are owed: those claimed, and one for each of them and every group that
-        grows with it."""
+        grows with it.
+        """
         return self.claimed + len(self.tables) * len(self.growing)
 
     # -- admission ----------------------------------------------------------------------------------------------------
@@ -217,7 +218,8 @@ class KVCacheManager:
 
     def grow(self, request: int, positions: int) -> bool:
         """Grant the pages for `positions` positions, and all for the encoder's and for states; False, and nothing is
-        changed, if they are not to be had."""
+        changed, if they are not to be had.
+        """
         table = self.tables[request]
         return positions <= table.room or self._grant(table, positions)
 
@@ -310,7 +312,8 @@ class KVCacheManager:
     def fork(self, parent: int, child: int, computed: int) -> bool:
         """Open a table for `child` over the first `computed` positions of `parent`: pages that nobody writes any more
         are shared, a partial one or a state is copied. False, and nothing is changed, if there is no page to copy it
-        to, or if a state has seen more positions."""
+        to, or if a state has seen more positions.
+        """
         source = self.tables[parent]
         if self._states and computed != source.computed:
             return False
@@ -360,7 +363,8 @@ class KVCacheManager:
 
     def unchanged_until(self, request: int) -> int:
         """Return with how many computed positions a request that decodes needs `grow` or `commit` next; 0 if the runner
-        does not know all of its entries."""
+        does not know all of its entries.
+        """
         table = self.tables[request]
         return 0 if table.fresh else min(table.room, table.due)
 

@@ -20,7 +20,8 @@ class PageLocation(NamedTuple):
 
 class PageExchange:
     """Gives and takes pages of an engine. What it takes is a cached prefix, as if the engine had computed it: a request
-    shares it when it begins, others do too, and it is evicted as any other."""
+    shares it when it begins, others do too, and it is evicted as any other.
+    """
 
     def __init__(self, ledger: KVCacheManager, store: KVStore) -> None:
         self.kv_cache_manager, self.store = ledger, store
@@ -38,7 +39,8 @@ class PageExchange:
 
     def places(self, have: int, positions: int) -> list[PageLocation]:
         """The pages that are missing where the first `have` positions are there and the first `positions` are wanted:
-        of a window those alone that the next position sees."""
+        of a window those alone that the next position sees.
+        """
         size = [group.page_size for group in self.kv_cache_manager.groups]
         return [
             PageLocation(index, entry)
@@ -58,7 +60,8 @@ class PageExchange:
 
     def take(self, keys: list[PageKey], have: int, places: Sequence[PageLocation], rows: Tensor) -> bool:
         """Keep pages as `give` gave them. have: positions before them that are there. False, and nothing is kept, if
-        there is no room for them."""
+        there is no room for them.
+        """
         pool = self.kv_cache_manager.pool
         before = [pool.find(self._name(keys, place)) for place in self.places(0, have)]
         there = [pool.find(self._name(keys, place)) for place in places]

@@ -56,7 +56,8 @@ def link_of(ranks: int, sizes: tuple[int, ...], seconds: list[float]) -> Interco
 
 class FollowerRanks(OtherRanks):
     """The other ranks of a model, led by the runner of its first part. A failure of any rank ends the engine: a rank
-    that stops in the middle of a step does not meet the others again."""
+    that stops in the middle of a step does not meet the others again.
+    """
 
     several = True
 
@@ -96,7 +97,8 @@ class FollowerRanks(OtherRanks):
     @contextmanager
     def _together(self, order: Command | None) -> Iterator[None]:
         """Have the others follow an order, if there is one, while this rank does the same. Raises RankGone for any
-        failure."""
+        failure.
+        """
         try:
             if order is not None:
                 self.followers.tell(order)

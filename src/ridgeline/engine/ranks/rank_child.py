@@ -1,5 +1,6 @@
 """Another rank's process, `python -m ridgeline.engine.ranks.rank_child`, which rank_processes.py starts: it does what
-the first rank orders, in the same order."""
+the first rank orders, in the same order.
+"""
 
 import os
 import pickle

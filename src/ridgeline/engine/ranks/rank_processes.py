@@ -33,7 +33,8 @@ class RankGone(EngineLost):
 @dataclass(frozen=True, slots=True)
 class RankStart:
     """What another rank loads, and where all meet. model, settings, dummy_weights: as of load_engine. pages: of KV
-    memory, as many as the first has. rendezvous: a file."""
+    memory, as many as the first has. rendezvous: a file.
+    """
 
     model: str
     settings: EngineSettings
@@ -58,7 +59,8 @@ class RankProcesses:
         cls, model: str, settings: EngineSettings, pages: int, threads: int, *, dummy_weights: bool
     ) -> "RankProcesses":
         """Start them, wait until each has its part of the model, and meet them. Raises RankGone in one line, ValueError
-        where this process shares a model already."""
+        where this process shares a model already.
+        """
         if distributed.is_initialized():
             raise ValueError("this process is a rank of another model already; end that, or start another process")
         followers = cls(settings.ranks)
@@ -132,7 +134,8 @@ class RankProcesses:
 
 def check_ranks(model: Model, adapters: Mapping[str, str], place: torch.device, name: str, *, draws: bool) -> None:
     """Refuse what several ranks do not run. Raises ModelRefused for the model, ValueError for what is asked beside
-    it."""
+    it.
+    """
     if place.type != "cpu":
         raise ValueError("tensor parallel runs on processors so far, not on cards; leave --device out, or give 1")
     if adapters:

@@ -171,7 +171,8 @@ class _DeviceCandidates:
 
     def report(self, index_G1: Tensor, count: int) -> list[Tensor]:
         """Log-probabilities of one candidate a row [G, 1] and of the likeliest [G, count], then those [G, count]; -inf
-        fills up where there are no more."""
+        fills up where there are no more.
+        """
         listed = min(count, self.logits_GC.shape[1])
         ranked_GK = _index(_rank(self.logits_GC).topk(listed).values)
         tokens_GK = pad(self.tokens(ranked_GK), (0, count - listed))

@@ -18,7 +18,8 @@ AnyGuide = Union["OutputConstraint", TokenRuleProcessor, None]
 
 class SampleRows(Sequence[SampleRow]):
     """What the sampler has to know about the logit rows of a plan. Each is made when it is read, from its request as it
-    is then: before the plan's tokens are accepted."""
+    is then: before the plan's tokens are accepted.
+    """
 
     def __init__(self, plan: StepPlan, requests: dict[int, Request]) -> None:
         self._plan, self._requests = plan, requests

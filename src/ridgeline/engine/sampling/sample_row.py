@@ -158,7 +158,8 @@ class PromptLogprob:
 @dataclass(frozen=True, slots=True)
 class Scored:
     """What a step gives to a request some of whose prompt's tokens it scored: those, in order, and what was sampled, if
-    anything was."""
+    anything was.
+    """
 
     scores: tuple[PromptLogprob, ...]
     sampled: "Sampled | RowFailure | Sequence[Sampled] | None" = None
@@ -167,7 +168,8 @@ class Scored:
 @dataclass(frozen=True, slots=True, eq=False)
 class HiddenStates:
     """What a step of a model without a head gives to a request: the last hidden states of its wanted positions, fp32
-    [positions, hidden]."""
+    [positions, hidden].
+    """
 
     states_PD: NDArray[np.float32]
 

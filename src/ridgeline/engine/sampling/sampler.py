@@ -88,7 +88,8 @@ class Sampler(ABC):
 
 def apply_timestamp_rule(logits_RV: Tensor, rows: Sequence[SampleRow]) -> Sequence[SampleRow]:
     """The rows, with masks that leave moments alone where they outweigh all else. The logits of rows with a rule cross
-    to the host; of others nothing is read."""
+    to the host; of others nothing is read.
+    """
     if all(row.timestamps is None for row in rows):
         return rows
     return [

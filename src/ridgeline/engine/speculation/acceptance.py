@@ -1,5 +1,6 @@
 """Acceptance: how often guesses are right, as far as that was seen; and the gate, which goes by it: how many guesses a
-step should verify."""
+step should verify.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -70,7 +71,8 @@ class SpeculationGate:
 
     def most(self, scheduler: Scheduler, guesses: Mapping[Request, Sequence[int]], acceptance: Acceptance) -> int:
         """Most guesses of a request with which the next step is predicted to give the most tokens a second; 0 where
-        none at all gives nearly as many."""
+        none at all gives nearly as many.
+        """
         decodes = [request for request in scheduler.running if request.known - request.computed == 1]
         rates = {request: acceptance.of(request.id) for request in guesses}
         prompts = _prompts(scheduler, len(decodes))

@@ -39,7 +39,8 @@ class _DraftState:
 
     def agreed(self) -> int:
         """Positions in its KV memory that are those of the request, which may have gone on otherwise than guessed; one
-        is left to run."""
+        is left to run.
+        """
         known = self.request.tokens[self.sure : self.request.known]
         for own, other in zip(self.tokens[self.sure :], known, strict=False):
             if own != other:
@@ -74,7 +75,8 @@ class ModelDrafter:
 
     def __init__(self, model: Model, layout: KVLayout, step_tokens: int, context: int) -> None:
         """layout: of its KV memory. step_tokens: most positions of prompts that it runs before a step of the model.
-        context: positions of a sequence that it takes at most."""
+        context: positions of a sequence that it takes at most.
+        """
         self._runner = Runner(model, layout)
         self._ledger = KVCacheManager(layout, step_tokens)
         self._step_tokens, self._context, self._vocabulary = step_tokens, context, model.vocabulary

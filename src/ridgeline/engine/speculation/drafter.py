@@ -18,7 +18,8 @@ class Drafter(Protocol):
 
     def draft(self, asks: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
         """Guesses at the tokens that follow those that each request knows: at most as many as it asks for, also
-        none."""
+        none.
+        """
         ...
 
     def forget(self, request: int) -> None:

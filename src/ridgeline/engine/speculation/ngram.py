@@ -59,7 +59,8 @@ class _Text:
 def looked_up(ids_N: Ids, most: int, longest: int, shortest: int) -> Ids:
     """Up to `most` tokens that followed the longest piece of the text's end, of at least `shortest` tokens and at most
     `longest`, where it stood before. Of several places the last that `most` tokens follow counts, else the first, which
-    the most do: in a loop the last one is followed by what is not there yet."""
+    the most do: in a loop the last one is followed by what is not there yet.
+    """
     last = len(ids_N) - 1
     ends_E = np.flatnonzero(ids_N[:last] == ids_N[last])
     found_E = ends_E[:0]

@@ -68,7 +68,8 @@ class Draft:
 
     def filled(self, tokenizer: Tokenizer, layout: KVLayout, place: torch.device, *, dummy_weights: bool) -> "Draft":
         """The same with its weights, and memory for as many positions as a model with this layout keeps. Raises
-        ModelRefused where its tokens are others than those of the model's tokenizer."""
+        ModelRefused where its tokens are others than those of the model's tokenizer.
+        """
         if not dummy_weights:
             _check_tokens(self, tokenizer)
         load_weights(self.model, self.source, dummy_weights=dummy_weights, device=place)
@@ -86,7 +87,8 @@ class Draft:
 
 def draft_of(speculation: Speculation) -> Draft | None:
     """The draft model that speculation asks for, without weights; None where it asks for none. Raises ModelRefused for
-    one that cannot guess."""
+    one that cannot guess.
+    """
     if speculation.model is None:
         return None
     source = open_source(speculation.model)

@@ -1,5 +1,6 @@
 """Speculator: what the engine has of speculation. Before a step, which guesses it may run; after it, how right they
-were."""
+were.
+"""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -25,7 +26,8 @@ class Speculator:
 
     def __init__(self, drafter: Drafter, tokens: int, outputs: int, *, priced: bool = False) -> None:
         """tokens: most guesses of a request. outputs: how many ids are sampled from, the first of the vocabulary.
-        priced: guess only where a gate says that it pays (`price_on`)."""
+        priced: guess only where a gate says that it pays (`price_on`).
+        """
         self.drafter, self.tokens, self.outputs, self.priced = drafter, tokens, outputs, priced
         self._gate: SpeculationGate | None = None
         self._failed = self._said = False
@@ -78,7 +80,8 @@ class Speculator:
 
     def _asks(self, running: Iterable[Request]) -> Iterable[DraftRequest]:
         """Requests that have a token, from whose prompt no further choice is to start, and whose next one alone is
-        missing. A step gives a token more than the guesses that are right."""
+        missing. A step gives a token more than the guesses that are right.
+        """
         for request in running:
             most = min(self.tokens, request.limit - request.output_length - 1)
             plain = request.spec.params.rules is None and request.scores is None
@@ -98,7 +101,8 @@ class Speculator:
 
     def verified(self, request: Request, ran: int, tokens: Sequence[int]) -> None:
         """A step gave a request these tokens; `ran`: how many guesses it verified. Those that it did not run say
-        something too: whether the first of them was right."""
+        something too: whether the first of them was right.
+        """
         guesses = self._guesses.pop(request, ())
         right = 0
         for guess, token in zip(guesses[: max(ran, 1)], tokens, strict=False):

@@ -33,7 +33,8 @@ class LLGuidanceTokenizer:
 
     def __call__(self, text: bytes | str) -> list[int]:
         """Ids of a text: as the model's own tokenizer has them where their bytes are the text's, else the longest
-        tokens from left to right (an encoder may add a space, or compose characters)."""
+        tokens from left to right (an encoder may add a space, or compose characters).
+        """
         data = text.encode() if isinstance(text, str) else text
         try:
             ids = self._tokenizer.encode(data.decode(), add_special=False, parse_special=False)

@@ -14,7 +14,8 @@ from ridgeline.engine.structured_output_params import DeadEnd, GuideStats, Struc
 
 class OutputConstraint:
     """Follows one choice, token by token. It is never taken back: a choice that is preempted keeps what it has said,
-    and a step that failed has said nothing."""
+    and a step that failed has said nothing.
+    """
 
     timestamps: int | None = None
     """As SampleRow.timestamps: a grammar knows none."""
@@ -27,7 +28,8 @@ class OutputConstraint:
         thinking: ThinkingState | None = None,
     ) -> None:
         """ends: tokens that end the text; they are allowed where the grammar is complete. Reasoning is not ended by
-        those of them that are control tokens."""
+        those of them that are control tokens.
+        """
         self._tables, self._matcher, self._thinking = tables, matcher, thinking
         self._ends = frozenset(ends)
         self._end_mask = tables.mask(ends)
@@ -113,7 +115,8 @@ class StructuredOutputManager:
         most_bytes: int = CACHE_BYTES,
     ) -> None:
         """vocabulary: token ids that the model has. tags: what it writes its reasoning between. most_bytes: of compiled
-        grammars that are kept."""
+        grammars that are kept.
+        """
         self._tokenizer, self._vocabulary, self._literals, self._most = tokenizer, vocabulary, tags, most_bytes
         self._tables: GrammarVocabulary | None = None
         self._tags: ThinkingTags | None = None

@@ -52,7 +52,8 @@ class ThinkingTags:
 
 class ThinkingState:
     """The reasoning of one choice. `inside`: it is being written now. `may_open`: the answer may begin with it.
-    `after`: it has just ended, and so many tokens of line breaks may follow, which are not the answer's."""
+    `after`: it has just ended, and so many tokens of line breaks may follow, which are not the answer's.
+    """
 
     def __init__(self, tags: ThinkingTags, tables: GrammarVocabulary, inside: bool, may_open: bool) -> None:
         self._tags, self._tables = tags, tables

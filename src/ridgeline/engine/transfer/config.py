@@ -1,5 +1,6 @@
 """KVTransfer: whether an engine gives prompts' keys and values away, or asks for them; as `--kv-listen`, `--kv-from`
-and vLLM's `--kv-transfer-config` say it."""
+and vLLM's `--kv-transfer-config` say it.
+"""
 
 import json
 import socket

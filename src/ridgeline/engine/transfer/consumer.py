@@ -35,7 +35,8 @@ _FIRST_TRY = 3.0  # seconds for engines to be found before requests are taken
 @dataclass(eq=False, slots=True)
 class _Parked:
     """A request that waits for pages. have: positions that are here. nbytes: of those that are to come. peer: who was
-    asked, when (by the monotonic clock); None before. arrived: what came."""
+    asked, when (by the monotonic clock); None before. arrived: what came.
+    """
 
     request: Request
     keys: list[PageKey]
@@ -219,7 +220,8 @@ class Consumer:
 
     def _begin(self) -> None:
         """Begin requests whose pages are here, in the order in which they came, as long as there is room for them: what
-        lies in KV memory and is nobody's is evicted for those that run."""
+        lies in KV memory and is nobody's is evicted for those that run.
+        """
         while self._arrived and self._has_room(self._arrived[0].request):
             parked = self._arrived.popleft()
             arrived, peer = parked.arrived, parked.peer

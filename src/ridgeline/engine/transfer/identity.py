@@ -16,7 +16,8 @@ from ridgeline.core.ops.matrix.interleaved import in_rows
 
 class Identity(NamedTuple):
     """model: a digest of what it computes, and with what numbers. pages: how its keys and values are kept, in words
-    that two engines compare. page_bytes: of a page as it crosses."""
+    that two engines compare. page_bytes: of a page as it crosses.
+    """
 
     model: bytes
     pages: str
@@ -26,7 +27,8 @@ class Identity(NamedTuple):
 def identity_of(config: Mapping[str, Any], model: Model, layout: KVLayout, page_bytes: int) -> Identity:
     """Of an engine's model and memory; config: that the model was built from. Of every weight, as it computes, shape,
     format and the sum of each row are taken, however this machine has its rows in memory: every number is read, as the
-    first step reads them. Adapters are not: the names of their pages say which they are (prefix.namespace_of)."""
+    first step reads them. Adapters are not: the names of their pages say which they are (prefix.namespace_of).
+    """
     state = hashlib.blake2b(b"ridgeline kv model 2", digest_size=32)
     state.update(json.dumps(config, sort_keys=True, default=str).encode())
     adapters = set(map(id, model.adapter_weights()))
@@ -46,7 +48,8 @@ def identity_of(config: Mapping[str, Any], model: Model, layout: KVLayout, page_
 
 def _sums(weight: Tensor) -> Tensor:
     """Of each row its bytes added up, eight at a time as an integer, which is as fast as memory: a row of which any
-    number is another gives another sum, but for changes that happen to cancel each other."""
+    number is another gives another sum, but for changes that happen to cancel each other.
+    """
     count = weight.shape[0] if weight.dim() > 1 else 1
     rows = weight.contiguous().view(-1).view(torch.uint8).view(count, -1)
     whole = rows.shape[1] % 8 == 0 and rows.storage_offset() % 8 == 0
@@ -55,7 +58,8 @@ def _sums(weight: Tensor) -> Tensor:
 
 def check_transfer(model: Model, ranks: int, *, prefix_cache: bool, name: str = "this model") -> None:
     """Refuse what cannot go from one engine to another. Raises ModelRefused for the model, ValueError for what is asked
-    beside it."""
+    beside it.
+    """
     kept = [spec for spec in model.kv_specs if spec.kept]
     why = ""
     if not model.has_head:

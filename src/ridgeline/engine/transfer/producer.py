@@ -72,7 +72,8 @@ class Producer:
         wake: Callable[[], None],
     ) -> None:
         """address: where to listen. wake: has a loop that waits go round once more, from any thread. Raises ValueError
-        where the address cannot be had."""
+        where the address cannot be had.
+        """
         self._engine, self._exchange, self.identity, self.key = engine, exchange, identity, key
         self._wake = wake
         self._orders: queue.SimpleQueue[tuple[_Client, Prefill | Cancel | None]] = queue.SimpleQueue()

@@ -58,7 +58,8 @@ class BandwidthProbe(msgspec.Struct, tag="probe", array_like=True, frozen=True):
 
 class Prefill(msgspec.Struct, tag="prefill", array_like=True, frozen=True):
     """A message to compute a prompt and send its pages. ticket: the consumer's number for it. have: positions whose
-    pages it has. spec: the request, without its sampling parameters."""
+    pages it has. spec: the request, without its sampling parameters.
+    """
 
     ticket: int
     have: int
@@ -79,7 +80,8 @@ class PaddingFrame(msgspec.Struct, tag="filling", array_like=True, frozen=True):
 
 class PagesFrame(msgspec.Struct, tag="pages", array_like=True, frozen=True):
     """Pages of the first `positions` of a prompt follow, as many bytes each as Hello said. names: of each its group of
-    layers, its entry in a table, and the digest that stands for its contents."""
+    layers, its entry in a table, and the digest that stands for its contents.
+    """
 
     ticket: int
     positions: int
@@ -110,7 +112,8 @@ class Wire(Generic[M]):
 
     def __init__(self, connection: socket.socket, messages: Any, waiting: Callable[[], None] = lambda: None) -> None:
         """messages: the type, or union of types, that comes in. waiting: called each TICK while a message that has
-        begun is not whole."""
+        begun is not whole.
+        """
         self._socket, self._waiting = connection, waiting
         self._frames: MessageCodec[M] = MessageCodec(messages)
         connection.setblocking(True)
@@ -128,7 +131,8 @@ class Wire(Generic[M]):
 
     def receive(self) -> M:
         """The next message. Raises Silence where none has begun for a while, TimeoutError where one does not go on,
-        EOFError, OSError."""
+        EOFError, OSError.
+        """
         head = bytearray(_LENGTH.size)
         self._fill(memoryview(head), begun=False)
         length = _LENGTH.unpack(head)[0]
@@ -178,7 +182,8 @@ class Wire(Generic[M]):
 
 class SendQueue:
     """What is to be written on a wire, by a thread of its own: whoever puts something in never waits for the other
-    end."""
+    end.
+    """
 
     def __init__(self, wire: "Wire[Any]", threads: ConnectionThreads, name: str) -> None:
         self._wire, self._closed = wire, False
@@ -238,7 +243,8 @@ def memory(nbytes: int) -> tuple[Tensor, memoryview]:
 
 def connect(address: str, seconds: float, begun: Callable[[socket.socket], None]) -> socket.socket:
     """A connection to an address. begun: is told of it before it is one, so that other threads can end it. Raises
-    OSError."""
+    OSError.
+    """
     family, where = family_of(address)
     connection = socket.socket(family)
     try:

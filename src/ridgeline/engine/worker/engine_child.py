@@ -1,5 +1,6 @@
 """What runs in the engine's own process: `python -m ridgeline.engine.worker.engine_child SOCKET`, started by
-engine_process.py."""
+engine_process.py.
+"""
 
 import gc
 import select

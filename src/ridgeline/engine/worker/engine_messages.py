@@ -123,7 +123,8 @@ class PageChange(NamedTuple):
     """A page is in another state now. group: of layers, whose it is, or was. request: that holds it, the one that came
     last of those that share it; 0 for none. start: the first of the positions that it has of that request; -1 where
     nobody holds it, or where it holds no positions. references: page-table entries that are to it, and copies under way
-    of it. before: the page with the positions before those; 0 where there is none, or nobody holds it."""
+    of it. before: the page with the positions before those; 0 where there is none, or nobody holds it.
+    """
 
     group: int
     page: int
@@ -136,7 +137,8 @@ class PageChange(NamedTuple):
 
 class SequenceState(NamedTuple):
     """One choice of a request. arrived: nanoseconds of the engine's clock. prompt: tokens; known: with what was
-    sampled; computed: positions in KV memory; cached: those of its prompt that were found there."""
+    sampled; computed: positions in KV memory; cached: those of its prompt that were found there.
+    """
 
     request: int
     choice: int
@@ -151,7 +153,8 @@ class SequenceState(NamedTuple):
 
 class EngineSnapshot(msgspec.Struct, tag="snapshot", array_like=True, frozen=True):
     """What an engine holds between two steps. at: nanoseconds of its clock. groups: how many layers each group of KV
-    pages has. pages: all that are not free, where they were asked for."""
+    pages has. pages: all that are not free, where they were asked for.
+    """
 
     at: int
     stats: Stats
@@ -193,7 +196,8 @@ class GetSnapshot(msgspec.Struct, tag="look", array_like=True, frozen=True):
 
 class Inspect(msgspec.Struct, tag="inspect", array_like=True, frozen=True):
     """Have the engine's inspector (inspector.py) look at the model before the next step, which waits for it. ticket:
-    the asker's own number; question: as that inspector reads it."""
+    the asker's own number; question: as that inspector reads it.
+    """
 
     ticket: int
     question: bytes
@@ -221,7 +225,8 @@ class Inspected(msgspec.Struct, tag="inspected", array_like=True, frozen=True):
 
 class Refused(msgspec.Struct, tag="refused", array_like=True, frozen=True):
     """The request of a ticket cannot run, or its question has no answer; why, in one line. fault: the engine is to
-    blame, not the request."""
+    blame, not the request.
+    """
 
     ticket: int
     reason: str
@@ -236,7 +241,8 @@ class EngineReady(msgspec.Struct, tag="ready", array_like=True, frozen=True):
 
 class Stepped(msgspec.Struct, tag="stepped", array_like=True, frozen=True):
     """What a step gave, or an abort between two steps, which has no report. pages: that changed, where they are
-    watched."""
+    watched.
+    """
 
     events: list[TokenEvent]
     stats: Stats
@@ -255,7 +261,8 @@ class Transferred(msgspec.Struct, tag="transferred", array_like=True, frozen=Tru
     """A prompt's keys and values were asked of another engine, at the address `peer`. positions: that came; nbytes: of
     their pages. seconds: that those were on their way, predicted: as the connection was measured. waited: seconds from
     asking until they were in KV memory. reason: why none came, so that the prompt is computed here; "" where they
-    did."""
+    did.
+    """
 
     peer: str
     positions: int = 0
@@ -268,7 +275,8 @@ class Transferred(msgspec.Struct, tag="transferred", array_like=True, frozen=Tru
 
 class PeerChanged(msgspec.Struct, tag="peer", array_like=True, frozen=True):
     """An engine that prompts are asked of may be asked now (up), or not any more. said: how fast its pages come, or why
-    not, in words."""
+    not, in words.
+    """
 
     peer: str
     up: bool

@@ -34,7 +34,8 @@ class EngineStart(msgspec.Struct, frozen=True):
     devices: that it is to be for. replica: of several engines behind one server, which it is: it says the numbers that
     its requests have (engine_messages.py). clock: the sender's time.perf_counter_ns, for an engine on another machine,
     which then tells moments as the sender would; None on the same one. transfer: prompts' keys and values go to other
-    engines, or come from them; None for neither."""
+    engines, or come from them; None for neither.
+    """
 
     model: str
     settings: EngineSettings
@@ -51,7 +52,8 @@ class EngineStart(msgspec.Struct, frozen=True):
 
 async def texts_beside(model: str, settings: EngineSettings, *, dummy_weights: bool) -> TextProcessor:
     """The texts of an engine that runs in another process, read beside the event loop. Raises as
-    load_text_processor."""
+    load_text_processor.
+    """
     return await asyncio.to_thread(
         lambda: load_text_processor(
             open_source(model),
@@ -100,7 +102,8 @@ class EngineProcess:
     ) -> None:
         """Use `EngineProcess.start`, or `begin`. restarts: how many times a process that has died is followed by
         another; math.inf: for ever, with longer and longer pauses where none can be started. new_place: makes where the
-        next one is to run."""
+        next one is to run.
+        """
         self._start, self._restarts, self._progress, self._new_place = start, restarts, progress, new_place
         self.texts = texts
         self.info: EngineInfo  # of the process that was ready last
@@ -130,7 +133,8 @@ class EngineProcess:
         transfer: KVTransfer | None = None,
     ) -> Self:
         """Load a model in a new process; as `load_engine`, errors too. threads: as `LLM`. device: what steps are
-        predicted for. restarts: as of EngineProcess. The rest as Start."""
+        predicted for. restarts: as of EngineProcess. The rest as Start.
+        """
         if threads is not None:
             check_threads(threads)
         settings = settings or EngineSettings()

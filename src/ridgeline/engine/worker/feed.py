@@ -69,7 +69,8 @@ class Feed:
 
     def ended(self, request: int, prompt: int, cached: int, output: int, finish: str, name: str | None) -> None:
         """A request is over. prompt, cached, output: tokens of its prompt, those found in KV memory, those sampled.
-        finish: why, `abort` where it was given up."""
+        finish: why, `abort` where it was given up.
+        """
         if self._collects:
             told = {"id": name, "request": request, "prompt": prompt, "cached": cached}
             self._ended.append({**told, "output": output, "finish": finish})
@@ -101,7 +102,8 @@ class Feed:
 
     def frame(self, snapshot: EngineSnapshot, name_of: NameOf) -> dict[str, Any]:
         """The steps since the last frame as one, and what has changed with them. snapshot: of now; its pages are not
-        read. Collecting begins anew."""
+        read. Collecting begins anew.
+        """
         reports, pages, ended = self._reports, self._pages, self._ended
         if reports:
             self._step, self._clock = reports[-1].step, reports[-1].finished
@@ -135,7 +137,8 @@ class Feed:
 
 def _merged(reports: Iterable[StepReport]) -> list[list[int]]:
     """Of each sequence the runs of positions that it ran, [request, first, count, choice]: those of successive steps
-    as one."""
+    as one.
+    """
     runs: dict[tuple[int, int], list[list[int]]] = {}
     for report in reports:
         for request, choice, start, count in report.items:

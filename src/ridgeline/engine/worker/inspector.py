@@ -26,7 +26,8 @@ def function_named(name: str) -> Callable[..., Any]:
 
 def inspection(name: str, loaded: LoadedEngine, device: Device | None) -> Callable[[bytes], bytes] | None:
     """What answers questions about this model: the inspector called `module:function`, imported when it is first
-    asked; None where there is no name."""
+    asked; None where there is no name.
+    """
     return partial(_inspect, name, loaded, device) if name else None
 
 

@@ -1,5 +1,6 @@
 """The engine's loop: takes messages, takes steps, says what came of each in one message. It runs in a thread
-of its own (`EngineThread`) or in a process."""
+of its own (`EngineThread`) or in a process.
+"""
 
 import queue
 import threading
@@ -53,7 +54,8 @@ class EngineLoop:
         inspect: Callable[[bytes], bytes] | None = None,
     ) -> None:
         """tell: takes what the engine says. price, device: of the model and what it runs on, for predictions. inspect:
-        answers questions about the model (inspector.py)."""
+        answers questions about the model (inspector.py).
+        """
         self.engine, self._tell, self._price, self._device = engine, tell, price, device
         self._inspect = inspect
         if price is not None and device is not None and engine.speculator is not None:
@@ -68,7 +70,8 @@ class EngineLoop:
     def transfer(self, how: KVTransfer, loaded: LoadedEngine, wake: Callable[[], None]) -> None:
         """Give prompts' keys and values to other engines, or ask them for some. loaded: what the engine is of. wake:
         has an inbox that waits return, from any thread. Raises ModelRefused, ValueError: as
-        check_transfer, and where the address to listen at cannot be had."""
+        check_transfer, and where the address to listen at cannot be had.
+        """
         check_transfer(loaded.model, loaded.price.devices, prefix_cache=self.engine.kv_cache_manager.prefix_cache)
         assert isinstance(self.engine.executor, Runner)
         store = self.engine.executor.store

@@ -23,11 +23,13 @@ class ProcessHandle(Protocol):
 
     async def begin(self, line: NewLine, connected: "asyncio.Future[asyncio.Protocol]") -> None:
         """Start it, and return when it has connected: `connected` is then done, with what `line` made. Raises
-        RuntimeError in one line where it ends before."""
+        RuntimeError in one line where it ends before.
+        """
 
     def end(self, *, at_once: bool) -> None:
         """Have it end: killed, or by itself as its connection has ended, for which it gets a few seconds. From any
-        thread."""
+        thread.
+        """
 
     def exit_reason(self) -> str:
         """How it ended, after its connection has."""

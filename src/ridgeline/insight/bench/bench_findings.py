@@ -19,7 +19,8 @@ _CACHED = 0.05  # of the prompt tokens of new prompts: what every prompt of a ch
 class BenchFindings:
     """run: the one that is looked at closely: of a sweep the knee's. steps: what a server of ours said of the steps
     that it did for it. predicted: None where there is no price, for a reason that `unpredicted` says, where there is
-    one to say. fitted: lengths that nobody asked for were made shorter, so that they fit the model's context."""
+    one to say. fitted: lengths that nobody asked for were made shorter, so that they fit the model's context.
+    """
 
     served: ServerInfo
     job: LoadJob

@@ -26,7 +26,8 @@ BUSY = 0.8  # share of a core from which a client process is no longer sure to b
 class BenchRun:
     """records: of every request, in the order of their moments. cpu: of the busiest client process, as a share of a
     core. stopped: why the run was given up, empty where it was not. steadiness: of an open loop, None where the run was
-    too short to tell. steps: the server's own, from the start of the run to its end, where it tells."""
+    too short to tell. steps: the server's own, from the start of the run to its end, where it tells.
+    """
 
     job: LoadJob
     processes: int
@@ -94,7 +95,8 @@ async def run(
 ) -> BenchRun:
     """Do a job. processes: as many, but for those that would have no user or no place; None to begin with one and,
     where that was late or busy and `most` allows it, do it again with as many as its share of a core asks for, and
-    other prompts. told: of how far it is, in words."""
+    other prompts. told: of how far it is, in words.
+    """
     limit = processes or most
     limit = min(limit, job.load.users or limit, job.load.most_under_way or limit)
     found = await _measured(job, 1 if processes is None else limit, slo, told, look)

@@ -26,7 +26,8 @@ M = TypeVar("M")
 
 class ClientResult(msgspec.Struct, tag=True):
     """What a process did of a job. stopped: why it gave up, empty where it did not. cpu: seconds of processor that it
-    took, wall: seconds that went by."""
+    took, wall: seconds that went by.
+    """
 
     records: list[RequestRecord]
     stopped: str

@@ -27,7 +27,8 @@ class WallClock:
 
     async def until(self, moment: int) -> None:
         """Asleep in the event loop until shortly before, then in a thread, whose timer is finer; the last half of a
-        millisecond awake, letting the loop turn."""
+        millisecond awake, letting the loop turn.
+        """
         if (left := moment - self.now()) > _COARSE:
             await asyncio.sleep((left - _COARSE) / 1e9)
         if (left := moment - self.now()) > _FINE:

@@ -10,7 +10,8 @@ Endpoint = Literal["chat", "completions"]
 
 class LoadTarget(msgspec.Struct, frozen=True):
     """Where requests go, and what each says besides its prompt. base: the server's URL, without /v1. more: further
-    fields of every request. timeout: seconds after which a request is given up."""
+    fields of every request. timeout: seconds after which a request is given up.
+    """
 
     base: str
     model: str
@@ -28,7 +29,8 @@ class LoadTarget(msgspec.Struct, frozen=True):
 
 class TokensPerWord(msgspec.Struct, frozen=True):
     """How many words make how many tokens with this server's tokenizer: tokens = fixed + per_word x words. measured:
-    whether its own counts said so, else a word is taken for a token."""
+    whether its own counts said so, else a word is taken for a token.
+    """
 
     fixed: float = 0.0
     per_word: float = 1.0

@@ -23,7 +23,8 @@ Watch = Callable[[list[RequestRecord]], None]
 
 class LoadGenerator:
     """A process's part of a job. records: of all that was sent or was to be, in the order of their moments. stopped:
-    why it was given up, empty where it was not."""
+    why it was given up, empty where it was not.
+    """
 
     def __init__(self, job: LoadJob, source: PromptSource, asker: RequestSender) -> None:
         self.job, self.source, self.asker = job, source, asker
@@ -34,7 +35,8 @@ class LoadGenerator:
 
     async def run(self, watch: Watch | None = None) -> None:
         """Send everything and wait for the answers. watch: called with the records every second; raising StopRun in it
-        gives the run up. Raises ValueError for data that turn out to be none."""
+        gives the run up. Raises ValueError for data that turn out to be none.
+        """
         sending = asyncio.create_task(self._open() if self.job.load.users is None else self._closed())
         try:
             while not (await asyncio.wait([sending], timeout=_TICK))[0] and not self.stopped:
@@ -92,7 +94,8 @@ class LoadGenerator:
 
     async def _hold(self, index: int, session: Session, body: bytes, intended: int, begun: int | None = None) -> None:
         """A conversation, its first turn being `body`. Its later turns are intended when the user has thought about the
-        answer before. begun: as Asker.ask."""
+        answer before. begun: as Asker.ask.
+        """
         said: list[dict[str, Any]] = []
         for place, turn in enumerate(session.turns):
             record = RequestRecord(index, intended, intended, session=index, turn=place, process=self.job.process)

@@ -25,7 +25,8 @@ class LoadPoint:
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """The plan's closed loop of users, for prompts and answers of the measured mean lengths. An open loop at rate X is
-    held against the users who would make X requests a second. Nothing of it was fitted to the run."""
+    held against the users who would make X requests a second. Nothing of it was fitted to the run.
+    """
 
     model: str
     device: str

@@ -124,7 +124,8 @@ class TracePrompts:
 
 class FilePrompts:
     """The prompts of a file, from its first on and again when it is over: a JSON list of conversations as ShareGPT has
-    them, or JSON lines with `prompt` or `messages` (and `max_tokens`)."""
+    them, or JSON lines with `prompt` or `messages` (and `max_tokens`).
+    """
 
     def __init__(self, data: PromptDataset) -> None:
         self.data = data
@@ -157,7 +158,8 @@ class FilePrompts:
 
 def written(pieces: list[tuple[str, int]], data: PromptDataset) -> Prompt:
     """A prompt of pieces, each a name and its tokens; equal names give equal words. What the server adds to every
-    prompt (tokens.fixed) is taken from the last piece."""
+    prompt (tokens.fixed) is taken from the last piece.
+    """
     if data.vocabulary is not None:
         return list(chain.from_iterable(_ids(name, tokens, data.vocabulary) for name, tokens in pieces))
     *shared, (last, tokens) = pieces

@@ -16,7 +16,8 @@ _ENOUGH = 4  # requests; the first ones open connections
 
 class RequestSender:
     """Who sends requests and writes down what becomes of them. start: the clock's moment that records count from.
-    timeout: seconds after which a request is given up."""
+    timeout: seconds after which a request is given up.
+    """
 
     def __init__(self, transport: Transport, clock: Clock, start: int, timeout: float) -> None:
         self.transport, self.clock, self.start, self.timeout = transport, clock, start, timeout
@@ -25,7 +26,8 @@ class RequestSender:
     @property
     def lead(self) -> int:
         """Nanoseconds that it lately took to hand a request to the socket, the median and at most 2 ms: who begins so
-        much earlier sends at the moment that was intended. 0 until that is known."""
+        much earlier sends at the moment that was intended. 0 until that is known.
+        """
         return min(_MAX_LEAD, sorted(self._took)[len(self._took) // 2]) if len(self._took) >= _ENOUGH else 0
 
     async def aim(self, intended: int) -> int:
@@ -40,7 +42,8 @@ class RequestSender:
 
     async def ask(self, body: bytes, record: RequestRecord, begun: int | None = None) -> str:
         """Send a body, fill its record, and return the text of the answer. Raises nothing but CancelledError. begun: by
-        `aim`, where it was aimed."""
+        `aim`, where it was aimed.
+        """
         answer = StreamedResponse()
         try:
             async with asyncio.timeout(self.timeout), self.transport.post(body) as reply:

@@ -37,7 +37,8 @@ class _Models(msgspec.Struct):
 class ServerInfo:
     """What a server says of itself. owner: whose program it is, as far as it says. root: what its model was loaded
     from. context: positions of its model. device: the title of what it prices its steps for, where
-    it was asked and is calibrated."""
+    it was asked and is calibrated.
+    """
 
     base: str
     model: str
@@ -116,7 +117,8 @@ async def _get(url: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
 
 async def measure_wording(target: LoadTarget) -> TokensPerWord:
     """How many tokens words make, by the server's own count of two prompts. Not measured where it does not count, or
-    has no room now. Raises ValueError where it does not answer requests of this kind, with its reason."""
+    has no room now. Raises ValueError where it does not answer requests of this kind, with its reason.
+    """
     counts = []
     clock = WallClock()
     transport = HttpTransport(target.url, target.headers, clock)

@@ -46,7 +46,8 @@ _READER = msgspec.json.Decoder(_StreamFrame)
 class StreamedResponse:
     """What has come so far. text: of the answer, its reasoning left out. finished: a finish_reason or [DONE] came.
     error: the server's words where it said that it failed. prompt, output, cached: tokens, by its usage. timings: in
-    milliseconds, of servers that tell (llama.cpp's names, and `queued_ms` and `first_token_ms` of ours)."""
+    milliseconds, of servers that tell (llama.cpp's names, and `queued_ms` and `first_token_ms` of ours).
+    """
 
     def __init__(self) -> None:
         self.text = ""
@@ -101,7 +102,8 @@ def error_in(body: bytes) -> str:
 
 def beyond_context(reason: str) -> bool:
     """Whether a request was refused because it is longer than the context: no two servers say it in the same words,
-    but all name the context."""
+    but all name the context.
+    """
     return reason.startswith("HTTP 400") and "context" in reason
 
 

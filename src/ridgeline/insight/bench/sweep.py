@@ -29,7 +29,8 @@ class SweepLevel:
 @dataclass(frozen=True, slots=True)
 class Sweep:
     """The rates that were tried, lowest first. knee: the highest that was good, None where none was; the server's own
-    where it was `reached`, else a bound. ended: why no higher rate was tried."""
+    where it was `reached`, else a bound. ended: why no higher rate was tried.
+    """
 
     levels: tuple[SweepLevel, ...]
     knee: SweepLevel | None

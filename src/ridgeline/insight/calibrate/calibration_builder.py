@@ -25,7 +25,8 @@ def build_calibration(
     disturbed: Slowdown | None,
 ) -> Calibration:
     """roofs: the machine without constants. begun: by the timer's wall. measured, multiplied: what the roofs come of.
-    host: what lies between ops, with its median error. pace, disturbed: as of a Calibration."""
+    host: what lies between ops, with its median error. pace, disturbed: as of a Calibration.
+    """
     return Calibration(
         title=roofs.title,
         kind=roofs.kind,

@@ -1,5 +1,6 @@
 """The calibration file: one JSON a kind of device in the cache folder, good for the machine and the code that it was
-made with."""
+made with.
+"""
 
 import hashlib
 import json
@@ -71,7 +72,8 @@ def device_name(kind: str = "cpu") -> str:
 
 def current_key(kind: str = "cpu") -> dict[str, str]:
     """What a calibration depends on, beside the threads. Code is part of it: a kernel that was changed has other
-    constants, and constants that are fitted or read otherwise mean something else."""
+    constants, and constants that are fitted or read otherwise mean something else.
+    """
     pricing, own = Path(price.__path__[0]), Path(calibrate.__path__[0])
     return {
         "processor": device_name(kind),
@@ -93,7 +95,8 @@ def _digest(paths: Iterable[Path]) -> str:
 
 def save(calibrations: Sequence[Calibration], kind: str = "cpu") -> Path:
     """Write calibrations of one device beside those of other numbers of threads that are still good; returns the file's
-    path."""
+    path.
+    """
     path = file_path(kind)
     try:
         kept = {c.threads: c for c in load_all(kind)}
@@ -108,7 +111,8 @@ def save(calibrations: Sequence[Calibration], kind: str = "cpu") -> Path:
 
 def load(threads: int) -> Calibration:
     """The calibration of the processor with so many threads. Raises Uncalibrated where there is none, or it is stale:
-    saying what changed."""
+    saying what changed.
+    """
     found = {c.threads: c for c in load_all()}
     if threads not in found:
         known = " and ".join(str(n) for n in sorted(found))

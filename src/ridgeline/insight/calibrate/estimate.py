@@ -37,7 +37,8 @@ class _CachedProbe(msgspec.Struct):
 
 def estimate_device(threads: int, reason: str) -> Device:
     """The processor with so many threads, as it was once probed, else probed now; not calibrated, for the `reason` that
-    its sources give."""
+    its sources give.
+    """
     path, key = cache_folder() / f"probe-{threads}.json", current_key()
     device = _kept(path, key)
     if device is None:
@@ -48,7 +49,8 @@ def estimate_device(threads: int, reason: str) -> Device:
 
 def probed(timer: Timer, seconds: float) -> Device:
     """The processor as a Device from its roofs and what a launch takes, with common constants for the rest, in about so
-    many seconds."""
+    many seconds.
+    """
     stated = stated_caches(timer.threads)
     inside = [size // 2 for _, size in stated]  # half: neighbours have the other
     launch, recorded = (_launch_seconds(timer, seconds / 20, recorded=recorded) for recorded in (False, True))

@@ -34,7 +34,8 @@ _AGAIN = (1.0, 0.5, 0.2, 0.0)
 class Observation:
     """The kernels of one class in one step. seconds: of all of them. calls, compute, memory: of each: how often it was
     launched, and its seconds under either roof. where: the trial and its step, for the residuals. recorded: whether the
-    step was a recording, made again."""
+    step was a recording, made again.
+    """
 
     where: str
     seconds: float
@@ -64,7 +65,8 @@ class FittedConstants:
 
 class _Table:
     """Observations as arrays: K kernels of G observations; P pairs of shares that are tried at once. again: the share
-    of a launch that a further call costs."""
+    of a launch that a further call costs.
+    """
 
     def __init__(self, observations: Sequence[Observation], again: float) -> None:
         self.again = again
@@ -81,7 +83,8 @@ class _Table:
     def errors(self, compute_P: Floats, memory_P: Floats, blend: float) -> tuple[tuple[Floats, Floats], Floats]:
         """For each pair of shares the launches that leave the least squares, of steps that are asked for and of those
         that are recorded, [P] each, and the relative errors, [P, G]. A step is one or the other, so each sort has its
-        own."""
+        own.
+        """
         a_PK, b_PK = self.compute_K / compute_P[:, None], self.memory_K / memory_P[:, None]
         both_PK = (a_PK**blend + b_PK**blend) ** (1 / blend)
         roof_PG = np.add.reduceat(both_PK, self.first_G, axis=1) / self.seconds_G
@@ -130,7 +133,8 @@ def _closer(grid: Floats, centre: float, ratio: float) -> Floats:
 
 def fit_all(observed: Mapping[Class, Sequence[Observation]]) -> dict[str, FittedConstants]:
     """The constants of every class: those observed, by (kernel, format), and the general ones that stand in for kernels
-    that nobody observed: a kernel in any format, its kind, and `default`."""
+    that nobody observed: a kernel in any format, its kind, and `default`.
+    """
     found = {class_name(kernel, number_format): fit(list(group)) for (kernel, number_format), group in observed.items()}
     general: dict[str, list[Observation]] = {}
     for (kernel, number_format), group in observed.items():

@@ -101,7 +101,8 @@ def _times_of(trial: Trial, timer: Timer, roofs: Device, budget: float) -> Itera
 @dataclass(frozen=True, slots=True)
 class HostStep:
     """A step through the engine. whole: seconds of it. card: what its ops are expected to take, asked for one by one;
-    launches: the part of that for launches. ops: how many there are. recorded: whether it was captured."""
+    launches: the part of that for launches. ops: how many there are. recorded: whether it was captured.
+    """
 
     work: Work
     whole: float
@@ -113,7 +114,8 @@ class HostStep:
 
 def _host_steps(trial: Trial, timer: Timer, known: Device) -> Iterator[HostStep]:
     """Steps of an engine that runs decodes and prefills of several sizes, and of one that captures none of them; each
-    the median of several."""
+    the median of several.
+    """
     model = trial.model(torch.bfloat16, timer.device)
     price = Price(model)
     for eager in (False, True):
@@ -128,7 +130,8 @@ def _host_steps(trial: Trial, timer: Timer, known: Device) -> Iterator[HostStep]
 
 def _medians_of(load: Sequence[int], engine: Engine, works: list[Work], timer: Timer) -> Iterator[tuple[Work, float]]:
     """The last decode step and the last other one of requests with prompts of these lengths, and the median seconds of
-    each kind. works: where the engine puts what each step asks."""
+    each kind. works: where the engine puts what each step asks.
+    """
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=_TOKENS)
     seen: dict[bool, list[float]] = {False: [], True: []}
     last: dict[bool, Work] = {}
@@ -155,7 +158,8 @@ def _host_step(price: Price, known: Device, work: Work, whole: float, *, capture
 @dataclass(frozen=True, slots=True)
 class GpuHost:
     """What whole steps say. saved: the part of a launch that a captured step does not take, whose kernels are started
-    while those before them end. error: the median of whole steps', without its sign."""
+    while those before them end. error: the median of whole steps', without its sign.
+    """
 
     host: HostTime
     saved: float

@@ -39,7 +39,8 @@ class GpuTimer:
         self, step: Callable[[], object], spaces_of: Mapping[Op, Sequence[RowAxis]], budget: float
     ) -> tuple[list[TimedOp], float]:
         """Every op of a step, timed for about `budget` seconds; and the seconds of the whole step. spaces_of: the space
-        of each of an op's calls, in order."""
+        of each of an op's calls, in order.
+        """
         asking = seconds_to_ask(step)
         whole = statistics.median(repeated(lambda: whole_seconds(step, asking), budget / 2))
         taken: dict[Part, list[list[float]]] = {}
@@ -114,14 +115,16 @@ def whole_seconds(step: Callable[[], object], asking: float) -> float:
 
 def run_between_events(step: Callable[[], object], asking: float) -> Callable[[Pair], float]:
     """Run a step as `whole_seconds` does, in which pairs of events are recorded, those of its last run: what then says
-    how many seconds lie between a pair, less what two events take by themselves."""
+    how many seconds lie between a pair, less what two events take by themselves.
+    """
     itself = between(_ahead(step, asking)[0])
     return lambda pair: max(SHORTEST, between(pair) - itself)
 
 
 def _ahead(step: Callable[[], object], asking: float) -> tuple[Pair, Pair]:
     """Ask for a step while the card waits, for longer where it has begun before all was asked for. Events around
-    nothing, and around the step."""
+    nothing, and around the step.
+    """
     for times in _WAITS:
         _wait(times * asking)
         nothing, around = (event(), event()), (event(), event())
@@ -163,7 +166,8 @@ def _timed_ops(
 def without_gaps(medians: Sequence[float], whole: float) -> list[float]:
     """Seconds of calls that were timed with events around each, of which a step takes `whole` together. An event keeps
     a kernel from being started while the one before still runs, which costs a short one as much as a long one; but
-    none less than the part of its own that _LEAST says is left."""
+    none less than the part of its own that _LEAST says is left.
+    """
 
     def left(gap: float) -> list[float]:
         return [max(seconds - gap, _LEAST * seconds) for seconds in medians]

@@ -24,7 +24,8 @@ from ridgeline.price.slowdown import Slowdown
 @dataclass(frozen=True, slots=True)
 class KernelTime:
     """A kernel in a step of a trial: what it took then, and what it would take under either roof. recorded: whether the
-    step was recorded."""
+    step was recorded.
+    """
 
     where: str
     kernel: Launch

@@ -42,7 +42,8 @@ class StepTime:
 @dataclass(frozen=True, slots=True)
 class StepOverhead:
     """What a step of `ops` ops took beside them, of `whole` seconds in all. nbytes: that the ops moved, as far as a
-    cache holds them. recorded: whether the step was recorded, so that nobody asked for its ops."""
+    cache holds them. recorded: whether the step was recorded, so that nobody asked for its ops.
+    """
 
     work: Work
     ops: int
@@ -83,7 +84,8 @@ def overheads(
 
 def _step_times(model: Model, watch: Stopwatch, prompts: Sequence[int]) -> list[StepTime]:
     """The steps of a run without the watch, which would be in the way between ops: there it takes longer than it does
-    when it is all that runs. The seconds of their ops are those of another run."""
+    when it is all that runs. The seconds of their ops are those of another run.
+    """
     whole = list(run_requests(model, prompts, TOKENS, watch.timer.now))
     runner = partial(Runner, backend=TimedBackend(watch))
     inside = list(_ops_seconds(watch, run_requests(model, prompts, TOKENS, watch.timer.now, runner)))
@@ -109,7 +111,8 @@ def _overhead(runs: Sequence[StepTime], price: Price, roofs: Device, slower: flo
 
 def fit_host(between: Sequence[StepOverhead]) -> tuple[HostTime, float]:
     """The seven constants, none below 0, that leave the least squares of errors relative to whole steps; and the median
-    of those errors without their signs."""
+    of those errors without their signs.
+    """
     features = np.array(
         [
             [

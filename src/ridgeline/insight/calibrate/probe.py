@@ -35,7 +35,8 @@ def _of_each(of: Callable[[Sequence[float]], float], paces: Sequence[Slowdown]) 
 
 def nothing_but_launches(timer: Timer, *, recorded: bool = False) -> tuple[Callable[[], object], int]:
     """One decode step of a tiny model, and how many ops it has. recorded: as the engine runs it, if it records it; else
-    each op is asked for."""
+    each op is asked for.
+    """
     model = TRIALS[0].model(torch.float32, timer.device)
     step = TrialRunner(model, 64).prepare(decode(1, 40), recorded=recorded)
     return step.run, len(model.ops())
@@ -43,7 +44,8 @@ def nothing_but_launches(timer: Timer, *, recorded: bool = False) -> tuple[Calla
 
 class PaceProbe:
     """launch: one decode step of a tiny model. compute: a matrix product. memory: reading what no cache holds. taken:
-    all that were."""
+    all that were.
+    """
 
     def __init__(self, timer: Timer, read_bytes: int) -> None:
         """`read_bytes`: more than any cache holds."""

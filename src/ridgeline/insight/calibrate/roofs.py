@@ -108,7 +108,8 @@ def caches(measured: Sequence[MemoryStream], stated: Stated) -> tuple[Cache, ...
 
 def stated_caches(threads: int, root: Path = Path("/sys/devices/system/cpu")) -> list[tuple[str, int]]:
     """Names and bytes of the data caches from level 2 on, as Linux states them for so many threads; empty where it does
-    not. A cache that cores do not share counts once a thread."""
+    not. A cache that cores do not share counts once a thread.
+    """
     levels: dict[int, dict[str, int]] = {}
     for core in sorted(os.sched_getaffinity(0)):
         for index in sorted((root / f"cpu{core}" / "cache").glob("index*")):
@@ -125,7 +126,8 @@ def stated_caches(threads: int, root: Path = Path("/sys/devices/system/cpu")) ->
 @torch.inference_mode()
 def products(timer: Timer, budget: float) -> dict[str, float]:
     """FLOP/s by number format: the best square matrix product, of torch's and our own kernels'; of int8 with sums of 32
-    bits."""
+    bits.
+    """
     share_threads()
     measured: dict[str, float] = {}
     dtypes = {f.name: f.dtype for f in FORMATS if f.dtype != torch.float16 or timer.device.type == "cuda"}
@@ -138,7 +140,8 @@ def products(timer: Timer, budget: float) -> dict[str, float]:
 
 def _multiply(dtype: torch.dtype, device: torch.device) -> list[_Multiply]:
     """The ways to multiply two matrices. Torch's library is not the faster one everywhere: of fp32 it makes half of
-    what the widest instructions of a Zen 5 do."""
+    what the widest instructions of a Zen 5 do.
+    """
     kernels = library() if device.type == "cpu" and dtype in DTYPES else None
     ours: list[_Multiply] = [] if kernels is None else [lambda a, b: kernels.products(a, [Operands(b, None)])]
     return [torch._int_mm if dtype == torch.int8 else torch.matmul, *ours]
@@ -161,6 +164,7 @@ def _rate(timer: Timer, multiply: _Multiply, dtype: torch.dtype, budget: float) 
 
 def peaks(measured: Mapping[str, float]) -> dict[str, float]:
     """FLOP/s that no kernel beats, from products. Where a narrow format has no fast product, a kernel may still widen
-    its numbers, which is next to free: its roof is that of the widest format at least."""
+    its numbers, which is next to free: its roof is that of the widest format at least.
+    """
     widened = measured.get(FP32.name, 0.0)
     return {name: max(rate, widened) for name, rate in measured.items()}

@@ -46,7 +46,8 @@ class TimedOp:
 @dataclass(frozen=True, slots=True)
 class TrialStep:
     """A step of a trial. what: it is called. work: that it asks of the model. run: prepares and runs it, while a watch
-    is on or not."""
+    is on or not.
+    """
 
     what: str
     work: Work
@@ -64,7 +65,8 @@ class Stopwatch(OpTimer):
         self, taken: Mapping[Part, Sequence[float]], spaces_of: Mapping[Op, Sequence[RowAxis]]
     ) -> list[TimedOp]:
         """The ops that ran, each with what it took undisturbed, of the seconds of all its calls. spaces_of: the space
-        of each of its calls in a step, in their order."""
+        of each of its calls in a step, in their order.
+        """
         found = []
         for (op, part), times in taken.items():
             spaces = spaces_of[op]
@@ -94,7 +96,8 @@ class TrialRunner:
 
     def __init__(self, model: Model, positions: int, watch: Stopwatch | None = None) -> None:
         """`positions`: that one step's sequences have together, at most, each rounded up to whole pages. watch: what is
-        to time recorded steps."""
+        to time recorded steps.
+        """
         layout = deal_layers(model.kv_specs, PAGE, positions)
         layout = replace(layout, pages=positions // PAGE + 1)
         self._watch = watch
@@ -104,7 +107,8 @@ class TrialRunner:
     def prepare(self, sequences: Sequences, *, recorded: bool = True) -> PreparedStep:
         """A step whose sequences lie behind each other in KV memory. Every group's tables begin with the same pages, so
         the groups write over each other: only time counts. Another step prepared puts an end to this one. recorded:
-        whether it may be."""
+        whether it may be.
+        """
         begins = accumulate((-(-kv // PAGE) for _, kv in sequences), initial=1)
         items = (self._item(number, *one) for number, one in enumerate(zip(begins, sequences, strict=False)))
         plan = StepPlan(0, tuple(items))
@@ -120,7 +124,8 @@ class TrialRunner:
 
     def run(self, sequences: Sequences) -> None:
         """Prepare a step anew and run it: a recorded one finds the caches as the Python before it leaves them, and is
-        timed by the stage's watch."""
+        timed by the stage's watch.
+        """
         step = self.prepare(sequences)
         if step.recording is not None and step.recording.calls and self._watch is not None:
             self._watch.again(step.recording)

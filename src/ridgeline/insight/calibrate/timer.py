@@ -13,7 +13,8 @@ MIN_REPEATS = 3
 
 def undisturbed(seconds: Sequence[float]) -> float:
     """What a call takes while nothing is in its way: the lower quartile of what was seen, or the least of fewer than
-    four. Others on a processor's cores come and go within seconds; a program of Python may take twice as long then."""
+    four. Others on a processor's cores come and go within seconds; a program of Python may take twice as long then.
+    """
     return sorted(seconds)[len(seconds) // 4]
 
 
@@ -46,7 +47,8 @@ class Timer:
 
     def each(self, call: Callable[[], object], budget: float) -> list[float]:
         """Seconds of every call in turn: for `budget` seconds of the wall, and at least three if they take no longer
-        than three times that. The first call does not count if there are others."""
+        than three times that. The first call does not count if there are others.
+        """
         seconds: list[float] = []
         begin = self.wall()
         while True:

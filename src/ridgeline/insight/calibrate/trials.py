@@ -24,7 +24,8 @@ from ridgeline.insight.calibrate.steps import PAGE, Sequences, Stopwatch, TrialR
 class Trial:
     """A language model to be timed, and the steps it is timed on. share: of the time that there is, relative to the
     others. stored: what its matrices are stored in, the embedding and the head too, None for the dtype; kv: the same of
-    keys and values."""
+    keys and values.
+    """
 
     dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.float32, torch.bfloat16)
 

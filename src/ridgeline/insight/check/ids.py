@@ -1,5 +1,6 @@
 """Special token ids: what config.json, generation_config.json and the tokenizer say of them, inside the vocabulary and
-alike; and the fields of generation_config.json."""
+alike; and the fields of generation_config.json.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -54,7 +55,8 @@ def _shown(ids: set[int]) -> str:
 
 def check_generation(generation: Mapping[str, Any], *, speech: bool) -> tuple[list[str], list[str]]:
     """What is wrong with the fields of a generation_config.json, and what of them this version does not do. speech:
-    whether it is a speech model's, whose tokens have rules."""
+    whether it is a speech model's, whose tokens have rules.
+    """
     try:
         SamplingParams.from_generation_config(generation)
     except ValueError as error:

@@ -26,7 +26,8 @@ def check_files(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 def _against_index(folder: Path) -> Iterator[str]:
     """What is wrong with the shards of an index, shard by shard; of an index that is none, the loader's refusal says
-    it."""
+    it.
+    """
     index = folder / _INDEX
     if not index.is_file():
         return

@@ -24,7 +24,8 @@ _STEP = 64  # positions, those of an encoder that reads features apart
 
 def smoke_run(source: ModelSource, progress: Progress | None = None) -> tuple[str, list[str]]:
     """Generate a few tokens; what came out, in words, and what went wrong. Raises ModelRefused, ValueError where the
-    model cannot be loaded."""
+    model cannot be loaded.
+    """
     heard = source.config.count("max_source_positions", 1500) if family_of(source.config) in SPEECH else 0
     settings = EngineSettings(limits=Limits(tokens=_STEP + heard, requests=1), prefix_cache=False)
     loaded = load_engine(source, settings, progress=progress)

@@ -26,7 +26,8 @@ _FLOATS = {
 
 def check_tensors(model: Model, checkpoint: Checkpoint, family: Family) -> list[str]:
     """What is wrong with the names, shapes and dtypes of a checkpoint for a model on meta, by the loader's rules; of
-    codes and their scales also with what they hold, for which they are read one at a time."""
+    codes and their scales also with what they hold, for which they are read one at a time.
+    """
     naming = ParameterMap(model, family, checkpoint)
     filled: dict[str, str] = {}
     extra: list[str] = []
@@ -62,7 +63,8 @@ def _misfit(model: Model, naming: ParameterMap, place: str, checkpoint: Checkpoi
 
 def check_numbers(checkpoint: Checkpoint, progress: Progress | None = None) -> list[str]:
     """Tensors that hold NaN or infinity, or matrices that hold nothing but zeros, read a MiB at a time. progress: told
-    the bytes read, and those in all."""
+    the bytes read, and those in all.
+    """
     problems: list[str] = []
     done, total = 0, checkpoint.nbytes
     for name, entry in checkpoint.entries.items():

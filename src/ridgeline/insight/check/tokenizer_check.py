@@ -26,7 +26,8 @@ _USER, _SYSTEM, _ANSWER = "Which river is the longest?", "You answer briefly.", 
 
 def check_tokenizer(tokenizer: Tokenizer, vocabulary: int | None) -> tuple[list[str], list[str]]:
     """What is wrong with a tokenizer for a model of so many token ids (None where that is not known), and what is worth
-    knowing: texts that come back changed where its vocabulary cannot spell all bytes."""
+    knowing: texts that come back changed where its vocabulary cannot spell all bytes.
+    """
     problems, lost = list[str](), list[str]()
     plain = _back(tokenizer, PLAIN)
     if _bare(plain) != _bare(PLAIN):

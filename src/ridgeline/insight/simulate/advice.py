@@ -23,7 +23,8 @@ _UNEVEN = 2.0  # times the median: an ITL p99 from which prompts are what users 
 
 def advice(findings: SimulationFindings) -> str:
     """The first of these that there is reason for: requests cannot run; too much comes; memory is short; places are
-    few; prompts hold decoding up; nothing does."""
+    few; prompts hold decoding up; nothing does.
+    """
     metrics, limits = findings.metrics, findings.asked.machine.limits
     if findings.verdict == "nothing answered":
         return "Nothing was answered: " + (next(iter(metrics.reasons), "no request came") + ".")
@@ -92,7 +93,8 @@ def _room(findings: SimulationFindings) -> str:
 
 def _few_places(metrics: SimulationMetrics) -> bool:
     """Whether more requests at a time would be answered: there is memory for twice as many, and steps that wait for it
-    would hardly take longer."""
+    would hardly take longer.
+    """
     steps = metrics.steps
     return steps.held["requests"] > _MOSTLY and steps.compute < _MOSTLY and steps.most_pages < 1 / 2
 
@@ -148,7 +150,8 @@ def _more(findings: SimulationFindings) -> str:
 
 def _enough(findings: SimulationFindings) -> int:
     """Replicas of the machine itself with which all that is offered is answered: other cards count for as much as the
-    load law has them answer of it."""
+    load law has them answer of it.
+    """
     metrics, machine, fleet = findings.metrics, findings.asked.machine, findings.asked.fleet
     own, *others = (saturation_rate(each, *metrics.sizes) for each in (machine, *fleet.others))
     wanted = metrics.offered / _answered(metrics) * (fleet.replicas * own + sum(others))

@@ -45,7 +45,8 @@ _PREEMPTED = 0.01  # preemptions a request: a setting with more is not advised, 
 class TriedSetting:
     """A setting and what it came to. memory: the share of a card's that may be used. good: of each request, whether it
     kept to the objectives. counted: whether it is one by which settings are compared, as it came after the warm-up.
-    most_running, most_positions: the most of both at any time; equal for settings that differ only above it."""
+    most_running, most_positions: the most of both at any time; equal for settings that differ only above it.
+    """
 
     limits: Limits
     memory: float
@@ -57,7 +58,8 @@ class TriedSetting:
 
     def covers(self, limits: Limits, memory: float, *, fixed: bool = False) -> bool:
         """Whether other limits, and no less memory, would make the same steps: they differ only where nothing came near
-        either, and leave no pages that somebody would have taken. fixed: pages are, whatever the limits."""
+        either, and leave no pages that somebody would have taken. fixed: pages are, whatever the limits.
+        """
 
         def alike(limit: int, other: int, most: int) -> bool:
             return limit == other or min(limit, other) > most
@@ -109,7 +111,8 @@ class TriedSetting:
 @dataclass(frozen=True, slots=True)
 class Advice:
     """own: the setting that was asked about. best: the highest in rank. options: all that were run, in the order of
-    their limits. gain: of the share of good requests, with the interval that pairs give."""
+    their limits. gain: of the share of good requests, with the interval that pairs give.
+    """
 
     own: TriedSetting
     best: TriedSetting
@@ -210,7 +213,8 @@ def advise(
     """Look for a better setting of a machine under the requests that were asked about. shares: of memory, to be tried
     where they are more than its own; none where its pages are stated. second: another process to run settings in, which
     is ended; what is advised is the same. own: what the setting that was asked about came to, where it has run. Raises
-    ValueError without objectives, and for users, whose requests depend on the answers."""
+    ValueError without objectives, and for users, whose requests depend on the answers.
+    """
     if not asked.slo or not asked.open_loop:
         raise ValueError("--advise compares how many of the same requests are good: give --slo, and --rate or --trace")
     try:
@@ -239,7 +243,8 @@ def _lines(shares: Sequence[float]) -> tuple[Callable[[TriedSetting], list[Setti
 
 class _Trials:
     """Settings that were run, and those that a second process runs ahead of time: what came of it is taken in the order
-    of the line, as if one process had run one after the other."""
+    of the line, as if one process had run one after the other.
+    """
 
     def __init__(
         self,
@@ -252,7 +257,8 @@ class _Trials:
         fixed: bool,
     ) -> None:
         """own: what the setting that was asked about came to. tried: those that were run, in order. fixed: as of
-        Option.covers."""
+        Option.covers.
+        """
         self._asked, self._rebuilt, self._progress, self._second, self._fixed = asked, rebuilt, progress, second, fixed
         self._own, self.tried = own, [own]
         self._there: dict[Setting, Future[TriedSetting | None]] = {}

@@ -33,7 +33,8 @@ class CapacityLevel:
 @dataclass(frozen=True, slots=True)
 class SimulatedCapacity:
     """rate: at the price, and at more and less of it by its error: the highest that is good, 0 where none is. levels:
-    those that were tried at the price, in the order of their rates. attain: as of `capacity`."""
+    those that were tried at the price, in the order of their rates. attain: as of `capacity`.
+    """
 
     rate: Interval
     levels: tuple[CapacityLevel, ...]

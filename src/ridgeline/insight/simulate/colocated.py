@@ -28,7 +28,8 @@ def run_colocated(
     asked: SimulationQuery, rebuilt: Callable[[Limits], Machine], progress: Callable[[str], Watch] | None = None
 ) -> tuple[Colocated, ...]:
     """The cards of a fleet with a split without it; with few positions a step those alone. rebuilt: the machine with
-    other limits."""
+    other limits.
+    """
     fleet, limits = replace(asked.fleet, split=None), asked.machine.limits
     found = []
     quarter = max(_LEAST, limits.tokens // 4)

@@ -19,7 +19,8 @@ Mask = NDArray[np.bool_]
 
 class Columns:
     """The columns of a log's requests, as arrays; ok: those that were answered to their end. apart: whose prompts and
-    answers were on two replicas. classes: the names of those that slo_class has the places of."""
+    answers were on two replicas. classes: the names of those that slo_class has the places of.
+    """
 
     def __init__(self, log: RunLog) -> None:
         requests = log.requests

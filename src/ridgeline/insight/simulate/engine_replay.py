@@ -24,7 +24,8 @@ from ridgeline.insight.traffic.workload_trace import TraceRequest
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
     """A step of the real run: the prompts that came before it with their numbers, the requests that were aborted before
-    it, and its plan, as `plan_line`."""
+    it, and its plan, as `plan_line`.
+    """
 
     added: tuple[tuple[int, Sequence[int]], ...]
     aborted: tuple[int, ...]
@@ -34,7 +35,8 @@ class RecordedStep:
 @dataclass(slots=True)
 class RecordedRun:
     """A real engine whose steps are written down. made: tokens that each request got; answers: those. aborted: requests
-    that did not come to their ends. One choice a request."""
+    that did not come to their ends. One choice a request.
+    """
 
     engine: Engine
     steps: list[RecordedStep] = field(default_factory=list)

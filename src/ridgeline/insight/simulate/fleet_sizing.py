@@ -28,7 +28,8 @@ MAX_DEVICES = DEVICES_PER_REPLICA[-1] * REPLICAS[-1]
 @dataclass(frozen=True, slots=True, eq=False)
 class SizedFleet:
     """So many cards to each of so many replicas, what that came to, what an hour of all of it costs in dollars, and how
-    many requests come a second: all at once, how many are answered."""
+    many requests come a second: all at once, how many are answered.
+    """
 
     devices: int
     replicas: int
@@ -56,7 +57,8 @@ class SizedFleet:
 @dataclass(frozen=True, slots=True)
 class FleetSizing:
     """own: as was asked. best: with most good requests a dollar. tried: all that were run, the cheapest first. gain: of
-    good requests a dollar, as a share of the own, with the interval that pairs give; None where the own has none."""
+    good requests a dollar, as a share of the own, with the interval that pairs give; None where the own has none.
+    """
 
     own: SizedFleet
     best: SizedFleet
@@ -88,7 +90,8 @@ class FleetSizing:
 
 def check_comparable(asked: SimulationQuery) -> None:
     """Raises ValueError where divisions cannot be compared: without objectives, of users, and where no price is
-    known."""
+    known.
+    """
     if not asked.slo or not asked.open_loop:
         raise ValueError("--divide compares how many requests are good: give --slo, and --rate or --trace")
     if asked.dollars_per_hour is None:
@@ -105,7 +108,8 @@ def divide(
     """Try what up to `most` cards can be, under the requests that were asked about. on: the machine of so many cards.
     own: what the division that was asked about came to, where it has run.
 
-    Raises ValueError as `check_comparable` does."""
+    Raises ValueError as `check_comparable` does.
+    """
     check_comparable(asked)
 
     def divided(machine: Machine, replicas: int, known: TriedSetting | None = None) -> SizedFleet:

@@ -10,7 +10,8 @@ from ridgeline.price.plan.scenario import Scenario
 
 def prompt_kv_bytes(case: Scenario, positions: int) -> float:
     """Of keys and values of so many positions, on all cards of a replica: of a window those that the next position
-    sees."""
+    sees.
+    """
     kept = (spec.bytes_per_token * (positions - spec.first_seen(positions)) for spec in case.model.kv_specs)
     return sum(kept) * case.setup.devices
 

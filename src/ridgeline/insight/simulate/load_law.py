@@ -36,7 +36,8 @@ from ridgeline.insight.simulate.replica import Machine
 @dataclass(frozen=True, slots=True)
 class LoadLaw:
     """Of one replica. load: rho. tpot: seconds; None where nothing keeps up. wall: requests a second from which that is
-    so. most: requests that decode side by side then (B)."""
+    so. most: requests that decode side by side then (B).
+    """
 
     load: float
     tpot: float | None

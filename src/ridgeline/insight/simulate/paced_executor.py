@@ -43,7 +43,8 @@ class PacedExecutor:
 
     def _begun(self, plan: StepPlan) -> int:
         """When a step begins: where the one before ended, if it goes on with a request of that; else now. What the
-        program itself takes between two steps is thus not added to them."""
+        program itself takes between two steps is thus not added to them.
+        """
         now = self._clock()
         goes_on = any(item.request in self._ran for item in plan.items)
         return max(self._until, now - BEHIND) if goes_on else now

@@ -38,7 +38,8 @@ CHAT_TEMPLATE = Path(__file__).with_name("chat.jinja")
 
 def priced_engine(start: EngineStart) -> LoadedEngine:
     """The engine of a first message. Raises ValueError for models that do not continue texts, and for what does not fit
-    the card."""
+    the card.
+    """
     source, settings, device = open_source(start.model), start.settings, start.device
     assert device is not None, "a price is of a card"
     machine = served_machine(source, settings, device, start.devices)

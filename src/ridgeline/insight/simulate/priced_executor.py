@@ -23,7 +23,8 @@ class PricedExecutor:
 
     def expect(self, request: int, prompt: int, tokens: int, answer: Sequence[int] = ()) -> None:
         """A request with a prompt of so many tokens ends with the `tokens`-th that it is given. answer: the first of
-        these, where a trace knows what they are."""
+        these, where a trace knows what they are.
+        """
         self._last[request] = prompt + tokens - 2
         if answer:
             self._answers[request] = prompt, answer

@@ -28,7 +28,8 @@ _ASKED = SamplingParams(temperature=0.0, max_tokens=None)
 @dataclass(frozen=True, slots=True)
 class Machine:
     """A model on cards, and how its engine is set up. context: positions that a request may have. between: what passes
-    from one step to the next beside what the price knows."""
+    from one step to the next beside what the price knows.
+    """
 
     case: Scenario
     layout: KVLayout
@@ -43,7 +44,8 @@ class StepPricer:
 
     def __init__(self, price: Price, device: Device, factor: float = 1.0, between: HostOverhead = NOTHING) -> None:
         """between: as of a Machine. Of the last step, work: what it asks for; compute_bound: whether that
-        is more arithmetic than memory traffic. waited: whether nothing ran before the next one."""
+        is more arithmetic than memory traffic. waited: whether nothing ran before the next one.
+        """
         self._price, self._device, self._factor, self._between = price, device, factor, between
         self.work, self.compute_bound = Work({}, 0), False
         self._new = 0  # requests that were in the last step for the first time
@@ -63,7 +65,8 @@ class StepPricer:
 
 class PromptBuilder:
     """Prompts of offered requests, and what is known of their answers. Blocks of one name are the same; what has no
-    name is nobody else's."""
+    name is nobody else's.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -104,7 +107,8 @@ class SimulatedReplica:
 
     def add(self, request: TraceRequest, received: int = 0) -> int:
         """Queue a request; its number. received: as Engine.add. Raises ValueError for one that cannot run, as the
-        engine does."""
+        engine does.
+        """
         prompt, answer = self._prompts.of(request)
         number = self.engine.add(GenerationRequest(prompt, _ASKED), received=received)
         self.executor.expect(number, len(prompt), request.output, answer)

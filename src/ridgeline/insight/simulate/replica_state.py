@@ -37,7 +37,8 @@ class SimulatedRequest:
 
 class ReplicaState:
     """A replica and its requests. since, until: from when it is paid for, and when it was gone. taking: requests may be
-    sent there."""
+    sent there.
+    """
 
     def __init__(self, replica: SimulatedReplica, since: int = 0, *, taking: bool = True) -> None:
         self.replica, self.since, self.taking = replica, since, taking

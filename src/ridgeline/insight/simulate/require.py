@@ -27,7 +27,8 @@ _OF_CLASS = re.compile(r"(?:ttft|tpot|e2e)_p\d+|good_share|goodput")  # figures 
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """A figure by its name, and what it has to be: below, at most, above or at least a bound, by its sign. slo_class:
-    of the requests of one class; None for all."""
+    of the requests of one class; None for all.
+    """
 
     text: str
     name: str
@@ -72,7 +73,8 @@ class Requirement:
 
 def parse_requirement(text: str) -> Requirement:
     """Of `ttft_p99<500ms`, `goodput>12`, `batch:good_share>=99%` (of one class). Raises ValueError naming what there
-    is."""
+    is.
+    """
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"--require is {text!r}; write a figure, < or >, and a number: ttft_p99<500ms, good_share>99%")

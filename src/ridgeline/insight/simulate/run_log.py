@@ -26,7 +26,8 @@ class RequestLog:
     """A row for each, in order of arrival. replica: where it was sent. prompted: where its prompt was, which is another
     replica where prompts and answers are apart. made: output tokens. limited: whether an answer ended because the
     context, or KV memory, has no room for more of it. worst_gap: the longest between two tokens. slo_class: the place
-    of its class among `classes`, which are in the order of their first requests."""
+    of its class among `classes`, which are in the order of their first requests.
+    """
 
     def __init__(self) -> None:
         self.arrived, self.scheduled, self.first, self.last = array("q"), array("q"), array("q"), array("q")
@@ -70,7 +71,8 @@ class RequestLog:
 class StepLog:
     """A row for each. positions: that it runs; prompts: those of sequences that run more than one. sequences: that have
     a part in it. running, waiting, pages: requests, and pages that they hold, once it is planned. held: why somebody
-    waits, of HELD. compute: whether it has more arithmetic than memory traffic."""
+    waits, of HELD. compute: whether it has more arithmetic than memory traffic.
+    """
 
     def __init__(self) -> None:
         self.started, self.took = array("q"), array("q")
@@ -100,7 +102,8 @@ class TokenGaps:
 class RunTotals:
     """Of a run, all replicas together: preemptions, positions run again after one, prompt positions that were found,
     pages that the pool of each has, requests and pages that were left at the end, nanoseconds of work for the front by
-    requests and by steps."""
+    requests and by steps.
+    """
 
     preemptions: int
     wasted: int
@@ -114,7 +117,8 @@ class RunTotals:
 
 class RunLog:
     """All of it, of so many replicas. end: when the last step was over. lives: from when until when each replica was
-    there, and totals: once the run is over."""
+    there, and totals: once the run is over.
+    """
 
     def __init__(self, replicas: int = 1) -> None:
         self.replicas = replicas

@@ -21,7 +21,8 @@ _LONGEST = round(3600e9)  # nanoseconds
 class HostOverhead:
     """Nanoseconds between two steps: of each, and for each sequence and each request that is new in the next one. idle:
     more for a step that the engine had to wait for, which finds nothing at hand. after: more for a step without new
-    requests that follows one with some."""
+    requests that follows one with some.
+    """
 
     step: int = 0
     sequence: int = 0
@@ -31,7 +32,8 @@ class HostOverhead:
 
     def of(self, sequences: int, requests: int, *, before: int = 0, waited: bool = False) -> int:
         """Before a step of so many sequences, of which so many are new, and so many were in the step before. waited:
-        whether nothing ran until now."""
+        whether nothing ran until now.
+        """
         more = self.after if before and not requests else 0
         return self.step + self.sequence * sequences + self.request * requests + (self.idle if waited else more)
 
@@ -48,7 +50,8 @@ class HostOverhead:
 @dataclass(frozen=True, slots=True)
 class ApiServerOverhead:
     """Nanoseconds of the server's core: for a request before the engine has it, for the messages of a step, for each of
-    its tokens until the client has it, for the first of an answer beside that, and for one that has ended."""
+    its tokens until the client has it, for the first of an answer beside that, and for one that has ended.
+    """
 
     request: int = 0
     step: int = 0
@@ -117,7 +120,8 @@ class ApiServerCore:
 
     def _serve(self, now: int, cost: int) -> int:
         """When something that a request takes is done: after what others took, in what messages leave of the core; and
-        no sooner than where all share it, in cost / (1 - share taken) (Kleinrock, Queueing Systems 2, 4.4)."""
+        no sooner than where all share it, in cost / (1 - share taken) (Kleinrock, Queueing Systems 2, 4.4).
+        """
         shared = now + self._all.stretched(now, cost)
         self._asked = max(self._asked, now) + self._messages.stretched(now, cost)
         self.of_requests += cost

@@ -56,7 +56,8 @@ def run(
     """Let requests come to replicas of a machine until none is left.
 
     factor: on the price of each step, on what passes between two, and on what a front takes. Raises ValueError for an
-    unknown router."""
+    unknown router.
+    """
     return _Simulation(machine, offered, factor, fleet).run(watch)
 
 
@@ -109,7 +110,8 @@ class _Simulation:
 
     def _next(self) -> int | None:
         """The moment at which something happens, or a request comes; None where all that is left are replicas that
-        start, for nobody."""
+        start, for nobody.
+        """
         comes = self.offered.upcoming
         if comes is None and all(what == _UP for _, what, _ in self.happens):
             return None
@@ -181,7 +183,8 @@ class _Simulation:
 
     def _take(self, serving: ReplicaState, events: list[TokenEvent]) -> None:
         """The tokens of a step. Most come one step after the one before, so that their gaps are equal; but for those
-        that a front writes one after the other."""
+        that a front writes one after the other.
+        """
         now, before, live, front = self.clock.now, serving.before, serving.live, self.front
         step = now
         if front is not None:

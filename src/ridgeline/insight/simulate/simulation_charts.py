@@ -89,7 +89,8 @@ def _steps(name: str, values: Sequence[float]) -> Series:
 
 def _distributions(log: RunLog) -> Iterator[Chart]:
     """Which share of requests had at most this TTFT, this TPOT; of tokens, this ITL: of those that the percentiles are
-    of."""
+    of.
+    """
     requests = Columns(log)
     since = warm_up(log, requests)
     answered = requests.ok & (requests.arrived >= since)

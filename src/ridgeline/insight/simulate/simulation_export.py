@@ -259,7 +259,8 @@ def per_second(log: RunLog) -> dict[str, list[Any]]:
     """Second by second, of all replicas together: how many there were on average, and the pages that those have;
     requests that came and ended, tokens; of the steps that began in it the share of it that they took, sequences in
     one, positions of prompts; running and waiting requests and held pages on average; seconds in which somebody waited,
-    by why."""
+    by why.
+    """
     seconds = max(1, -(-log.end // 10**9))
     requests, steps = Columns(log), log.steps
     started, took = np.asarray(steps.started), np.asarray(steps.took).astype(np.float64)

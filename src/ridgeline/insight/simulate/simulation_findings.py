@@ -30,7 +30,8 @@ class SimulationFindings:
     law: the formula's figures; None where it is not of such requests. capacity: where it was looked for; the runs are
     then at that rate. advised: where better settings were. together: the same cards without a split, where there is
     one. division: where other numbers of cards were tried. loop: tokens a second by the law of users who do not think;
-    None of others."""
+    None of others.
+    """
 
     asked: SimulationQuery
     log: RunLog
@@ -73,7 +74,8 @@ class SimulationFindings:
     @property
     def is_front_bound(self) -> bool:
         """Whether it is the front that falls behind, not what it deals to: replicas have nobody waiting for most of the
-        time then, and a link between them carries more."""
+        time then, and a link between them carries more.
+        """
         metrics = self.metrics
         waiting = sum(metrics.steps.held.values()) >= WAITING
         return (
@@ -90,7 +92,8 @@ class SimulationFindings:
 
     def latency(self, name: str, percent: int) -> Interval | None:
         """A percentile with an interval of the draw and of the price; its upper end is infinite where a price that much
-        higher overloads the replica. None where there are too few samples, or latencies are no figures."""
+        higher overloads the replica. None where there are too few samples, or latencies are no figures.
+        """
         return self._widened([each.latency(name, percent) for each in self._runs])
 
     @property
@@ -121,7 +124,8 @@ class SimulationFindings:
         self, of: Callable[[SimulationMetrics], float | None], drawn: Callable[[MarginOfError], float]
     ) -> Interval | None:
         """A figure of what comes by itself, or 1 over it, with an interval of the draw of requests too. An overloaded
-        replica gives what it can, whatever comes."""
+        replica gives what it can, whatever comes.
+        """
         found, by = self.figure(of), self.metrics.drawn
         if found is None or by is None or self.verdict == "overloaded" or math.isinf(found.mid):
             return found
@@ -142,7 +146,8 @@ class SimulationFindings:
 
     def class_figures(self, name: str) -> dict[str, Interval | None]:
         """Of a class of requests, by the names of FIGURES. A run at another price may have none of it: its users come
-        to ask other requests."""
+        to ask other requests.
+        """
         runs, here = [each.classes.get(name) for each in self._runs], self.metrics.classes[name]
 
         def latency(of: str, percent: int) -> Interval | None:
@@ -182,7 +187,8 @@ def _ends(mid: float, others: Sequence[float]) -> tuple[float, float]:
 
 def _both(priced: Interval, low: float, high: float, most: float = math.inf) -> Interval:
     """A figure with an interval of the price's error and one of the draw, as one interval: the errors are independent,
-    so that their squares add up."""
+    so that their squares add up.
+    """
     mid = priced.mid
     below, above = math.hypot(mid - priced.low, mid - low), math.hypot(priced.high - mid, high - mid)
     return Interval(max(0.0, mid - below), mid, min(most, mid + above))
@@ -194,7 +200,8 @@ def simulate(
     loop: Callable[[SimulationMetrics], float] | None = None,
 ) -> SimulationFindings:
     """Run at the price, and at less and more of it by its error, with the same requests. progress: for the name of a
-    run, what watches it. loop: the law of users who ask again at once, where that is what is asked."""
+    run, what watches it. loop: the law of users who ask again at once, where that is what is asked.
+    """
     watched = (lambda name: None) if progress is None else progress
     judged = partial(measure, slo=asked.slo, open_loop=asked.open_loop)
 

@@ -29,7 +29,8 @@ class StepShares:
     batch: sequences in one on average, and pages their share of the pool that requests hold; most_pages: the most of it
     at any time. prompts: share of the steps' time in those that run prompts; compute: in those with more arithmetic
     than memory traffic. held: share of all time in which somebody waits, by why (HELD). longest: seconds of the
-    longest."""
+    longest.
+    """
 
     count: int
     busy: float
@@ -46,7 +47,8 @@ class StepShares:
 class MarginOfError:
     """How far off figures may be by the draw of requests, as shares of them: 1.96 standard errors, as if requests were
     independent. requests, good: of Poisson counts. tokens: of a compound Poisson sum, of their lengths. good_share:
-    between which shares a binomial one lies, by Wilson."""
+    between which shares a binomial one lies, by Wilson.
+    """
 
     requests: float
     tokens: float
@@ -63,7 +65,8 @@ class SimulationMetrics:
     requests. replicas: that were there, on average over the run. front: seconds of work that the front is given each
     second; None without one. front_wall: requests a second from which it does not keep up, as long as steps are as many
     as here. drawn, steadiness: None of users, the latter too where there is too little to see. classes: of each class
-    of requests, where there are several."""
+    of requests, where there are several.
+    """
 
     counts: dict[str, int]
     reasons: dict[str, int]
@@ -103,7 +106,8 @@ class SimulationMetrics:
     @property
     def overloaded(self) -> bool:
         """Whether the replicas or their front fall behind, of what comes by itself: then latencies only say how long
-        one looked."""
+        one looked.
+        """
         if not self.counts["ok"] or self.steadiness is None:
             return False
         return self.front_overloaded or self.steadiness.overloaded
@@ -111,7 +115,8 @@ class SimulationMetrics:
     @property
     def front_overloaded(self) -> bool:
         """Whether the front falls behind: more is under way as time passes, more than 5 % of what comes is left each
-        second, as of `judge_stationarity`, and that is more than the draw of so many requests would make."""
+        second, as of `judge_stationarity`, and that is more than the draw of so many requests would make.
+        """
         if self.steadiness is None or not self.offered:
             return False
         left = max(0.0, 1 - self.front_wall / self.offered)
@@ -195,7 +200,8 @@ def _drawn(made: Ints, counted: int, share: float) -> MarginOfError:
 
 def warm_up(log: RunLog, requests: Columns) -> int:
     """The moment from which requests are counted: the first at which as many run, on all replicas together, as run by
-    the median in the last two thirds of the time in which requests come. 0 where no step tells. requests: the log's."""
+    the median in the last two thirds of the time in which requests come. 0 where no step tells. requests: the log's.
+    """
     arrived, started = requests.arrived, ints(log.steps.started)
     if len(started) == 0:
         return 0
@@ -276,7 +282,8 @@ def _front(log: RunLog, rate: float) -> tuple[float | None, float]:
 
 def _shares(log: RunLog, since: int) -> StepShares:
     """Of the steps from `since` to the last arrival, after which the replica only empties; of all from `since` where
-    requests come in a tenth of the time or less. most_pages, longest: of all steps."""
+    requests come in a tenth of the time or less. most_pages, longest: of all steps.
+    """
     steps = log.steps
     started, took = ints(steps.started), ints(steps.took)
     last = log.requests.arrived[-1] if len(log.requests) else 0

@@ -24,7 +24,8 @@ class PriceUncertainty:
 def price_error(device: Device, devices: int) -> PriceUncertainty:
     """The median error of the published rows of steps that a price was held against, the mean over cards and engines by
     their rows: decode and prefill, of eight cards and more those of eight. A calibrated machine has rows of its own, of
-    which four of five are within its figure."""
+    which four of five are within its figure.
+    """
     if device.calibrated:
         return PriceUncertainty(
             _CALIBRATED, "four of five steps of a calibrated machine are nearer (benchmarks/local_accuracy.md)"
@@ -41,7 +42,8 @@ def price_error(device: Device, devices: int) -> PriceUncertainty:
 class SimulationQuery:
     """What was simulated. traffic: in words. open_loop: whether requests came by themselves. offered: makes them anew,
     the same each time. fleet: which replicas there are, and how requests are dealt to them. rated: what a rate is of,
-    that requests come by: requests themselves, or conversations that begin."""
+    that requests come by: requests themselves, or conversations that begin.
+    """
 
     model: str
     machine: Machine

@@ -7,7 +7,8 @@ WAITING = 0.5  # of the time: from which a steady replica is backlogged
 
 def verdict(metrics: SimulationMetrics, *, open_loop: bool) -> str:
     """steady: it keeps up. backlogged: it does, with somebody waiting for a place most of the time. overloaded: it
-    falls behind for as long as one looks. too short to tell: of fewer than 30 requests, say."""
+    falls behind for as long as one looks. too short to tell: of fewer than 30 requests, say.
+    """
     if not metrics.counts["ok"]:
         return "nothing answered"
     if not open_loop:

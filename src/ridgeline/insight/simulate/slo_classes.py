@@ -16,7 +16,8 @@ ATTAIN = 0.99
 @dataclass(frozen=True, slots=True)
 class ClassMetrics:
     """Of the requests of a class that count: how many came, how many were answered, and, where there are objectives,
-    how many were good. latencies: TTFT, TPOT and E2E, in seconds."""
+    how many were good. latencies: TTFT, TPOT and E2E, in seconds.
+    """
 
     requests: int
     answered: int
@@ -60,7 +61,8 @@ def by_class(
 
 def class_verdict(share: Interval) -> str:
     """Whether a class has its objectives, by its share of good requests: kept, missed, or undecided where the interval
-    holds both."""
+    holds both.
+    """
     if share.low >= ATTAIN:
         return "kept"
     return "missed" if share.high < ATTAIN else "undecided"

@@ -30,7 +30,8 @@ _SEED = 0
 @dataclass(frozen=True, slots=True)
 class TailEstimate:
     """What a replica of a fleet gets: requests at random moments, its share of a rate; or its users, who ask again at
-    once. Lengths differ by up to a tenth."""
+    once. Lengths differ by up to a tenth.
+    """
 
     rate: float | None
     users: int

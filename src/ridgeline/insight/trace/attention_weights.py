@@ -18,7 +18,8 @@ from ridgeline.insight.trace.capture import CapturedCall
 @dataclass(frozen=True, slots=True)
 class AttentionWeights:
     """weights[i][head][position]: what share of its attention the token at `position` gave to each one up to itself, in
-    the i-th layer that attends; those of a head sum to 1. layers: the numbers of these layers."""
+    the i-th layer that attends; those of a head sum to 1. layers: the numbers of these layers.
+    """
 
     position: int
     weights: tuple[tuple[tuple[float, ...], ...], ...]

@@ -26,7 +26,8 @@ def slowest(ledger: StepLedger, name: str) -> str:
 
 def above_roofs(ledger: StepLedger, name: str) -> str:
     """How near the ops of a step are to their roofs, and which are farthest above them in seconds: where a better
-    kernel would gain most."""
+    kernel would gain most.
+    """
     ops = ledger.ops(name)
     far = sorted(ledger.groups(), key=lambda group: group.totals[name].bound - group.totals[name].measured)
     most = (

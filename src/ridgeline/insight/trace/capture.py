@@ -54,7 +54,8 @@ class ActivationCapture:
 @torch.inference_mode()
 def capture(model: Model, ids: Sequence[int], position: int, adapter: int = 0) -> ActivationCapture:
     """Run `ids` once and keep what the views need, of `position` where one position is enough. adapter: the
-    number of the one that is asked, 0 for none."""
+    number of the one that is asked, 0 for none.
+    """
     captured, multiplier = ActivationCapture(position), final_norm(model).multiplier
     with ExitStack() as hooks, asking(model, adapter, len(ids)):
         for index, block in enumerate(blocks(model)):

@@ -18,7 +18,8 @@ from ridgeline.media.diffusion.samplers import SamplerState
 class DenoiseStep:
     """A request before one of its steps. texts: the states of each text [tokens, width], the prompt's first. vector: of
     the prompt [pooled_width], where the denoiser takes one. number: the step, counted from 1. state: the sampler's
-    before it."""
+    before it.
+    """
 
     pipeline: Pipeline
     plan: DiffusionPlan
@@ -85,7 +86,8 @@ class DenoiseStep:
 @torch.inference_mode()
 def run_to_step(pipeline: Pipeline, plan: DiffusionPlan, number: int) -> DenoiseStep:
     """Encode a request's texts and run the steps before this one, counted from 1. Raises ValueError for a step that the
-    request does not have."""
+    request does not have.
+    """
     if not 1 <= number <= plan.schedule.steps:
         raise ValueError(f"step {number}: the request has steps 1 to {plan.schedule.steps}")
     first = SamplerState(Noise(plan.seed, 1, plan.geometry.latents, pipeline.device)())

@@ -35,7 +35,8 @@ _SEED = 0
 @dataclass(frozen=True, slots=True)
 class RoutingEffect:
     """A figure of how differently texts are routed, and the same where pieces are dealt to texts by chance:
-    the mean, the standard deviation and the largest of so many times."""
+    the mean, the standard deviation and the largest of so many times.
+    """
 
     found: float
     shuffled: float
@@ -64,7 +65,8 @@ class SourceLayer:
 @dataclass(frozen=True, slots=True)
 class TouchedExperts:
     """Distinct experts of a layer that a batch hits, the mean over layers and draws. mixed: of tokens of all texts, as
-    many of each; alone: of one text; formula: of a balanced router, E (1 - (1 - k/E)^T)."""
+    many of each; alone: of one text; formula: of a balanced router, E (1 - (1 - k/E)^T).
+    """
 
     batch: int
     mixed: float
@@ -91,7 +93,8 @@ def check_texts(texts: Mapping[str, Sequence[int]]) -> None:
 
 def expert_sources(model: Model, texts: Mapping[str, Sequence[int]], adapter: int = 0) -> ExpertSources:
     """How a mixture routes texts, given as token ids by name. adapter: the number of the one that is asked, 0 for none.
-    Raises ValueError as check_texts does."""
+    Raises ValueError as check_texts does.
+    """
     check_texts(texts)
     picked = [_picked(model, ids, adapter) for ids in texts.values()]
     layers = list(picked[0])
@@ -109,7 +112,8 @@ def expert_sources(model: Model, texts: Mapping[str, Sequence[int]], adapter: in
 @torch.inference_mode()
 def _picked(model: Model, ids: Sequence[int], adapter: int) -> dict[int, Tensor]:
     """The experts that the tokens of a text's pieces pass, [N, K] of each layer; what is left over at the end is no
-    piece."""
+    piece.
+    """
     found: dict[int, list[Tensor]] = {}
 
     def note(path: str, _: Op, inputs: tuple[Tensor, ...], __: Tensor) -> None:

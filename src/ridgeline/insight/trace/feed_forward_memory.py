@@ -24,7 +24,8 @@ from ridgeline.insight.trace.token_candidates import Token, likeliest
 @dataclass(frozen=True, slots=True)
 class Neuron:
     """One neuron at one position. activation: what goes into the down-projection; in a mixture times the router's
-    weight for `expert`. promotes: the tokens whose logits its contribution raises most, by how much."""
+    weight for `expert`. promotes: the tokens whose logits its contribution raises most, by how much.
+    """
 
     layer: int
     expert: int | None

@@ -34,7 +34,8 @@ _NOTED = 32
 @dataclass(frozen=True, slots=True)
 class GpuStep:
     """A step, three ways. ops: all its ops, one by one. result: as the engine makes it, up to its result. follow: what
-    is done with the result, which counts as sampling. recorded: whether `result` makes a captured step again."""
+    is done with the result, which counts as sampling. recorded: whether `result` makes a captured step again.
+    """
 
     ops: Callable[[], object]
     result: Callable[[], Tensor]
@@ -44,7 +45,8 @@ class GpuStep:
 
 def measure_on_gpu(tracer: Tracer, work: Work, step: GpuStep, repeats: int | None = None) -> Measurement:
     """Measure a step of `work`. The tracer's clock waits for the card (`gpu_clock`). repeats: of the whole step; None
-    for as many as a second allows."""
+    for as many as a second allows.
+    """
     with tracer.recording() as calls:
         step.ops()
     seconds = _op_seconds(tracer, step.ops, calls)

@@ -57,7 +57,8 @@ def by_line(values: Tensor) -> tuple[tuple[float, ...], ...]:
 
 def contact_sheet(frames_THW: Tensor) -> Tensor:
     """Frames [T, ..., H, W] in rows, so many beside each other that the sheet is about as wide as high; what is left of
-    the last row is 0."""
+    the last row is 0.
+    """
     count, (height, width) = len(frames_THW), frames_THW.shape[-2:]
     beside = min(count, max(1, round(math.sqrt(count * height / width))))
     blank = frames_THW.new_zeros(-count % beside, *frames_THW.shape[1:])
@@ -67,7 +68,8 @@ def contact_sheet(frames_THW: Tensor) -> Tensor:
 
 def _shown(pixels: Tensor, frames: int) -> Tensor:
     """Pixels [C, H, W], or of a clip [C, frames, H, W] one frame for each of its latents, the last of those that it
-    stands for, as a sheet."""
+    stands for, as a sheet.
+    """
     if pixels.dim() == 3:
         return pixels
     each = (pixels.shape[1] - 1) // max(1, frames - 1) or 1

@@ -51,7 +51,8 @@ class BorrowedDecode:
 class ImageLedger:
     """A picture or clip. number: the step that was traced, counted from 1. stages: by name, in their order: encode,
     pooled (where a second encoder gives one vector), prepare (of denoisers that do), denoise, decode (where a VAE of
-    pictures does it). borrowed: the decode by another library's model. pull, words: if they were asked for."""
+    pictures does it). borrowed: the decode by another library's model. pull, words: if they were asked for.
+    """
 
     plan: DiffusionPlan
     number: int
@@ -170,7 +171,8 @@ def _denoise(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]
 
 def _decode(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
     """The latents that the step begins with, of a clip a frame of them: what they show does not change what decoding
-    them takes."""
+    them takes.
+    """
     autoencoder, latents = moment.pipeline.autoencoder, moment.state.x
     clips = moment.plan.geometry.layout.clips
     if clips:

@@ -19,7 +19,8 @@ _READ = 1 << 20  # bytes from disks that are worth a word
 @dataclass(slots=True)
 class Interference:
     """What else happened while something was measured. held: seconds that others had this thread's processor. disk:
-    bytes that were read from disks."""
+    bytes that were read from disks.
+    """
 
     held: float = 0.0
     disk: int = 0

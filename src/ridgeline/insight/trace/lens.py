@@ -17,7 +17,8 @@ from ridgeline.insight.trace.token_candidates import Token, likeliest
 @dataclass(frozen=True, slots=True)
 class LensRow:
     """What the stream says at one depth: its likeliest tokens, and where the model's own word stands among all
-    (rank 1 is the first). after: "embedding" or the number of a layer."""
+    (rank 1 is the first). after: "embedding" or the number of a layer.
+    """
 
     after: str
     top: tuple[tuple[Token, float], ...]

@@ -89,7 +89,8 @@ def measure(
     repeats: int | None = None,
 ) -> Measurement:
     """Measure what a network does in a step of `work`. run: all its ops; follow: what is done with their result, which
-    counts as sampling. Raises ValueError where a repeat gives another result."""
+    counts as sampling. Raises ValueError where a repeat gives another result.
+    """
     first: list[Tensor] = []
 
     def once() -> _MeasuredRun:
@@ -264,7 +265,8 @@ def _medians(
     looks: Sequence[int] | None = None,
 ) -> Measurement:
     """Medians of every part, less what the hooks take: half of `outside` on either side of an op, and `inside` it as
-    often as there are `looks` at the clock, one by default."""
+    often as there are `looks` at the clock, one by default.
+    """
     runs, median = _calm(hooked), statistics.median
     half, count = cost.outside / 2, len(calls)
     looks = looks or [1] * count

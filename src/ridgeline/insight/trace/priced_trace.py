@@ -1,5 +1,6 @@
 """A request of a model that is not here on a card that is not here: every op of its prefill and of its first decode
-step, with shapes, cost and the three times. Nothing runs but the model on meta, without weights."""
+step, with shapes, cost and the three times. Nothing runs but the model on meta, without weights.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -56,7 +57,8 @@ class PricedCall:
 class PricedStep:
     """A step on one card. seen: positions whose keys the last of its rows sees, those of an encoder not counted. calls:
     each distinct op that runs in it, in their order. limit: compute, memory or communication, as plan has it. scores:
-    all attention ops, with their score matrices in memory and without."""
+    all attention ops, with their score matrices in memory and without.
+    """
 
     name: str
     work: Work
@@ -70,7 +72,8 @@ class PricedStep:
 @dataclass(frozen=True, slots=True)
 class PricedTrace:
     """A model's request in a case. input: tokens of each of `batch` prompts, or positions of sound. encoded: of it what
-    an encoder reads, all or nothing. layers: how many the model has, those of an encoder first."""
+    an encoder reads, all or nothing. layers: how many the model has, those of an encoder first.
+    """
 
     model: str
     case: Scenario
@@ -84,7 +87,8 @@ class PricedTrace:
 def priced_trace(name: str, case: Scenario, length: int, batch: int) -> PricedTrace:
     """The prefill of `batch` prompts of `length` tokens at once, and the step after it; where an encoder reads them, of
     one position each of the decoder; of a speech model windows of sound, whatever the length. Of a model that writes no
-    text the step that runs the texts alone. Raises ValueError for more positions than the model has."""
+    text the step that runs the texts alone. Raises ValueError for more positions than the model has.
+    """
     if length < 1 or batch < 1:
         raise ValueError(f"a prompt of {length} tokens, {batch} times, is none; give 1 or more")
     asked = PlanWorkload(input=length).of(case.model)
@@ -129,7 +133,8 @@ def _step(name: str, case: Scenario, found: dict[str, OpShapes], work: Work, see
 
 def _calls(case: Scenario, found: dict[str, OpShapes], price: StepPrice) -> Iterator[PricedCall]:
     """Each distinct op once, with its count: the same op of all layers, and beside it those of its place in a layer
-    that differ (the first norm, a window, another format); not those without rows, as an encoder's in a decode step."""
+    that differ (the first norm, a window, another format); not those without rows, as an encoder's in a decode step.
+    """
     places: dict[str, dict[tuple[int, OpShapes], list[str]]] = {}
     for path, index in case.price.calls:
         places.setdefault(_starred(path), {}).setdefault((index, found[path]), []).append(path)

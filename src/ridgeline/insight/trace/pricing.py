@@ -96,7 +96,8 @@ def _priced(price: Price, measured: Measurement, device: Device, at_hand: bool) 
 
 def _places(ran: Sequence[str], known: Sequence[str]) -> list[int]:
     """Which of the known calls were made, by path; the last ones where an op is called several times, as an encoder is
-    what comes first and is left out."""
+    what comes first and is left out.
+    """
     places, place = list[int](), len(known)
     for path in reversed(ran):
         place = next((i for i in range(place - 1, -1, -1) if known[i] == path), -1)

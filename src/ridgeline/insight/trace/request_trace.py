@@ -41,7 +41,8 @@ CANDIDATES = 5
 class TraceOptions:
     """What to look at. position: whose attention, lens, neurons and experts; None for the last token of the prompt.
     repeats: of each measured step; None for as many as a few seconds allow. sources: texts whose experts are to be told
-    apart, each with a name."""
+    apart, each with a name.
+    """
 
     attention: bool = False
     lens: bool = False
@@ -60,7 +61,8 @@ class TraceOptions:
 @dataclass(frozen=True, slots=True)
 class TraceSubject:
     """What is traced: a model's name as the user gave it, the text, the way from the text to ids, and the name of the
-    adapter that is asked."""
+    adapter that is asked.
+    """
 
     name: str
     text: str

@@ -1,5 +1,6 @@
 """The account of a run: what prefill and decode took, and the bandwidth that they reached; and the verdict on it: how
-near they came to the roof, and which roof that is."""
+near they came to the roof, and which roof that is.
+"""
 
 from dataclasses import dataclass
 
@@ -39,7 +40,8 @@ class PhaseThroughput:
 
 class RunStats:
     """Collects step records; a step in which some request ran several positions that were not guessed counts as
-    prefill."""
+    prefill.
+    """
 
     def __init__(self, price: Price) -> None:
         """price: of the model that runs."""

@@ -20,7 +20,8 @@ class Token:
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A token that might have come. raw: its probability in the model's own distribution; drawn: in the one that the
-    token was drawn from (None: the sampling rules removed it)."""
+    token was drawn from (None: the sampling rules removed it).
+    """
 
     token: Token
     raw: float

@@ -38,7 +38,8 @@ class DrawCandidate:
 @dataclass(frozen=True, slots=True)
 class TokenDraw:
     """One choice. uniform: the number in [0, 1) that chose; None of a greedy one. candidates: the likeliest, and the
-    one that was taken, likeliest first. kept: of `vocabulary` tokens, how many could be drawn."""
+    one that was taken, likeliest first. kept: of `vocabulary` tokens, how many could be drawn.
+    """
 
     uniform: float | None
     kept: int
@@ -64,7 +65,8 @@ def plain(params: SamplingParams) -> SamplingParams:
 
 def draws(llm: LLM, ids: Sequence[int], params: SamplingParams, count: int) -> list[TokenDraw]:
     """How the first `count` tokens after a prompt were drawn, by plain rules with a seed. Raises ValueError where the
-    request fails."""
+    request fails.
+    """
     assert params.seed is not None, "without one a draw is not to be had again"
     vocabulary = llm.loaded.model.vocabulary
     asked = replace(params, n=1, logprobs=vocabulary, max_tokens=count, ignore_eos=True)

@@ -235,7 +235,8 @@ class StepLedger:
 
     def impossible(self) -> list[str]:
         """What was measured faster than physics allows, one line each: the physics guard. It knows the machine at hand
-        alone: another card's floors are nothing that this one could beat."""
+        alone: another card's floors are nothing that this one could beat.
+        """
         found = []
         for step in self.steps:
             whole = self.total(step.name)

@@ -48,7 +48,8 @@ Span = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class HookCost:
     """Seconds a hooked call: within the interval that is timed, and outside it. look: seconds of a look at the clock
-    between two calls of a recording."""
+    between two calls of a recording.
+    """
 
     inside: float
     outside: float
@@ -77,7 +78,8 @@ class Tracer:
     @contextmanager
     def spans(self, backend: Backend) -> Iterator[list[Span]]:
         """Give a list that gets the span of each op that runs meanwhile, among the kernel calls of a backend that can
-        be replayed."""
+        be replayed.
+        """
         calls: list[Any] = []
         begun: list[int] = []
         spans: list[Span] = []
@@ -106,7 +108,8 @@ class Tracer:
     @contextmanager
     def pairs(self, moment: Callable[[], torch.cuda.Event], places: Container[int]) -> Iterator[list[Pair]]:
         """While it lasts two events are recorded around every op that runs whose place among them is one of these, and
-        added to the list."""
+        added to the list.
+        """
         found: list[Pair] = []
         begun: list[torch.cuda.Event] = []
         place = -1

@@ -23,7 +23,8 @@ _QUERIES = 256  # whose weights are in memory at once
 @dataclass(frozen=True, slots=True)
 class Word:
     """A word of the prompt. weights: the share of its attention that each patch gave to the word's tokens, a mean over
-    heads and layers; by line, of a clip as a sheet of frames."""
+    heads and layers; by line, of a clip as a sheet of frames.
+    """
 
     text: str
     weights: tuple[tuple[float, ...], ...]

@@ -24,7 +24,8 @@ def poisson(rate: float, seed: int) -> Iterator[int]:
 
 def gamma(rate: float, burstiness: float, seed: int) -> Iterator[int]:
     """Gaps of a gamma distribution with mean 1 / rate and shape `burstiness`, as vLLM's tool has it: 1 is Poisson, less
-    comes in bursts (the coefficient of variation is burstiness^-0.5), much more is nearly constant."""
+    comes in bursts (the coefficient of variation is burstiness^-0.5), much more is nearly constant.
+    """
     shape = _positive(burstiness, "the burstiness")
     scale = 1 / (_positive(rate, "the rate") * shape)
     draw = random.Random(f"arrivals/{seed}")

@@ -16,7 +16,8 @@ from ridgeline.insight.traffic.workload_trace import TraceRequest
 @dataclass(frozen=True, slots=True)
 class FollowUpLengths:
     """Tokens of the later questions of conversations, and of their answers. They depend on the seed and the place
-    alone, so that two runs have the same whatever came first in them."""
+    alone, so that two runs have the same whatever came first in them.
+    """
 
     given: Lengths
     made: Lengths
@@ -33,7 +34,8 @@ class Conversations:
 
     def __init__(self, begun: Offered, turns: int, think: int, questions: FollowUpLengths, until: int | None) -> None:
         """turns: questions of a conversation. think: nanoseconds from an answer to the next one. until: when nobody
-        asks any more."""
+        asks any more.
+        """
         self._begun, self._turns, self._think, self._until = begun, turns, think, until
         self._questions = questions
         self._sessions = 0
@@ -55,7 +57,8 @@ class Conversations:
 
     def ended(self, request: TraceRequest, now: int, *, answered: bool) -> None:
         """The next question of its conversation; after the last, and where one no longer fits the context, its user is
-        free for another."""
+        free for another.
+        """
         asks, turn = now + self._think, request.turn + 1
         if not answered or turn == self._turns or (self._until is not None and asks >= self._until):
             self._begun.ended(request, now, answered=answered or request.turn > 0)

@@ -70,7 +70,8 @@ Lengths = Fixed | Uniform | LogNormal
 
 def parse_lengths(text: str, option: str) -> Lengths:
     """The distribution that `512`, `1k` (1,024), `uniform:50:200` or `lognormal:512:0.5` names. Raises ValueError
-    naming the option."""
+    naming the option.
+    """
     kind, *parts = text.strip().split(":")
     try:
         if not parts:

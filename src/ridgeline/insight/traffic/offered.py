@@ -66,7 +66,8 @@ class ClosedLoop:
 
     def __init__(self, users: int, think: int, requests: Iterable[TraceRequest], until: int | None, seed: int) -> None:
         """think: nanoseconds. Users begin within one time of thinking, not all at once. requests: what they ask, whose
-        moments do not count. until: when they ask no more; who would begin later never asks."""
+        moments do not count. until: when they ask no more; who would begin later never asks.
+        """
         self._requests, self._think, self._until = iter(requests), think, until
         draw = random.Random(f"users/{seed}")
         begin = sorted(draw.randrange(think) if think else 0 for _ in range(users))
@@ -115,7 +116,8 @@ def draw_requests(moments: Iterable[int], given: Lengths, made: Lengths, seed: i
 
 def jittered(lengths: Lengths) -> Lengths:
     """A fixed length as one that differs by up to a tenth; others as they are. Requests of equal lengths that come
-    together end together, and so march in step for ever."""
+    together end together, and so march in step for ever.
+    """
     if not isinstance(lengths, Fixed):
         return lengths
     off = round(lengths.most * SPREAD)
@@ -140,7 +142,8 @@ def subsampled(requests: Iterable[TraceRequest], share: float, seed: int) -> Ite
 
 def bounded(requests: Iterable[TraceRequest], count: int | None, until: int | None) -> Iterator[TraceRequest]:
     """The first so many of them, of those that come before `until`. Raises ValueError, as they come, as
-    `check_moment`."""
+    `check_moment`.
+    """
 
     def within(request: TraceRequest) -> bool:
         if until is not None and request.at >= until:

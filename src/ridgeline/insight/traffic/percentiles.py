@@ -65,7 +65,8 @@ def distribution_json(found: Distribution | None) -> dict[str, Any] | None:
 
 def wilson(share: float, count: int) -> tuple[float, float]:
     """Between which shares the true one lies in 95 of 100 cases where `share` of so many were (Wilson 1927): of none
-    and of all, too, it has a width."""
+    and of all, too, it has a width.
+    """
     if not count:
         return 0.0, 1.0
     square = DEVIATIONS_95**2 / count
@@ -88,7 +89,8 @@ def weighted(
 ) -> Distribution | None:
     """Samples of which each stands for `weights` (1 where None) equal ones. Their number is the sum of the weights; the
     width of intervals goes by the effective one, (sum w)^2 / sum w^2 (Kish 1965), because equal ones are no samples of
-    their own."""
+    their own.
+    """
     if len(samples) == 0:
         return None
     order = np.argsort(samples, kind="stable")
@@ -103,7 +105,8 @@ def weighted(
 
 def _percentile(values: NDArray[np.float64], ranks: NDArray[np.float64], worth: float, percent: int) -> Interval:
     """The smallest sample that `percent` of 100 do not exceed, and those 1.96 sqrt(p (1 - p) / n) of all ranks around
-    it. worth: n, the effective number of samples."""
+    it. worth: n, the effective number of samples.
+    """
     count, share = float(ranks[-1]), percent / 100
     spread = count * DEVIATIONS_95 * math.sqrt(share * (1 - share) / worth)
 

@@ -64,12 +64,12 @@ class RequestRecord(msgspec.Struct):
 
     @property
     def queue_delay(self) -> int | None:
-        """s - a: waiting on the client's side."""
+        """S - a: waiting on the client's side."""
         return self.sent - self.intended if self.sent is not None else None
 
     @property
     def lateness(self) -> int | None:
-        """s less when it might be sent: what the load generator is to blame for."""
+        """S less when it might be sent: what the load generator is to blame for."""
         return self.sent - max(self.ready, self.intended) if self.sent is not None else None
 
     @property

@@ -82,7 +82,8 @@ class LeastLoaded:
 
 class PrefixAware:
     """Where the last request with the same first block went, unless that has half more to do than all on average;
-    else, and where prompts name no blocks, the less loaded of two."""
+    else, and where prompts name no blocks, the less loaded of two.
+    """
 
     def __init__(self, seed: int) -> None:
         self._others = TwoChoices(seed)

@@ -27,7 +27,8 @@ class Scaling:
     def change(self, under_way: int, taking: int, starting: int, still: int) -> int:
         """How many are to be started at a look, or -1 where one is to go, which none does while others start: those
         that take requests are all there is until then. taking, starting: replicas. still: nanoseconds since the last
-        change."""
+        change.
+        """
         missing = self.wanted(under_way) - taking - starting
         if missing >= 0:
             return missing

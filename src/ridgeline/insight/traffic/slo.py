@@ -17,7 +17,8 @@ _NAMES = ("ttft", "tpot", "e2e")
 @dataclass(frozen=True, slots=True)
 class SLO:
     """Nanoseconds to the first token, between two tokens on average, and to the last; None for no limit. classes: what
-    requests of a class keep to instead."""
+    requests of a class keep to instead.
+    """
 
     ttft: int | None = None
     tpot: int | None = None

@@ -15,7 +15,8 @@ _BLOCKS = 10
 class Stationarity:
     """growth: requests under way more each second, over the last two thirds; ttft_growth: seconds of TTFT more each
     second. overloaded: both grow, surely, and the first by more than 5 % of the rate of arrivals and by more than what
-    is under way varies by itself, were it Poisson."""
+    is under way varies by itself, were it Poisson.
+    """
 
     growth: float
     ttft_growth: float
@@ -50,7 +51,8 @@ def _late(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def _slope(samples: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
     """The slope and its standard error, by least squares over the means of ten blocks: neighbours are alike, and a
-    regression over all of them would be far too sure."""
+    regression over all of them would be far too sure.
+    """
     if len(samples) < 2 * _BLOCKS:
         return None
     blocks = [block.mean(axis=0) for block in np.array_split(np.array(samples), _BLOCKS)]

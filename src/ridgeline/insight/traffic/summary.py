@@ -48,7 +48,8 @@ MAX_LATENESS = 0.05  # of the median TTFT: our own lateness up to which it is th
 @dataclass(frozen=True, slots=True)
 class Goodput:
     """Answered requests by whether they met the objectives; unknown: those that lack a metric. rate: good a second.
-    uncertain: of the missed, those that would not have been but for the load generator's own lateness."""
+    uncertain: of the missed, those that would not have been but for the load generator's own lateness.
+    """
 
     good: int
     missed: int
@@ -61,7 +62,8 @@ class Goodput:
 class Summary:
     """Of a run. counts: requests by outcome; reasons: how many were not answered for each reason. duration: seconds.
     latencies: seconds, by the names of DEFINITIONS; None where no request has it. sizes: tokens in and out. counted:
-    answered requests whose tokens the server counted. goodput: None without objectives."""
+    answered requests whose tokens the server counted. goodput: None without objectives.
+    """
 
     counts: dict[str, int]
     reasons: dict[str, int]
@@ -96,7 +98,8 @@ class Summary:
     @property
     def client_late(self) -> bool:
         """Whether the load generator was late by so much that its TTFT is no figure of the server's: by the highest
-        percentile of its lateness that there are enough requests for. Never of so few that they have no median."""
+        percentile of its lateness that there are enough requests for. Never of so few that they have no median.
+        """
         late, ttft = self.latencies["lateness"], self.latencies["TTFT"]
         judged = None if late is None else highest(late)
         return judged is not None and ttft is not None and judged[1] > MAX_LATENESS * middle(ttft)

@@ -143,7 +143,8 @@ def _azure(cells: list[str]) -> TraceRequest:
 
 def _dated(text: str) -> int:
     """Nanoseconds since 1970 of `2023-11-16 18:15:46.6805900`, which has one digit more than datetime reads, or of
-    `2024-05-10 00:00:00.009930+00:00`, as in the release of 2024."""
+    `2024-05-10 00:00:00.009930+00:00`, as in the release of 2024.
+    """
     match = _DATE.fullmatch(text.strip())
     try:
         if match is not None:
@@ -198,7 +199,8 @@ def _bailian(fields: dict[str, Any]) -> TraceRequest:
 
 def _of_record(block: int, line: str) -> list[TraceRequest]:
     """The requests that a line of a recording is of; none for steps, and for what was refused, of which nobody knows
-    how long its answer would have been."""
+    how long its answer would have been.
+    """
     fields = _fields(line)
     return _recorded(fields, block) if fields.get("kind") == "request" else []
 
@@ -206,7 +208,8 @@ def _of_record(block: int, line: str) -> list[TraceRequest]:
 def _recorded(fields: dict[str, Any], block: int) -> list[TraceRequest]:
     """A request for each of its choices, which share its tokens as evenly as they can; an engine computes the prompt
     once for all, where requests that come together each compute it. pages: of the full pages of the prompt and, in
-    recordings that know them, the answer; what remains is nobody else's."""
+    recordings that know them, the answer; what remains is nobody else's.
+    """
     given, pages, choices = _tokens(fields["input"]), _names(fields["pages"]), _tokens(fields.get("n", 1))
     made = _made(fields["output"])
     if len(pages) > (given + made) // block:

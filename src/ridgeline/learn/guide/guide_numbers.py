@@ -76,7 +76,8 @@ def read_questions(path: Path = QUESTIONS) -> dict[str, tuple[str, str]]:
 
 def resolve(asked: Mapping[str, tuple[str, str]], ledger: "CostCalculator") -> dict[str, GuideNumber]:
     """Every number, from the ledger. An expression is Python over the ledger's methods, `math`, and the numbers before
-    it as `n["name"]`; the file is this package's own. Raises ValueError that names the number for one that fails."""
+    it as `n["name"]`; the file is this package's own. Raises ValueError that names the number for one that fails.
+    """
     found: dict[str, GuideNumber] = {}
     values: dict[str, float] = {}
     methods = {name: getattr(ledger, name) for name in dir(ledger) if not name.startswith("_")}

@@ -37,7 +37,8 @@ class QuizChoice:
 @dataclass(frozen=True, slots=True)
 class QuizQuestion:
     """What is asked in a chapter. choices: at least three, or none where a number is wanted: answer, in the unit of its
-    text, within a share of which an answer is right, and why."""
+    text, within a share of which an answer is right, and why.
+    """
 
     chapter: str
     ask: str
@@ -103,7 +104,8 @@ def _question(chapter: str, entry: Mapping[str, Any], numbers: Mapping[str, Guid
 
 def faults(quizzes: Mapping[str, Sequence[QuizQuestion]]) -> list[str]:
     """What is wrong with them, a line each: an answer that can be told by its length or its place, a choice without a
-    reason, two right ones or none."""
+    reason, two right ones or none.
+    """
     everything = [question for questions in quizzes.values() for question in questions]
     found = [f"{question.chapter}: {question.ask!r} {fault}" for question in everything for fault in _faults(question)]
     asks = Counter(question.ask for question in everything)

@@ -1,5 +1,6 @@
 """Attention small enough to do by hand, then the triangle that it makes in a model, and why scores are divided by the
-square root of their length."""
+square root of their length.
+"""
 
 import math
 

@@ -28,7 +28,8 @@ def bent() -> float:
 
 def collapse() -> tuple[float, int]:
     """Two layers 4 -> 16 -> 4 against their product: the largest difference, relative to the largest output, and the
-    rank of the product."""
+    rank of the product.
+    """
     draw = torch.Generator().manual_seed(1)
     first, second = (torch.randn(*shape, generator=draw) for shape in ((16, 4), (4, 16)))
     x = torch.randn(4, 100, generator=draw)

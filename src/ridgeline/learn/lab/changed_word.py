@@ -1,5 +1,6 @@
 """One word changed, and what of the triangles of attention changes with it: nothing before the word, and after it more
-and more with each layer."""
+and more with each layer.
+"""
 
 import torch
 

@@ -1,5 +1,6 @@
 """Interference: one long prompt arrives among users who are reading along, and the budget of a step decides who
-waits."""
+waits.
+"""
 
 from dataclasses import dataclass
 
@@ -17,7 +18,8 @@ BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192, PROMPT + USERS)
 @dataclass(frozen=True, slots=True)
 class Waits:
     """What a budget does. steps: that the prompt takes; ttft: seconds to its first token; itl: the longest that a user
-    waits for the next token meanwhile, and alone: without the prompt."""
+    waits for the next token meanwhile, and alone: without the prompt.
+    """
 
     steps: int
     ttft: float

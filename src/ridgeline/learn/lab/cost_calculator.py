@@ -36,7 +36,8 @@ TEXTS_A100 = "a100"
 class StepCost:
     """A step. flops; nbytes: read and written of weights and KV, of which weights, kv (both directions). arithmetic,
     memory: seconds of the matrices' FLOPs at the peak and of those bytes at the bandwidth. floor, bound, expected: as
-    the plan has them. attention: seconds of the attention ops in `bound`."""
+    the plan has them. attention: seconds of the attention ops in `bound`.
+    """
 
     flops: float
     nbytes: float
@@ -124,7 +125,8 @@ class CostCalculator:
 
     def decode(self, name: str, card: str, users: int = 1, context: int = 1, encoded: int = 0) -> StepCost:
         """A token for each of so many users, of that much context with the new token in it. encoded: tokens that an
-        encoder has read of each."""
+        encoder has read of each.
+        """
         return self.step(name, card, [StepSegment(1, context, encoded)] * users)
 
     def encode(self, name: str, card: str, tokens: int) -> StepCost:

@@ -1,5 +1,6 @@
 """Two counters: a request knows so many tokens and has computed so many positions. All that a scheduler does is to let
-the second catch up with the first."""
+the second catch up with the first.
+"""
 
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise

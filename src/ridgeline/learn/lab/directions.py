@@ -48,7 +48,7 @@ class WordVectors:
         return [(self.tokenizer.piece(token).strip(), float(cosines[token])) for token in order[:count]]
 
     def made(self, a: str, b: str, c: str) -> Tensor:
-        """a - b + c."""
+        """A - b + c."""
         first, minus, plus = (self.rows[self.token(word)] for word in (a, b, c))
         return first - minus + plus
 

@@ -10,7 +10,8 @@ from ridgeline.util.document.elements import Bullets, Document, DocumentBlock, F
 @dataclass(frozen=True, slots=True)
 class ExperimentOutcome:
     """What came out. held: of each expectation, whether it held and the figures that say so. blocks: tables and one
-    figure. data: the figures as JSON."""
+    figure. data: the figures as JSON.
+    """
 
     held: tuple[tuple[bool, str], ...]
     blocks: tuple[DocumentBlock, ...]
@@ -25,7 +26,8 @@ class ExperimentOutcome:
 @dataclass(frozen=True, slots=True)
 class Experiment:
     """name: of its command. question: what it answers. expected: sentences, said beforehand. file: its code. timed:
-    which of these, counted from 1, rest on a clock: a machine that does something else meanwhile may break them."""
+    which of these, counted from 1, rest on a clock: a machine that does something else meanwhile may break them.
+    """
 
     name: str
     question: str

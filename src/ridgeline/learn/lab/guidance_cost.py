@@ -24,7 +24,8 @@ SHOWN = (1, 5, 9, 13, 16, 20)
 @dataclass(frozen=True, slots=True)
 class GuidedDrawing:
     """passes: of the denoiser, those in one call counted each. seconds: of all steps, the median. guesses: what the
-    finished picture would be, by step, [H, W] from 0 to 1."""
+    finished picture would be, by step, [H, W] from 0 to 1.
+    """
 
     passes: int
     seconds: float

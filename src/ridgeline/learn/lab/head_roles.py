@@ -41,7 +41,8 @@ def shares(tales: InstrumentedModel, ids: list[int]) -> dict[str, dict[Head, flo
 
 def copying(tales: InstrumentedModel) -> tuple[float, float, float]:
     """Random tokens, then the same again: what the best head gives to the token that followed the last time, and nats a
-    token of the first time and the second; of several draws."""
+    token of the first time and the second; of several draws.
+    """
     after, nats = [], []
     for seed in range(DRAWS):
         draw = torch.Generator().manual_seed(seed)

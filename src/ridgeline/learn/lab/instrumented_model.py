@@ -38,7 +38,8 @@ STORY = (
 
 class ExperimentContext(Uncached):
     """Attention as an experiment wants it. reach: which keys a query sees, where it is not the model's; without:
-    layers whose attention gives nothing."""
+    layers whose attention gives nothing.
+    """
 
     def __init__(self, length: int, reach: AttentionPattern | None = None, without: Collection[int] = ()) -> None:
         super().__init__([StepSegment(length, length)])
@@ -81,7 +82,8 @@ class InstrumentedModel:
     @torch.inference_mode()
     def logits(self, ids: Sequence[int], context: ExperimentContext | None = None, *, turned: bool = True) -> Tensor:
         """Of every position [T, V]. turned: whether keys and queries are rotated by their positions; else all are those
-        of position 0, which turns nothing."""
+        of position 0, which turns nothing.
+        """
         count = len(ids)
         positions_T = torch.arange(count) if turned else torch.zeros(count, dtype=torch.int64)
         out: Tensor = self.model(
@@ -131,7 +133,8 @@ class InstrumentedModel:
 
     def unrotated(self, ids: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
         """Of each layer queries and keys [T, H, D] before they are rotated, keys repeated for the heads that share
-        them."""
+        them.
+        """
         found: list[tuple[Tensor, Tensor]] = []
 
         def note(_: str, __: Any, inputs: tuple[Any, ...], ___: Any) -> None:

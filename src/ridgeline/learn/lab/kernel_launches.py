@@ -1,5 +1,6 @@
 """A decode step taken apart: the kernels it calls, and the Python that asks for them, which a recording (on a card a
-CUDA graph) leaves out."""
+CUDA graph) leaves out.
+"""
 
 import time
 from collections.abc import Callable
@@ -56,7 +57,8 @@ def decoding() -> tuple[Runner, StepRecord, float]:
 
 def run() -> ExperimentOutcome:
     """The step of the built-in model here, and what larger ones launch on a card. Raises ValueError without our
-    kernels."""
+    kernels.
+    """
     runner, last, whole = decoding()
     plan = last.plan.again()
     recording = runner.graph(plan)

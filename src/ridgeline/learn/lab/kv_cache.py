@@ -74,7 +74,8 @@ def with_cache(model: Model, first: int, count: int) -> GenerationRun:
 @dataclass(frozen=True, slots=True)
 class CacheComparison:
     """Both ways, in seconds that are medians of `repeats` runs. flops: without a cache and with it, by the price that
-    the engine puts on it; headless: the same without the head. kept_bytes: of one token."""
+    the engine puts on it; headless: the same without the head. kept_bytes: of one token.
+    """
 
     without: GenerationRun
     kept: GenerationRun

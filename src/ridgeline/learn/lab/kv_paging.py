@@ -23,7 +23,8 @@ def lengths() -> list[int]:
 
 def fill(requests: list[int], reserve: Callable[[int], int], room: int) -> tuple[float, int]:
     """Of memory for `room` tokens: the share that is used, and the users in it, when each takes `reserve` of its
-    length and users come in their order, on average over many fillings."""
+    length and users come in their order, on average over many fillings.
+    """
     shares, users, start = [], [], 0
     while start < len(requests):
         taken = used = 0

@@ -53,7 +53,8 @@ class LoadOutcome:
     @property
     def answered(self) -> float:
         """Answers a second: tokens after the first that come while requests do, once the replica has filled up, by as
-        many as an answer has."""
+        many as an answer has.
+        """
         since, until = round(self.metrics.warm_up * SECOND), self.log.requests.arrived[-1]
         gaps = zip(self.log.gaps.at, self.log.gaps.tokens, strict=True)
         tokens = sum(count for at, count in gaps if since < at <= until)

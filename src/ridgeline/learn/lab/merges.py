@@ -1,5 +1,6 @@
 """How a tokenizer is made: the commonest pair of neighbours becomes a piece of its own, again and again (byte-pair
-encoding; Sennrich et al., arXiv:1508.07909)."""
+encoding; Sennrich et al., arXiv:1508.07909).
+"""
 
 import json
 import re

@@ -1,5 +1,6 @@
 """Narrow numbers: the built-in model with its matrices rounded to fewer and fewer bits, and what a story's loss
-says."""
+says.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +27,8 @@ def rounded(weight_OI: Tensor, bits: int, group: int) -> Tensor:
 @contextmanager
 def narrowed(tales: InstrumentedModel, bits: int, group: int | None) -> Iterator[None]:
     """While it lasts, the matrices of all layers are rounded, norms and the table are not. group: numbers of a row that
-    share a scale, None for all."""
+    share a scale, None for all.
+    """
     matrices = [p for name, p in tales.model.named_parameters() if ".layers." in name and p.dim() == 2]
     own = [p.data for p in matrices]
     for p in matrices:

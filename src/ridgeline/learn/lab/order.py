@@ -14,7 +14,8 @@ _ALIKE = 2e-6  # what sums in another order differ by in fp32
 
 def differences(tales: InstrumentedModel, *, turned: bool, masked: bool) -> list[float]:
     """How much the last word's state differs between the two, relative to its length: of the table, after each
-    layer."""
+    layer.
+    """
     one, other = tales.ids(ONE), tales.ids(OTHER)
     assert sorted(one) == sorted(other)
     assert one[-1] == other[-1]

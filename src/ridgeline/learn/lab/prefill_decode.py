@@ -32,7 +32,8 @@ ANSWER = 8  # tokens after the prompt of a measured request
 class StepTiming:
     """A step. flops, nbytes: what it must do, and read and write of weights and KV. floor: seconds that nothing can
     beat; expected: on this card. idle: the share of the floor in which the arithmetic units wait. measured: seconds,
-    where the machine at hand ran it."""
+    where the machine at hand ran it.
+    """
 
     name: str
     positions: int
@@ -58,7 +59,8 @@ class StepTiming:
 class PhaseComparison:
     """ridge: FLOPs a byte at which the card turns. batch: from which decode at this context is compute-bound, None if
     no batch is; intensity: what decode tends to as the batch grows. prompt: from which length on prefill is
-    compute-bound. texts: the decode step of one user as they have it. room: users who fit, None where nobody asked."""
+    compute-bound. texts: the decode step of one user as they have it. room: users who fit, None where nobody asked.
+    """
 
     device: Device
     context: int
@@ -77,7 +79,8 @@ def compare(
     model: Model, device: Device, prompt: int, measured: tuple[float, float] | None = None, room: int | None = None
 ) -> PhaseComparison:
     """The experiment: a prefill of `prompt` positions, and decode at that context in growing batches. measured: seconds
-    of that prefill and of the decode step of one user. room: users whose keys and values the device has room for."""
+    of that prefill and of the decode step of one user. room: users whose keys and values the device has room for.
+    """
     price = Price(model)
     took = measured or (None, None)
     prefill = _phase("prefill", price, device, [StepSegment(prompt, prompt)], took[0])

@@ -1,5 +1,6 @@
 """The roofline at home: products of five shapes, timed, under the roofs of this machine as `ridgeline calibrate` has
-measured them (where it was not asked to, as a probe of two seconds did)."""
+measured them (where it was not asked to, as a probe of two seconds did).
+"""
 
 import time
 from functools import partial

@@ -101,7 +101,8 @@ class ShadowSampler:
 @dataclass(frozen=True, slots=True)
 class Continuation:
     """What a setting wrote, and what was seen of each token: whether both samplers drew it, from how many candidates.
-    logits: those of the first one."""
+    logits: those of the first one.
+    """
 
     name: str
     text: str

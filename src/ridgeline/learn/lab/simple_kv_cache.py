@@ -1,5 +1,6 @@
 """A cache of keys and values as simple as it gets, for `lab kv-cache`: a tensor a layer, written at its end; and
-whether what it keeps ever changes."""
+whether what it keeps ever changes.
+"""
 
 from collections.abc import Sequence
 
@@ -65,7 +66,8 @@ class _Noting(Uncached):
 @torch.inference_mode()
 def changed(model: Model, tokens: Sequence[int]) -> float:
     """By how much keys and values of the first half of a text differ, computed by themselves and with all that follows,
-    relative to the largest: in fp32 what sums in another order differ by."""
+    relative to the largest: in fp32 what sums in another order differ by.
+    """
     half, whole = (_Noting(length) for length in (len(tokens) // 2, len(tokens)))
     for context, length in ((half, len(tokens) // 2), (whole, len(tokens))):
         model(torch.tensor(tokens[:length]), torch.arange(length), context, torch.tensor([length - 1]))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Statement:
     """id; row: its number in the project's list of such statements, None for folklore that has no number. text: what
-    the texts say. ledger: what is computed here, in words; figures: the numbers in it. why: they differ, or do not."""
+    the texts say. ledger: what is computed here, in words; figures: the numbers in it. why: they differ, or do not.
+    """
 
     id: str
     row: int | None

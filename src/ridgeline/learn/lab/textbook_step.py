@@ -10,7 +10,8 @@ from ridgeline.util.document.humanize import percent, say, say_seconds
 @dataclass(frozen=True, slots=True)
 class TextbookStep:
     """A decode step as texts teach it. nbytes: of all weights, two a parameter, from the number on the box; bandwidth:
-    an even one; peak: FLOP/s in bf16."""
+    an even one; peak: FLOP/s in bf16.
+    """
 
     nbytes: float
     bandwidth: float
@@ -33,7 +34,8 @@ class TextbookStep:
 
     def beside(self, step: float, busy: float, nbytes: float, ridge: float, batch: float | None) -> DocumentTable:
         """The text's column beside the ledger's. step: seconds at best of the ledger's, which reads `nbytes`; busy: the
-        share of them in which there is arithmetic; batch: from which it is compute-bound, None where none is."""
+        share of them in which there is arithmetic; batch: from which it is compute-bound, None where none is.
+        """
         rows = (
             ("read for a token", say(self.nbytes, "B"), say(nbytes, "B")),
             ("a step, at least", say_seconds(self.step), say_seconds(step)),

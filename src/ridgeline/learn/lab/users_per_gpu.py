@@ -27,7 +27,8 @@ from ridgeline.util.document.humanize import gib, say, say_gib
 @dataclass(frozen=True, slots=True)
 class TextbookUsers:
     """The subtraction as texts teach it, in GB (10^9): parameters x 2 bytes from the number on the box, and the rest
-    divided by 2 x layers x KV heads x head dim x 2 bytes for every token."""
+    divided by 2 x layers x KV heads x head dim x 2 bytes for every token.
+    """
 
     card: float
     weights: float

@@ -34,7 +34,8 @@ def models_data(
     tables: Mapping[str, Sequence[StoredModel]] | None = None, served: Iterable[str] = ()
 ) -> Mapping[str, Any]:
     """Of `models.json`. tables: of a file, which it has of each model; None for a server, which makes any. served: the
-    models that run there."""
+    models that run there.
+    """
     names = [*served, *writers()] if tables is None else list(tables)
     return {
         "models": [{"name": name, "served": name in served} for name in dict.fromkeys(names)],
@@ -49,7 +50,8 @@ def writers() -> list[str]:
 
 def table_data(name: str, opened: str, stored: StoredModel) -> Mapping[str, Any]:
     """The table of a model under this name. opened: what opens it, which neither the table nor an error tells. Raises
-    ValueError for what cannot be stored so."""
+    ValueError for what cannot be stored so.
+    """
     source = open_source(opened)
     config = Fields(source.config.values, name, source.config.elsewhere)
     alone = {MODEL: replace(source.model, config=config)}
@@ -58,7 +60,8 @@ def table_data(name: str, opened: str, stored: StoredModel) -> Mapping[str, Any]
 
 def config_table(values: Mapping[str, Any], stored: StoredModel) -> Mapping[str, Any]:
     """The table of the model that a config.json describes, as `ridgeline page tables config.json` has it. values: of
-    the file, which lies nowhere. Raises ValueError for what describes none, or none that can be stored so."""
+    the file, which lies nowhere. Raises ValueError for what describes none, or none that can be stored so.
+    """
     config = Fields(values, CONFIG)
     source = ModelSource("the model", None, {MODEL: Component(MODEL, CATALOGUE, config.architecture, config)}, {})
     return model_table(source, stored) | {"model": CONFIG, "command": stored.command(CONFIG)}

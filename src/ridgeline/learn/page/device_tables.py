@@ -55,7 +55,8 @@ def _card(
     reductions: list[Mapping[str, Any]],
 ) -> Mapping[str, Any]:
     """speeds: the peak at which a product in each format runs. instead: what a model's number format is computed in
-    here, where not in itself. engine: the usual one."""
+    here, where not in itself. engine: the usual one.
+    """
     host, link = card.host, card.link
     return {
         "name": card.name,

@@ -13,7 +13,8 @@ EXACT = 1e-12  # of a figure: what rounding leaves of a slope that is whole, and
 
 def straight(values_at: Callable[[Sequence[int]], Values | None], base: Sequence[int]) -> dict[str, Line]:
     """The lines that figures are on around a base point, by name: one more step in one direction each. An argument
-    that cannot be changed there (`values_at` gives None) has no slope: it is a constant of that place."""
+    that cannot be changed there (`values_at` gives None) has no slope: it is a constant of that place.
+    """
     here = values_at(base)
     assert here is not None, f"{base} lies outside the place that it is the base of"
     slopes = [_slopes(values_at, base, index, here) for index in range(len(base))]

@@ -143,7 +143,8 @@ def _parameters(models: ModelCache, stored: StoredModel) -> Mapping[str, Any]:
 
 def _memory(case: Scenario, steps: ReplayedSteps | None) -> Mapping[str, Any]:
     """What of a card's memory the model says: its weights, the pages of keys and values, a row of logits (fp32).
-    steps: those that our engine replays on a processor."""
+    steps: those that our engine replays on a processor.
+    """
     model, page_size = case.model, PlanWorkload().page_size
     layout = deal_layers(model.kv_specs, page_size, model.context)
     return {
@@ -161,7 +162,8 @@ def _memory(case: Scenario, steps: ReplayedSteps | None) -> Mapping[str, Any]:
 
 def _group(group: KVGroup) -> Mapping[str, Any]:
     """Pages that a sequence has of a group (`KVGroup.kept`): positions a page, what they are positions of, and of one
-    that lets positions go those that it has room for beside the ones of a step."""
+    that lets positions go those that it has room for beside the ones of a step.
+    """
     if group.spec.is_state:
         return {"page_size": 1, "of": "state"}
     kept = {"page_size": group.page_size, "of": "sequence" if group.spec.grows else "encoder"}

@@ -165,7 +165,8 @@ class OpProbe:
     @cached_property
     def _row_lines(self) -> dict[str, Line]:
         """Those of rows: other kernels run where there are more of them, over the same lines. Where so many rows run
-        that all experts are touched, the rows alone tell; the first row then tells what an expert does."""
+        that all experts are touched, the rows alone tell; the first row then tells what an expert does.
+        """
         touched = self.touched or ExpectedExperts(1, 1)
         many = _MANY * -(-touched.count // touched.active)
         one, some, twice = (self.said({ROWS: (rows,)}).flat for rows in (1, many, 2 * many))

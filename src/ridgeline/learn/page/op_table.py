@@ -98,7 +98,8 @@ def _written(key: Key) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True)
 class _Shared:
     """first: of a kernel that several classes run in one, the first of these, by list, key and class. once: what is
-    counted once of it, by list and key."""
+    counted once of it, by list and key.
+    """
 
     first: dict[tuple[str, Key, str], str]
     once: dict[tuple[str, Key], Record]

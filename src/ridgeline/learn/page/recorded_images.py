@@ -1,5 +1,6 @@
 """Recorded pictures: what a pipeline draws, as events of `/v1/images/generations` tell of it. Unlike a server's, every
-step has its preview."""
+step has its preview.
+"""
 
 import base64
 import time
@@ -25,7 +26,8 @@ _FORMAT = "png"
 
 def record_images(device: Device, prompts: Sequence[str] = USUAL) -> list[dict[str, Any]]:
     """The block `pictures.json` of a file: each prompt as the built-in pipeline draws it now. device: that it is
-    priced on."""
+    priced on.
+    """
     pipeline = load_pipeline(MODEL)
     found = []
     for prompt in prompts:

@@ -48,7 +48,8 @@ _MOST_SHARES = 400_000
 
 class RecordingRequest(msgspec.Struct, frozen=True):
     """What is to be recorded. name: what the model is called. text, ids: the prompt. max_pause: seconds that it may
-    be expected to take at most. The rest as SamplingParams."""
+    be expected to take at most. The rest as SamplingParams.
+    """
 
     name: str
     text: str
@@ -87,7 +88,8 @@ def record(
     max_pause: float = math.inf,
 ) -> dict[str, Any]:
     """A recording of a prompt and of its first token's decode. repeats: as Wanted. max_pause: the most seconds that it
-    may be expected to take. Raises ValueError for what cannot be recorded, and for what is expected to take longer."""
+    may be expected to take. Raises ValueError for what cannot be recorded, and for what is expected to take longer.
+    """
     if not 0 < len(ids) <= MOST_TOKENS:
         raise ValueError(f"the text has {len(ids)} tokens; give 1 to {MOST_TOKENS}")
     if loaded.model.encodes:
@@ -146,7 +148,8 @@ def _second_engine(loaded: LoadedEngine, positions: int) -> LoadedEngine:
 
 def _attention(llm: LLM, ids: Sequence[int], written: Sequence[int]) -> list[AttentionWeights]:
     """Whom each token of a prompt looked at, in the pass that the ledger's looks are of; the last one alone where that
-    would be too much."""
+    would be too much.
+    """
     last = len(ids) - 1
     calls = capture(llm.loaded.model, [*ids, *written], last).attention
     rows = [attention_at(calls, last)]

@@ -35,7 +35,8 @@ class AudioRecording:
 
     def __init__(self, source: Path | BinaryIO, name: str | None = None) -> None:
         """source: a file, or what can be read and sought like one. Raises ValueError in one line for what is no sound,
-        for a wav or aiff file that was cut short, or without the packages that read it."""
+        for a wav or aiff file that was cut short, or without the packages that read it.
+        """
         self.name = str(source) if name is None else name or "''"
         soundfile, self._soxr = _packages()
         self._errors = (soundfile.LibsndfileError, soundfile.SoundFileRuntimeError)
@@ -73,7 +74,8 @@ class AudioRecording:
 
     def window(self, start: int, count: int) -> Samples:
         """The samples from `start` on, `count` of them, fewer where it ends; none past its end. A later window may not
-        begin before an earlier one. Raises ValueError for a file that is damaged on the way, or closed."""
+        begin before an earlier one. Raises ValueError for a file that is damaged on the way, or closed.
+        """
         assert start >= self._first, "what came before the last window is gone"
         with self._reading:
             while not self._ended and self._first + len(self._held) < start + count:

@@ -48,7 +48,8 @@ class LogMel:
 def mel_filters(bins: int) -> Tensor:
     """Triangles over the frequencies of a frame's spectrum, evenly spaced on the mel scale up to half the rate, each of
     area 1 in Hz: fp32 [H, bins]. The scale is that of Slaney's Auditory Toolbox (Interval Research 1998-010): even up
-    to 1 kHz, logarithmic above."""
+    to 1 kHz, logarithmic above.
+    """
     hertz_H = torch.linspace(0, RATE / 2, WINDOW // 2 + 1, dtype=torch.float64)
     top = _FIRST_LOG + math.log(RATE / 2 / _LOG_FROM) / _LOG_STEP
     corners = _to_hertz(torch.linspace(0, top, bins + 2, dtype=torch.float64))

@@ -40,7 +40,8 @@ class Batching:
 
 def batching_of(images: int, passes: int, seconds: Seconds) -> Batching:
     """The batching in which a step for so many images, of so many passes each, takes the least time; of several that
-    take as long within MARGIN, the one that holds the fewest pictures at once."""
+    take as long within MARGIN, the one that holds the fewest pictures at once.
+    """
 
     def step(batching: Batching) -> float:
         full, left = divmod(images, batching.pictures)

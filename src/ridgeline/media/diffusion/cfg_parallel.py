@@ -31,7 +31,8 @@ class CFGParallelPair:
 
     def exchange(self, mine: Tensor) -> tuple[Tensor, Tensor]:
         """What either process has of a tensor: the first one's, then the second one's. Raises ConnectionError where
-        the other is gone."""
+        the other is gone.
+        """
         first, second = torch.empty_like(mine), torch.empty_like(mine)
         try:
             distributed.all_gather([first, second], mine.contiguous())

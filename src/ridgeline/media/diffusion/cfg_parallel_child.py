@@ -1,5 +1,6 @@
 """What runs in the second process of a pair: `python -m ridgeline.media.diffusion.cfg_parallel_child`, started by
-cfg_parallel_process.py."""
+cfg_parallel_process.py.
+"""
 
 import pickle
 import sys

@@ -38,7 +38,8 @@ def second_process(
     model: str, dtype: torch.dtype | None, threads: int, plan: DiffusionPlan
 ) -> Iterator[CFGParallelPair]:
     """This process as the first of a pair, while another draws the same plan from the same folder. Ctrl-C is for this
-    one alone. Raises ValueError in one line where the other cannot begin, or ends before it should."""
+    one alone. Raises ValueError in one line where the other cannot begin, or ends before it should.
+    """
     with TemporaryDirectory(prefix="ridgeline-") as folder:
         start = CFGParallelStart(model, dtype, threads, str(Path(folder) / "rendezvous"), plan)
         child = subprocess.Popen(

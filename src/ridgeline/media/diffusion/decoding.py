@@ -31,7 +31,8 @@ def tiles_of(size: int) -> Tiling:
 
 def choose_tiling(autoencoder: AutoencoderKL, latents: PixelGrid, free: float) -> Tiling | None:
     """How latents of a picture are decoded within so many bytes of free memory: whole (None) if they can be, as tiles
-    change the result; else in the largest of TILES. Raises ValueError where none can."""
+    change the result; else in the largest of TILES. Raises ValueError where none can.
+    """
     budget = SPARE * free
     if autoencoder.decode_bytes(latents) <= budget:
         return None
@@ -48,7 +49,8 @@ def choose_tiling(autoencoder: AutoencoderKL, latents: PixelGrid, free: float) -
 @torch.inference_mode()
 def decode(autoencoder: AutoencoderKL | VideoAutoencoder, latents_BCHW: Tensor, tiling: Tiling | None = None) -> Tensor:
     """Latents [B, C, H, W] -> pixels fp32 [B, channels, lines, columns] about -1 to 1, one picture after the other; of
-    clips [B, channels, frames, lines, columns]. Raises ValueError as `decode_parts`."""
+    clips [B, channels, frames, lines, columns]. Raises ValueError as `decode_parts`.
+    """
     whole = []
     for latents in latents_BCHW:
         parts = list(decode_parts(autoencoder, latents, tiling))

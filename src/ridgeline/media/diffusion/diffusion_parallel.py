@@ -41,7 +41,8 @@ WHOLE = ParallelDegrees()
 
 def divisions(cards: int, texts: int, heads: int) -> list[ParallelDegrees]:
     """The ways to divide a request among so many cards. texts: passes of a step. heads: of the denoiser's attention,
-    of which each part of a sequence needs one."""
+    of which each part of a sequence needs one.
+    """
     found = [ParallelDegrees(1, cards)]
     if texts == 2 and cards % 2 == 0:
         found.insert(0, ParallelDegrees(2, cards // 2))
@@ -67,7 +68,8 @@ class ParallelPass:
 
     def of(self, work: Work) -> Work:
         """A card's part of a pass over one picture: so many of the rows of each space, and some of the heads over all
-        of them. Texts that are only looked at are whole on every card."""
+        of them. Texts that are only looked at are whole on every card.
+        """
         if self._parts == 1:
             return work
         assert work.sequences == 1, "a sequence is divided, not a batch"
@@ -77,7 +79,8 @@ class ParallelPass:
 
     def _part(self, reach: AttentionPattern, attention: AttentionWork) -> AttentionWork:
         """What a card attends. It has all rows for its own heads, which is as much work as its own rows for all heads,
-        and is stated so; where the heads do not divide evenly, it is the card that has the most of them."""
+        and is stated so; where the heads do not divide evenly, it is the card that has the most of them.
+        """
         whole = attention.total
         own = math.ceil(whole.queries / self._parts)
         if reach.kind == "cross":
@@ -88,7 +91,8 @@ class ParallelPass:
 
     def messages(self, work: Work) -> list[Cost]:
         """What cards exchange in a pass, of which `work` is one card's part: queries, keys and values before attention
-        over all rows, its results after it."""
+        over all rows, its results after it.
+        """
         if self._parts == 1:
             return []
         found: list[Cost] = []

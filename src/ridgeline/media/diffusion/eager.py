@@ -25,7 +25,8 @@ _FUSED = ("elementwise", "norm", "embedding")
 @dataclass(frozen=True, slots=True)
 class Unfused:
     """Ops of a pass that are no product and no attention. kernels: of each sort the bytes that it moves whatever the
-    picture is, the bytes that each token of latents adds, and how many there are."""
+    picture is, the bytes that each token of latents adds, and how many there are.
+    """
 
     kernels: tuple[tuple[int, int, int], ...]
 
@@ -54,7 +55,8 @@ def unfused_phase(
     once: PhasePrice, price: Price, device: Device, works: Sequence[Work], ops: Unfused, tokens: int
 ) -> PhasePrice:
     """Passes as diffusers runs them without torch.compile. once: the same passes with fusion. price: of the denoiser.
-    works: of each pass. tokens: of latents that a card has."""
+    works: of each pass. tokens: of latents that a card has.
+    """
     own_bound, own_expected = (len(works) * each for each in ops.seconds(device, tokens))
     products = _products(price, device, works)
     nbytes = len(works) * ops.nbytes(tokens)

@@ -21,13 +21,15 @@ from ridgeline.media.diffusion.text_encoder import padding_of
 
 class FluxTextEncoder(T5TextEncoder):
     """T5 reads a prompt and the padding behind it, none of which is masked; CLIP as much of the prompt as it has
-    positions for, whose last state, of the end of the text, is the vector."""
+    positions for, whose last state, of the end of the text, is the vector.
+    """
 
     def __init__(
         self, model: Encoder, tokenizer: Tokenizer, most_tokens: int, padding: int, clip: Encoder, pairs: Tokenizer
     ) -> None:
         """padding: T5's. clip, pairs: the other encoder, and its tokenizer, which puts texts between a beginning
-        and an end."""
+        and an end.
+        """
         super().__init__(model, tokenizer, str, most_tokens)
         self.padding, self.clip, self._pairs = padding, clip, pairs
         self.pooled_width = sizes_of(clip).hidden
@@ -54,7 +56,8 @@ class FluxTextEncoder(T5TextEncoder):
     @override
     def pooled_ids(self, text: str) -> list[int]:
         """As TextEncoder.pooled_ids. CLIP's part is cut where T5's is refused: it is a summary of what T5 reads
-        whole."""
+        whole.
+        """
         ids = self._pairs.encode(text, parse_special=False)
         return ids if len(ids) <= self.clip.context else [*ids[: self.clip.context - 1], ids[-1]]
 
@@ -80,7 +83,8 @@ def load_flux_encoder(pipeline: ModelSource, progress: Progress | None = None, *
 
 def _encoder(part: Component, progress: Progress | None) -> Encoder:
     """One of them. The pipeline says its class, and its tensors their number format: T5's config of FLUX.1 has
-    neither."""
+    neither.
+    """
     if part.config is None:
         raise ModelRefused(f"{part.folder} has no config.json; fetch it again")
     checkpoint = open_checkpoint(part.folder)

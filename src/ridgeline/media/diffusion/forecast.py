@@ -42,7 +42,8 @@ class Forecaster:
 
     def forecast(self, plan: DiffusionPlan, tiling: Tiling | None) -> Forecast:
         """What a plan takes, with pictures side by side as it says. The parts are run on meta, as PipelinePrice.memory
-        runs them: nobody else may run them meanwhile."""
+        runs them: nobody else may run them meanwhile.
+        """
         return Forecast(self.seconds(plan, tiling), self._price.memory(self._job(plan), tiling), self._device)
 
     def seconds(self, plan: DiffusionPlan, tiling: Tiling | None) -> dict[str, float]:
@@ -58,14 +59,16 @@ class Forecaster:
 
     def apart(self, plan: DiffusionPlan) -> float:
         """Seconds of a plan's denoising by two processes at once, each with this device, of which each runs one pass of
-        every step. What they exchange is not in it."""
+        every step. What they exchange is not in it.
+        """
         texts = [len(text) for text in plan.texts]
         each = (max(self.call(plan.geometry, [text] * len(images)) for text in texts) for images in plan.groups)
         return plan.schedule.steps * sum(each)
 
     def activations(self, geometry: Geometry, text: int) -> float:
         """Bytes of a text of so many tokens being read, or of one picture in one pass of the denoiser, whichever is
-        more. The parts are run on meta."""
+        more. The parts are run on meta.
+        """
         memory = self._price.memory(PipelineWorkload(geometry, 1, (text,)))
         return max(memory.encode, memory.denoise)
 

@@ -44,7 +44,8 @@ def to_bytes(pixels_CHW: Tensor) -> Tensor:
 def encode_image(pixels_CHW: Tensor, format_: str, parameters: Mapping[str, Any], quality: int | None = None) -> bytes:
     """The file of a picture. format_: one of FORMATS; WebP is lossless unless a quality is given. parameters: what it
     was drawn from, the prompt among them. quality: 0 to 100 of JPEG and WebP, as Pillow has it. Raises ValueError for a
-    number of channels that no picture has."""
+    number of channels that no picture has.
+    """
     image, out = to_image(pixels_CHW), BytesIO()
     options = pillow_options(format_, parameters)
     if quality is not None:

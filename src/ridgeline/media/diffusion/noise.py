@@ -25,7 +25,8 @@ class Noise:
 
     def __call__(self) -> Tensor:
         """The next draw of every image: the first is what sampling begins with, the others are for samplers that add
-        noise."""
+        noise.
+        """
         drawn = torch.stack([torch.randn(self._shape, generator=generator) for generator in self._generators])
         return drawn.to(self._device)
 

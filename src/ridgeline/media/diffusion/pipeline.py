@@ -154,7 +154,8 @@ class Pipeline:
 
     def _guidance(self, request: DiffusionRequest, scale: float | None) -> tuple[Guidance, Guidance | None]:
         """The guidance of a request at this scale, and that of the second expert, None where there is one denoiser.
-        Raises InvalidRequest."""
+        Raises InvalidRequest.
+        """
         with concerning("guidance"):  # first without the negative prompt, so that each error names its own field
             guidance_of(self.kind.convention, scale, None)
         with concerning("negative"):
@@ -164,7 +165,8 @@ class Pipeline:
 
     def _second_guidance(self, request: DiffusionRequest, scale: float | None, guidance: Guidance) -> Guidance | None:
         """The guidance of the second expert. Raises ValueError where there is no such expert, and where only one of the
-        two would be guided."""
+        two would be guided.
+        """
         if self.second is None:
             if request.second_guidance is not None:
                 raise ValueError("this model has one denoiser; a second guidance is for models of two: leave it out")
@@ -182,7 +184,8 @@ class Pipeline:
 
     def kept(self, plan: DiffusionPlan) -> int:
         """Bytes that a plan's step cache keeps between steps: of each picture side by side and each of its passes, what
-        two parts of the denoiser added to its rows; of two experts each keeps its own."""
+        two parts of the denoiser added to its rows; of two experts each keeps its own.
+        """
         if plan.request.step_cache is None:
             return 0
         rows = self.denoiser.work(plan.geometry.latents[1:], [1]).rows[LATENTS]
@@ -191,7 +194,8 @@ class Pipeline:
 
     def encode(self, plan: DiffusionPlan) -> tuple[Tensor, ...]:
         """The states of a plan's texts, each [tokens, width]: of the prompt, then of the negative one. Where the
-        denoiser takes a vector of the prompt too, it is made now and kept for `denoise`."""
+        denoiser takes a vector of the prompt too, it is made now and kept for `denoise`.
+        """
         self.denoiser.backend.share_threads()
         self.texts.pooled(plan.request.prompt)
         return tuple(self.texts.states(ids) for ids in plan.texts)
@@ -200,7 +204,8 @@ class Pipeline:
         self, plan: DiffusionPlan, texts: Sequence[Tensor], pair: CFGParallelPair | None = None
     ) -> Iterator[DenoiseOutput]:
         """From noise to latents, step by step, group by group. texts: what `encode` gave. pair: where another process
-        runs the other pass of each step, with the same plan. Raises ValueError for a plan that a pair cannot share."""
+        runs the other pass of each step, with the same plan. Raises ValueError for a plan that a pair cannot share.
+        """
         if pair is not None:
             pair.check(plan.seed, plan.guidance)
         for images in plan.groups:
@@ -265,7 +270,8 @@ class Pipeline:
 @dataclass(frozen=True, slots=True)
 class DenoiserCalls:
     """How the denoiser is called. images: side by side. paired: both passes of guidance in one call. pair: where
-    another process runs the other pass. cache: where passes may be cut short."""
+    another process runs the other pass. cache: where passes may be cut short.
+    """
 
     images: int
     paired: bool = False
@@ -282,7 +288,8 @@ def guided_denoiser(
 ) -> Callable[[Tensor, float], Tensor]:
     """The denoiser with a request's texts and guidance: (latents, t) -> what it predicts. What it makes of the texts at
     every noise level is computed now, once for all steps. pooled: the vector of the prompt, of a denoiser that takes
-    one."""
+    one.
+    """
     assert pooled is None or guidance.negative is None, "a negative prompt has a vector of its own"
     vectors = None if pooled is None else pooled.expand(calls.images, -1)
 

@@ -147,7 +147,8 @@ PIPELINES: Mapping[str, PipelineClass] = {
 
 def pipeline_class_of(source: ModelSource) -> PipelineClass:
     """Return the class of a pipeline's folder, even if parts of it are missing. Raises ModelRefused for what is no
-    pipeline and for a class that is not built."""
+    pipeline and for a class that is not built.
+    """
     if not source.pipeline:
         kind = source.model.kind or "a model of no stated architecture"
         raise ModelRefused(

@@ -29,7 +29,8 @@ PROMPT, NEGATIVE = 96, 32
 class EncoderSpec:
     """How one encoder of a pipeline reads texts. part: its component. layers: how many of its layers are run, from the
     end where it is negative; 0 for all. tokens: that it pads every text to, where that is not what the denoiser is
-    given; 0 where it is."""
+    given; 0 where it is.
+    """
 
     part: str
     layers: int = 0
@@ -72,7 +73,8 @@ class PipelineDefaults:
     @classmethod
     def of(cls, source: ModelSource, parts: PipelineComponents | None = None) -> "PipelineDefaults":
         """Return the outline that the catalogue states, or else the folder and its class. parts: those of the folder.
-        Raises ModelRefused for a folder that states what cannot be."""
+        Raises ModelRefused for a folder that states what cannot be.
+        """
         readings, stated = ENCODER_SPECS[source.pipeline], source.generation
         if source.folder is None:
             size, convention = Size.parse(stated["size"]), Convention[stated["convention"]]

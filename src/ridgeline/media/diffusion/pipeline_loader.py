@@ -94,7 +94,8 @@ def _place(networks: Iterable[PricedModule | VideoAutoencoder], device: torch.de
 
 def _boundary(source: ModelSource) -> float | None:
     """Below which part of all noise a second denoiser is asked, as model_index.json says; None for one denoiser. Raises
-    ModelRefused for one without the other."""
+    ModelRefused for one without the other.
+    """
     assert source.folder is not None
     stated = Fields.read(source.folder / "model_index.json")
     if not stated.has("boundary_ratio"):
@@ -122,7 +123,8 @@ def load_vae(
     model: ModelSource | str, *, threads: int | None = None, device: torch.device = _PROCESSOR
 ) -> AutoencoderKL | VideoAutoencoder:
     """The VAE of a pipeline's folder alone, as `load_pipeline` has it: for latents that were saved. Raises
-    ModelRefused."""
+    ModelRefused.
+    """
     if threads is not None:
         check_threads(threads)
     source = as_source(model)
@@ -136,7 +138,8 @@ def load_vae(
 
 def _each(sizes: Mapping[str, int], progress: Progress | None) -> dict[str, Progress | None]:
     """What each part is given to tell of itself, so that `progress` hears of all parts as of one. sizes: bytes of each,
-    in the order in which they are loaded."""
+    in the order in which they are loaded.
+    """
     every, told, before = sum(sizes.values()), dict[str, Progress | None](), 0
     for part, nbytes in sizes.items():
         told[part] = None
@@ -176,7 +179,8 @@ def _scheduler(source: ModelSource, kind: PipelineClass) -> DiffusionScheduler:
 
 def scheduler_refusal(source: ModelSource, kind: PipelineClass, denoiser: Denoiser) -> str:
     """Return why `load_pipeline` would refuse the scheduler of a folder; "" if it would take it, or if the folder has
-    none, which is enough for a plan."""
+    none, which is enough for a plan.
+    """
     listed = source.components.get("scheduler")
     if listed is None or not (listed.folder / _SCHEDULER).is_file():
         return ""
@@ -207,14 +211,16 @@ def requests_of(
     autoencoder: AutoencoderKL | VideoAutoencoder | VideoDecodePrice,
 ) -> tuple[PipelineClass, PipelineLayout]:
     """The class with what a folder states of requests that leave it open, and the sizes that it takes. Raises
-    ModelRefused for sizes that the parts cannot make."""
+    ModelRefused for sizes that the parts cannot make.
+    """
     released = kind.layout_of(denoiser) if kind.layout_of else kind.layout
     return _with_defaults(kind, source), _layout(source, released, denoiser, autoencoder)
 
 
 def _with_defaults(kind: PipelineClass, source: ModelSource) -> PipelineClass:
     """The class with the steps, the guidance and a clip's frames that the folder's generation_config.json states, under
-    the names of diffusers' arguments."""
+    the names of diffusers' arguments.
+    """
     stated = _stated(source)
     steps = stated.count("num_inference_steps", kind.steps)
     frames = stated.count("num_frames", kind.frames) if kind.frames > 1 else 1
@@ -230,7 +236,8 @@ def _layout(
 ) -> PipelineLayout:
     """The layout of a folder: channels, patches and pixels to a latent are those of its parts. The menu of sizes is
     what its generation_config.json states as `sizes`, which no other file of a pipeline does; else that of the class's
-    releases. Raises ModelRefused for sizes that the parts cannot make."""
+    releases. Raises ModelRefused for sizes that the parts cannot make.
+    """
     sizes = _sizes(_stated(source)) or released.sizes
     grain = autoencoder.factor * denoiser.patch
     for size in sizes:
@@ -248,7 +255,8 @@ def _frames(
     released: PipelineLayout, denoiser: Denoiser, autoencoder: AutoencoderKL | VideoAutoencoder | VideoDecodePrice
 ) -> tuple[int, int]:
     """Frames to one of latents, and the most of a clip: as many as the denoiser has places for. A picture's autoencoder
-    makes each frame one by itself."""
+    makes each frame one by itself.
+    """
     if not denoiser.clips:
         return 1, 1
     temporal = released.temporal

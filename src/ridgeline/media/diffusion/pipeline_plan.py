@@ -25,7 +25,8 @@ _HOUR = 3600.0
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
     """What is asked of a pipeline; None for what its release is usually asked for. guidance: in the convention of the
-    release."""
+    release.
+    """
 
     size: Size | None = None
     steps: int | None = None
@@ -38,7 +39,8 @@ class PipelineOptions:
 class MemoryFit:
     """One card's memory in bytes. resident: the most of a request where all parts stay there; tiled: the same with
     tiles in its decode; taking_turns: the most of any stage where each has its own part alone there. overhead: driver
-    and libraries. budget: what may be used."""
+    and libraries. budget: what may be used.
+    """
 
     resident: float
     tiled: float
@@ -69,7 +71,8 @@ class Variant:
 
 class PipelinePlan:
     """Everything that `ridgeline plan` says of a pipeline. Figures of stages are those of one card; the request is on
-    `devices` of them."""
+    `devices` of them.
+    """
 
     def __init__(
         self,
@@ -85,7 +88,8 @@ class PipelinePlan:
     ) -> None:
         """name: of a release of the catalogue. utilization: the share of a card's memory that may be used. eager:
         whether nothing is fused, as diffusers runs it without torch.compile. Raises ValueError for what cannot be
-        asked."""
+        asked.
+        """
         if devices < 1:
             raise ValueError(f"devices is {devices}; it must be at least 1")
         if not 0 < utilization <= 1:
@@ -175,7 +179,7 @@ class PipelinePlan:
 
     @cached_property
     def guidance_off(self) -> Variant | None:
-        """n passes for 2n; None where there is one pass a step already."""
+        """N passes for 2n; None where there is one pass a step already."""
         return self._variant("without guidance", self.steps, 1) if self.passes > 1 else None
 
     @cached_property
@@ -189,7 +193,8 @@ class PipelinePlan:
     @cached_property
     def otherwise(self) -> Variant | None:
         """The request with fusion where it was asked for without, else without; None where it was not recorded what a
-        release runs without."""
+        release runs without.
+        """
         if self.unfused is None:
             return None
         ops, name = (None, "fused (compiled)") if self.eager else (self.unfused, "not fused (eager)")
@@ -214,7 +219,8 @@ class PipelinePlan:
     @cached_property
     def cards(self) -> Mapping[int, dict[ParallelDegrees, RequestPrice]]:
         """The request on 1, 2, 4 and 8 cards, and on those asked for, in each way there is; on one where nothing joins
-        them."""
+        them.
+        """
         counts = sorted({1, 2, 4, 8, self.devices}) if self.card.link is not None else [1]
         return {count: ways for count in counts if (ways := self._ways(count))}
 

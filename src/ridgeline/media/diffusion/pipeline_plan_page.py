@@ -52,7 +52,7 @@ def _steps(plan: PipelinePlan) -> str:
 
 
 def image_or_video(plan: PipelinePlan) -> str:
-    """picture or clip."""
+    """Picture or clip."""
     return "clip" if plan.geometry.frames > 1 else "picture"
 
 

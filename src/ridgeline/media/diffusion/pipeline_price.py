@@ -165,7 +165,8 @@ class StagePrice:
 class PipelineMemory:
     """Bytes on one card, where every part stays there. weights: by part. encode, denoise: activations of a run of
     either. decode: those of the decode that was asked for; whole, tiled: without tiles, and with such as are cut where
-    nobody says otherwise. experts: how many denoisers there are."""
+    nobody says otherwise. experts: how many denoisers there are.
+    """
 
     weights: Mapping[str, float]
     encode: float
@@ -257,7 +258,8 @@ class PipelinePrice:
 
     def prepare(self, device: Device, texts: Sequence[int]) -> float:
         """Expected seconds of what each denoiser makes of these texts once a request, in one call (a part of
-        `encode`)."""
+        `encode`).
+        """
         work = self.parts.denoisers[0].prepare_work(texts)
         return len(self.parts.denoisers) * self._denoiser.on(device, work).expected if work.rows else 0.0
 
@@ -267,7 +269,8 @@ class PipelinePrice:
 
     def _encode(self, device: Device, job: PipelineWorkload) -> StagePrice:
         """Every text through every encoder, one after the other, once a request, and through what of the denoiser does
-        not depend on the noise level."""
+        not depend on the noise level.
+        """
         read = list(zip(self._encoders, self._texts_read(job), strict=True))
         steps = [
             (price, padded_work(price.reaches, *each))
@@ -307,7 +310,8 @@ class PipelinePrice:
 
     def memory(self, job: PipelineWorkload, tiling: Tiling | None = None) -> PipelineMemory:
         """What a request takes; its parts are run on meta, and by nobody else meanwhile. Once for a size and texts: no
-        card, no number of steps or pictures and no division changes it."""
+        card, no number of steps or pictures and no division changes it.
+        """
         key = (job.geometry, job.texts, self._texts_read(job), tiling)
         found = self._memories.get(key)
         return put(self._memories, key, self._measured(job, tiling)) if found is None else found

@@ -119,7 +119,8 @@ class LatentConsistency:
 def renoise(schedule: Schedule, step: int, state: SamplerState, prediction: Tensor, draw: Draw) -> SamplerState:
     """Multistep sampling of a consistency model (arXiv:2303.01469, algorithm 1) of flow matching: the guess is final,
     and where there are steps left noise of the next level is added to it. A velocity meets the boundary condition by
-    itself: where there is no noise the guess is x. FlowMatchEulerDiscreteScheduler calls it stochastic sampling."""
+    itself: where there is no noise the guess is x. FlowMatchEulerDiscreteScheduler calls it stochastic sampling.
+    """
     here, there = schedule.levels[step : step + 2]
     return _renoised(data_of(state.x, prediction, here, schedule.prediction), there, draw)
 
@@ -134,7 +135,8 @@ def _renoised(final: Tensor, level: NoiseLevel, draw: Draw) -> SamplerState:
 
 def _weights(h: float) -> tuple[float, float, float]:
     """What constant, linear and quadratic guesses count for in a step of length h: w_k is the integral over u in 0..1
-    of h * e^(-(1 - u) h) * u^k, of which integration by parts makes w_k = 1 - k / h * w_(k-1)."""
+    of h * e^(-(1 - u) h) * u^k, of which integration by parts makes w_k = 1 - k / h * w_(k-1).
+    """
     constant = -math.expm1(-h)
     linear = 1 - constant / h
     return constant, linear, 1 - 2 * linear / h

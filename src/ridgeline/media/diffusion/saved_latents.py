@@ -37,7 +37,8 @@ def save_latents(path: Path, latents_CHW: Tensor, parameters: Mapping[str, Any])
 
 def read_latents(path: Path) -> tuple[Tensor, dict[str, Any]]:
     """Latents [C, H, W], of a clip [C, T, H, W], and what they were drawn from. Raises ValueError for a file that holds
-    none."""
+    none.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             stated = (file.metadata() or {}).get(_PARAMETERS, "{}")

@@ -169,7 +169,8 @@ def _dpmpp(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
 
 def _lcm(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
     """Read LCMScheduler. Its timesteps are those of the distillation, whatever timestep_spacing says. No step ends
-    before the first of them, whatever set_alpha_to_one says."""
+    before the first of them, whatever set_alpha_to_one says.
+    """
     _refuse_passed_sigmas(fields, call)
     betas = _betas(fields, start=0.00085, end=0.012, kind="scaled_linear")
     fields.require("prediction_type", "epsilon")

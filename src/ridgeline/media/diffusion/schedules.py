@@ -109,7 +109,8 @@ def euler_flow(sigmas_S: Floats, shift: float, train_steps: int, *, dynamic: boo
 
 def trained_sigmas(steps: int, shift: float, train_steps: int) -> Floats:
     """Return the levels that flow-match Euler takes where its pipeline passes none: even steps from the first level of
-    training to the last, both of which are shifted already."""
+    training to the last, both of which are shifted already.
+    """
     ends = shifted(torch.tensor([train_steps, 1], dtype=torch.float32) / train_steps, shift)
     most, least = (end * train_steps for end in ends.tolist())
     return np.linspace(most, least, steps) / train_steps
@@ -152,7 +153,8 @@ def _flow(sigmas: Sequence[float], timesteps: Sequence[float], train_steps: int)
 @dataclass(frozen=True, slots=True)
 class Betas:
     """The noise that each of `train_steps` steps of training added: betas from `start` to `end`, in even steps of their
-    square roots if scaled (Stable Diffusion), of themselves if not (PixArt)."""
+    square roots if scaled (Stable Diffusion), of themselves if not (PixArt).
+    """
 
     start: float
     end: float
@@ -161,7 +163,8 @@ class Betas:
 
     def kept(self) -> list[float]:
         """alpha^2 after each step of training: the products of 1 - beta. In fp32, as models were trained and the
-        reference computes: over a thousand factors the roundings show."""
+        reference computes: over a thousand factors the roundings show.
+        """
         power = 0.5 if self.scaled else 1.0
         roots = torch.linspace(self.start**power, self.end**power, self.train_steps, dtype=torch.float32)
         betas = roots**2 if self.scaled else roots
@@ -206,7 +209,8 @@ def _preserving(kept: np.float32) -> NoiseLevel:
 
 def consistency(steps: int, betas: Betas, original_steps: int) -> Schedule:
     """Every so many of the `original_steps` timesteps that a latent consistency model was distilled on, from the
-    noisiest down (LCM, arXiv:2310.04378, section 4.3)."""
+    noisiest down (LCM, arXiv:2310.04378, section 4.3).
+    """
     kept = betas.kept()
     stride = betas.train_steps // original_steps
     distilled = [stride * number - 1 for number in range(original_steps, 0, -1)]

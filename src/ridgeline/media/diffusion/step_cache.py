@@ -47,13 +47,15 @@ class StepCache:
 
     def walk(self, pictures: int) -> BlockRunner:
         """The walk of one sort of passes, each over so many pictures: those with the prompt, those with the negative
-        prompt, or calls that have both. From one to the next only latents and noise level change."""
+        prompt, or calls that have both. From one to the next only latents and noise level change.
+        """
         return _CachedBlockRunner(self, pictures)
 
 
 class _CachedBlockRunner:
     """The walk that skips. It keeps what each picture's last whole pass added to the rows of latents: `first` its first
-    block, `rest` all others, each [P, N, D]."""
+    block, `rest` all others, each [P, N, D].
+    """
 
     def __init__(self, cache: StepCache, pictures: int) -> None:
         self._cache, self._pictures = cache, pictures
@@ -98,7 +100,8 @@ class _CachedBlockRunner:
 
     def _changed(self, change_PND: Tensor) -> list[bool]:
         """Of each picture, whether its first block adds something else than it did. The one place where the host waits
-        for the device."""
+        for the device.
+        """
         if self._first is None:
             return [True] * self._pictures
         then_PND = self._first.float()

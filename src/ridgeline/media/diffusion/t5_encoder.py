@@ -35,7 +35,8 @@ def unescaped(text: str) -> str:
 
 class T5TextEncoder(TextEncoder):
     """The encoder of T5 or UMT5. Its last states are taken, the end of the text among them; what a pipeline pads texts
-    with is the denoiser's."""
+    with is the denoiser's.
+    """
 
     def __init__(self, model: Encoder, tokenizer: Tokenizer, clean: Clean, most_tokens: int) -> None:
         """clean: what is done to a text first."""

@@ -51,7 +51,8 @@ class TextEncoder(ABC):
     def ids(self, text: str, what: str = "prompt") -> list[int]:
         """Token ids of a text, and of what it is padded with, as many as the denoiser sees. what: it is called in
         errors. Raises ValueError for one of more than most_tokens: it is not cut, because what is cut off would be
-        ignored without a word."""
+        ignored without a word.
+        """
 
     @abstractmethod
     def encode(self, ids: Sequence[int]) -> Tensor:
@@ -83,7 +84,8 @@ class TextEncoder(ABC):
 
 class ChatEncoder(TextEncoder):
     """A language model that reads the text as a user's message which it is about to answer. Its states before the last
-    layers are taken, not normed; where texts are padded those of padding too, which sees the text alone."""
+    layers are taken, not normed; where texts are padded those of padding too, which sees the text alone.
+    """
 
     def __init__(
         self,
@@ -145,7 +147,8 @@ def load_chat_encoder(
 ) -> ChatEncoder:
     """The `text_encoder` of a pipeline with its `tokenizer`. layers: after how many of them states are taken, side by
     side where there are several, counted from the end where negative; -1 gives what transformers calls
-    hidden_states[-2]. padded: whether texts are, by the tokenizer's pad_token. Raises ModelRefused."""
+    hidden_states[-2]. padded: whether texts are, by the tokenizer's pad_token. Raises ModelRefused.
+    """
     source = open_source(str(pipeline.components["text_encoder"].folder))
     model = build_to_run(source.config)
     if not isinstance(model, Decoder):

@@ -27,7 +27,8 @@ PIP = "pip install 'ridgeline[images]'"
 @dataclass(frozen=True, slots=True)
 class VideoLatentShape:
     """What a config says of latents. spatial: pixels on a side of a latent. temporal: frames in a latent, but for the
-    first latent, which is the first frame alone. mean, std: of each channel."""
+    first latent, which is the first frame alone. mean, std: of each channel.
+    """
 
     spatial: int
     temporal: int
@@ -69,14 +70,16 @@ class VideoAutoencoder:
     @torch.inference_mode()
     def decode(self, latents_BCTHW: Tensor, tiling: Tiling | None = None) -> Tensor:
         """latents_BCTHW [B, C, T, H, W] as a denoiser has them -> pixels fp32 [B, 3, frames, lines, columns] from -1 to
-        1. tiling: always None, because `chunks` bounds the memory. Raises ValueError for latents of another model."""
+        1. tiling: always None, because `chunks` bounds the memory. Raises ValueError for latents of another model.
+        """
         assert tiling is None, "clips are decoded frame by frame"
         return torch.cat(list(self.chunks(latents_BCTHW)), dim=2)
 
     @torch.inference_mode()
     def chunks(self, latents_BCTHW: Tensor) -> Iterator[Tensor]:
         """As `decode`, in parts [B, 3, frames, lines, columns]: the first frame, then the frames of one latent after
-        the other, so that memory does not grow with the clip. Raises ValueError as `decode`."""
+        the other, so that memory does not grow with the clip. Raises ValueError as `decode`.
+        """
         if latents_BCTHW.dim() != 5 or latents_BCTHW.shape[1] != self.shape.latents or not latents_BCTHW.numel():
             raise ValueError(
                 f"latents are {list(latents_BCTHW.shape)}; they are to be [clips, {self.shape.latents}, frames, "
@@ -104,7 +107,8 @@ class VideoAutoencoder:
 
 def load_video_autoencoder(model: ModelSource | str, dtype: torch.dtype = torch.float32) -> VideoAutoencoder:
     """The VAE of a folder, its weights in fp32 or bf16. Raises ModelRefused in one line: another class, a config that
-    does not say how latents are normalised, a file that is missing or broken, no diffusers."""
+    does not say how latents are normalised, a file that is missing or broken, no diffusers.
+    """
     source = as_source(model)
     shape = shape_of(source.config)
     if source.folder is None:

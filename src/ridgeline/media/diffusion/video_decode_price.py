@@ -43,7 +43,8 @@ class DecodeLayer:
 @dataclass(frozen=True, slots=True)
 class _FeatureMapSize:
     """What passes a layer: latent frames; rate, frames that each of them but the first has become there; pixels of such
-    a frame."""
+    a frame.
+    """
 
     latents: int
     rate: int
@@ -82,7 +83,8 @@ class VideoDecodePrice:
 
     def activations(self, geometry: Geometry) -> float:
         """Bytes of activations at once: those of the widest call, half as much again for the stream that its result
-        will be added to, and what all layers keep. They do not grow with the clip: it is decoded frame by frame."""
+        will be added to, and what all layers keep. They do not grow with the clip: it is decoded frame by frame.
+        """
         layers = list(self.layers(geometry.latents[1:]))
         return self.dtype.itemsize * (
             1.5 * max(layer.numbers for layer in layers) + sum(layer.kept for layer in layers)
@@ -167,7 +169,8 @@ class VideoDecodePrice:
         self, place: _FeatureMapSize, inputs: int, width: int, volume: int, *, skipped: int = 0
     ) -> DecodeLayer:
         """inputs, width: channels in and out. volume: of the kernel, frames x lines x columns. skipped: latent frames
-        for which it is not called. Each call reads its weights."""
+        for which it is not called. Each call reads its weights.
+        """
         calls, results = place.latents - skipped, (place.frames - skipped) * place.pixels
         parameters = (volume * inputs + 1) * width
         numbers = (inputs + width) * place.rate * place.pixels

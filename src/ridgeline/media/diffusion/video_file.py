@@ -30,7 +30,8 @@ _WEBP_QUALITY = 90
 
 def video_format_of(path: Path) -> str:
     """The format of a clip by its name, "" for a folder of frames. Raises ValueError for a suffix of another, and where
-    what writes it is not installed."""
+    what writes it is not installed.
+    """
     suffix = path.suffix.lower()
     if suffix and suffix not in FORMATS:
         raise ValueError(f"{path}: clips are written as {', '.join(FORMATS)}, or as a folder of png; give one of these")
@@ -65,7 +66,8 @@ def write_video(
 ) -> None:
     """Write a clip's file. out: where it can be sought in. chunks_CFHW: its frames in order, any number in each part,
     pixels from -1 to 1. MP4 is written as they come; of the others all frames are held, 3 bytes a pixel. format_: one
-    of FORMATS. parameters: what it was drawn from."""
+    of FORMATS. parameters: what it was drawn from.
+    """
     check_fps(fps)
     frames = (frame for chunk in chunks_CFHW for frame in chunk.unbind(1))
     if format_ == "MP4":

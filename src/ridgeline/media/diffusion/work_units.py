@@ -37,7 +37,8 @@ class WorkUnit:
 def run_work_units(pipeline: Pipeline, plan: DiffusionPlan, tiling: Tiling | None = None) -> Iterator[WorkUnit]:
     """Draw a plan, stride by stride. Each picture is decoded as soon as its latents are finished, so that the first is
     there early. Pixels are those of `Pipeline.draw`, bit for bit. tiling: of the decode. Raises ValueError as
-    `Pipeline.decode`."""
+    `Pipeline.decode`.
+    """
     texts = pipeline.encode(plan)
     yield WorkUnit("encode")
     for step in pipeline.denoise(plan, texts):

@@ -37,7 +37,8 @@ _MAX_IMAGES = 10_000
 @dataclass(frozen=True, slots=True)
 class TokenPlan:
     """What pictures of a prompt come to. prompt: its token ids, as the model that draws counts them: text after image
-    tokens. tokens: of each picture. images: how many pictures. seed: of the first; picture i has seed + i."""
+    tokens. tokens: of each picture. images: how many pictures. seed: of the first; picture i has seed + i.
+    """
 
     prompt: tuple[int, ...]
     tokens: int
@@ -65,7 +66,8 @@ class TokenForecast:
 @dataclass(frozen=True, slots=True)
 class ImageTokenProgress:
     """What there is after a step. tokens: how many are written, of all pictures. finished: the tokens of the pictures
-    that the step finished, by the picture's number from 0."""
+    that the step finished, by the picture's number from 0.
+    """
 
     tokens: int
     finished: dict[int, list[int]]
@@ -94,7 +96,8 @@ class TokenImageGenerator:
 
     def plan(self, prompt: str, images: int = 1, seed: int | None = None) -> TokenPlan:
         """What pictures of a prompt come to; nothing runs. Raises ValueError for a prompt beside which they have no
-        room."""
+        room.
+        """
         if not 1 <= images <= _MAX_IMAGES:
             raise ValueError(f"{images} pictures; give 1 to {_MAX_IMAGES:,}")
         if images > 1 and self.params.greedy:
@@ -117,7 +120,8 @@ class TokenImageGenerator:
 
     def forecast(self, plan: TokenPlan, device: Device) -> TokenForecast:
         """What a plan takes, its pictures side by side as many as the engine has room for at a time: a pass over the
-        prompts, of which each gives its first token, one for each further token, and their pixels."""
+        prompts, of which each gives its first token, one for each further token, and their pixels.
+        """
         price, beside = self.loaded.price, min(plan.images, self.engine.scheduler.limits.requests)
         length, reaches = len(plan.prompt), self.loaded.model.reaches
         prefill = price.on(device, Work.of([StepSegment(length, length)] * beside, reaches))
@@ -139,7 +143,8 @@ class TokenImageGenerator:
 
     def draw(self, plan: TokenPlan) -> Generator[ImageTokenProgress, None, None]:
         """Write the tokens of a plan's pictures, a step of the engine at a time. Leaving the loop early ends them.
-        Raises ValueError for a picture that failed."""
+        Raises ValueError for a picture that failed.
+        """
         params = replace(self.params, max_tokens=plan.tokens)
         numbers = {
             self.engine.add(GenerationRequest(plan.prompt, replace(params, seed=plan.seed + image))): image

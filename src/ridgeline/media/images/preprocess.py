@@ -35,7 +35,8 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 
 def read_image(path: Path) -> Image.Image:
     """The image of a file in RGB, turned upright as its EXIF says; of several frames the first. Raises ValueError, in
-    one line, for what is no image, is broken, or has too many pixels, which is seen before they are unpacked."""
+    one line, for what is no image, is broken, or has too many pixels, which is seen before they are unpacked.
+    """
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
@@ -83,7 +84,8 @@ class Preprocessing:
 
     def pixels(self, image: Image.Image) -> NDArray[np.float32]:
         """An image in RGB of any size -> [3, size, size]: its longer side is `size`, the shorter in proportion, in the
-        middle of a square of the mean's colour."""
+        middle of a square of the mean's colour.
+        """
         width, height = image.size
         ratio = self.size / max(width, height)
         scaled = max(round(width * ratio), self.least), max(round(height * ratio), self.least)
@@ -97,7 +99,8 @@ class Preprocessing:
 
     def patches(self, images: Sequence[Image.Image], rows: PlacedRows) -> EncoderFeatures:
         """Images, at least one -> the patches of all, line by line, as a tower of these `rows` reads them; of a patch
-        its channels one after the other."""
+        its channels one after the other.
+        """
         side = round(rows.rows**0.5)
         patch = self.size // side
         if (side * side, side * patch, 3 * patch * patch) != (rows.rows, self.size, rows.width):

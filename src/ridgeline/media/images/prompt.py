@@ -1,5 +1,6 @@
 """Where images stand in a prompt: each is a token that begins it, a place for each of its rows, and a token that ends
-it."""
+it.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ class ImageTokens:
 
     def placed(self, ids: Iterable[int], rows: PlacedRows, images: int) -> list[int]:
         """The ids of a prompt, with so many images: each placeholder in it becomes an image. Raises ValueError where
-        there are not as many of them."""
+        there are not as many of them.
+        """
         ids = list(ids)
         found = ids.count(rows.placeholder)
         if found != images:

@@ -46,7 +46,8 @@ class SpeechVocabulary:
     @classmethod
     def read(cls, source: ModelSource, tokenizer: Tokenizer) -> "SpeechVocabulary":
         """Of a model's folder. Raises ModelRefused for one that is no speech model, or whose tokens do not say what
-        they mean."""
+        they mean.
+        """
         config, stated = source.config, source.generation
         if family_of(config) not in SPEECH:
             raise ModelRefused(
@@ -88,7 +89,8 @@ class SpeechVocabulary:
 
     def prompt(self, language: str | None, task: Task, *, timestamps: bool) -> tuple[list[int], TokenRules]:
         """How a text begins, and the rules that it follows. A language that is not given is the first token that the
-        model chooses; task and form are laid down after it."""
+        model chooses; task and form are laid down after it.
+        """
         after = [(self.tasks[task],)] if self.tasks else []
         after += [] if timestamps else [(self.no_timestamps,)]
         opening: list[tuple[int, ...]] = []

@@ -67,7 +67,8 @@ def read_window(tokens: Sequence[int], first: int, seconds: float) -> tuple[list
 class TranscriptionOptions:
     """What is asked for. language: a code; None has the model choose, once for a recording. timestamps: whether
     segments have times of their own; else each is a window, the next begins where it ends, and what is said across
-    that is cut. temperature: 0 takes the likeliest token."""
+    that is cut. temperature: 0 takes the likeliest token.
+    """
 
     language: str | None = None
     task: Task = "transcribe"
@@ -78,7 +79,8 @@ class TranscriptionOptions:
 @dataclass(frozen=True, slots=True)
 class TranscriptSegment:
     """start, end: seconds of the recording. logprob: mean natural log-probability of its tokens. seek: the second at
-    which its window began."""
+    which its window began.
+    """
 
     start: float
     end: float
@@ -97,7 +99,8 @@ class TranscriptSegment:
 @dataclass(frozen=True, slots=True)
 class TranscribedWindow:
     """What was heard of a window. done: seconds of the recording that are dealt with. language: its code, None while
-    nothing was heard."""
+    nothing was heard.
+    """
 
     segments: tuple[TranscriptSegment, ...]
     done: float
@@ -143,7 +146,8 @@ class Transcriber:
         self, recording: AudioRecording, options: TranscriptionOptions
     ) -> AsyncGenerator[TranscribedWindow, None]:
         """What is heard, window by window. Raises ValueError for a language that the model does not know, a recording
-        without any sound in it or damaged, and a request that fails."""
+        without any sound in it or damaged, and a request that fails.
+        """
         self.vocabulary.check(options.language, options.task)
         start, language = 0, options.language
         while len(samples := await asyncio.to_thread(recording.window, start, self._mel.samples)):

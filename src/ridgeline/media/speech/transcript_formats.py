@@ -45,7 +45,8 @@ def _cue(text: str) -> str:
 
 def as_json(transcript: Transcript, task: Task) -> dict[str, Any]:
     """Everything, under the names of OpenAI's `verbose_json`; language is a code. What was not computed is not there:
-    no_speech_prob."""
+    no_speech_prob.
+    """
     return {
         "task": task,
         "language": transcript.language,

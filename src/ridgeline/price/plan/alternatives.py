@@ -20,7 +20,8 @@ _MORE_DEVICES = (16, 32)
 
 def ways_to_fit(models: ModelCache, setup: Deployment, workload: PlanWorkload) -> list[Deployment]:
     """What would make the model and one request fit: the widest format with the cards asked for, or if none does, a
-    narrower format on fewer cards than the format asked for takes; and those, the fewest. Empty if nothing does."""
+    narrower format on fewer cards than the format asked for takes; and those, the fewest. Empty if nothing does.
+    """
     narrower = narrower_weights(models.case(setup))
     same = next((s for s in narrower if fits(models, s, workload)), None)
     more = fewest_devices(models, setup, workload, (*DEVICES, *_MORE_DEVICES))
@@ -34,7 +35,8 @@ def _narrower_on_more(
     models: ModelCache, narrower: Sequence[Deployment], workload: PlanWorkload, most: int
 ) -> Deployment | None:
     """The fewest cards, `most` at most, on which a narrower format fits, and the widest that does. Only what its share
-    of the weights leaves room for is built: a build takes longer than all else here."""
+    of the weights leaves room for is built: a build takes longer than all else here.
+    """
     held = [(setup, _memory(models, setup, workload)) for setup in narrower]
     tried = (
         dataclasses.replace(setup, devices=count)
@@ -72,7 +74,8 @@ def eight_bits(device: Device) -> str:
 
 def other_eight_bits(device: Device) -> list[str]:
     """The eight-bit weight formats that people ask about beside that: int8 weights alone, which are widened, and w8a8,
-    where the card computes in int8 faster than in anything wider and in fp8."""
+    where the card computes in int8 faster than in anything wider and in fp8.
+    """
     faster = device.peaks.get("int8", 0.0) > max(device.peak("bf16"), device.peaks.get("fp8", 0.0))
     return [name for name in ("int8", *(["w8a8"] if faster else [])) if name != eight_bits(device)]
 
@@ -84,7 +87,8 @@ def bits_of(name: str) -> int:
 
 def narrower_weights(case: Scenario, *, every: bool = False) -> list[Deployment]:
     """The same with narrower weights, the widest first; every: in all formats of eight bits, not the best alone. KV
-    asked for in full is then that of the model as stored so."""
+    asked for in full is then that of the model as stored so.
+    """
     full = {known.name for known in FORMATS}
     eight = [eight_bits(case.device), *(other_eight_bits(case.device) if every else ())]
     order = [name for name in ("bf16", *eight, "int4") if bits_of(name) < case.weight_bits]
@@ -230,7 +234,8 @@ def levers(models: ModelCache, serving: LoadEstimator, base: CaseOutcome) -> lis
 
 def narrower_levers(models: ModelCache, serving: LoadEstimator, base: CaseOutcome) -> list[Change]:
     """What costs no money: the next narrower format of the weights, and of KV. Four bits, which cost quality more
-    often, are left to `levers`."""
+    often, are left to `levers`.
+    """
     setups = ((name, setup) for name, setup in _setups(serving) if setup.devices == serving.case.setup.devices)
     return _changed(models, serving, base, ((name, s) for name, s in setups if s.weights != "int4"))
 

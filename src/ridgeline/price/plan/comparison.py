@@ -17,7 +17,8 @@ from ridgeline.price.plan.trust import Trust, class_of, trust_in
 class Offer:
     """A card and what it comes to. load: of the most users within the targets, or of the fullest replica of the fleet;
     fleet: the replicas for a demand, None where there is none or they cannot serve it. trust: in its figures under
-    load."""
+    load.
+    """
 
     device: Device
     outcome: CaseOutcome
@@ -53,7 +54,8 @@ class Unpriced:
 class DeviceComparison:
     """The cards that serve somebody within the targets, by seller, the one that has most of them first and those
     without a price last; and those that do not. workload: as the model runs it. sound: the windows that requests are,
-    where it reads sound. unpriced: of the cards without a price."""
+    where it reads sound. unpriced: of the cards without a price.
+    """
 
     name: str
     workload: PlanWorkload

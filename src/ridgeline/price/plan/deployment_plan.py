@@ -58,7 +58,8 @@ class Crossings:
 
 class DeploymentPlan:
     """Everything that `ridgeline plan` says, each part priced when it is first asked for: an answer of fifteen lines
-    need not wait for the tables. All figures of a phase are those of one card."""
+    need not wait for the tables. All figures of a phase are those of one card.
+    """
 
     def __init__(
         self,
@@ -72,7 +73,8 @@ class DeploymentPlan:
     ) -> None:
         """others: cards that levers may name, at prices of the one seller whose price the setup has. stated_bytes: what
         the checkpoint says that its weights take, None where it does not. batches: those whose decode steps are asked
-        for beside the workload's; none for a sweep of powers of two."""
+        for beside the workload's; none for a sweep of powers of two.
+        """
         self.stated_bytes, self.batches = stated_bytes, tuple(batches)
         self.name, self.models, self.serving = name, models, serving
         self.others, self.demand = tuple(others), demand
@@ -208,7 +210,8 @@ class DeploymentPlan:
     @cached_property
     def asked(self) -> LoadEstimate:
         """The users that the answer is about: those of the fullest replica where a demand was given, else the most
-        within the targets; one where there is not one."""
+        within the targets; one where there is not one.
+        """
         return self.fleet.load if self.fleet is not None else self.capacity.load
 
     @cached_property
@@ -244,7 +247,8 @@ class DeploymentPlan:
     @cached_property
     def cheaper_card(self) -> Change | None:
         """The card of the same seller with the cheapest tokens, if they are cheaper than the plan's. Asks about cards
-        that have a price alone: it is a part of the answer, and the catalogue is long."""
+        that have a price alone: it is a part of the answer, and the catalogue is long.
+        """
         priced = [device for device in self.others if device.price is not None]
         outcomes = catalogue_outcomes(self.models, self.serving, priced)
         changes = [change for change in device_levers(outcomes, self.outcome) if change.cost is not None]

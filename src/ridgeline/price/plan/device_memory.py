@@ -120,8 +120,9 @@ class DeviceMemory:
 
     @property
     def concurrency(self) -> float:
-        """vLLM's "maximum concurrency for M tokens": all pages over what M tokens take, on one rank. A state is whole
-        however many they are."""
+        """VLLM's "maximum concurrency for M tokens": all pages over what M tokens take, on one rank. A state is whole
+        however many they are.
+        """
         if self.state_bytes:
             return self.layout.nbytes / self.request_bytes
         whole = math.ceil(self.request_tokens / self.page_size) * self.page_size
@@ -164,7 +165,8 @@ def _with_logits(
     case: Scenario, workload: PlanWorkload, dealt: KVLayout, peak: ActivationPeak, recorded: float, rows: int
 ) -> DeviceMemory:
     """What a card holds where a step has the logits of so many requests. dealt: the layers, without pages. peak: of a
-    step's activations. recorded: what recorded steps hold on to."""
+    step's activations. recorded: what recorded steps hold on to.
+    """
     device, model, rule = case.device, case.model, case.setup.engine.memory
     weights = case.price.weights_on(device)
     sampler = sampler_peak(case.price, rows, rule.copies)
@@ -199,6 +201,7 @@ def weights_table(case: Scenario) -> list[WeightsRow]:
 
 def sampler_peak(price: Price, rows: int, copies: float) -> float:
     """Most bytes that a sampler has alive over the logits of so many requests: fp32, of the whole vocabulary on every
-    card (vLLM's profile takes as much on two cards as on one: vllm-project/vllm#10511)."""
+    card (vLLM's profile takes as much on two cards as on one: vllm-project/vllm#10511).
+    """
     places = (place for priced in price.ops for place in priced.op.places().values())
     return copies * rows * 4 * max((place.outputs for place in places if place.kind == "head"), default=0)

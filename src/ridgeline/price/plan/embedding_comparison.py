@@ -16,7 +16,8 @@ from ridgeline.util.document.humanize import gib, say_seconds, three_digits
 @dataclass(frozen=True, slots=True)
 class EmbeddingComparison:
     """plans: one a card and price of it, of the cards that hold the model. unable: the others. unpriced: what there is
-    to say of cards without a price."""
+    to say of cards without a price.
+    """
 
     plans: tuple[EmbeddingPlan, ...]
     unable: tuple[EmbeddingPlan, ...]
@@ -32,7 +33,8 @@ def compare_embedding(
     unpriced: Unpriced,
 ) -> EmbeddingComparison:
     """The cards with as many of each as the setup has, or one where nothing joins them. devices: a card as often as
-    there are prices of it. Raises as `embedding_plan`."""
+    there are prices of it. Raises as `embedding_plan`.
+    """
     plans = []
     for device in devices:
         count = setup.devices if device.link is not None else 1

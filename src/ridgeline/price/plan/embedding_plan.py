@@ -72,7 +72,8 @@ class EmbeddingPlan:
 
 def embedding_plan(name: str, models: ModelCache, setup: Deployment, workload: PlanWorkload) -> EmbeddingPlan:
     """Plan a model without a head for texts of `workload.input` tokens. Raises ModelRefused, and ValueError for texts
-    that are longer than the model takes."""
+    that are longer than the model takes.
+    """
     check_devices(setup)
     return _planned(name, models.case(setup), workload)
 

@@ -44,7 +44,8 @@ _MAX_UNHELD = 256  # users that a sweep goes up to where memory holds none
 @dataclass(frozen=True, slots=True)
 class RankWaits:
     """What users get where all ranks wait for those that have prompts: together where prompts come to all ranks at the
-    same moments, apart where to one rank after the other (`prompt_queue.py`). users: of the fullest rank."""
+    same moments, apart where to one rank after the other (`prompt_queue.py`). users: of the fullest rank.
+    """
 
     users: int
     tpot_together: Estimate
@@ -224,7 +225,8 @@ def batch_sweep(serving: LoadEstimator, asked: Sequence[int] = ()) -> list[Sweep
 
 def touched_experts(case: Scenario, tokens: int) -> float | None:
     """Distinct experts of one layer that so many tokens are expected to hit, those of all ranks with as many as the
-    fullest; None for a model without experts."""
+    fullest; None for a model without experts.
+    """
     op = next((priced.op for priced in case.price.ops if priced.op.experts is not None), None)
     return None if op is None or op.experts is None else op.experts.of(case.on_each(tokens) * op.gathered)
 

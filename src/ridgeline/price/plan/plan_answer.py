@@ -1,5 +1,6 @@
 """The answer of a plan in a dozen lines: does it fit, for how many users, how fast, what limits it, what helps, what it
-costs, and how far to trust that. Each figure carries the class, in brackets, that the trust is stated by."""
+costs, and how far to trust that. Each figure carries the class, in brackets, that the trust is stated by.
+"""
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -157,7 +158,8 @@ def _ttft(plan: DeploymentPlan) -> str:
 
 def _waits(load: LoadEstimate) -> str:
     """` (18.3 to 22.1, as prompts come to one card after the other or to all at once)`: what cards that wait for each
-    other are between."""
+    other are between.
+    """
     if load.waits is None:
         return ""
     least, most = (three_digits(1 / tpot.expected) for tpot in (load.waits.tpot_apart, load.waits.tpot_together))

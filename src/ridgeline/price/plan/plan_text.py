@@ -69,7 +69,8 @@ def scarcest(plan: DeploymentPlan) -> Change | None:
 
 def without_kernels(plan: DeploymentPlan, change: Change) -> bool:
     """Whether a change is to another card of which no kernel times are known, or to products of int8 where none of them
-    are: priced as bf16's share of another peak."""
+    are: priced as bf16's share of another peak.
+    """
     outcome, card = change.outcome, plan.case.setup.device
     other = next((device for device in plan.others if device.name == outcome.card != card.name), None)
     if other is not None:

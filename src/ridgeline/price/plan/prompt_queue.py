@@ -34,7 +34,8 @@ _FAR, _NEVER = 10, 1e-12  # standard deviations beyond which nothing is, and a c
 
 class PromptQueue:
     """Prompts of one workload that wait together on one rank, packed into steps: how long until all of them, and one of
-    them, have a first token. Each full step is priced once, however many prompts follow."""
+    them, have a first token. Each full step is priced once, however many prompts follow.
+    """
 
     def __init__(self, case: Scenario, workload: PlanWorkload) -> None:
         self.case, self.workload = case, workload
@@ -103,7 +104,8 @@ def _run_on(sums: Figures, more: Figures) -> Figures:
 @dataclass(frozen=True, slots=True)
 class Pauses:
     """Seconds of prefills after a decode step, and until one's own prompt has its first token, by how prompts come to
-    the ranks."""
+    the ranks.
+    """
 
     steady: Estimate
     together: Estimate
@@ -150,7 +152,8 @@ class RankPrompts:
 
 def most_of_a_rank(users: int, ranks: int, chance: float) -> float:
     """The mean of the most prompts that any rank has, where each of the users, divided evenly, has one with this
-    chance: the sum over x of the chance that not all ranks have x or fewer."""
+    chance: the sum over x of the chance that not all ranks have x or fewer.
+    """
     if ranks == 1 or chance == 1:
         return math.ceil(users / ranks) * chance
     fewer, fuller = divmod(users, ranks)  # so many ranks have one user more than the others

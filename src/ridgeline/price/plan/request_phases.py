@@ -173,7 +173,8 @@ def request_seconds(phases: Iterable[PhasePrice]) -> Estimate:
 def decoder_phases(case: Scenario, workload: PlanWorkload) -> list[Phase]:
     """The workload's batch, asking at once: its prefill, which emits the first token, and a decode step for each other
     one. Of several ranks with requests of their own what the fullest runs: a prefill leaves those out that have no
-    prompt, in a decode step they run a row that nobody needs (vLLM docs/serving/data_parallel_deployment.md)."""
+    prompt, in a decode step they run a row that nobody needs (vLLM docs/serving/data_parallel_deployment.md).
+    """
     batch, own = workload.batch, case.on_each(workload.batch)
     prefill = prefill_phase(case, dataclasses.replace(workload, batch=own))
     decode = decode_phase(case, own, workload.context, workload.output - 1, workload.encoded)
@@ -183,7 +184,8 @@ def decoder_phases(case: Scenario, workload: PlanWorkload) -> list[Phase]:
 def prefill_phase(case: Scenario, workload: PlanWorkload) -> Phase:
     """The prefill of the workload's batch, all prompts there at once: steps of at most `step_tokens` positions, prompts
     follow each other, and a chunk sees all of its own before it. An encoder runs with the first positions of a prompt,
-    a tower with those of its images."""
+    a tower with those of its images.
+    """
     positions, step = workload.batch * workload.input, workload.prompt_step
     works = tuple(prefill_work(case, workload, at, min(at + step, positions)) for at in range(0, positions, step))
     steps = f" in {len(works):,} steps" if len(works) > 1 else ""
@@ -204,7 +206,8 @@ def decode_work(case: Scenario, batch: int, context: int, encoded: int = 0) -> W
 
 def prefill_work(case: Scenario, workload: PlanWorkload, start: int, end: int) -> Work:
     """The step that runs the positions from `start` to `end` of the workload's prompts, laid end to end; a prompt that
-    ends in it has its logits."""
+    ends in it has its logits.
+    """
     length, segments = workload.input, []
     ends = end // length - start // length
     while start < end:

@@ -80,7 +80,8 @@ class PlanWorkload:
     def of(self, model: Model) -> "PlanWorkload":
         """The same as a model runs it: what an encoder-decoder is given its encoder reads, and the decoder begins with
         one token; a speech model is given windows of sound, a prompt of a few control tokens beside each, and says no
-        more of one than its decoder has room for."""
+        more of one than its decoder has room for.
+        """
         if not model.encodes or self.encoded:
             return self
         if not model.encoder_width:
@@ -169,7 +170,8 @@ _Key = tuple[int, str | None, str | None, torch.dtype, str, bool]
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """A setup, and one card's part of the model in it. recipe: how it is stored. notes: what a reader must know of
-    that, a sentence each. adapters: how many are beside the model. device: the card as the engine drives it."""
+    that, a sentence each. adapters: how many are beside the model. device: the card as the engine drives it.
+    """
 
     setup: Deployment
     model: Model
@@ -198,7 +200,8 @@ class Scenario:
 
     def part(self, workload: PlanWorkload, start: int, end: int) -> StepSegment:
         """The positions of one prompt from `start` to `end`: an encoder's input is run with the first of them, and a
-        tower's images whole with any of theirs."""
+        tower's images whole with any of theirs.
+        """
         rows = self.image_rows
         places = min(end, rows * workload.images)
         if start >= places:
@@ -209,7 +212,8 @@ class Scenario:
 
     def prompt(self, length: int) -> StepSegment:
         """What attention sees of a prompt of so many tokens: an encoder reads it where there is one, and the decoder
-        begins with one position."""
+        begins with one position.
+        """
         return StepSegment(1, 1, length, encodes=True) if self.model.encodes else StepSegment(length, length)
 
     @property
@@ -261,7 +265,8 @@ class ModelCache:
 
     def case(self, setup: Deployment) -> Scenario:
         """A setup with its model. Raises ModelRefused where the model cannot be built or divided so, ValueError for
-        data-parallel attention where there are no experts to divide."""
+        data-parallel attention where there are no experts to divide.
+        """
         asked = self._dtype(setup)
         dtype, stated = self.stored(setup)
         key = (setup.devices, setup.weights, setup.kv, dtype, stated, setup.engine.own_attention)
@@ -288,7 +293,8 @@ class ModelCache:
 
     def stored(self, setup: Deployment) -> tuple[torch.dtype, str]:
         """What a setup's card has to do with how the model is stored: the dtype of what is not narrowed, and the
-        recipe, where the config is to say it."""
+        recipe, where the config is to say it.
+        """
         dtype = computed_in(self._dtype(setup), setup.device, narrows=self._narrows(setup))
         return dtype, self._stated(setup.device).name if setup.weights is None else ""
 
@@ -300,7 +306,8 @@ class ModelCache:
 
     def _stated(self, device: Device) -> Recipe:
         """How the config says that the model is stored; on a processor without what is widened there, as it runs here
-        (`build_to_run`)."""
+        (`build_to_run`).
+        """
         stated = read_recipe(self.fields)
         if device.kind == "cpu" and stated.name in family_of(self.fields).upcast_from:
             return dataclasses.replace(PLAIN, kv=stated.kv, unread=stated.unread)
@@ -369,7 +376,8 @@ def _check_experts(model: Model, engine: EngineProfile) -> None:
 
 def computed_in(dtype: torch.dtype, device: Device, *, narrows: bool) -> torch.dtype:
     """The dtype, or fp16 for bf16 on a card that has units for fp16 alone (V100, T4), as engines fall back there; on a
-    processor fp32 for the fp16 of what `narrows` matrices, as it runs here (`build_to_run`)."""
+    processor fp32 for the fp16 of what `narrows` matrices, as it runs here (`build_to_run`).
+    """
     if narrows and dtype == FP16.dtype and device.kind == "cpu":
         return FP32.dtype
     lacks = BF16.name not in device.peaks and FP16.name in device.peaks

@@ -29,7 +29,8 @@ class ScoresRow:
 
 def score_rows(case: Scenario) -> list[ScoresRow]:
     """One row for each prompt of 512, 2,048, ... positions up to what the model takes; of speech for a window; none for
-    a model without attention."""
+    a model without attention.
+    """
     prompts = (case.longest,) if case.model.encoder_width else _prompts(case.longest)
     works = {prompt: Work.of([case.prompt(prompt)], case.price.reaches) for prompt in prompts}
     rows = [scores_of(case, work, prompt) for prompt, work in works.items()]
@@ -46,7 +47,8 @@ def _prompts(context: int) -> Iterator[int]:
 
 def scores_of(case: Scenario, work: Work, prompt: int, working_set: float | None = None) -> ScoresRow:
     """The row of any step. working_set: bytes of weights and KV that the step goes over, as keys and values are read
-    from what holds all of them; None for those of one layer alone."""
+    from what holds all of them; None for those of one layer alone.
+    """
     device = case.device
     flops = nbytes = scores = fused = unfused = 0.0
     for priced in case.price.ops:

@@ -1,5 +1,6 @@
 """How far to trust a figure: what measurements of the very card said of figures of its class, and whose kernel times
-the price rests on."""
+the price rests on.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ PLAN_METRICS = ("memory", "prefill", "decode", "serving")
 class Trust:
     """Measurements of one card that figures of one class were held against. within: how many of the rows were predicted
     within `accuracy.NEAR`. median: of the absolute errors; worst: signed; both None where there are no rows. others:
-    the engines that they are of, none for the one asked about."""
+    the engines that they are of, none for the one asked about.
+    """
 
     metric: str
     rows: int

@@ -88,7 +88,8 @@ class KeyCheck:
 
     def _fitting(self, headers: Headers) -> bytes | None:
         """The digest of the key that was given, if one was and it is one of ours. All are compared, whole digests, in
-        constant time: how long it takes tells neither how much of a key was right nor which."""
+        constant time: how long it takes tells neither how much of a key was right nor which.
+        """
         given = headers.getlist("authorization")
         scheme, _, key = (given[0] if len(given) == 1 else "").partition(" ")
         digest = _digest(key.encode("latin-1"))
@@ -125,7 +126,8 @@ def check_origin(headers: Headers, settings: ServerSettings) -> None:
 
 def check_client(request: Request, settings: ServerSettings, what: str) -> None:
     """Raises ApiError (403) for another machine where no key is asked for, of what costs everybody else. what: is asked
-    for, in words."""
+    for, in words.
+    """
     host = request.client.host if request.client is not None else ""
     if not settings.keys and not is_loopback(host):
         raise ApiError(403, f"without an API key only this machine may {what}", code="key_needed")

@@ -21,7 +21,8 @@ def is_form(request: Request) -> bool:
 
 async def read_form(request: Request, most: int, most_of_field: int) -> FormData:
     """The form in a request's body; whoever asks closes it. most: its bytes, most_of_field: those of a field that is no
-    file. Raises ApiError: 413 for one that is too large, 400 for what is none."""
+    file. Raises ApiError: 413 for one that is too large, 400 for what is none.
+    """
     if find_spec(PACKAGE) is None:
         said = "forms need python-multipart on this server (pip install 'ridgeline[images]'); send JSON"
         raise invalid(said, code="invalid_form")

@@ -87,7 +87,8 @@ class Health:
 
     def answer(self, path: str) -> Response:
         """To one of HEALTH. /health/live: whether the process is worth keeping. The others: whether a request could be
-        answered now."""
+        answered now.
+        """
         state = self.state
         good = state not in ("dead", "stalled") if path == "/health/live" else state == "ready"
         return JSONResponse({"status": state}, 200 if good else 503, {"cache-control": "no-store"})
@@ -95,7 +96,8 @@ class Health:
 
 class ReadinessGate:
     """The outermost application, which answers from the first connection on. It tells health, and hands all else to
-    `app`; as long as that is None, there is the page, and any other request is a 503."""
+    `app`; as long as that is None, there is the page, and any other request is a 503.
+    """
 
     def __init__(self, health: Health) -> None:
         self.health = health

@@ -64,7 +64,8 @@ def url_of(listener: socket.socket) -> str:
 
 class HTTPServer(uvicorn.Server):
     """uvicorn's, without its signals, and without looking ten times a second whether it is to end: with a slow
-    model that takes more of the processor than anything else between two steps."""
+    model that takes more of the processor than anything else between two steps.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -94,7 +95,8 @@ class HTTPServer(uvicorn.Server):
 
 def http_server(app: ASGIApp, settings: ServerSettings, observers: Sequence[ExchangeObserver] = ()) -> HTTPServer:
     """The HTTP server of an application, with our deadlines, without uvicorn's own logs, signals and proxy headers.
-    observers: told of requests that are refused before they reach the application."""
+    observers: told of requests that are refused before they reach the application.
+    """
     config = uvicorn.Config(
         app,
         http=protocol_of(settings, observers),

@@ -1,5 +1,6 @@
 """The page's data over HTTP: cards, models, and prices as tables, each made when it is first asked for; those of a
-config that somebody sends are made each time, and kept by nobody."""
+config that somebody sends are made each time, and kept by nobody.
+"""
 
 import asyncio
 import json
@@ -43,7 +44,8 @@ class PageData:
 
     def routes(self) -> Sequence[BaseRoute]:
         """`/page/cards.json`, `/page/models.json`, `/page/tables/MODEL.json`, `/page/tables` to send a config to;
-        before those of the page's files."""
+        before those of the page's files.
+        """
         return [
             Route("/page/cards.json", self._cards),
             Route("/page/models.json", self._list),

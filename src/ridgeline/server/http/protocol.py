@@ -154,7 +154,7 @@ class LimitedProtocol(H11Protocol):
 
     @override
     def send_400_response(self, msg: str) -> None:
-        """uvicorn's word for whatever the connection could not read."""
+        """Uvicorn's word for whatever the connection could not read."""
         self.refuse(self.reader.refusal or invalid("the request is not valid HTTP/1.1", code="invalid_request"))
 
     @override

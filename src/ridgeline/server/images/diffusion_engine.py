@@ -38,7 +38,8 @@ Encode = Callable[[Tensor, int], bytes | None]
 @dataclass(frozen=True, slots=True)
 class DiffusionSubmission:
     """What is to be drawn. model: the pipeline's name. previews: after which steps of the denoiser, counted from 1, the
-    guess is decoded too."""
+    guess is decoded too.
+    """
 
     model: str
     plan: DiffusionPlan
@@ -83,7 +84,8 @@ Take = Callable[[WorkUnitReport | Exception], None]
 class _ActiveDiffusion:
     """A request under way. seconds: of one stride of each stage, by the price. ahead: strides that are left, by stage.
     run: gives its next stride. number: strides that have run. left: whether nobody waits for it any more. begun:
-    called on the loop just before its first stride runs."""
+    called on the loop just before its first stride runs.
+    """
 
     order: DiffusionSubmission
     take: Take
@@ -118,7 +120,8 @@ class DiffusionEngine:
     @property
     def awaited(self) -> int:
         """Requests that somebody waits for while the present stride takes longer than it may; 0 while it is on time.
-        Where there are any and `heard` does not move, a stride hangs."""
+        Where there are any and `heard` does not move, a stride hangs.
+        """
         return 0 if self.on_time else len(self._runs)
 
     @property
@@ -132,7 +135,8 @@ class DiffusionEngine:
         """Have a request drawn and `take` told of it, on the event loop that runs now. Returns what to call when nobody
         waits any more: what is left of it is dropped before its next stride. `take` gets a ValueError for a request
         that does not fit into memory. begun: called there just before the first stride of the request runs.
-        Raises RuntimeError where the thread is gone."""
+        Raises RuntimeError where the thread is gone.
+        """
         if not self.alive:
             raise RuntimeError("pictures are not drawn any more")
         run = _ActiveDiffusion(order, take, asyncio.get_running_loop(), begun=begun)

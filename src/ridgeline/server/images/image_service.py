@@ -31,7 +31,8 @@ class InFlightImageRequest:
     answers. images: how many it asks for. nbytes: most that their files can have. kept: bytes that its step
     cache holds between its steps, while others are stepped. clip: whether it asks for a clip.
     arrived: nanoseconds of time.perf_counter_ns. phase: of its latest stride. begun: whether its
-    first stride runs or has run. fail: ends it with an error."""
+    first stride runs or has run. fail: ends it with an error.
+    """
 
     id: str
     model: str
@@ -72,7 +73,8 @@ class ImageQueue:
 
     def admit(self, live: InFlightImageRequest) -> None:
         """Count a request in. Raises ApiError: 400 where its pictures, or what its step cache keeps, are more than is
-        held at all, 429 where there is no room, 503 where the server is to end."""
+        held at all, 429 where there is no room, 503 where the server is to end.
+        """
         if self.draining:
             raise shutting_down()
         if live.nbytes > self.nbytes:
@@ -101,7 +103,8 @@ class ImageQueue:
 
 class ImageService:
     """Pipelines that are served. live: requests under way by their id; held: those whose client waits for the
-    answer."""
+    answer.
+    """
 
     def __init__(
         self,
@@ -144,7 +147,8 @@ class ImageService:
         self, live: InFlightImageRequest, order: DiffusionSubmission, take: Callable[[WorkUnitReport], None]
     ) -> None:
         """Have a request drawn that was admitted; `take` is told of each stride as it ends. Cancelling drops the rest.
-        Raises ApiError for what `end` ended, what does not fit into memory and what cannot be drawn."""
+        Raises ApiError for what `end` ended, what does not fit into memory and what cannot be drawn.
+        """
         ended: BaseException | None = None
         try:
             await self._strides(live, order, take)
@@ -204,7 +208,8 @@ class ImageService:
 
 def _failure(live: InFlightImageRequest, error: Exception) -> ApiError:
     """What the client is told of a request that failed while it was drawn: an exception's own words only where the
-    request was refused before its first stride."""
+    request was refused before its first stride.
+    """
     if isinstance(error, ValueError) and live.phase == "queue":
         return invalid(str(error), "size", code="too_large")
     logger.error("request %s failed: %s", live.id, type(error).__name__, exc_info=error)

@@ -12,7 +12,8 @@ from ridgeline.server.routes.served_model import none_of_these
 class PipelineNames:
     """What requests may call the pipelines. own: the pipeline's own name, by each name that it goes by. created: when
     the server began, in Unix seconds. others: by the name of a model that draws nothing, what is said to whoever asks
-    it for a picture."""
+    it for a picture.
+    """
 
     own: Mapping[str, str]
     created: int = field(default_factory=lambda: int(time.time()))
@@ -20,7 +21,8 @@ class PipelineNames:
 
     def find(self, asked: str) -> str:
         """The pipeline's own name. Raises ApiError: 404 for a name that nothing has, 400 for that of a model of another
-        sort, and for none among several."""
+        sort, and for none among several.
+        """
         if asked in self.own:
             return self.own[asked]
         if not asked and len(set(self.own.values())) == 1:

@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class ServedImages:
     """What is served. models: folders of pipelines, by their names. device: what strides are priced on, for so many
-    threads. threads: None for as many as suit the weights. bar: shows how far the weights of a name are read."""
+    threads. threads: None for as many as suit the weights. bar: shows how far the weights of a name are read.
+    """
 
     models: Mapping[str, str]
     device: Callable[[int], Device]

@@ -68,7 +68,8 @@ class VideoWriter:
 
     def finish(self) -> "Future[int]":
         """There are no more parts. The future is done when the file is written, with its size in bytes, or with the
-        ApiError of what kept it from being written."""
+        ApiError of what kept it from being written.
+        """
         self._parts.put(None)
         return self._written
 

@@ -115,7 +115,8 @@ class VideoApi:
 
     async def _read(self, request: Request) -> VideoFields:
         """The fields of a body: OpenAI's client sends a form, with a file or without; JSON is taken too. Raises
-        ApiError."""
+        ApiError.
+        """
         if not is_form(request):
             fields, _ = read_fields(await read_object(request, self._settings), VideoFields, self._settings)
             return fields

@@ -15,11 +15,13 @@ from ridgeline.util.document.humanize import gib, say_gib
 
 class WorkUnitPrices:
     """The prices of one pipeline. To find what a size takes, its parts are run on meta, and nobody else may run them
-    meanwhile: so only the thread that draws asks, once for each size."""
+    meanwhile: so only the thread that draws asks, once for each size.
+    """
 
     def __init__(self, pipeline: Pipeline, device: Device, room: float) -> None:
         """room: bytes that activations may have. The figure never changes while the server lives, because tiles change
-        the result: a request is to give the same picture whenever it comes."""
+        the result: a request is to give the same picture whenever it comes.
+        """
         self._autoencoder, self._texts, self._room = pipeline.autoencoder, pipeline.texts, room
         self._forecaster = Forecaster(pipeline, device)
         self._tilings: dict[Geometry, Tiling | None] = {}
@@ -27,7 +29,8 @@ class WorkUnitPrices:
 
     def of(self, plan: DiffusionPlan) -> tuple[dict[StageName, float], Tiling | None]:
         """Expected seconds of a plan's strides, and how its pictures are decoded. Raises ValueError for one whose
-        activations do not fit."""
+        activations do not fit.
+        """
         tiling = self._tiling(plan.geometry)
         wanted = (
             self._each(plan.geometry, max(map(len, plan.texts)))
@@ -42,7 +45,8 @@ class WorkUnitPrices:
 
     def _tiling(self, geometry: Geometry) -> Tiling | None:
         """How a picture of a size is decoded; None where whole, as a clip is, frame by frame. Raises ValueError where
-        there is no room for it."""
+        there is no room for it.
+        """
         if geometry.layout.clips:
             self._check(self._forecaster.decode_activations(geometry), f"decoding frames of {geometry.size}")
             return None

@@ -17,7 +17,8 @@ class LineReader:
 
     def lines(self, places: bytes) -> list[bytes]:
         """The lines at these places, as ChosenLines.part gives them. Raises OSError, also where there are none any
-        more."""
+        more.
+        """
         with open(self._path, "rb") as file:
             found = [_line(file, place) for place in array("q", places)]
         if not all(found):
@@ -48,7 +49,8 @@ class ChosenLines:
 @contextmanager
 def chosen_lines(stream: Iterable[bytes], path: Path | None, wanted: Callable[[bytes], bool]) -> Iterator[ChosenLines]:
     """The lines of a stream that are wanted, each read once. path: of the file that the stream reads; None where it
-    cannot be read again: then it is copied to a file that is gone afterwards."""
+    cannot be read again: then it is copied to a file that is gone afterwards.
+    """
     with nullcontext() if path is not None else NamedTemporaryFile(prefix="ridgeline-") as copy:
         places, place = array("q"), 0
         for line in stream:

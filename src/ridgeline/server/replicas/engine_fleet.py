@@ -24,7 +24,8 @@ from ridgeline.insight.traffic.workload_trace import TraceRequest
 @dataclass(eq=False, slots=True)
 class EngineReplica:
     """One of the engines. number: of the replica, which its requests' numbers say too. taking: new requests may go
-    there. live: its requests; load: what they come to for a router. where: it runs, in words."""
+    there. live: its requests; load: what they come to for a router. where: it runs, in words.
+    """
 
     number: int
     llm: AsyncLLM
@@ -51,7 +52,8 @@ class EngineFleet:
 
     def __init__(self, replicas: Iterable[EngineReplica], new_router: Callable[[], ReplicaRouter]) -> None:
         """new_router: of the replicas that there are; another when they change, because it knows them by their
-        places."""
+        places.
+        """
         self._new_router, self._router = new_router, new_router()
         self.replicas: dict[int, EngineReplica] = {}
         self.observers: list[StepObserver] = []
@@ -136,7 +138,8 @@ class EngineFleet:
     @property
     def awaited(self) -> int:
         """Always 0, so that health does not end the server for an engine that hangs: replica_supervisor.py ends that
-        engine."""
+        engine.
+        """
         return 0
 
     @property
@@ -152,7 +155,8 @@ class EngineFleet:
         begun: Callable[[], None] | None = None,
     ) -> Callable[[], None]:
         """As AsyncLLM.submit. added: told again where another engine has the request. A request whose engine dies goes
-        once to another if nothing was told of it, and waits for one that is started again where there is none."""
+        once to another if nothing was told of it, and waits for one that is started again where there is none.
+        """
         self.texts.check_request(spec)
         sent = _RoutedRequest(self, spec, take, added, begun)
         if not self._dealt_to():

@@ -17,7 +17,8 @@ _PATIENCE = 60.0
 
 class ActorAddress(NamedTuple):
     """Where an actor listens: an address of its machine; the secret that is to be said there first; its process. far:
-    on another machine than who asked."""
+    on another machine than who asked.
+    """
 
     host: str
     port: int
@@ -45,7 +46,8 @@ class EngineActor:
 
     def run(self) -> str:
         """Run what the first message asks for, until the connection ends; why the engine was lost, "" where it was
-        not."""
+        not.
+        """
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the server, which ends this engine by hanging up
         with self._socket, self._accept() as connection:
             try:

@@ -45,7 +45,8 @@ class _EngineOutput(msgspec.Struct, frozen=True):
 
 class BatchActor:
     """What runs in an actor: an engine, for as many lines as come. One that cannot be loaded says so for each of them:
-    Ray would try again to make an actor that raises, and tell of it in pages."""
+    Ray would try again to make an actor that raises, and tell of it in pages.
+    """
 
     def __init__(
         self,
@@ -100,7 +101,8 @@ def answer_on_ray(
     """Have requests answered by so many engines, on a cluster that this process is connected to. cores: of each
     engine. made: as Answering is made. Outputs are written as they come, and counted. An actor that is lost is started
     again, and its lines are answered again. Raises ModelRefused, ValueError where no engine can be loaded, EngineDied
-    where Ray gives up or the file is not what it was."""
+    where Ray gives up or the file is not what it was.
+    """
     import ray.data
     from ray.exceptions import RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -135,7 +137,8 @@ def answer_on_ray(
 
 def take_output(output: bytes, path: str, write: Callable[[bytes], None], tally: Tally) -> None:
     """Write what an engine gave for a line of a file, and count it. Only requests are dealt, so a line that is none by
-    now has been changed, and what is said of it, with its number in a part, is not written. Raises EngineDied."""
+    now has been changed, and what is said of it, with its number in a part, is not written. Raises EngineDied.
+    """
     response = msgspec.json.decode(output, type=_EngineOutput).response
     if response is None:
         raise EngineDied(f"{path} is not what it was; leave it as it is until it is answered")

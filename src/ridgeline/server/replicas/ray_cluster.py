@@ -58,7 +58,8 @@ class RayCluster:
 
     def free(self, share: ReplicaResources) -> bool:
         """Whether a replica may find its share now: a machine has as much, and the cluster has it free. What is free on
-        each machine Ray does not say in public."""
+        each machine Ray does not say in public.
+        """
         machines = [each["Resources"] for each in self._ray.nodes() if each["Alive"]]
         return any(map(share.within, machines)) and share.within(self._ray.available_resources())
 
@@ -81,7 +82,8 @@ class RayCluster:
 @contextmanager
 def ray_cluster(address: str | None, cores: int, cards: int) -> Iterator[RayCluster]:
     """The cluster at an address (`auto`: of this machine, or HOST:PORT), or a new one of this machine with so many
-    cores and cards to deal out, which ends with it. Raises ValueError where Ray is not installed or none answers."""
+    cores and cards to deal out, which ends with it. Raises ValueError where Ray is not installed or none answers.
+    """
     check_ray()
     if address is not None and address != "auto":
         _check_address(address)
@@ -172,7 +174,8 @@ class RayProcessHandle:
 
     async def _until_its_end(self, ran: Any, transport: asyncio.Transport) -> None:
         """Say why the actor ended. One that was lost cannot have hung up, as its machine may be gone: the connection is
-        ended here. One that returned did, and what it said last may still be on its way."""
+        ended here. One that returned did, and what it said last may still be on its way.
+        """
         try:
             why = await ran
         except Exception as error:  # Ray's

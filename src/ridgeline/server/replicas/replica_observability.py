@@ -1,5 +1,6 @@
 """What watches the engines of a fleet: the metrics of each under its own label, its log line, its live state, and what
-all of them do together."""
+all of them do together.
+"""
 
 import logging
 from collections.abc import Callable
@@ -75,7 +76,8 @@ class _ReplicaMonitor:
 
 class FleetMonitor:
     """Watches the engines of a fleet (telemetry/observability.py: a Watching), and is the Observer that tells each
-    replica's counts of its own requests."""
+    replica's counts of its own requests.
+    """
 
     def __init__(
         self, service: Service, fleet: EngineFleet, settings: ServerSettings, model: str, starting: Callable[[], int]
@@ -190,7 +192,8 @@ class FleetMonitor:
 
 def _told(replica: EngineReplica) -> dict[str, object]:
     """A replica as JSON has it. load: what a router counts its requests for; stats: what its engine did since it was
-    started last."""
+    started last.
+    """
     stats: Stats = replica.llm.stats
     return {
         "replica": replica.number,

@@ -23,7 +23,8 @@ Start = Callable[[int], Awaitable[EngineReplica]]
 @dataclass(slots=True)
 class _ReplicaSnapshot:
     """What a replica was at the last look. why: it died, or could not be started again. still: seconds that its engine
-    has said nothing, though requests wait."""
+    has said nothing, though requests wait.
+    """
 
     alive: bool
     why: str
@@ -38,7 +39,8 @@ class ReplicaSupervisor:
         self, fleet: EngineFleet, start: Start, stalled_seconds: float, scaling: Scaling | None = None
     ) -> None:
         """stalled_seconds: that an engine may say nothing though requests wait for it. scaling: None for as many
-        engines as there are."""
+        engines as there are.
+        """
         self.fleet, self._start, self._stalled_seconds, self._scaling = fleet, start, stalled_seconds, scaling
         self._seen: dict[EngineReplica, _ReplicaSnapshot] = {}
         self._starting: dict[int, asyncio.Task[None]] = {}
@@ -128,7 +130,8 @@ class ReplicaSupervisor:
 
     def shrink(self) -> None:
         """Drain a replica, which goes when it has no requests: one that is being started again, else the one with the
-        fewest requests, of equals the newest. The last one stays."""
+        fewest requests, of equals the newest. The last one stays.
+        """
         taking = [each for each in self.fleet.replicas.values() if each.taking]
         if len(taking) < 2:
             return

@@ -34,7 +34,8 @@ logger = logging.getLogger("ridgeline.server")
 class ServedReplicas:
     """What is served. one: the model as one server would have it. count: replicas at first. new_place: makes where a
     process of the replica with a number runs. new_router, scaling: as Fleet and Watch have them. where: says of a place
-    what it is, in words."""
+    what it is, in words.
+    """
 
     one: ServedLLM
     count: int

@@ -104,7 +104,8 @@ async def chat_generation(
     fields: ChatFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck, arrived: int
 ) -> tuple[Generation, "ChatResponseWriter"]:
     """Return what a request to this route asks of the engine, and how the response is written. arrived: as
-    GenerationRequest. Raises ApiError."""
+    GenerationRequest. Raises ApiError.
+    """
     model.check_name(fields.model)
     if fields.top_logprobs is not None and not fields.logprobs:
         raise invalid("top_logprobs: it needs logprobs to be true", "top_logprobs")

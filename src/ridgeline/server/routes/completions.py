@@ -39,7 +39,8 @@ async def completion_generation(
     fields: CompletionFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck, arrived: int
 ) -> tuple[Generation, "CompletionResponseWriter"]:
     """Return what a request to this route asks of the engine, and how the response is written. arrived: as
-    GenerationRequest. Raises ApiError."""
+    GenerationRequest. Raises ApiError.
+    """
     model.check_name(fields.model)
     if fields.echo and model.encoder:
         raise invalid("echo: the answer does not continue the prompt, which an encoder reads; leave it out", "echo")

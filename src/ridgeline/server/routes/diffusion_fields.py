@@ -68,7 +68,8 @@ def size_of(fields: DiffusionFields) -> Size | None:
 
 def plan_of(drawing: DiffusionRequest, pipeline: Pipeline, names: Mapping[str, str] = NAMES) -> DiffusionPlan:
     """What a request comes to. Raises ApiError in the words of the pipeline, a size off the menu with the menu. names:
-    as NAMES."""
+    as NAMES.
+    """
     try:
         return pipeline.plan(drawing)
     except InvalidRequest as error:

@@ -87,7 +87,8 @@ def _failed(id: str, event: Event) -> ApiError:
 
 def _without_quotes(reason: str) -> str:
     """The engine's own words, or the class of an exception. After a colon come the exception's, or a grammar's, which
-    may quote a user."""
+    may quote a user.
+    """
     return "".join(c for c in reason.partition(":")[0] if c.isprintable())[:_MAX_REASON]
 
 
@@ -106,7 +107,8 @@ def engine_restarting() -> ApiError:
 @dataclass(slots=True)
 class GenerationResult:
     """The whole response: a Completion for each prompt, its token usage, and the time at which it was asked for
-    (as GenerationRequest). scores: the token scores of each prompt."""
+    (as GenerationRequest). scores: the token scores of each prompt.
+    """
 
     completions: list[Completion]
     usage: Usage
@@ -123,7 +125,8 @@ class GenerationResult:
 
 async def gather(service: Service, generation: Generation, scores: Sequence[PromptScores] = ()) -> GenerationResult:
     """Complete all prompts and return everything at once. scores: they take the scores of each prompt's tokens, if the
-    request asks for them. Raises ApiError."""
+    request asks for them. Raises ApiError.
+    """
     completions = [Completion.empty(spec.prompt, spec.params.n) for spec in generation.specs]
     usage = Usage(generation.prompt_tokens)
 

@@ -77,7 +77,8 @@ def check_fields(fields: ImageFields) -> DiffusionRequest:
 
 def preview_steps(steps: int, previews: int) -> frozenset[int]:
     """After which of so many steps a stream has its partial images: evenly between noise and picture, fewer where there
-    are fewer steps."""
+    are fewer steps.
+    """
     even = (round(steps * (k + 1) / (previews + 1)) for k in range(previews))
     return frozenset(step for step in even if 0 < step < steps)
 
@@ -167,7 +168,8 @@ class ImageGeneration:
 
     def times(self) -> dict[str, float]:
         """What the request's own strides took, others' left out, what the price said of them, whole passes all, and how
-        many a step cache skipped."""
+        many a step cache skipped.
+        """
         skipped = {} if self.fields.step_cache is None else {"passes_skipped": self.skipped}
         return {"inference_time_s": self.seconds, "predicted_time_s": self.predicted, **skipped}
 

@@ -156,7 +156,7 @@ class PromptScores:
 
 
 def prompt_logprobs(scores: Scores, names: TokenNames) -> list[dict[str, object] | None]:
-    """vLLM's `prompt_logprobs`: for each token of the prompt, by id, itself and the likeliest there.
+    """VLLM's `prompt_logprobs`: for each token of the prompt, by id, itself and the likeliest there.
 
     rank: 1 for the likeliest; null where the token is not among those.
     """

@@ -21,7 +21,8 @@ Strings = str | list[str]
 
 class StreamOptions(msgspec.Struct, frozen=True):
     """include_usage: a last chunk without choices says what was used. continuous_usage_stats: every chunk does.
-    include_obfuscation: chunks are filled up, as stream_chunks.py has it."""
+    include_obfuscation: chunks are filled up, as stream_chunks.py has it.
+    """
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -30,7 +31,8 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 class GenerationFields(msgspec.Struct, kw_only=True, frozen=True):
     """What completions and chat share. None is "not said": the model's generation_config.json holds. service_tier: the
-    class of requests that it is of, for recordings; all are served alike."""
+    class of requests that it is of, for recordings; all are served alike.
+    """
 
     model: str = ""
     stream: bool = False
@@ -239,7 +241,8 @@ def read_fields(
     body: object, kind: type[_Struct], settings: ServerSettings, *, text: bool = False
 ) -> tuple[_Struct, tuple[str, ...]]:
     """A body as the struct of its route, and the names that nobody knows. text: values are texts, as a form has them,
-    and stand for numbers where numbers are wanted. Raises ApiError naming the field."""
+    and stand for numbers where numbers are wanted. Raises ApiError naming the field.
+    """
     if not isinstance(body, dict):
         raise invalid("the body is not a JSON object", code="invalid_json")
     given = {name: value for name, value in body.items() if value is not None}

@@ -25,7 +25,8 @@ _KINDS = frozenset({"json", "json_object", "regex", "choice", "grammar"})
 
 def read_output_constraint(fields: GenerationFields, settings: ServerSettings) -> tuple[StructuredOutputs | None, str]:
     """The form that a request wants its answer in, not tried yet, and the field that asks for it. Raises ApiError
-    where two fields do, or one makes no sense."""
+    where two fields do, or one makes no sense.
+    """
     asked: dict[str, dict[str, Any]] = {}
     if fields.response_format is not None and (form := _response_format(fields.response_format)):
         asked["response_format"] = form

@@ -60,7 +60,8 @@ class ServedModel:
 
     def check_name(self, name: str) -> None:
         """Raises ApiError: 404 for a model that is not served, 400 for one of another sort. A request that names none
-        means this one."""
+        means this one.
+        """
         if name and name not in self.all_names:
             raise none_of_these(name, self.all_names, self.others)
 
@@ -92,7 +93,8 @@ class ServedModel:
 
     async def encode(self, text: str, *, add_special: bool = True, among: int = 0) -> list[int]:
         """Token ids of a text in which control tokens are text. among: characters of all that are encoded with it.
-        Raises ApiError."""
+        Raises ApiError.
+        """
         return await offload_if_long(max(len(text), among), lambda: self._encode(text, add_special))
 
     def _encode(self, text: str, add_special: bool) -> list[int]:
@@ -122,7 +124,8 @@ def no_such_model(names: Iterable[str]) -> ApiError:
 
 def none_of_these(name: str, names: Iterable[str], others: Mapping[str, str]) -> ApiError:
     """The answer to who asks a route for a model that is none of its `names`. others: what is said of the server's
-    other models, by theirs."""
+    other models, by theirs.
+    """
     if name in others:
         return invalid(f"{name} {others[name]}", "model", code="unsupported_model")
     return no_such_model((*names, *others))
@@ -130,7 +133,8 @@ def none_of_these(name: str, names: Iterable[str], others: Mapping[str, str]) ->
 
 def served_model(llm: EngineClient, settings: ServerSettings, others: Mapping[str, str] | None = None) -> ServedModel:
     """The model of an engine, under the names of the settings. others: as ServedModel. Raises ValueError for an adapter
-    that is called as a model is."""
+    that is called as a model is.
+    """
     assert settings.models, "a server says which model it has"
     texts, info = llm.texts, llm.info
     for template in texts.templates.by_name.values() if texts.templates is not None else ():

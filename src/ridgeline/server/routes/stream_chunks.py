@@ -38,7 +38,8 @@ def obfuscated(event: Mapping[str, object]) -> dict[str, object]:
 @dataclass(slots=True)
 class ChoiceState:
     """One choice of a streamed answer. tokens: those that are still to be told, as their text was not safe to show.
-    told: how many have been. begun: whether it has had a chunk."""
+    told: how many have been. begun: whether it has had a chunk.
+    """
 
     tokens: list[Sampled] = field(default_factory=list)
     told: int = 0

@@ -57,7 +57,8 @@ class ToolUse:
 
     def outputs(self, tokenizer: Tokenizer, answer: StructuredOutputs | None) -> StructuredOutputs | None:
         """The form that the answer has to have: calls where they must come, and calls or `answer` where that has a form
-        of its own. Raises ApiError for two that do not go together."""
+        of its own. Raises ApiError for two that do not go together.
+        """
         if self.called:
             if answer is not None:
                 raise invalid("tool_choice: a call is asked for and another form too; give one of them", "tool_choice")

@@ -38,7 +38,8 @@ _Given = TypeVar("_Given")
 
 class EmbeddingFields(msgspec.Struct, kw_only=True, frozen=True):
     """Of /v1/embeddings. input is looked at here, which says better what is wrong with it. prompt_name: the name of one
-    of the model's prompts, as Text Embeddings Inference has it."""
+    of the model's prompts, as Text Embeddings Inference has it.
+    """
 
     model: str = ""
     input: Any = None
@@ -149,7 +150,8 @@ async def encoded(
     given: Sequence[_Given], length: Callable[[_Given], int], ids: Callable[[_Given], list[int]]
 ) -> list[list[int]]:
     """The ids of each, some at a time: many short texts would hold up the event loop as one long one does, and what
-    cannot be served ends it before the others are encoded. length: characters of one. Raises what `ids` does."""
+    cannot be served ends it before the others are encoded. length: characters of one. Raises what `ids` does.
+    """
     found: list[list[int]] = []
     for part in parts(given, length, _PART):
         found += await offload_if_long(sum(map(length, part)), partial(list, map(ids, part)))

@@ -176,7 +176,8 @@ def plan_video(fields: VideoFields, pipeline: Pipeline) -> DiffusionPlan:
 
 def _frames(fields: VideoFields, layout: PipelineLayout) -> int | None:
     """How many frames are asked for; None for the model's own number. Seconds become the nearest number of frames that
-    the VAE can make. Raises ApiError."""
+    the VAE can make. Raises ApiError.
+    """
     if fields.seconds is None:
         return fields.num_frames
     if fields.num_frames is not None:

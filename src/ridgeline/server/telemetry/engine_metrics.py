@@ -24,7 +24,8 @@ _WINDOW = 10  # seconds that achieved_flops and achieved_bytes look back
 @dataclass(slots=True)
 class _Progress:
     """What is remembered of a request under way. last: when each choice's newest token came. first: when its first
-    one did. longest: tokens of the longest choice that has ended."""
+    one did. longest: tokens of the longest choice that has ended.
+    """
 
     timing: Timing | None
     last: dict[int, int]
@@ -59,7 +60,8 @@ class EngineMetrics(MetricsRegistry):
     ) -> None:
         """llm: whose gauges are read at each scrape. model_name: the label; what answers say. alias: a prefix (`vllm`)
         under which the metrics that vLLM has are told once more. engine: the other label. more: families that whoever
-        makes this counts."""
+        makes this counts.
+        """
         super().__init__((*FAMILIES, *more), model_name, llm.info.context, alias, engine)
         self.llm = llm
         self._under_way: dict[InFlightRequest, _Progress] = {}
@@ -122,7 +124,8 @@ class EngineMetrics(MetricsRegistry):
 
     def _tell_gaps(self) -> None:
         """Count the gaps between tokens. Those of a step's tokens are mostly equal, and are counted together: one by
-        one they would take as long as all else that is counted of a token."""
+        one they would take as long as all else that is counted of a token.
+        """
         for gap, count in self._gaps.items():
             observe_often(self._between, gap * NANOSECONDS, count)
         self._gaps.clear()

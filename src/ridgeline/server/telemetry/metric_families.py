@@ -29,7 +29,8 @@ Kind = Literal["gauge", "counter", "histogram"]
 
 class MetricFamily(NamedTuple):
     """One metric. labels: beside MODEL_LABELS, which all but HTTP's have. buckets: None for 1, 2, 5, 10, ... up to the
-    model's context. shared: vLLM has it under the same suffix, or the same name."""
+    model's context. shared: vLLM has it under the same suffix, or the same name.
+    """
 
     name: str
     kind: Kind

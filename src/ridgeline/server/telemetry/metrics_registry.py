@@ -39,7 +39,8 @@ class MetricsRegistry:
     ) -> None:
         """families: those of the engine's; HTTP's are there too. model_name: the label; what answers say. context:
         positions of the model, up to which lengths are counted. alias: a prefix (`vllm`) under which the metrics that
-        vLLM has are told once more. engine: which of several it is, the other label."""
+        vLLM has are told once more. engine: which of several it is, the other label.
+        """
         self.model_name, self.registry, self._label = model_name, CollectorRegistry(), str(engine)
         self._engine: dict[str, Callable[..., Any]] = {}
         self._http: dict[str, Callable[..., Any]] = {}

@@ -27,7 +27,8 @@ LINE_SECONDS = 10.0
 
 class EngineMonitor(Protocol):
     """What watches the engines of a service, one or several: `SingleEngineMonitor`, or `FleetMonitor`
-    (replicas/observability.py). metrics: those that HTTP requests are counted with."""
+    (replicas/observability.py). metrics: those that HTTP requests are counted with.
+    """
 
     metrics: EngineMetrics
 

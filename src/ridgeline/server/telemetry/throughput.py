@@ -30,7 +30,8 @@ class ThroughputLog:
 
     def __init__(self, llm: StatsSource, engine: int = 0, *, priced: bool = False) -> None:
         """engine: which of several it is, as its lines say. priced: whether no model runs, so that steps take what is
-        predicted: there is nothing to calibrate."""
+        predicted: there is nothing to calibrate.
+        """
         self.llm, self._engine, self._priced = llm, engine, priced
         self._interval, self._before = _Interval(), Stats()
         self._found: deque[tuple[int, int]] = deque(maxlen=_RECENT)  # prompt tokens of a request: asked for, found

@@ -75,7 +75,8 @@ class _Figures(NamedTuple):
 @dataclass(slots=True)
 class _Trace:
     """One request: itself while it is under way, its figures when it has ended. steps: that it was in, which took
-    `seconds`. first, last: when its first and newest token came."""
+    `seconds`. first, last: when its first and newest token came.
+    """
 
     request: InFlightRequest | _Figures
     rows: list[_TraceRow] = field(default_factory=list)

@@ -49,7 +49,8 @@ class TrafficRecorder:
 
     def __init__(self, path: Path, info: EngineInfo, model: str, now: int) -> None:
         """now: nanoseconds of time.perf_counter_ns, from which moments are counted. Raises ValueError if the file
-        exists or cannot be made: a recording is never written over."""
+        exists or cannot be made: a recording is never written over.
+        """
         self._start, self._page, self._key = now, info.page_size, secrets.token_bytes(32)
         self._at = now
         self._pending: deque[_Pending] = deque()
@@ -100,7 +101,8 @@ class TrafficRecorder:
     def event(self, live: InFlightRequest, event: Event) -> None:
         """Say when the engine had it: after its text was read, and after the step that ran then. Tokens are counted by
         the request itself; those of an only answer go on with the pages, for the next prompt of a conversation has
-        them."""
+        them.
+        """
         pending = self._open[live]
         if pending.line["queued"] is None and event.timing is not None:
             pending.line["queued"] = self._seconds(event.timing.arrived)
@@ -127,7 +129,8 @@ class TrafficRecorder:
 
     def _class(self, tier: str) -> dict[str, str]:
         """The class that a tier is recorded as. None where it asks for nothing in particular, or is no name: a line
-        holds no text. None, too, once there are as many as are told apart."""
+        holds no text. None, too, once there are as many as are told apart.
+        """
         if tier in _ORDINARY or not _NAME.fullmatch(tier):
             return {}
         if tier not in self._classes and len(self._classes) >= MAX_CLASSES - 1:  # beside those without
@@ -160,7 +163,8 @@ class TrafficRecorder:
 
 class _Names:
     """Names for the full pages of tokens that come one after the other: each stands for all up to its end, and for what
-    separates tenants. pages: those so far; of what fills none only the ids are kept, until it does."""
+    separates tenants. pages: those so far; of what fills none only the ids are kept, until it does.
+    """
 
     def __init__(self, key: bytes, page: int, root: bytes) -> None:
         self._key, self._page = key, page

@@ -24,7 +24,8 @@ class Axis:
 
 def axis_around(values: Sequence[float], *, log: bool = False, near: bool = False) -> Axis:
     """An axis that holds these values; of a logarithmic one, those above 0. near: without its beginning, where they
-    are all in the upper three quarters of it."""
+    are all in the upper three quarters of it.
+    """
     if log:
         return Axis(log_steps(value for value in values if value > 0), log)
     steps = round_steps(values)
@@ -48,7 +49,8 @@ def tick(value: float) -> str:
 
 def round_steps(values: Iterable[float], most: int = 8) -> tuple[float, ...]:
     """Round numbers from 0 (or a round one below the least) to one that is above all: steps of 1, 2 or 5 times a power
-    of ten, at most `most` of them."""
+    of ten, at most `most` of them.
+    """
     held = [0.0, *(value for value in values if math.isfinite(value))]
     low, high = min(held), max(held)
     rough = (high - low) / most or 1.0
@@ -64,7 +66,8 @@ _NEAR = 0.06  # of an axis: where two numbers would touch
 
 def log_steps(values: Iterable[float]) -> tuple[float, ...]:
     """Numbers of a logarithmic axis that holds positive values: its ends, each 1, 2 or 5 times a power of ten, and the
-    powers of ten between them; on a short axis also what is 2 or 5 times one."""
+    powers of ten between them; on a short axis also what is 2 or 5 times one.
+    """
     held = list(values) or [1.0]
     first, last = math.floor(math.log10(min(held))), math.ceil(math.log10(max(held))) + 1
     places = [times * 10.0**power for power in range(first, last + 1) for times in _ROUND]

@@ -38,7 +38,8 @@ class Bars:
 @dataclass(frozen=True, slots=True)
 class Series:
     """Points (x, y) of one name. line: joined; dashed: joined, and expected rather than measured; steps: level until
-    the next."""
+    the next.
+    """
 
     name: str
     points: tuple[tuple[float, float], ...]
@@ -49,7 +50,8 @@ class Series:
 class Chart:
     """Series over the same axes, which begin at 0 unless they are logarithmic; that of x also where its values do, if
     they are all in the upper three quarters of it. marks: values of x to draw a line at, and what it says. At least one
-    point."""
+    point.
+    """
 
     title: str
     x: str
@@ -94,7 +96,8 @@ class StackedBar:
 @dataclass(frozen=True, slots=True)
 class StackedBars:
     """Stacks to compare with a limit. kinds: of the parts. limit: where there is no more, and what it is. What is over
-    twice the limit is cut there, so that it does not squash the others; its note has to say how long it is."""
+    twice the limit is cut there, so that it does not squash the others; its note has to say how long it is.
+    """
 
     title: str
     unit: str

@@ -8,7 +8,8 @@ from ridgeline.util.document.panels import Lines
 @dataclass(frozen=True, slots=True)
 class HeatMap:
     """A share from 0 to 1 for each row and column, as a darker cell the larger it is. rows, columns: their names. note:
-    what to know in order to read it."""
+    what to know in order to read it.
+    """
 
     title: str
     rows: tuple[str, ...]

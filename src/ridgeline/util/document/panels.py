@@ -11,7 +11,8 @@ Lines = tuple[tuple[float, ...], ...]
 @dataclass(frozen=True, slots=True)
 class Panel:
     """A picture. caption: what stands under it. light: whether large numbers are light, as in a photograph; else they
-    are dark, as in a heat map."""
+    are dark, as in a heat map.
+    """
 
     caption: str
     lines: Lines
@@ -37,7 +38,8 @@ class Panels:
 
 def coarser(lines: Lines, most: int) -> Lines:
     """The same in at most so many lines and columns, as wide for its height, each cell the mean of those that it stands
-    for."""
+    for.
+    """
     height, width = len(lines), len(lines[0])
     scale = min(1.0, most / max(height, width))
     columns = _means(tuple(zip(*lines, strict=True)), max(1, round(scale * width)))

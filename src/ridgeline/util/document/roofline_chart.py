@@ -8,7 +8,8 @@ from ridgeline.util.document.axes import Ends, ends_around
 @dataclass(frozen=True, slots=True)
 class Point:
     """A class of ops in a step, or a whole step. measured: whether flops_per_second was measured or is only expected.
-    roof: FLOP/s at its bound, with every byte where it lives. share: of the step's time, None for what is no part."""
+    roof: FLOP/s at its bound, with every byte where it lives. share: of the step's time, None for what is no part.
+    """
 
     kind: str
     step: str

@@ -1,5 +1,6 @@
 """Panels and grids as SVG: of panels a rectangle for each run of equal cells in a line; of a grid a cell for each share
-with its percent, names before the rows and above the columns."""
+with its percent, names before the rows and above the columns.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby

@@ -29,7 +29,8 @@ def roofline(figure: Roofline) -> list[str]:
 
 class _Plot:
     """The figure's scales, and what is drawn in them. taken: boxes that hold text or marks already; crossed: those
-    that lines go through, where text is only put for want of a better place."""
+    that lines go through, where text is only put for want of a better place.
+    """
 
     def __init__(self, figure: Roofline) -> None:
         self.figure = figure
@@ -91,7 +92,8 @@ class _Plot:
         self, slope: RoofCurve, begin: tuple[float, float], stop: tuple[float, float], beyond: float, *, under: bool
     ) -> str:
         """A memory's name along its slope, near its foot: over it, or under it where another slope is in the way.
-        beyond: pixels further up, where another's name is beside its foot."""
+        beyond: pixels further up, where another's name is beside its foot.
+        """
         label = _said(slope)
         dx, dy = stop[0] - begin[0], begin[1] - stop[1]
         angle = math.degrees(math.atan2(dy, dx))

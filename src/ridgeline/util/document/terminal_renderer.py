@@ -41,7 +41,8 @@ _NARROWEST = 12  # of a column of words that has to give way
 
 def show(document: Document, file_width: int = FILE_WIDTH) -> None:
     """Print on standard output: as wide as the terminal; where it is none `file_width` columns, or COLUMNS if that says
-    fewer."""
+    fewer.
+    """
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _asked(file_width))
     for line in render(document, console.width):
         console.print(line)
@@ -127,7 +128,8 @@ def _facts(facts: Facts, width: int) -> Iterator[Text]:
 
 def _table(table: DocumentTable, width: int) -> Iterator[Text]:
     """Groups of columns side by side, or one below the other where `width` has no room for that; columns closer to each
-    other where numbers alone are too wide."""
+    other where numbers alone are too wide.
+    """
     if _width_of(table, _widths(table, width)) > width:
         table = replace(table, dense=True)
     groups = list(dict.fromkeys(column.group for column in table.columns if column.group))

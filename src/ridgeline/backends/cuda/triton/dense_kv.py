@@ -33,7 +33,8 @@ def gather(
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Grid: tiles of all rows x KV heads. What is behind a sequence's end is 0: a weight of 0 times it is not NaN. What
-    no sequence has is left as it is."""
+    no sequence has is left as it is.
+    """
     let_next_start(EARLY)
     wait_for_last(EARLY)
     head = tl.program_id(1)

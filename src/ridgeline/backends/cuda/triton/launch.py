@@ -25,14 +25,16 @@ def _in_interpreter() -> bool:
 @cache
 def is_hopper(device: torch.device) -> bool:
     """Whether it is a Hopper or later (compute capability 9.0): kernels may be started early there, and tiles of
-    tensors be asked of a copy engine (TMA)."""
+    tensors be asked of a copy engine (TMA).
+    """
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 @cache
 def early(device: torch.device) -> dict[str, Any]:
     """What a launch is told where kernels are started early: their EARLY, and Triton's option. Elsewhere: that they are
-    not."""
+    not.
+    """
     return {"EARLY": True, "launch_pdl": True} if is_hopper(device) else {"EARLY": False}
 
 
@@ -46,12 +48,14 @@ def let_next_start(EARLY: tl.constexpr):
 @triton.jit
 def wait_for_last(EARLY: tl.constexpr):
     """Wait until all kernels before this one have ended and what they wrote is seen. Nothing that one of them may have
-    written is read before, and nothing is written."""
+    written is read before, and nothing is written.
+    """
     if EARLY:
         tl.extra.cuda.gdc_wait()
 
 
 def product_dtype(dtype: torch.dtype) -> tl.dtype:
     """What tiles are multiplied in: their own dtype, but for the interpreter, which takes the bits of bf16 for whole
-    numbers in `tl.dot`."""
+    numbers in `tl.dot`.
+    """
     return tl.float32 if _in_interpreter() else NUMBERS[dtype]

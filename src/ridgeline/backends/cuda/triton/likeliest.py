@@ -57,7 +57,8 @@ def _of_rows(most_RP, at_RP, parts, out_R3, BLOCK_P: tl.constexpr, EARLY: tl.con
 
 def likeliest(x_RV: Tensor) -> Tensor:
     """float64 [R, 3] of fp32 rows: the first column with the largest number, and that number twice (as the sampler
-    tells of logits before and after changes, of which there are none)."""
+    tells of logits before and after changes, of which there are none).
+    """
     rows, columns = x_RV.shape
     assert x_RV.stride(1) == 1, "a row is one piece"
     parts = max(1, min(triton.cdiv(columns, _BLOCK), _PROGRAMS // max(1, rows)))

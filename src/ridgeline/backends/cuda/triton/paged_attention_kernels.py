@@ -40,7 +40,8 @@ def sequence_of(tile, before_C, sequences, POSITIONS: tl.constexpr, SHARED: tl.c
     """Which sequence a tile is of, and its first tile, where tiles of so many positions are dealt out to sequences one
     after the other. before_C: positions of those before each. SHARED: the last tile of one has no rows of the next,
     which begins a tile later then: of T positions and C sequences at most T // POSITIONS + C tiles have any (the ragged
-    grids of vLLM's Triton attention)."""
+    grids of vLLM's Triton attention).
+    """
     found = tile * 0 - 1
     for start in range(0, sequences, AT_ONCE):
         c_C = start + tl.arange(0, AT_ONCE)
@@ -61,7 +62,8 @@ def kept(
     BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Keys, or values, at some positions [N, D]: of head `head`, through a sequence's table of pages. WHOLE: all are
-    there."""
+    there.
+    """
     seen_N = there_N | WHOLE
     page_N = tl.load(table + n_N // SIZE, mask=seen_N, other=0).to(tl.int64)
     at_N = page_N * stride + head * SIZE * DIM + (n_N % SIZE) * DIM
@@ -86,7 +88,8 @@ def over_keys(
     """A tile of queries over the keys from `start` to `stop` too: the sum of weighted values [M, W], the largest score
     (as a power of 2) and the sum of weights [M], so far and then. SEEN: "whole" where these keys fill whole tiles,
     which all queries see; "all" where all see them; "some" where positions say. DENSE: k and v are descriptors of rows
-    that lie together, and table is the sequence's first row."""
+    that lie together, and table is the sequence's first row.
+    """
     d_D, w_W = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_W)
     factor = LOG2E if CAPPED else scale * LOG2E
     for at in range(start, stop, BLOCK_N):
@@ -145,7 +148,8 @@ def decode(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Sequences with one query each. Grid: sequences x KV heads x SPLITS. One of length 0 gives zeros, or nothing where
-    its row is below 0."""
+    its row is below 0.
+    """
     let_next_start(EARLY)
     wait_for_last(EARLY)
     b, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -214,7 +218,8 @@ def prefill(
 ):  # fmt: skip
     """Sequences with several queries. Grid: tiles of all of them (`sequence_of`), or more, x KV heads; the last tiles,
     which see the most, come first. One of length 0 gives zeros. DENSE: k and v are not pages but `dense.gather`'s
-    copies, a sequence's rows from begin_C on in the `rows` of each head."""
+    copies, a sequence's rows from begin_C on in the `rows` of each head.
+    """
     let_next_start(EARLY)
     wait_for_last(EARLY)
     head = tl.program_id(1)

@@ -112,7 +112,8 @@ def _few_rows_of_codes(
     DTYPE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """A tile is within a group. Where all groups have one zero it is taken from the codes, which stay exact; others are
-    multiplied with the sum of a row."""
+    multiplied with the sum of a row.
+    """
     let_next_start(EARLY)
     wait_for_last(EARLY)
     IN_BYTE: tl.constexpr = 2 if KIND == "int4" else 1
@@ -205,20 +206,22 @@ class _Stored:
 
     def span(self, most: int) -> int:
         """Inputs of one scale that a tile has beside each other: a power of two, at most so many. All of a row that has
-        one scale are as many as one likes."""
+        one scale are as many as one likes.
+        """
         return most if self.groups == 1 else min(most, self.group & -self.group)
 
 
 def takes(own: Operands, rows: int) -> bool:
     """Whether so many rows are multiplied with a matrix here: one, or, of codes, a few. Tensor cores take no fewer
-    than 16 inputs at a time, of which half a tile of int4 has each second one."""
+    than 16 inputs at a time, of which half a tile of int4 has each second one.
+    """
     if own.codes is None or rows == 1:
         return rows == 1
     return 1 < rows <= FEW_ROWS and (own.codes.kind != "int4" or own.codes.group % 32 == 0)
 
 
 def few_products(x_TI: Tensor, own: Operands, out: torch.dtype) -> Tensor:
-    """x W^T + b of rows that it `takes` -> [T, O] in a dtype."""
+    """X W^T + b of rows that it `takes` -> [T, O] in a dtype."""
     rows, inputs = x_TI.shape
     outputs = len(own.weight)
     assert takes(own, rows), "few rows"

@@ -29,7 +29,8 @@ _DENSE_TILE = (64, 64, 4, 3)
 class DecodeSequences:
     """Sequences with one query each, as the layers of a group see them. offset_B: where each one's table begins in the
     group's pages. length_B: keys that it sees, 0 of one that is not there. row_B: its row, below 0 where it has none.
-    All int32."""
+    All int32.
+    """
 
     offset_B: Tensor
     length_B: Tensor
@@ -43,7 +44,8 @@ class DecodeSequences:
 class PrefillSequences:
     """Sequences with several queries each; as One, and count_C: how many; before_C: of the sequences before it;
     begin_C: where each one's keys begin in a copy that has them all, `rows` of a head, 0 where none is made. queries:
-    of all, or more; most: of the one with the most. One without queries comes after all others."""
+    of all, or more; most: of the one with the most. One without queries comes after all others.
+    """
 
     offset_C: Tensor
     length_C: Tensor
@@ -62,7 +64,8 @@ class PrefillSequences:
 @dataclass(frozen=True, slots=True)
 class GpuStepSequences:
     """The sequences of a step as the layers of one KV group see them. pages: int32, tables of pages behind each
-    other."""
+    other.
+    """
 
     pages: Tensor
     one: DecodeSequences | None
@@ -108,7 +111,8 @@ class TritonPagedAttention:
         angles: tuple[Tensor, ...] | None,
     ) -> Tensor | None:
         """Turn queries and keys where there are angles, and put keys and values into slots int64 (page x S + offset;
-        below 0 nowhere). The queries, turned; None where none are given."""
+        below 0 nowhere). The queries, turned; None where none are given.
+        """
         assert q_THD is None or len(q_THD) == len(k_NKD), "queries that are turned beside keys have their rows"
         k_NKD, v_NKW = _rows(k_NKD), _rows(v_NKW)
         queries = k_NKD if q_THD is None else _rows(q_THD)

@@ -17,7 +17,8 @@ from ridgeline.core.ops.matrix.operands import Operands
 class TritonKernels:
     """Ours in Triton for what a card's libraries have no kernel for, or a slower one: norms with the addition before
     them, gates, products of one row or a few, and of codes, the largest number of a row. Products of many rows are
-    torch's (cuBLAS)."""
+    torch's (cuBLAS).
+    """
 
     name = "triton"
 

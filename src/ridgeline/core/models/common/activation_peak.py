@@ -40,7 +40,8 @@ def peak_bytes(
     network: PricedModule, shape: tuple[int, ...], run: Callable[[Tensor], object], dtype: torch.dtype = torch.float32
 ) -> int:
     """Most bytes of activations that are alive at once while `run` is called with a tensor of this shape, which its
-    caller holds. It calls the network on meta, at true sizes."""
+    caller holds. It calls the network on meta, at true sizes.
+    """
     alive = ActivationTracker()
     with network.outlined(alive):
         given = torch.empty(shape, dtype=dtype)

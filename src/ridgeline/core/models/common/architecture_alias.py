@@ -31,7 +31,8 @@ class ArchitectureAlias:
 
     def text_of(self, fields: Fields) -> Fields:
         """The config of the language model. Old configs of Qwen's vision models have no section of their own; what a
-        section may leave out, these state."""
+        section may leave out, these state.
+        """
         fields.ignore(*self.passed_over)
         unstated = {**self.unstated, **self.always}
         if not self.section or not fields.has(self.section):

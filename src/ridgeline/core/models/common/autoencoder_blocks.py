@@ -33,7 +33,8 @@ class Widths:
     """channels: at each resolution, the finest first. groups: of every norm. attends: whether there is attention in the
     middle; attends_often: after each residual block at the coarsest resolution too. stem: channels of the encoder's
     first convolution, where they are not those of the finest resolution. pointwise: whether checkpoints store the
-    matrices of attention as convolutions of single pixels."""
+    matrices of attention as convolutions of single pixels.
+    """
 
     channels: tuple[int, ...]
     groups: int
@@ -50,7 +51,8 @@ class Widths:
 
 class Resnet(nn.Module):
     """x + conv(silu(norm(conv(silu(norm(x)))))), x through a convolution of single pixels where the channels differ (He
-    et al., arXiv:1603.05027)."""
+    et al., arXiv:1603.05027).
+    """
 
     def __init__(self, w: Widths, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -152,7 +154,8 @@ class DownBlock(nn.Module):
         self, w: Widths, inputs: int, outputs: int, depth: int, *, last: bool, attends: RowAxis | None = None
     ) -> None:
         """depth: residual blocks. last: whether no resolution follows. attends: whose rows attend after each of
-        them."""
+        them.
+        """
         super().__init__()
         self.resnets = nn.ModuleList(Resnet(w, outputs if i else inputs, outputs) for i in range(depth))
         self.attentions = nn.ModuleList([] if attends is None else [PixelAttention(w, attends) for _ in range(depth)])

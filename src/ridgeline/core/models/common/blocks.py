@@ -34,7 +34,8 @@ from ridgeline.core.ops.shard import Shard
 @dataclass(frozen=True, slots=True)
 class Norms:
     """What a family normalises its stream with. alone: a norm; adding: one with the addition before it; add: that
-    addition alone."""
+    addition alone.
+    """
 
     alone: Callable[[], Norm]
     adding: Callable[[], AddNorm]
@@ -77,7 +78,8 @@ class Block(nn.Module):
         name: str = "self_attn",
     ) -> None:
         """attention: called as SelfAttention is. first: whether the block is the first, to which nothing is to be
-        added. norms: RMSNorms where none are given. name: what checkpoints call the attention."""
+        added. norms: RMSNorms where none are given. name: what checkpoints call the attention.
+        """
         super().__init__()
         norms = norms or Norms.rms(d)
         self.input_layernorm = norms.entry(first)
@@ -97,7 +99,8 @@ class Block(nn.Module):
 
 class MixerBlock(nn.Module):
     """x + mixer(norm(x)), of one mixer: attention, something recurrent, or a feed-forward part; the sum is left to the
-    norm that follows."""
+    norm that follows.
+    """
 
     def __init__(self, mixer: nn.Module, *, first: bool, norms: Norms) -> None:
         """mixer: called as SelfAttention is. first, norms: as of Block."""
@@ -114,7 +117,8 @@ class MixerBlock(nn.Module):
 
 class SandwichBlock(nn.Module):
     """x + norm(attention(norm(x))), then x + norm(feed-forward(norm(x))) (Gemma 2); the second sum is left to the norm
-    that follows."""
+    that follows.
+    """
 
     def __init__(self, attention: nn.Module, feed_forward: nn.Module, *, first: bool, norms: Norms) -> None:
         """As Block."""
@@ -137,7 +141,8 @@ class SandwichBlock(nn.Module):
 
 class PostNormBlock(nn.Module):
     """x + norm(attention(x)), then x + norm(feed-forward(x)) (OLMo 2, arXiv:2501.00656); the second sum is left to
-    whoever comes next."""
+    whoever comes next.
+    """
 
     def __init__(self, attention: nn.Module, feed_forward: nn.Module, *, first: bool, norms: Norms) -> None:
         """As Block."""
@@ -160,7 +165,8 @@ class PostNormBlock(nn.Module):
 
 class ParallelBlock(nn.Module):
     """x + attention(norm(x)) + feed-forward(norm(x)) (Wang and Komatsuzaki, GPT-J, 2021); the sum with x is left to the
-    norm that follows."""
+    norm that follows.
+    """
 
     def __init__(self, attention: nn.Module, feed_forward: nn.Module, *, first: bool, norms: Norms) -> None:
         """As Block."""
@@ -184,7 +190,8 @@ class DividedNorm(nn.Module):
 
     def __init__(self, d: Dimensions, heads: int, shard: Shard) -> None:
         """heads: of all ranks together, divided as `shard` says, by fewer ranks than there are where several hold the
-        same ones."""
+        same ones.
+        """
         super().__init__()
         repeated = d.shard.size // shard.size
         self.norm = RMSNormBySquares(heads * d.head_dim, d.eps, d.dtype, shard, repeated)
@@ -224,7 +231,7 @@ def norms_over_heads(d: Dimensions, *, cast_last: bool = False) -> tuple[HeadNor
 
 
 def add_norm(norm: nn.Module, x_TD: Tensor, y_TD: Tensor | None) -> tuple[Tensor, Tensor]:
-    """x + y and its norm; of x alone where there is no y."""
+    """X + y and its norm; of x alone where there is no y."""
     if y_TD is None:
         return x_TD, norm(x_TD)
     sum_TD, normed_TD = norm(x_TD, y_TD)

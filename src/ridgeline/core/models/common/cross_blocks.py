@@ -36,7 +36,8 @@ OF_TEXT = AttentionPattern("cross", space=LATENTS, keys=TEXT)
 class CrossStyle:
     """In what the families differ. rope: how queries and keys turn; None where positions are added to tokens. heads:
     whether queries and keys are normalised, over all heads at once. crossing: whether there is a norm before
-    cross-attention. bias: whether projections to queries, keys and values have one."""
+    cross-attention. bias: whether projections to queries, keys and values have one.
+    """
 
     rope: Rope | None
     heads: bool
@@ -83,7 +84,8 @@ class TextAttention(nn.Module):
 @dataclass(frozen=True, slots=True)
 class CrossPass:
     """What all blocks of a pass are given beside the stream: the condition of each run, rows of each run, angles of the
-    positions, and rows of each picture and each text."""
+    positions, and rows of each picture and each text.
+    """
 
     condition_RC: Tensor
     runs: Sequence[int]
@@ -93,7 +95,8 @@ class CrossPass:
 
 class CrossBlock(nn.Module):
     """x + gate * attention(norm(x)), + attention to the text, + gate * feed-forward(norm(x)); the last sum is left to
-    the norm that follows. Scales and shifts of norms, and gates, come from the noise level."""
+    the norm that follows. Scales and shifts of norms, and gates, come from the noise level.
+    """
 
     def __init__(self, d: Dimensions, style: CrossStyle, *, first: bool) -> None:
         super().__init__()
@@ -131,7 +134,8 @@ class CrossBlock(nn.Module):
 
 class CrossConditionEmbedder(nn.Module):
     """What becomes of a noise level, and of a picture's size, for all blocks and for the last norm; and of a text, once
-    for all of them."""
+    for all of them.
+    """
 
     def __init__(self, d: Dimensions, sinusoids: int, text_width: int, *, sized: bool) -> None:
         """sinusoids: numbers that a time becomes first. sized: whether it is told how large a picture is, too."""
@@ -150,7 +154,8 @@ class CrossConditionEmbedder(nn.Module):
     @override
     def forward(self, times_R: Tensor, told: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """times_R fp32 [runs]; told: where the model is `sized`, height and width in pixels and their ratio, each fp32
-        [runs] -> the condition of the last norm [runs, hidden], and that of the blocks [runs, 6 x hidden]."""
+        [runs] -> the condition of the last norm [runs, hidden], and that of the blocks [runs, 6 x hidden].
+        """
         embedded_RD = self.time_embedder(self.sinusoids(times_R))
         if self.sized:
             height_RS, width_RS = (self.resolution_embedder(self.sinusoids(side_R)) for side_R in told[:2])

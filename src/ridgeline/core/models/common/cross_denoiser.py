@@ -56,7 +56,8 @@ class CrossGrid:
     def of(cls, size: tuple[int, ...], side: int, most: int | None = None) -> "CrossGrid":
         """The patches of `size` latents: (frames, height, width), or (height, width) of a picture. most: places of each
         coordinate, where there are only so many. Raises ValueError where there are no patches that fit, or more than
-        places."""
+        places.
+        """
         *frames, height, width = size
         if frames == [0]:
             raise ValueError(f"latents of {_written(size)} have no frames; give at least one")
@@ -81,7 +82,8 @@ class CrossGrid:
 
     def patches(self, latents_PKTHW: Tensor) -> Tensor:
         """Latents [clips, channels, frames, height, width] -> a row a patch, the numbers of a channel together, as a
-        convolution's weights have them [N, F]."""
+        convolution's weights have them [N, F].
+        """
         clips, channels = latents_PKTHW.shape[:2]
         cut = latents_PKTHW.reshape(clips, channels, self.frames, self.rows, self.side, self.columns, self.side)
         return cut.permute(0, 2, 3, 5, 1, 4, 6).reshape(clips * self.count, -1)
@@ -108,7 +110,8 @@ class CrossSizes:
     """What a config says beside the dimensions of blocks. channels: of latents. outputs: channels that it gives, of
     which the first are of use. patch: of latents, on a side. text: rows that every text is padded to; None for as many
     as it has. most: places of each coordinate, where there are only so many. sinusoids: numbers that a time becomes
-    first. scale: of times. sized: whether it is told how large a picture is."""
+    first. scale: of times. sized: whether it is told how large a picture is.
+    """
 
     channels: int
     outputs: int
@@ -138,7 +141,8 @@ class CrossLayout:
 
 class CrossDenoiser(Denoiser):
     """Blocks of two attentions, with conditions and patches around them. Rows of texts are computed in `read` alone, so
-    that a pass that is given what was prepared runs none."""
+    that a pass that is given what was prepared runs none.
+    """
 
     spaces = (LATENTS, TEXT, PICTURES)
     block_lists = ("blocks",)
@@ -211,7 +215,8 @@ class CrossDenoiser(Denoiser):
         walk: BlockRunner = every_block,
     ) -> Tensor:
         """Patches of latents [N, F], times of runs fp32, and what `read` gave -> what is predicted of each patch
-        [N, F]."""
+        [N, F].
+        """
         x_ND, angles = self._placed(self.patch_embedding(patches_NF), layout.positions, layout.grid)
         embedded_RD, condition_RC = self.condition_embedder(times_R, layout.told)
         given = CrossPass(condition_RC, layout.runs, angles, Uncached([], layout.lengths))

@@ -44,7 +44,8 @@ MTP = (r"mtp\..*",)
 class SelfAttention(nn.Module):
     """Attention of a sequence to itself, whose queries and keys are normalised where there are norms for them: each
     head (Qwen3) or all heads at once (OLMo 2), as the norms are wide; and whose result is gated where it is asked for
-    (Qwen3-Next): the projection to queries gives each head's queries, then its gate."""
+    (Qwen3-Next): the projection to queries gives each head's queries, then its gate.
+    """
 
     part = "attention"
 
@@ -60,7 +61,8 @@ class SelfAttention(nn.Module):
         scaled: bool = False,
     ) -> None:
         """qkv: what the queries, keys and values are projected with: three matrices, or a fused one. scaled: whether
-        queries are scaled by their position."""
+        queries are scaled by their position.
+        """
         super().__init__()
         self.head_dim = d.head_dim
         self.qkv = Projections(qkv)
@@ -110,7 +112,8 @@ class MLP(nn.Module):
     ) -> None:
         """up: what the width comes of, by names: a matrix, or those of a gate and of what it gates, two or a fused one.
         down: the name of the last matrix, which is `spec`. summand: whether ranks are left to be added up by whoever
-        adds more to it."""
+        adds more to it.
+        """
         super().__init__()
         self.add_module(self.first, ActivatedProjections(up, d.activation))
         self.down = down
@@ -139,7 +142,8 @@ class GatedMLP(MLP):
         summand: bool = False,
     ) -> None:
         """gate_up: the matrices of the gate and of what it gates: two, or a fused one. width: their columns, where they
-        are not the model's. summand: as of MLP."""
+        are not the model's. summand: as of MLP.
+        """
         super().__init__(d, gate_up, "down_proj", d.row(width or d.width, d.hidden, bias=bias), summand=summand)
 
 
@@ -158,7 +162,8 @@ class Backbone(nn.Module):
         query_scale: QueryScale | None = None,
     ) -> None:
         """rope: None where no layer turns. blocks: called as Block is. norm: the last one, by default AddRMSNorm.
-        local: a second rope, and which layers turn by it (Gemma 3). query_scale: of the layers that scale queries."""
+        local: a second rope, and which layers turn by it (Gemma 3). query_scale: of the layers that scale queries.
+        """
         super().__init__()
         self.wanted = RowPicker()
         self.embed_tokens: nn.Module = Embedding(
@@ -176,7 +181,8 @@ class Backbone(nn.Module):
 
     def stop_after(self, *layers: int) -> None:
         """Give what the first so many layers give, not normed; of several, side by side, the last of which is run
-        last."""
+        last.
+        """
         assert isinstance(self.norm, AddNorm)
         *self.taken, last = layers
         width, dtype = self.norm.width, self.norm.weight.dtype
@@ -191,7 +197,8 @@ class Backbone(nn.Module):
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, placed_ED: Tensor | None = None
     ) -> Tensor:
         """ids_T, positions_T int64 [rows] -> the last hidden states of the rows that are wanted, normed [R, hidden].
-        placed_ED: of a PlacedEmbedding, the rows that stand for ids below 0."""
+        placed_ED: of a PlacedEmbedding, the rows that stand for ids below 0.
+        """
         embedded_TD = self.embed_tokens(ids_T) if placed_ED is None else self.embed_tokens(ids_T, placed_ED)
         x_TD: Tensor = self.all_reduce(embedded_TD)
         y_TD: Tensor | None = None
@@ -225,7 +232,8 @@ class Decoder(Model):
         names: tuple[str, str] = ("model", "embed_tokens"),
     ) -> None:
         """trunk: called as Backbone is. softcap, multiplier: of the logits (Gemma 2; Granite). bias: whether the head
-        has one. names: what checkpoints call the trunk, and the embedding in it."""
+        has one. names: what checkpoints call the trunk, and the embedding in it.
+        """
         super().__init__()
         self.context, self.vocabulary, self.storage = d.context, d.vocabulary, d.storage
         self.trunk_name, embedding = names
@@ -261,7 +269,8 @@ class Decoder(Model):
         """Give hidden states after the first so many layers, before any norm, from now on; of several, those after
         each, side by side; before it is filled. So pipelines that draw read their prompts: in transformers' words,
         `hidden_states[layers]`. Raises ValueError where there are not so many layers, or it is the last, after which
-        states are normed, or one does not come after the other."""
+        states are normed, or one does not come after the other.
+        """
         trunk = self.get_submodule(self.trunk_name)
         assert isinstance(trunk, Backbone)
         every, last = len(trunk.layers), layers[-1]
@@ -278,7 +287,8 @@ class Decoder(Model):
 
     def disable_kv_cache(self) -> None:
         """From now on every sequence is run, and priced, whole in one step, and nothing of it is kept for a later one:
-        attention is given Uncached, not KV memory."""
+        attention is given Uncached, not KV memory.
+        """
         for _, op in self.ops():
             op.disable_kv_cache()
         self.note_kept()
@@ -291,6 +301,7 @@ class Decoder(Model):
 
 def further_layers(fields: Fields, layers: int, name: str) -> tuple[str, ...]:
     """What the tensors of layers beyond the last are called, as many as the field `name` says: they predict further
-    tokens in training (MTP), lie in a release, and are no part of the model."""
+    tokens in training (MTP), lie in a release, and are no part of the model.
+    """
     further = fields.natural(name) if fields.has(name) else 0
     return tuple(rf"model\.layers\.{layer}\..*" for layer in range(layers, layers + further))

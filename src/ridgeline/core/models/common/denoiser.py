@@ -104,7 +104,8 @@ class Denoiser(PricedModule):
     @override
     def __call__(self, *given: Any, **named: Any) -> Any:
         """Call `forward` as a pipeline calls it: our kernels use as many threads as torch does now, and nothing is kept
-        for gradients, which our kernels do not have."""
+        for gradients, which our kernels do not have.
+        """
         self.backend.share_threads()
         with torch.inference_mode():
             return super().__call__(*given, **named)
@@ -126,17 +127,20 @@ class Denoiser(PricedModule):
         pooled_width] and guidance, a scale for all of them or for each, where the model takes them; walk: which of
         its blocks run -> velocities, or what it `predicts`, as latents. Raises ValueError for sizes that do not
         divide into patches, or that the model has no positions for, and for an input that the model wants and is
-        not given, or that it would not read."""
+        not given, or that it would not read.
+        """
 
     @abstractmethod
     def work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
         """A pass over pictures of `size` latents (height, width; of clips frames before these), whose texts have so
-        many tokens. Raises ValueError as `forward`."""
+        many tokens. Raises ValueError as `forward`.
+        """
 
     def prepare(self, texts: Sequence[Tensor]) -> Prepared:
         """What becomes of texts whatever the noise level is. It is made once a request and given to the passes in place
         of the texts; results are the same bit for bit. A model in which all of it depends on the level gives the texts
-        themselves."""
+        themselves.
+        """
         return Prepared(tuple(map(len, texts)), tuple(texts))
 
     def prepared(self, texts: Texts, pictures: int) -> Prepared:
@@ -211,7 +215,8 @@ def without(work: Work, space: RowAxis) -> Work:
 
 def patched(size: tuple[int, ...], side: int) -> tuple[int, int]:
     """Rows and columns of the patches of `size` latents (height, width), `side` x `side` each. Raises ValueError where
-    there are none that fit."""
+    there are none that fit.
+    """
     height, width = size
     if not height or not width or height % side or width % side:
         raise ValueError(

@@ -117,7 +117,8 @@ def read_dimensions(
 ) -> Dimensions:
     """The sizes that Llama's descendants spell alike. kv_heads, head_dim, activation, eps: where a family reads them
     itself, as it has them under another name or by another default. unstated: what counts are where releases leave them
-    out."""
+    out.
+    """
     fields.require("is_causal", True)
     heads, hidden = (fields.count(name, unstated.get(name)) for name in ("num_attention_heads", "hidden_size"))
     head_dim = head_dim or _head_dim(fields, hidden, heads)

@@ -70,7 +70,8 @@ class Embedder(Model):
     ) -> None:
         """stages: by the names that checkpoints have for them. width: of the answer, by default `hidden`. labels: how
         many labels' scores it is; 0 for a vector. squashed: whether a score is read as sigmoid(score). elsewhere: of
-        the stages that the checkpoint does not hold, the folders that do."""
+        the stages that the checkpoint does not hold, the folders that do.
+        """
         super().__init__()
         trunk.unnamed = True  # a checkpoint's names begin within it
         if isinstance(trunk, Decoder):
@@ -128,7 +129,8 @@ class Embedder(Model):
 def read_labels(fields: Fields) -> dict[str, Any]:
     """What a classifier's config says of its scores, as arguments of an Embedder: how many labels it tells apart (as
     many as it has names for, else `num_labels`, else 2), and whether a single one's score is squashed, which
-    sentence-transformers' CrossEncoder does unless the config names another activation."""
+    sentence-transformers' CrossEncoder does unless the config names another activation.
+    """
     names = fields.value("id2label")
     listed = isinstance(names, dict) and bool(names)
     labels = len(names) if listed else fields.count("num_labels", 2, most=_MAX_LABELS)

@@ -22,7 +22,8 @@ class Encoder(Model):
     ) -> None:
         """trunk: called with ids, positions, a KV context and the rows that are wanted, gives these, normed. name: what
         checkpoints call it. segments: as Model.segments. mode: how states are pooled, where the architecture says
-        it."""
+        it.
+        """
         super().__init__()
         self.context, self.vocabulary, self.storage, self.segments = d.context, d.vocabulary, d.storage, segments
         self.mode = mode

@@ -55,7 +55,8 @@ class PlainSelfAttention(nn.Module):
         output_bias: bool | None = None,
     ) -> None:
         """key_bias, output_bias: whether the projection to keys, and the last, has one, where it is apart from the
-        others."""
+        others.
+        """
         super().__init__()
         self.head_dim, self.output_name = d.head_dim, names.output
         q, k, v = _columns(d, bias, key_bias)
@@ -144,7 +145,8 @@ class EncoderDecoder(Model):
     """A model of two stacks and a head. A family builds the stacks, says what they compute in `encode` and
     `hidden`, and calls `finish`.
 
-    The head is the embedding where `ties` says so."""
+    The head is the embedding where `ties` says so.
+    """
 
     encodes = True
 
@@ -152,7 +154,8 @@ class EncoderDecoder(Model):
         self, d: Dimensions, encoder_context: int, *, head_scale: float | None = None, head_bias: bool = False
     ) -> None:
         """encoder_context: positions that the encoder takes. head_scale: of the states before the head. head_bias:
-        whether logits have one."""
+        whether logits have one.
+        """
         super().__init__()
         self.context, self.vocabulary, self.storage = d.context, d.vocabulary, d.storage
         self.encoder_context = encoder_context
@@ -177,7 +180,8 @@ class EncoderDecoder(Model):
 
 def read_stack(fields: Fields, storage: StorageConfig, stack: str, context: int) -> Dimensions:
     """The sizes of the "encoder" or the "decoder", as BART and those that came after it spell them. context: its
-    positions."""
+    positions.
+    """
     hidden, heads = fields.count("d_model"), fields.count(f"{stack}_attention_heads")
     return Dimensions(
         vocabulary=fields.count("vocab_size"),

@@ -108,7 +108,8 @@ class Family:
 
     def spellings(self, name: str) -> tuple[str, ...]:
         """Return every name that checkpoints and lists of modules have for a module or a tensor of the model: first the
-        usual one, then those of older or newer tools, of the text half alone and of the bare model."""
+        usual one, then those of older or newer tools, of the text half alone and of the bare model.
+        """
         for theirs, ours in reversed(self.renames):
             name = name.replace(ours, theirs)
         begun = (theirs + name.removeprefix(ours) for theirs, ours in self.prefixes if name.startswith(ours))

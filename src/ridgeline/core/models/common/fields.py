@@ -91,7 +91,8 @@ class Fields:
     @property
     def title(self) -> str:
         """What people call the model: its folder's name, where errors name a config.json, or its file's; of a folder in
-        the Hugging Face cache the id that it was fetched by."""
+        the Hugging Face cache the id that it was fetched by.
+        """
         path = Path(self.source)
         if path.name != "config.json":
             return path.stem if path.suffix == ".gguf" else self.source
@@ -125,7 +126,8 @@ class Fields:
 
     def unread(self) -> list[str]:
         """Fields that nobody has read and that are set to something; bookkeeping and scales of 1 apart. Those of an
-        inner config come last."""
+        inner config come last.
+        """
         own = [
             name
             for name, value in self.values.items()
@@ -195,7 +197,7 @@ class Fields:
         return [float(number) for number in value]
 
     def flag(self, name: str, default: bool) -> bool:
-        """true or false."""
+        """True or false."""
         value = self._get(name, default)
         if not isinstance(value, bool):
             raise self.refuse(f"{name} is {_shown(value)}; it must be true or false")
@@ -224,7 +226,8 @@ class Fields:
 
     def inner(self, name: str, *inherited: str, unstated: Mapping[str, Any] = _NOTHING) -> "Fields":
         """The config of a part, an object inside this one; what it leaves unread is left unread here. inherited: fields
-        of this config that stand over its own. unstated: fields that it has where it does not state them."""
+        of this config that stand over its own. unstated: fields that it has where it does not state them.
+        """
         if name not in self._inner:
             own = {each: self.value(each) for each in inherited if self.has(each)}
             section = self.section(name)
@@ -270,7 +273,8 @@ class Fields:
     @property
     def stated_dtype(self) -> torch.dtype | None:
         """The number format that the config states for its weights, at its top or else in its `text_config`; None if it
-        states none."""
+        states none.
+        """
         text = self.values.get(_TEXT)
         inner = Fields(text, f"{self.source}: {_TEXT}").own_dtype if isinstance(text, Mapping) else None
         return self.own_dtype or inner
@@ -278,7 +282,8 @@ class Fields:
     @property
     def own_dtype(self) -> torch.dtype | None:
         """The number format that the top of the config states: `dtype` or else `torch_dtype`, as transformers reads it.
-        null and "auto" state nothing."""
+        null and "auto" state nothing.
+        """
         for name in ("dtype", "torch_dtype"):
             stated = self.values.get(name)
             if stated not in (None, "", "auto"):

@@ -31,7 +31,8 @@ def build_decoder(
 
 def read_trunk(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Backbone]:
     """Llama without its head: grouped heads from Llama 2 70B on; one KV head a query head where the config does not
-    say."""
+    say.
+    """
     heads = fields.count("num_attention_heads")
     d = read_dimensions(fields, storage, kv_heads=fields.count("num_key_value_heads", heads))
     rope = read_rope(fields, d.head_dim)

@@ -39,7 +39,8 @@ class Mixture(nn.Module):
         """names, layout, weighs_inputs: as of Experts. shared: columns of the shared experts, which are stored as one
         and have gates where the others have; 0 for none. shared_bias: whether their matrices have biases. weighed:
         whether a gate says how much of them a token takes. activation: where it is not the model's. bias: of router and
-        experts."""
+        experts.
+        """
         super().__init__()
         self.gate = ExpertRouter(d.whole(d.hidden, sizes.count, bias=bias), rule)
         self.shared_experts = _shared(d, shared, shared_bias, gated=len(names) == 3) if shared else None
@@ -82,7 +83,8 @@ def read_experts(fields: Fields, name: str, width: str) -> ExpertSizes:
 
 def read_corrected(fields: Fields, sizes: ExpertSizes, scale: float) -> RoutingRule:
     """DeepSeek-V3's rule (arXiv:2412.19437): sigmoid scores, corrected for the choice, of experts in groups. scale:
-    where `routed_scaling_factor` is not stated."""
+    where `routed_scaling_factor` is not stated.
+    """
     groups, best = read_groups(fields, sizes)
     if groups > 1 and sizes.count == groups:
         raise fields.refuse(f"n_group {groups} leaves one expert a group; its score is that of the best two")

@@ -40,7 +40,8 @@ _SCALE = 1000.0  # of times and of guidance, before their sinusoids
 class MMDiTSizes:
     """What a config says beside the dimensions of blocks. channels: of latents. patch: of them on a side of a token.
     singles: single blocks, after as many double ones as Dimensions has layers. sinusoids: numbers that a time becomes
-    first. pooled, guided: as of Denoiser. axes: entries of a head that each coordinate turns."""
+    first. pooled, guided: as of Denoiser. axes: entries of a head that each coordinate turns.
+    """
 
     channels: int
     patch: int
@@ -154,7 +155,8 @@ class MMDiT(Denoiser):
         walk: BlockRunner = every_block,
     ) -> Tensor:
         """patches_NF, texts_MC: rows of pictures and texts, as many as the layout has; times_P, guidance_P fp32;
-        pooled_PV -> noise - picture of each patch [N, F]."""
+        pooled_PV -> noise - picture of each patch [N, F].
+        """
         condition_PD = self.time_text_embed(times_P, guidance_P, pooled_PV)
         shared = {space: self.get_submodule(f"{name}.linear")(condition_PD) for name, space, _ in self.shared}
         kv = Uncached([], layout.lengths)

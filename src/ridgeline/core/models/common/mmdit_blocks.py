@@ -34,7 +34,8 @@ from ridgeline.core.ops.work import AttentionPattern, RowAxis
 class MMDiTStyle:
     """What FLUX.1 and FLUX.2 have otherwise. bias: of all matrices. shared: whether blocks of a sort have the same
     factors, not each a modulation of its own. gated: whether feed-forward parts are, and a single block's projections
-    are one matrix. theta: of rotary positions."""
+    are one matrix. theta: of rotary positions.
+    """
 
     bias: bool
     shared: bool
@@ -45,7 +46,8 @@ class MMDiTStyle:
 @dataclass(frozen=True, slots=True)
 class MMDiTPass:
     """What all blocks of a pass are given. condition_PD: what comes of the noise level. shared: by the space of its
-    rows, the factors of blocks that share them."""
+    rows, the factors of blocks that share them.
+    """
 
     condition_PD: Tensor
     shared: Mapping[RowAxis, Factors]
@@ -59,7 +61,8 @@ class Modulated(nn.Module):
 
     def __init__(self, d: Dimensions, style: MMDiTStyle, space: RowAxis, parts: int, name: str) -> None:
         """space: of its rows. parts: how many need a shift, a scale and a gate. name: what checkpoints call the
-        modulation."""
+        modulation.
+        """
         super().__init__()
         self.space, self.name = space, name
         if not style.shared:
@@ -127,7 +130,8 @@ class JointAttention(nn.Module):
 
 class DoubleBlock(nn.Module):
     """x + gate * attention(norm(x)), then x + gate * feed-forward(norm(x)), each norm scaled and shifted, of two
-    streams that attend to both; the second sums are left to the norms that follow."""
+    streams that attend to both; the second sums are left to the norms that follow.
+    """
 
     def __init__(self, d: Dimensions, style: MMDiTStyle, *, first: bool) -> None:
         """first: whether nothing is to be added to its streams."""
@@ -204,7 +208,8 @@ class FusedSideBySide(SideBySide):
 
 class SingleBlock(Modulated):
     """x + gate * (attention and feed-forward part side by side)(norm(x)), of both sorts of rows; the sum is left to the
-    norm that follows."""
+    norm that follows.
+    """
 
     def __init__(self, d: Dimensions, style: MMDiTStyle, *, first: bool) -> None:
         """first: as of DoubleBlock."""

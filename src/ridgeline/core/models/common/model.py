@@ -25,7 +25,8 @@ WeightChoice = Callable[[WeightSlot], WeightFormat | None]
 @dataclass(frozen=True, slots=True)
 class PlacedRows:
     """How an image stands in a prompt: `rows` places, whose ids are all `placeholder`, in which there are rows of what
-    `encode` gives for as many patches, of `width` numbers each."""
+    `encode` gives for as many patches, of `width` numbers each.
+    """
 
     placeholder: int
     rows: int
@@ -65,11 +66,13 @@ class Model(PricedModule):
     ) -> Tensor:
         """ids_T, positions_T int64 [rows]; rows_R int64: the rows that are wanted -> their last hidden states, normed,
         [R, hidden]. encoded_ED: what `encode` gave for the encoder's rows of this step, None where it has none; where
-        images may stand in a prompt, an id below 0 is one of these rows, -1 the first."""
+        images may stand in a prompt, an id below 0 is one of these rows, -1 the first.
+        """
 
     def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
         """ids_E, positions_E int64 [encoder rows] -> the encoder's last hidden states [encoder rows, hidden]. One that
-        reads features has them in the place of ids, fp32 [encoder rows, encoder_width]."""
+        reads features has them in the place of ids, fp32 [encoder rows, encoder_width].
+        """
         raise AssertionError("this model has no encoder")
 
     def head(self, x_RD: Tensor) -> Tensor:
@@ -105,7 +108,8 @@ class Model(PricedModule):
 
     def store(self, choose: WeightChoice) -> None:
         """Keep matrices and the table of tokens in the formats that `choose(place)` names, unfilled. A tied head is
-        that table, in whatever format it is."""
+        that table, in whatever format it is.
+        """
         path, table = self._token_table()
         self._store_op(path, table, choose)
         for path, op in self.ops():
@@ -129,7 +133,8 @@ class Model(PricedModule):
 
     def _token_table(self) -> tuple[str, Embedding]:
         """The embedding of tokens, with its path: what the head is tied to, else the first; a speech model's first is
-        of its encoder's positions."""
+        of its encoder's positions.
+        """
         tied = {path.rpartition(".")[0] for path in self.ties.values()}
         return next((path, op) for path, op in self.ops_of(Embedding) if not tied or path in tied)
 

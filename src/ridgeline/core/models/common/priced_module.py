@@ -50,7 +50,8 @@ class PricedModule(BackendModule, ABC):
     def trace_calls(self, rows: Mapping[RowAxis, int], told: Told) -> None:
         """Run every part of a step once, over so many rows of each space, without weights (on meta, filled or not), and
         tell of each op's call, in the order in which they run: for the price to see which there are, over which
-        rows."""
+        rows.
+        """
         with self.outlined(told):
             self._outline(rows)
 
@@ -187,7 +188,8 @@ class PricedModule(BackendModule, ABC):
 
     def tensors(self) -> dict[str, tuple[StoredModule, str]]:
         """The checkpoint's tensors that fill the model, by their full names: the module that takes each, and its name
-        there. What is tied has no tensor of its own, and neither has what lies in a module that takes all of it."""
+        there. What is tied has no tensor of its own, and neither has what lies in a module that takes all of it.
+        """
         within = tuple(f"{path}." for path, module in self.stored_modules() if module.takes_all)
         return {
             self.checkpoint_name(f"{path}.{name}"): (module, name)

@@ -59,7 +59,8 @@ LLAMA = RopeDefaults()
 
 def read_rope(fields: Fields, head_dim: int, unstated: RopeDefaults = LLAMA) -> Rope:
     """The one rope of all layers. Raises ModelRefused for a scaling that is not built or a number that makes no
-    sense."""
+    sense.
+    """
     fields.require("use_rope", True)
     return _read(fields, rope_section(fields, unstated), head_dim, unstated)
 
@@ -75,7 +76,8 @@ def rope_section(fields: Fields, unstated: RopeDefaults = LLAMA) -> Fields:
 
 def read_ropes(fields: Fields, head_dim: int, theta: float, local_theta: float) -> tuple[Rope, Rope]:
     """The rope of layers that see everything, and that of layers with a window (Gemma 3); the scaling of the old
-    spelling is the first one's. theta, local_theta: the bases where none are stated."""
+    spelling is the first one's. theta, local_theta: the bases where none are stated.
+    """
     old, (full, local) = fields.section("rope_scaling"), rope_sections(fields)
     return (
         _read(fields, old if old.values else full, head_dim, RopeDefaults(theta)),
@@ -85,7 +87,8 @@ def read_ropes(fields: Fields, head_dim: int, theta: float, local_theta: float) 
 
 def rope_sections(fields: Fields) -> tuple[Fields, Fields]:
     """What `rope_parameters` says of layers that see everything, and of those that do not. Raises ModelRefused for what
-    it says of no layers, which transformers ignores."""
+    it says of no layers, which transformers ignores.
+    """
     both = fields.section("rope_parameters")
     for name in sorted(both.values.keys() - set(LAYER_TYPES)):
         both.require_off(name)
@@ -175,7 +178,8 @@ def _yarn(section: Fields, original: int) -> Yarn:
 
 def _longrope(fields: Fields, section: Fields, dim: int, unstated: int | None) -> LongRope:
     """The long factors if the context is longer than the original one, else the short ones: keys are kept as they were
-    turned, so that a sequence cannot change from one to the other as it grows."""
+    turned, so that a sequence cannot change from one to the other as it grows.
+    """
     original, context = _original_context(fields, section, unstated), fields.context()
     factors = {name: tuple(section.positives(name)) for name in ("short_factor", "long_factor")}
     for name, numbers in factors.items():
@@ -196,7 +200,8 @@ def _longrope(fields: Fields, section: Fields, dim: int, unstated: int | None) -
 
 def read_turned(fields: Fields) -> tuple[bool, ...]:
     """Whether each layer turns by positions: from `no_rope_layers`, where 1 says that it does, else all but every
-    n-th."""
+    n-th.
+    """
     listed, every = fields.integers("no_rope_layers"), fields.count("no_rope_layer_interval", 4)
     if not listed:
         return tuple((layer + 1) % every != 0 for layer in range(fields.layers))

@@ -25,7 +25,8 @@ class MixtureSizes:
 class HeadSharing:
     """Keys and values of a token if so many heads had their own: MHA (each query head, arXiv:1706.03762), GQA (groups
     of them, arXiv:2305.13245), MQA (all share one, arXiv:1911.02150), MLA (one latent for all, of which each makes its
-    own, arXiv:2405.04434). less: how many times less than MHA."""
+    own, arXiv:2405.04434). less: how many times less than MHA.
+    """
 
     form: str
     kv_heads: int
@@ -37,7 +38,8 @@ class HeadSharing:
 class ModelSizes:
     """hidden: of the residual stream. widths: of the feed-forward layers that are no mixture, each once. heads,
     kv_heads, head_dim: of most layers; 0 of a model without attention. sharing: the model's own form of attention, by
-    its name, beside MHA and MQA."""
+    its name, beside MHA and MQA.
+    """
 
     hidden: int
     widths: tuple[int, ...]

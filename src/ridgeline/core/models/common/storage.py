@@ -13,7 +13,8 @@ class StorageConfig:
     """dtype: of weights, activations and KV. shard: the part that this rank holds. kv: a narrower format of keys
     and values, which runs where it has a code. experts: the part of the experts that this rank holds where all else is
     whole on each rank, which has requests of its own; priced, not run. In what form matrices are stored is said of the
-    model that is built (`Model.store`)."""
+    model that is built (`Model.store`).
+    """
 
     dtype: torch.dtype
     shard: Shard = WHOLE

@@ -45,7 +45,8 @@ class Tiling:
 
     def weights(self, length: int, factor: int) -> list[Tensor]:
         """What the pixels of each tile of a line count for, fp32 [tile's pixels]: ramps where tiles overlap, 1 in all.
-        factor: pixels to a latent."""
+        factor: pixels to a latent.
+        """
         starts, size = self.starts(length), min(self.size, length)
         places = [slice(start * factor, (start + size) * factor) for start in starts]
         position = (torch.arange(size * factor) + 0.5) / factor  # of a pixel within its tile, in latents

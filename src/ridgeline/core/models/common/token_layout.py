@@ -25,7 +25,8 @@ from ridgeline.core.ops.work import RowAxis
 @dataclass(frozen=True, slots=True)
 class TokenLayout:
     """order: where JoinRows takes each joint row from: rows of the sort that stands first, counted on by the other's.
-    first, second: which joint rows are of either sort. All int64."""
+    first, second: which joint rows are of either sort. All int64.
+    """
 
     order: Tensor
     first: Tensor
@@ -72,7 +73,8 @@ PLACED = 4  # coordinates with which a text's tokens have places
 @dataclass(frozen=True, slots=True)
 class MMDiTLayout:
     """The rows of a pass. lengths: by space, rows of each picture. positions: of joint rows, int64 [rows, coordinates].
-    joint: the rows of both, a text's first."""
+    joint: the rows of both, a text's first.
+    """
 
     lengths: Mapping[RowAxis, Sequence[int]]
     positions: Tensor
@@ -162,7 +164,8 @@ class ZImageGrid(ImageGrid):
     @classmethod
     def of(cls, size: tuple[int, ...], side: int, places: Sequence[int]) -> "ZImageGrid":
         """The patches of `size` latents (height, width). Raises ValueError where there are none that fit, or more than
-        places."""
+        places.
+        """
         height, width = size
         grid = cls(*patched(size, side), side, places)
         if grid.rows > places[1] or grid.columns > places[2]:
@@ -201,7 +204,8 @@ class ZImageGrid(ImageGrid):
 
     def patches(self, latents_PKHW: Tensor) -> Tensor:
         """Latents [pictures, channels, height, width] -> a row a patch, its channels innermost, each picture's padded
-        with zeros [N, F]."""
+        with zeros [N, F].
+        """
         pictures, channels = latents_PKHW.shape[:2]
         cut = latents_PKHW.view(pictures, channels, self.rows, self.side, self.columns, self.side)
         rows_PNF = cut.permute(0, 2, 4, 3, 5, 1).reshape(pictures, self.count, -1)
@@ -216,7 +220,8 @@ class ZImageGrid(ImageGrid):
 
 def text_lengths(texts: Sequence[int], places: Sequence[int]) -> list[int]:
     """Rows of texts that have so many tokens. places: as of ZImageGrid. Raises ValueError for a text of none, or of
-    more than there are places."""
+    more than there are places.
+    """
     check_texts(texts)
     if padded(max(texts)) + 2 > places[0]:
         most = (places[0] - 2) // _MULTIPLE * _MULTIPLE

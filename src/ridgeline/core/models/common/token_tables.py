@@ -1,5 +1,6 @@
 """The tables of token embeddings of a model (encoder's, decoder's and head's), which checkpoints hold once or several
-times, under any of their names."""
+times, under any of their names.
+"""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field

@@ -17,7 +17,8 @@ def read_window(fields: Fields, unstated: int | None = None) -> int | None:
 
 def read_layer_types(fields: Fields, types: Mapping[str, bool] = LAYER_TYPES) -> tuple[bool, ...] | None:
     """Whether each layer has a window, from `layer_types`; None where the config does not list them. types: what a
-    layer may be, and whether it has one, or whatever else tells a family's two sorts of layers apart."""
+    layer may be, and whether it has one, or whatever else tells a family's two sorts of layers apart.
+    """
     kinds, layers = fields.value("layer_types"), fields.layers
     if kinds is None:
         return None
@@ -28,7 +29,8 @@ def read_layer_types(fields: Fields, types: Mapping[str, bool] = LAYER_TYPES) ->
 
 def all_but_every(fields: Fields, unstated: int) -> tuple[bool, ...]:
     """Whether each layer has a window: from `layer_types`, else all but every n-th. unstated: that n where neither
-    `sliding_window_pattern` nor `_sliding_window_pattern`, as transformers saves it, says it."""
+    `sliding_window_pattern` nor `_sliding_window_pattern`, as transformers saves it, says it.
+    """
     every = unstated
     for name in ("_sliding_window_pattern", "sliding_window_pattern"):
         if fields.has(name) and not fields.has("layer_types"):

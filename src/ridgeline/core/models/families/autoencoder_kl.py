@@ -57,7 +57,8 @@ class Posterior:
 class KLShape:
     """What a config says beside widths: channels of pixels in and out and of latents, residual blocks at a resolution,
     how latents are normalised, and whether a product of single pixels stands between latents and either half. eps: of
-    the batch norm, where latents are packed; then there is no scale and no shift."""
+    the batch norm, where latents are packed; then there is no scale and no shift.
+    """
 
     inputs: int
     outputs: int
@@ -72,7 +73,8 @@ class KLShape:
 
 class AutoencoderKL(ImageAutoencoder):
     """An autoencoder whose latents are numbers of a normal distribution. packs: whether they are packed, which is a
-    resolution more."""
+    resolution more.
+    """
 
     packs = False
 
@@ -99,7 +101,8 @@ class AutoencoderKL(ImageAutoencoder):
 
     def decode(self, latents_BCHW: Tensor, tiling: Tiling | None = None) -> Tensor:
         """latents_BCHW [B, channels, H, W] as a denoiser has them -> pixels [B, outputs, factor x H, factor x W] about
-        -1 to 1, in the model's dtype; fp32 where they are more than one tile of `tiling`. Raises ValueError."""
+        -1 to 1, in the model's dtype; fp32 where they are more than one tile of `tiling`. Raises ValueError.
+        """
         grid = self._grid(latents_BCHW, self.channels, "latents")
         if tiling is not None and tiling.tiles(grid) > 1:
             return tiled(self.decode, latents_BCHW, tiling, self.factor, self.shape.outputs)
@@ -108,7 +111,8 @@ class AutoencoderKL(ImageAutoencoder):
 
     def encode(self, pixels_BCHW: Tensor) -> Posterior:
         """pixels_BCHW [B, inputs, H, W] from -1 to 1, H and W multiples of `factor` -> the latents that they may be.
-        Raises ValueError."""
+        Raises ValueError.
+        """
         latents = self._latents_of(pixels_BCHW)
         grids = self._grids(latents)
         mean_PC, logvar_PC = self._encode(grids[0].to_rows(pixels_BCHW), grids)
@@ -116,7 +120,8 @@ class AutoencoderKL(ImageAutoencoder):
 
     def _decode(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
         """Latents [pixels of the last of the grids, channels]; grids: the finest first -> pixels [those of the first,
-        outputs]."""
+        outputs].
+        """
         x_PC, own = self._restored(x_PC, grids), self._own(grids)
         if self.post_quant_conv is not None:
             x_PC = self.post_quant_conv(x_PC, own[-1])
@@ -150,7 +155,8 @@ class AutoencoderKL(ImageAutoencoder):
 
     def decode_bytes(self, latents: PixelGrid, tiling: Tiling | None = None) -> int:
         """Most bytes of activations at once while latents of this size are decoded, those included; of a tiled decode
-        those of a tile, of all latents and of the picture that tiles are put together to."""
+        those of a tile, of all latents and of the picture that tiles are put together to.
+        """
         if tiling is not None and tiling.tiles(latents) > 1:
             tile, numbers = tiling.tile(latents), self.shape.outputs * latents.finer(self.factor).rows
             return self.decode_bytes(tile) + 4 * (numbers + self.channels * (latents.rows - tile.rows))
@@ -207,7 +213,8 @@ _DEFAULTS = {_ARCHITECTURE: _Defaults((64,), 4, 1), _PACKED: _Defaults((128, 256
 
 def build(fields: Fields, storage: StorageConfig) -> AutoencoderKL:
     """The autoencoder of a config.json of diffusers, on meta. Raises ModelRefused for another class or another sort of
-    block, and for any key that is set and that nothing here reads."""
+    block, and for any key that is set and that nothing here reads.
+    """
     kind = fields.architecture
     if kind not in _DEFAULTS:
         raise fields.refuse(

@@ -192,7 +192,8 @@ class RobertaHead(BertPooler):
 
 def _read(fields: Fields, storage: StorageConfig, offset: int, vocabulary: int | None) -> tuple[Dimensions, int]:
     """Sizes, and how many types of texts there are. offset: the row of the first position. vocabulary: where the config
-    does not say it; None where it must, because kin take other sizes."""
+    does not say it; None where it must, because kin take other sizes.
+    """
     for name in ("is_decoder", "add_cross_attention"):
         fields.require_off(name)
     if fields.text("position_embedding_type", "absolute") != "absolute":
@@ -236,7 +237,8 @@ def build(fields: Fields, storage: StorageConfig) -> Encoder:
 
 def build_roberta(fields: Fields, storage: StorageConfig) -> Encoder:
     """RoBERTa and XLM-RoBERTa likewise. A padding token inside a text has no place among its positions there, which it
-    has here: no tokenizer writes one."""
+    has here: no tokenizer writes one.
+    """
     return _roberta(fields, storage)[1]
 
 

@@ -1,6 +1,7 @@
 """Command R, and Command R7B and A (Cohere, 2024 and 2025): attention and feed-forward layer side by side, LayerNorms
 without biases, scaled logits, pairs of neighbours that turn. The second generation has a window on three layers of
-four, and the fourth does not turn by positions."""
+four, and the fourth does not turn by positions.
+"""
 
 from ridgeline.core.models.common.blocks import Norms, ParallelBlock
 from ridgeline.core.models.common.decoder import Backbone, Decoder, GatedMLP, SelfAttention

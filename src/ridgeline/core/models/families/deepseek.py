@@ -1,5 +1,6 @@
 """DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 and R1 (arXiv:2412.19437), Kimi-K2, Moonlight: latent attention, and
-mixtures of experts from some layer on."""
+mixtures of experts from some layer on.
+"""
 
 from collections.abc import Mapping
 

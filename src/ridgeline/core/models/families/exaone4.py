@@ -1,5 +1,6 @@
 """EXAONE 4.0 (arXiv:2507.11407): norms after attention and feed-forward layers instead of before, one on each head's
-queries and keys; in large ones a window on three layers of four, and the fourth does not turn by positions."""
+queries and keys; in large ones a window on three layers of four, and the fourth does not turn by positions.
+"""
 
 from ridgeline.core.models.common.blocks import Norms, PostNormBlock, head_norms
 from ridgeline.core.models.common.decoder import Decoder, GatedMLP, SelfAttention

@@ -1,5 +1,6 @@
 """Gemma 2 (arXiv:2408.00118): windows on every second layer, a norm before and after each half of a block, soft caps
-on attention's scores and on the logits, and embeddings that are scaled."""
+on attention's scores and on the logits, and embeddings that are scaled.
+"""
 
 import math
 

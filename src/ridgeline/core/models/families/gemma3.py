@@ -1,5 +1,6 @@
 """Gemma 3, its text (arXiv:2503.19786): Gemma 2's block with a norm on each head's queries and keys in the place of
-soft caps, a window on five layers of six, and a rope of its own for these."""
+soft caps, a window on five layers of six, and a rope of its own for these.
+"""
 
 import math
 

@@ -1,5 +1,6 @@
 """GLM-4 (arXiv:2406.12793): half of each head turns, in pairs of neighbours; the gate and what it gates are one matrix.
-The releases of 0414 have a norm after attention and one after the feed-forward layer, too."""
+The releases of 0414 have a norm after attention and one after the feed-forward layer, too.
+"""
 
 from ridgeline.core.models.common.blocks import Block, Norms, SandwichBlock
 from ridgeline.core.models.common.decoder import Decoder, GatedMLP, SelfAttention

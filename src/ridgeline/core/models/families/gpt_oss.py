@@ -1,5 +1,6 @@
 """gpt-oss-20b and gpt-oss-120b (arXiv:2508.10925): experts with biases and a clamped gate, sinks in attention, windows
-on every second layer."""
+on every second layer.
+"""
 
 from ridgeline.core.models.common.blocks import Block
 from ridgeline.core.models.common.decoder import Decoder, SelfAttention

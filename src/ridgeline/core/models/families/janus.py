@@ -109,7 +109,8 @@ def read_tower(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Visi
 
 class Aligner(nn.Module):
     """`fc1`, then `hidden_layers`, so many matrices in all; each has a bias, and what each but the last gives passes an
-    activation."""
+    activation.
+    """
 
     part = "feed-forward"
     sees = False  # whether it is of what reads images, for the bill
@@ -188,7 +189,8 @@ class JanusReader(Decoder):
 
 class TwoVocabularies(nn.Module):
     """What stands in the place of a trunk's embedding: a row of its own width for each image token, brought to the
-    trunk's, or the row of a token of text, whose id is moved on by the number of the image tokens."""
+    trunk's, or the row of a token of text, whose id is moved on by the number of the image tokens.
+    """
 
     def __init__(self, d: Dimensions, codes: int, width: int, aligner: Aligner) -> None:
         super().__init__()
@@ -201,7 +203,8 @@ class TwoVocabularies(nn.Module):
     @override
     def forward(self, ids_T: Tensor) -> Tensor:
         """ids_T int64 [rows] -> [rows, hidden]. Both are looked up for each row: an aligner's product of a few rows is
-        less than their sorting."""
+        less than their sorting.
+        """
         drawn_TD = self.generation_aligner(self.generation_embeddings(ids_T))
         return cast(Tensor, self.either(drawn_TD, self.text(ids_T), ids_T))
 

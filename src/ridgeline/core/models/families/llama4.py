@@ -1,6 +1,7 @@
 """The text of Llama 4 Scout and Maverick (Meta, 2025): layers that turn by positions see a chunk; between them are some
 that do not turn (NoPE, arXiv:2501.18795), see everything, and scale queries by their position. Mixtures whose experts
-are given weighed inputs, beside one that all tokens pass."""
+are given weighed inputs, beside one that all tokens pass.
+"""
 
 from torch import nn
 
@@ -57,7 +58,8 @@ def read_mixtures(fields: Fields) -> tuple[bool, ...]:
 
 def unweighted_norms(d: Dimensions, rope: Rope, fields: Fields) -> tuple[HeadNorm, HeadNorm] | None:
     """Norms of each head's queries and keys. The reference turns before it normalises, which gives the same as long as
-    turning makes nothing longer."""
+    turning makes nothing longer.
+    """
     if not fields.flag("use_qk_norm", True):
         return None
     if rope.magnitude != 1:

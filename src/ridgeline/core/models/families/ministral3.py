@@ -1,5 +1,6 @@
 """Ministral 3 (Mistral AI, arXiv:2601.08584) and Devstral 2: Mistral's block, with a stretched rope, and queries that
-are scaled by their position."""
+are scaled by their position.
+"""
 
 from ridgeline.core.models.common.blocks import Block
 from ridgeline.core.models.common.decoder import Decoder, GatedMLP, SelfAttention

@@ -1,5 +1,6 @@
 """Mistral 7B (arXiv:2310.06825) and Mixtral (arXiv:2401.04088): Llama with a sliding window where the config states
-one; Mixtral's MLPs are mixtures of experts."""
+one; Mixtral's MLPs are mixtures of experts.
+"""
 
 from ridgeline.core.models.common.blocks import Block
 from ridgeline.core.models.common.decoder import Decoder, GatedMLP, SelfAttention

@@ -1,5 +1,6 @@
 """ModernBERT (Warner et al., arXiv:2412.13663): an encoder with a norm before each part, rotary positions, gated MLPs,
-and layers that look at a neighbourhood but for every third, which looks at the whole text with a rope of its own."""
+and layers that look at a neighbourhood but for every third, which looks at the whole text with a rope of its own.
+"""
 
 from torch import Tensor, nn
 from typing_extensions import override
@@ -29,7 +30,8 @@ _RENAMES = ((".attn.Wo", ".attn.o_proj"),)
 
 class ModernBertBlock(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)); the second sum is left to the norm that follows. The first block
-    has no norm before its attention: the embeddings are normed."""
+    has no norm before its attention: the embeddings are normed.
+    """
 
     def __init__(self, d: Dimensions, attention: SelfAttention, mlp: MLP, *, first: bool, norm_bias: bool) -> None:
         super().__init__()
@@ -117,7 +119,8 @@ class ModernBertHead(nn.Module):
 
 def _ropes(fields: Fields, head_dim: int) -> dict[bool, Rope]:
     """The rope of layers that see everything, and of the others, by whether they are others: in the new spelling
-    (rope_parameters) and the old one (global_rope_theta)."""
+    (rope_parameters) and the old one (global_rope_theta).
+    """
     full, near = rope_sections(fields)
     return {
         False: read_own_rope(fields, full, head_dim, fields.positive("global_rope_theta", 160_000.0)),

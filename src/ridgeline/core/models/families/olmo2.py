@@ -1,5 +1,6 @@
 """OLMo 2 (arXiv:2501.00656) and 3: norms after attention and feed-forward layers instead of before, and one over all
-heads' queries and keys at once."""
+heads' queries and keys at once.
+"""
 
 from collections.abc import Sequence
 

@@ -1,5 +1,6 @@
 """Phi-1, 1.5 and 2 (arXiv:2306.11644, arXiv:2309.05463): attention and a plain MLP side by side, LayerNorms, biases
-everywhere, the head's included; part of each head turns."""
+everywhere, the head's included; part of each head turns.
+"""
 
 from ridgeline.core.models.common.blocks import Norms, ParallelBlock
 from ridgeline.core.models.common.decoder import MLP, Backbone, Decoder, SelfAttention

@@ -1,5 +1,6 @@
 """Qwen2 and Qwen2.5 (arXiv:2407.10671): Llama with biases on q, k and v, and a window on the upper layers if asked;
-and the mixture of experts of Qwen2-57B-A14B and Qwen1.5-MoE."""
+and the mixture of experts of Qwen2-57B-A14B and Qwen1.5-MoE.
+"""
 
 from torch import nn
 
@@ -31,7 +32,8 @@ def build(fields: Fields, storage: StorageConfig) -> Decoder:
 
 def lower_windows(fields: Fields) -> tuple[int | None, ...]:
     """The window of each layer of a mixture: from `layer_types`, else on layers 0, 2, 4, ... below
-    `max_window_layers`."""
+    `max_window_layers`.
+    """
     fields.ignore("max_window_layers", "sliding_window")  # where no window is asked for, 0 stands for none
     layers, listed = fields.layers, read_layer_types(fields)
     window = read_window(fields, UNSTATED_WINDOW) if fields.flag("use_sliding_window", False) else None

@@ -1,5 +1,6 @@
 """SmolLM3 (Hugging Face, 2025): Llama, of which every fourth layer does not turn by positions (NoPE,
-arXiv:2501.18795)."""
+arXiv:2501.18795).
+"""
 
 from ridgeline.core.models.common.blocks import Block
 from ridgeline.core.models.common.decoder import Decoder, GatedMLP, SelfAttention

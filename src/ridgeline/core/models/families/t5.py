@@ -203,7 +203,8 @@ class T5Stacks:
 
     def __init__(self, fields: Fields, storage: StorageConfig, projection: str, *, shared_bias: bool) -> None:
         """projection: what stands for `feed_forward_proj` that is left out. shared_bias: whether a stack has one bias.
-        Raises ModelRefused."""
+        Raises ModelRefused.
+        """
         fields.ignore("is_encoder_decoder")
         self.layers = fields.count("num_layers", most=MAX_LAYERS)
         self.decoder_layers = fields.count("num_decoder_layers", self.layers, most=MAX_LAYERS)
@@ -305,7 +306,8 @@ def build_umt5_encoder(fields: Fields, storage: StorageConfig) -> Encoder:
 
 def _read_projection(fields: Fields, default: str) -> tuple[bool, str]:
     """Whether there is a gate, and the activation. Of a config that leaves `feed_forward_proj` out, as some pipelines'
-    do, what transformers wrote beside it."""
+    do, what transformers wrote beside it.
+    """
     fields.ignore("dense_act_fn", "is_gated_act")
     if not fields.has("feed_forward_proj") and fields.has("dense_act_fn"):
         return fields.flag("is_gated_act", False), read_activation(fields, "dense_act_fn", "relu")

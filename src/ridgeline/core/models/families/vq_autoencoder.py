@@ -56,7 +56,8 @@ _GROUPS = 32  # of every norm, which configs do not state
 @dataclass(frozen=True, slots=True)
 class VQShape:
     """What a config says beside widths: channels of pixels in and out and of latents, codes and numbers of each,
-    residual blocks at a resolution, and tokens on a side of a picture."""
+    residual blocks at a resolution, and tokens on a side of a picture.
+    """
 
     inputs: int
     outputs: int
@@ -99,7 +100,8 @@ class VQAutoencoder(ImageAutoencoder):
 
     def decode(self, ids_BHW: Tensor) -> Tensor:
         """ids_BHW int64 [B, H, W] -> pixels [B, outputs, factor x H, factor x W] about -1 to 1, in the model's dtype.
-        Raises ValueError."""
+        Raises ValueError.
+        """
         if ids_BHW.dim() != 3 or not ids_BHW.numel():
             raise ValueError(f"tokens are {list(ids_BHW.shape)}; they are to be [images, lines, columns]")
         if not 0 <= int(ids_BHW.min()) <= int(ids_BHW.max()) < self.shape.codes:
@@ -109,7 +111,8 @@ class VQAutoencoder(ImageAutoencoder):
 
     def encode(self, pixels_BCHW: Tensor) -> Tensor:
         """pixels_BCHW [B, inputs, H, W] from -1 to 1, H and W multiples of `factor` -> tokens int64 [B, H / factor, W /
-        factor]. Raises ValueError."""
+        factor]. Raises ValueError.
+        """
         latents = self._latents_of(pixels_BCHW)
         grids = self._grids(latents)
         ids_P = self._encode(grids[0].to_rows(pixels_BCHW), grids)
@@ -142,7 +145,8 @@ class VQAutoencoder(ImageAutoencoder):
 
 def build(fields: Fields, storage: StorageConfig) -> VQAutoencoder:
     """The autoencoder of a config of Janus, or of its own, on meta. Raises ModelRefused, for any key that is set and
-    that nothing reads too."""
+    that nothing reads too.
+    """
     own = fields.section(SECTION) if fields.has(SECTION) else fields
     if own is fields and fields.architecture != _ARCHITECTURE:
         raise fields.refuse(f"architecture {fields.architecture or '(none)'} has no autoencoder of image tokens")

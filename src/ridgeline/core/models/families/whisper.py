@@ -43,7 +43,8 @@ _TABLE = "model.decoder.embed_tokens"
 
 class WhisperBlock(nn.Module):
     """x + attention(norm(x)), in the decoder x + cross(norm(x)), then x + mlp(norm(x)); the last sum is left to the
-    norm that follows. Keys have no bias."""
+    norm that follows. Keys have no bias.
+    """
 
     def __init__(self, d: Dimensions, attend: Attention, cross: Attention | None = None) -> None:
         super().__init__()

@@ -76,7 +76,8 @@ _FINAL_EPS = 1e-6
 
 class ModulatedBlock(SandwichBlock):
     """x + gate * norm(attention(scale * norm(x))), then the same of the feed-forward part; the second sum is left to
-    the norm that follows."""
+    the norm that follows.
+    """
 
     def __init__(self, d: Dimensions, space: RowAxis, condition: int, attention: nn.Module, *, first: bool) -> None:
         """As SandwichBlock. space: of its rows. condition: numbers of what modulates."""
@@ -136,7 +137,8 @@ class ZImageFinalLayer(nn.Module):
     @override
     def forward(self, x_ND: Tensor, y_ND: Tensor, condition_PC: Tensor, lengths: Sequence[int]) -> Tensor:
         """Two summands [rows, hidden] and condition_PC [pictures, condition] -> [rows, features]. lengths: rows of each
-        picture."""
+        picture.
+        """
         (scale_PD,) = self.adaLN_modulation["1"](condition_PC)
         out_NF: Tensor = self.linear(self.norm_final(x_ND, y_ND, scale_PD, lengths)[1])
         return out_NF
@@ -158,7 +160,8 @@ def feed_forward(d: Dimensions) -> MLP:
 @dataclass(frozen=True, slots=True)
 class ZImageSizes:
     """What a config says beside the dimensions of blocks. axes: entries of a head that each coordinate turns. places:
-    how many each coordinate has. scale: of times."""
+    how many each coordinate has. scale: of times.
+    """
 
     channels: int
     patch: int
@@ -255,7 +258,8 @@ class ZImage(Denoiser):
 
     def read(self, texts_MC: Tensor, layout: ZImageTextLayout) -> Tensor:
         """Rows of texts [M, text_width], as many as the layout has, with whatever numbers where they are padding ->
-        refined [M, hidden]."""
+        refined [M, hidden].
+        """
         kv, angles = Uncached([], {TEXT: layout.lengths}), self.rotary(layout.positions)
         x_MD, y_MD = self.text_padding(self.cap_embedder(texts_MC), layout.padding), None
         for block in self.context_refiner:
@@ -272,7 +276,8 @@ class ZImage(Denoiser):
         walk: BlockRunner = every_block,
     ) -> Tensor:
         """patches_NF: rows of pictures, as many as the layout has, with whatever numbers where they are padding;
-        times_P fp32: 1 - t; text_MD: what `read` gave -> picture - noise of each patch [N, F]."""
+        times_P fp32: 1 - t; text_MD: what `read` gave -> picture - noise of each patch [N, F].
+        """
         kv = Uncached([], layout.lengths)
         condition_PC = self.t_embedder(times_P)
         x_ND = self.latent_padding(self.all_x_embedder[self.sizes.name](patches_NF), layout.padding)

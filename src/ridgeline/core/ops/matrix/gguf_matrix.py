@@ -26,7 +26,8 @@ _ROWS = 1 << 22  # bytes of blocks that are taken apart at a time
 
 class _Parts(NamedTuple):
     """Blocks taken apart: codes uint8 [O, I] from 0 on; scale and, where zero has no code, what is added to all numbers
-    of a group [O, G]."""
+    of a group [O, G].
+    """
 
     codes: Tensor
     scale: Tensor
@@ -125,7 +126,8 @@ def _in_groups(blocks_OS: Tensor) -> Tensor:
 
 def _scales_and_lows(blocks_OS: Tensor) -> tuple[Tensor, Tensor]:
     """Of q4_k and q5_k. Scales and minima of 6 bits: of the first four groups each in a byte of its own, whose two
-    highest bits are those of the other four's, which have their other bits in halves of the last four bytes."""
+    highest bits are those of the other four's, which have their other bits in halves of the last four bytes.
+    """
     first, second, rest = blocks_OS[..., 4:8], blocks_OS[..., 8:12], blocks_OS[..., 12:16]
     scales_OS8 = torch.cat((first & 63, (rest & 15) | (first >> 6 << 4)), dim=-1)
     minima_OS8 = torch.cat((second & 63, (rest >> 4) | (second >> 6 << 4)), dim=-1)
@@ -150,7 +152,8 @@ def _q6_k(raw_OB: Tensor) -> _Parts:
 
 class _Type(NamedTuple):
     """Of a type the numbers and the bytes of a block, of what size groups are and codes are held as, what takes blocks
-    apart, and the code of zero; None where each group has something added instead."""
+    apart, and the code of zero; None where each group has something added instead.
+    """
 
     bits: int
     numbers: int

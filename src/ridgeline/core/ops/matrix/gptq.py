@@ -53,7 +53,8 @@ class GptqMatrix(PrequantisedMatrix):
 
 class GptqV1Matrix(GptqMatrix):
     """The first version, which most checkpoints are in: zeros are stored less one. Their tools subtract it from whole
-    words, in which a zero of 0 borrows from its neighbour; added to whole words it comes out right."""
+    words, in which a zero of 0 borrows from its neighbour; added to whole words it comes out right.
+    """
 
     @override
     def zeros(self, words: Tensor) -> Tensor:

@@ -49,7 +49,8 @@ class LoraWeights(StoredModule):
 
     def cost_of(self, rows: int) -> Cost:
         """2 x rows x rank x (inputs + outputs) FLOPs; A and B once, however many rows share them. What goes in and
-        comes out is counted with the matrix."""
+        comes out is counted with the matrix.
+        """
         numbers = self.rank * (self.inputs + self.outputs)
         flops = {format_of(self.lora_A.dtype).name: 2.0 * rows * numbers}
         return Cost(flops=flops, weight_bytes=numbers * self.lora_A.dtype.itemsize)

@@ -42,7 +42,8 @@ class Codes:
 
 class Operands(NamedTuple):
     """A matrix and its bias [O], as our kernels multiply rows with them. weight: [O, I] in the dtype of the rows, or,
-    where there are codes, uint8 [O, bytes of a row]."""
+    where there are codes, uint8 [O, bytes of a row].
+    """
 
     weight: Tensor
     bias: Tensor | None

@@ -133,7 +133,8 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
     def of_groups(self, full: Tensor, dim: int = 1) -> Tensor:
         """This rank's part of a tensor whose places along `dim` are groups of inputs; ranks share a group of all
-        inputs."""
+        inputs.
+        """
         return full if self.stored.block[1] is None else self.of_inputs(full, dim)
 
     # -- parameters ---------------------------------------------------------------------------------------------------
@@ -145,7 +146,8 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
     def put_codes(self, own_OB: Tensor) -> Mapping[str, Tensor]:
         """This rank's codes, uint8, packed as they are held but not filled up to whole units; nothing yet where their
-        order is still to come."""
+        order is still to come.
+        """
         if self.order is None:
             missing = self.codes.shape[1] - own_OB.shape[1]
             return {"codes": functional.pad(own_OB, (0, missing)) if missing else own_OB.contiguous()}
@@ -159,7 +161,8 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
     def put_groups(self, groups_I: Tensor) -> Mapping[str, Tensor]:
         """The `order` that brings the inputs of each group side by side. groups_I: the group of each input, as the
-        checkpoint has it; nothing is kept where groups are side by side already. Raises ValueError."""
+        checkpoint has it; nothing is kept where groups are side by side already. Raises ValueError.
+        """
         wanted_I = self.side_by_side()
         order_I = groups_I.argsort(stable=True)
         if self.order is None and not torch.equal(groups_I, wanted_I):

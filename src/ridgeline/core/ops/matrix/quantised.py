@@ -59,7 +59,8 @@ class QuantisedMatrix(Matrix):
     @property
     def scale_dtype(self) -> torch.dtype:
         """As wide as the format says. Scales of 16 bits are in the model's dtype, of a model in fp32 in bf16: those of
-        small weights would be subnormal in fp16."""
+        small weights would be subnormal in fp16.
+        """
         if self.stored.scale_bits == 32:
             return torch.float32
         return self.spec.dtype if self.spec.dtype.itemsize == 2 else torch.bfloat16
@@ -98,7 +99,8 @@ class QuantisedMatrix(Matrix):
     @property
     def rounds_units(self) -> bool:
         """Whether rows may be rounded to int8 on their way into the product, UNIT inputs at a time: those of a model
-        that rounds them to bf16, and those that are rounded anyway."""
+        that rounds them to bf16, and those that are rounded anyway.
+        """
         return self.spec.dtype == torch.bfloat16 or self.rounds_rows
 
     @property
@@ -218,7 +220,8 @@ class QuantisedMatrix(Matrix):
 
 def rounded_rows(x_TI: Tensor) -> Tensor:
     """Rows rounded to int8, each with a scale of its own (its largest magnitude over 127), as the fp32 numbers that the
-    codes stand for."""
+    codes stand for.
+    """
     scale_T1 = x_TI.float().abs().amax(dim=-1, keepdim=True) / 127
     steps_TI = x_TI.float() * torch.where(scale_T1 == 0, 0, 1 / scale_T1)
     return steps_TI.round().clamp(-127, 127) * scale_T1

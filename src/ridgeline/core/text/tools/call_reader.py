@@ -16,7 +16,8 @@ _MAX_NAME = 256  # characters of a name, and of a key
 
 class CallSink:
     """The call that is being read. name: once it is known. told: its name has been told. pending: its arguments' text
-    that has not been. done: it is complete."""
+    that has not been. done: it is complete.
+    """
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = names

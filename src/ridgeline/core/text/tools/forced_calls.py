@@ -30,7 +30,8 @@ def forced_calls(
     or_schema: str | None = None,
 ) -> str:
     """A grammar of one call or, where `several` are wanted and the format has them, more. or_schema: the answer may be
-    JSON of this schema instead."""
+    JSON of this schema instead.
+    """
     layout, literal = tool_format.layout, partial(_literal, tool_format, tokenizer)
     names = [f"call_{index}" for index in range(len(functions))]
     more = f" ({literal(layout.between)} call)*" if several and layout.between is not None else ""

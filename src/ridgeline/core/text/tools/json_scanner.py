@@ -32,7 +32,8 @@ class JsonState(enum.Enum):
 
 class JsonScanner:
     """Reads an object. `place`: what may come next. `depth`: objects and lists that are open. Constant time a
-    character, and no memory but the open brackets."""
+    character, and no memory but the open brackets.
+    """
 
     def __init__(self) -> None:
         self.place = JsonState.START

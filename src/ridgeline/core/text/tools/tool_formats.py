@@ -1,5 +1,6 @@
 """The formats in which models call functions: markers, how what stands between them is read, and whose templates have
-them."""
+them.
+"""
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +23,8 @@ NewCall = Callable[[], CallSink]
 @dataclass(frozen=True, slots=True)
 class CallLayout:
     """How a template writes calls: `start`, then for each call `before`, its name, `middle`, its arguments and `after`,
-    `between` two of them, and `end`. between is None where an answer has one call only."""
+    `between` two of them, and `end`. between is None where an answer has one call only.
+    """
 
     start: str
     before: str

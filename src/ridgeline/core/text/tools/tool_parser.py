@@ -53,7 +53,8 @@ class ToolParser:
     ) -> None:
         """names: of the functions that were offered. tokenizer: says which markers are tokens; without one, none is.
         several: whether more than one call is wanted; those after the first are left out if not. forced: whether a
-        grammar holds the response to calls, so that half a call at its end is no text."""
+        grammar holds the response to calls, so that half a call at its end is no text.
+        """
         self._format, self._names, self._several, self._forced = tool_format, names, several, forced
         control: Mapping[str, int] = tokenizer.control if tokenizer is not None else {}
         self._marker_id = control.get(tool_format.opening)

@@ -35,7 +35,8 @@ class BindingRoof:
 @dataclass(frozen=True, slots=True)
 class BenchFigure:
     """Tokens that so many seconds gave. floor: the seconds that nothing can beat. roof: which one most of those are
-    under."""
+    under.
+    """
 
     tokens: int
     seconds: float
@@ -61,7 +62,8 @@ class BenchFigure:
 @dataclass(frozen=True, slots=True)
 class BenchRow:
     """A workload in several rounds: its figures in each, by name, and the machine meanwhile. preemptions: of all
-    rounds."""
+    rounds.
+    """
 
     workload: EngineWorkload
     rounds: tuple[Mapping[str, BenchFigure], ...]
@@ -112,7 +114,8 @@ def measure(
     told: Callable[[str], None],
 ) -> Iterator[BenchRow]:
     """Run workloads in turn, so many rounds: a machine that drifts does so for all of them. A row comes when its last
-    round is over. told: of each run that begins, in words."""
+    round is over. told: of each run that begins, in words.
+    """
     kept: dict[str, list[tuple[EngineRun, Device]]] = {workload.name: [] for workload in workloads}
     for number in range(1, rounds + 1):
         for workload in workloads:

@@ -108,7 +108,8 @@ def _peaks(devices: Sequence[Device]) -> dict[str, float]:
 
 def row_json(row: BenchRow, roofs: RoofMeter) -> dict[str, Any]:
     """A row: its figures at the top; then, by the same names, what the roofs allow, the share of that which was
-    reached, the least and the most measured, and the roof that binds. Medians over the rounds."""
+    reached, the least and the most measured, and the roof that binds. Medians over the rounds.
+    """
     found = dict(_medians(row))
     return {
         "engine": "ridgeline",

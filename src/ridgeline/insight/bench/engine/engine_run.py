@@ -28,7 +28,8 @@ class EngineStep:
 @dataclass(frozen=True, slots=True)
 class EngineRun:
     """A workload that ran. prompt_tokens: of all requests. filled: the steps until every request had its first token.
-    preemptions: how often a request gave its memory to another and had to be computed again."""
+    preemptions: how often a request gave its memory to another and had to be computed again.
+    """
 
     workload: EngineWorkload
     prompt_tokens: int
@@ -57,7 +58,8 @@ def _fits(engine: Engine, workload: EngineWorkload) -> bool:
 def warm_up(engine: Engine, workloads: Iterable[EngineWorkload], otherwise: EngineWorkload) -> None:
     """Run the first of the workloads whose requests are alike and fit, else another one, and a step of as many
     positions as one may have, as a server's first requests would. The first steps of a process are slower than those
-    after them: the system gives memory page by page, which the process keeps, for as many rows as there were."""
+    after them: the system gives memory page by page, which the process keeps, for as many rows as there were.
+    """
     run(engine, next((each for each in workloads if not each.mixed and _fits(engine, each)), otherwise))
     run(engine, _full_step(engine))
 

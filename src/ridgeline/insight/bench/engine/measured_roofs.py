@@ -25,7 +25,8 @@ _PROCESSOR = torch.device("cpu")
 
 class RoofMeter:
     """Of the processor with so many threads, or of a card. calibrated: None where runs stand between probes. why: there
-    is nothing else to go by, empty where probes were asked for."""
+    is nothing else to go by, empty where probes were asked for.
+    """
 
     def __init__(self, threads: int, *, probe: bool = False, place: torch.device = _PROCESSOR) -> None:
         """probe: even where there is a calibration. place: the processor or a card."""

@@ -104,7 +104,8 @@ def read_workloads(path: Path) -> dict[str, EngineWorkload]:
 
 def choose(workloads: Mapping[str, EngineWorkload], names: Collection[str]) -> list[EngineWorkload]:
     """Those of these names, in the order of the names; all where there are none. Raises ValueError for a name that
-    stands for none."""
+    stands for none.
+    """
     for name in names:
         if name not in workloads:
             near = get_close_matches(name, workloads, 1)

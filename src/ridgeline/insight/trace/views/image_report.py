@@ -40,7 +40,8 @@ STAGES = {
 
 def image_report(ledger: ImageLedger, shown: ReportOptions, sections: Iterable[str] | None = None) -> Document:
     """The answer; or these of the ledger's stages, op by op, with all of them the answer before them. A number of a
-    layer is that of the denoiser's, whose ops it asks for. Raises ValueError for a stage that there is not."""
+    layer is that of the denoiser's, whose ops it asks for. Raises ValueError for a stage that there is not.
+    """
     stages = tuple(ledger.stages)
     if sections is None and shown.layer is not None:
         sections = stages if shown.layer == "all" else ("denoise",)

@@ -46,7 +46,8 @@ def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
 
 def _event(name: str, kind: str, process: int, thread: int, span: tuple[float, float], **args: Any) -> dict[str, Any]:
     """A complete event over `span` (seconds from, to), on whole nanoseconds: a part that ends with the whole must not
-    outlast it by a rounding error."""
+    outlast it by a rounding error.
+    """
     start, end = (round(moment * _NS) for moment in span)
     return {
         "ph": "X", "name": name, "cat": kind, "pid": process, "tid": thread,

@@ -1,5 +1,6 @@
 """The whole trace as one document: the request and what it took, every op, how that was measured, and the views asked
-for."""
+for.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

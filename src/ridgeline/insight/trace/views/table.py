@@ -95,7 +95,8 @@ def _ops(ledger: StepLedger, layer: int | str) -> Iterator[TableRow | str]:
 
 def _leaf(row: OpRow) -> str:
     """The last part of a path, or two where the last is not enough: `q_proj`, `experts`, `mlp.gate`; of a layer
-    that has lists itself all from there on: `resnets.1.conv1`."""
+    that has lists itself all from there on: `resnets.1.conv1`.
+    """
     parts = row.path.split(".")
     if row.layer is not None:
         inner = parts[parts.index(str(row.layer)) + 1 :]

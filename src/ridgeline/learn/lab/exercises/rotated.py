@@ -4,7 +4,7 @@ import math
 
 
 def rotated(x: list[float], position: int, theta: float) -> list[float]:
-    """x [d] with pairs (x[n], x[n + d/2]) turned by the angle position / theta^(2n/d), counterclockwise.
+    """X [d] with pairs (x[n], x[n + d/2]) turned by the angle position / theta^(2n/d), counterclockwise.
 
     Turned so, (a, b) becomes (a cos - b sin, b cos + a sin).
     """

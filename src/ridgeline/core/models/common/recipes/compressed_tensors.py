@@ -169,7 +169,8 @@ def _kv(section: Fields) -> KVFormat | None:
 
 def kv_scheme(scheme: Fields) -> KVFormat:
     """What a `kv_cache_scheme` says: fp8 or int8, with a scale for a layer's keys and one for its values. Raises
-    ModelRefused."""
+    ModelRefused.
+    """
     number = _number(scheme, "float")
     if number not in ("fp8", "int8"):
         raise scheme.refuse(f"keys and values in {number} are not known; fp8 and int8 are")

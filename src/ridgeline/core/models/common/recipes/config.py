@@ -54,7 +54,8 @@ _ELSEWHERE = (
 
 def read_recipe(fields: Fields) -> Recipe:
     """How the weights of a config's checkpoint are stored, which one of several halves may say of its text alone.
-    Raises ModelRefused, naming the method or the key, for what is not known here."""
+    Raises ModelRefused, naming the method or the key, for what is not known here.
+    """
     name = _section_of(fields)
     if name is None:
         return read_recipe(fields.section(_TEXT)) if fields.has(_TEXT) else PLAIN
@@ -114,7 +115,8 @@ def _unconverted(section: Fields, *names: str) -> Matcher:
 
 def _fp8(section: Fields) -> Recipe:
     """A scale of 32 bits a block (DeepSeek-V3, Qwen3-FP8), or for a whole matrix (AutoFP8), there with one for its
-    inputs if that is static."""
+    inputs if that is static.
+    """
     section.require_off("fmt", "e4m3", "float8_e4m3fn")
     block = section.integers("weight_block_size")
     if block and (len(block) != 2 or min(block) < 1):
@@ -157,7 +159,8 @@ def _group(section: Fields, *names: str) -> int | None:
 
 def _integer(bits: int, group: int | None, layout: str) -> WeightFormat:
     """Weights of so many bits with a scale of 16 and a zero of as many bits a group; widened in the product. layout: ""
-    for one that is only priced."""
+    for one that is only priced.
+    """
     shared = "channel" if group is None else f"g{group}"
     code = {4: "int4", 8: "int8"}.get(bits, "") if layout else ""
     stored = WeightFormat(f"int{bits} {shared}", bits, (1, group), 16, bits)
@@ -178,7 +181,8 @@ def _awq(section: Fields) -> Recipe:
 
 def _gptq(section: Fields) -> Recipe:
     """With the group of each input, 32 bits, whether or not it is in order. `dynamic` (GPTQModel) has other bits or
-    none (`-:`) for modules that match a pattern."""
+    none (`-:`) for modules that match a pattern.
+    """
     section.require_off("modules_in_block_to_quantize")
     stored = _gptq_format(section, section)
     own = _dynamic(section)
@@ -220,7 +224,8 @@ def _dynamic(section: Fields) -> Sequence[tuple[Matcher, WeightFormat | None]]:
 
 def _bitsandbytes(section: Fields) -> Recipe:
     """NF4: blocks of 64 with a scale of 32 bits, or of 8 and 32 more for 256 of them (QLoRA, arXiv:2305.14314). 8 bits:
-    a scale of 32 bits a row, and products of int8 (arXiv:2208.07339)."""
+    a scale of 32 bits a row, and products of int8 (arXiv:2208.07339).
+    """
     four, eight = section.flag("load_in_4bit", False), section.flag("load_in_8bit", False)
     if four == eight:
         raise section.refuse("load_in_4bit or load_in_8bit must be true, and only one of them")
@@ -244,7 +249,8 @@ def _mxfp4(section: Fields) -> Recipe:
 
 def _gguf(section: Fields) -> Recipe:
     """The recipe of types by the names of modules; what is not named is in the model's dtype. Raises ModelRefused for
-    a type that is not read."""
+    a type that is not read.
+    """
     listed = section.section("types")
     by_name: dict[str, WeightFormat] = {}
     for module in listed.values:
@@ -281,7 +287,8 @@ METHODS: Mapping[str, Callable[[Fields], Recipe]] = MappingProxyType(
 
 def quantised_recipe(weights: str, fields: Fields) -> Recipe:
     """The recipe of plain weights that are quantised here; none for the format that they are in. Raises ModelRefused
-    for weights that are quantised already, ValueError for a format that they are not quantised to."""
+    for weights that are quantised already, ValueError for a format that they are not quantised to.
+    """
     stated = read_recipe(fields)
     if stated.name:
         raise fields.refuse(

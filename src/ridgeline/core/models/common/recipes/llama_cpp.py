@@ -38,7 +38,8 @@ _PARTS = {
 @dataclass(frozen=True, slots=True)
 class _MixLayer:
     """What the choice for a matrix depends on beside its part: the layer's number, how many there are, and whether four
-    query heads or more share a KV head."""
+    query heads or more share a KV head.
+    """
 
     number: int
     count: int
@@ -47,7 +48,8 @@ class _MixLayer:
     @property
     def sensitive(self) -> bool:
         """Whether it is one of the layers that mixes called M store some matrices wider in: the first and the last
-        eighth, and every third between them."""
+        eighth, and every third between them.
+        """
         eighth = self.count // 8
         first, last = self.number < eighth, self.number >= 7 * self.count // 8
         return first or last or (self.number - eighth) % 3 == 2
@@ -59,7 +61,8 @@ Rule = Callable[[_MixLayer], WeightFormat]
 @dataclass(frozen=True, slots=True)
 class Mix:
     """base: the type of all matrices that no rule is for. rules: by the part of a layer. raised: whether the attention
-    output of a mixture of eight experts is stored in q5_k."""
+    output of a mixture of eight experts is stored in q5_k.
+    """
 
     base: WeightFormat
     rules: Mapping[str, Rule] = field(default_factory=dict)

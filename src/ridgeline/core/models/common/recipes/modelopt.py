@@ -50,7 +50,8 @@ ALGORITHMS: Mapping[str, WeightFormat] = MappingProxyType(
 
 def read(section: Fields) -> Recipe:
     """The recipe of a `quantization_config` or of hf_quant_config.json. Raises ModelRefused for an algorithm that is
-    not known."""
+    not known.
+    """
     section = section.section("quantization") if section.has("quantization") else section
     section.ignore("config_groups", "has_zero_point", "pre_quant_scale")  # what the algorithm's name says too
     kv = _kv(section)

@@ -28,7 +28,8 @@ def names_listed(section: Fields, name: str) -> list[str]:
 
 def begins_or_ends(section: Fields, entries: Sequence[str]) -> Matcher:
     """Transformers' reading of `modules_to_not_convert`: an entry is the beginning of a name up to a dot (as a regular
-    expression), or its end."""
+    expression), or its end.
+    """
     names = frozenset(entry for entry in entries if _LITERAL.fullmatch(entry))
     patterns = [pattern(section, rf"(?:{e})(?:(?<=\.)|(?=\.|$))", e) for e in entries if e not in names]
     ends = tuple(entries)

@@ -1,5 +1,6 @@
 """The perplexity of a real model in each format that plain weights are quantised to, as it was measured
-(benchmarks/perplexity.py), and the warning for a format that raises it."""
+(benchmarks/perplexity.py), and the warning for a format that raises it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

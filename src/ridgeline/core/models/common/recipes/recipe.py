@@ -65,7 +65,8 @@ def recipe_names() -> tuple[str, ...]:
 
 def recipe_named(name: str) -> Recipe:
     """The recipe of this name: a weight format for the matrices in the blocks, `int8+head` for the embedding and the
-    head too, or a mix of llama.cpp, which says itself what they are in. Raises ValueError with the names there are."""
+    head too, or a mix of llama.cpp, which says itself what they are in. Raises ValueError with the names there are.
+    """
     if name in MIXES:
         return Recipe(name, MIXES[name].base.bits, lambda model: mix(name, model))
     stored = next((known for known in WEIGHT_FORMATS if known.name == name.removesuffix(WITH_HEAD)), None)
