@@ -1,0 +1,185 @@
+"""A linter for the English of docstrings and messages: `python tools/plain_english.py [FILE or FOLDER ...]`.
+
+It complements ruff's D rules, which know the form of a docstring. Each finding is a line `path:line: rule: text`.
+Without arguments it reads src/ as a whole, and of tests/, benchmarks/, zoo/ and tools/ the lines that are newer than
+`SINCE`.
+"""
+
+import argparse
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeAlias
+
+from typing_extensions import override
+
+ROOT = Path(__file__).resolve().parents[1]
+SINCE = "bd47a547"
+"""New lines outside src/ follow the rules from this commit on."""
+WHOLE = ("src",)
+NEW_LINES = ("tests", "benchmarks", "zoo", "tools")
+
+RULES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+RELATIVE = frozenset(RULES["relative"].split())
+NOT_VERBS = RELATIVE | frozenset(RULES["not_verbs"].split())
+PHRASES: dict[str, str] = RULES["phrases"]
+ENTRIES = 3
+"""The number of `name:` entries in prose from which on a list is easier to read."""
+_PHRASE = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, PHRASES))})(?![\w-])|\bof it(?=\s*(?:[.,;:)]|$))")
+_ENTRY = re.compile(r"(?:^|[\s(])[a-z_][a-z0-9_]*(?:(?:, | and )[a-z_][a-z0-9_]*)*: ")
+_SECTION = re.compile(rf"({'|'.join(RULES['sections'].split())}):$")
+
+Documented: TypeAlias = "ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A place whose English breaks a rule."""
+
+    path: Path
+    line: int
+    rule: str
+    message: str
+
+    @override
+    def __str__(self) -> str:
+        path = self.path.relative_to(ROOT) if self.path.is_relative_to(ROOT) else self.path
+        return f"{path}:{self.line}: {self.rule}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Docstring:
+    """The docstring of a module, class, function, property or field."""
+
+    node: ast.Constant
+    kind: str
+    text: str
+
+
+def check_source(path: Path, source: str) -> list[Finding]:
+    """Return the findings in one Python file, in the order of its lines."""
+    tree = ast.parse(source)
+    docstrings = list(docstrings_of(tree))
+    found = [Finding(path, doc.node.lineno, *rule) for doc in docstrings for rule in docstring_faults(doc)]
+    own = {id(doc.node) for doc in docstrings}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in own:
+            found += [Finding(path, node.lineno, *rule) for rule in phrase_faults(node.value)]
+    return sorted(found, key=lambda finding: finding.line)
+
+
+def docstrings_of(tree: ast.Module) -> Iterator[Docstring]:
+    """Yield every docstring of a module, those under fields and constants included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = _string(node.body[0]) if node.body else None
+            if first is not None:
+                yield Docstring(first, kind_of(node), ast.get_docstring(node) or "")
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            for before, after in pairwise(body):
+                text = _string(after)
+                if isinstance(before, ast.Assign | ast.AnnAssign) and text is not None:
+                    yield Docstring(text, "attribute", str(text.value).strip())
+
+
+def kind_of(node: Documented) -> str:
+    """Return "module", "class", "property" or "function"."""
+    if isinstance(node, ast.Module):
+        return "module"
+    if isinstance(node, ast.ClassDef):
+        return "class"
+    names = {ast.unparse(decorator).rpartition(".")[2] for decorator in node.decorator_list}
+    return "property" if names & {"property", "cached_property"} else "function"
+
+
+def docstring_faults(doc: Docstring) -> Iterator[tuple[str, str]]:
+    """Yield the rule and the message of everything that is wrong with a docstring."""
+    word = re.match(r"\w*", doc.text)[0]  # type: ignore[index]
+    if doc.kind == "function" and word in NOT_VERBS:
+        yield "first-word", f'"{word} ..." is no verb in the imperative: begin with "Return", "Allocate", ...'
+    elif word in RELATIVE:
+        yield "first-word", f'"{word} ..." begins a fragment: begin with a noun and its article'
+    entries = _ENTRY.findall(prose_of(doc.text))
+    if len(entries) >= ENTRIES:
+        yield "entries", f'"{entries[0].strip()}" and {len(entries) - 1} more in prose: write a list (Args:)'
+    yield from phrase_faults(doc.text)
+
+
+def phrase_faults(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the rule and the message of each phrase to avoid."""
+    for match in _PHRASE.finditer(" ".join(text.split())):
+        advice = PHRASES.get(match[0], "name the thing, or drop the words")
+        yield "phrase", f'"{match[0]}": write {advice}'
+
+
+def prose_of(text: str) -> str:
+    """Return the paragraphs of a docstring without its sections, lists and blocks of code."""
+    kept, inside = [], False
+    for line in text.splitlines():
+        if _SECTION.match(line.strip()):
+            inside = True
+        elif line.strip() and not line.startswith((" ", "- ")):
+            inside = False
+        if not inside and not line.startswith(("    ", "- ", "|")):
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def _string(node: ast.AST) -> ast.Constant | None:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        return node.value
+    return None
+
+
+def new_lines(folders: Sequence[str]) -> dict[Path, set[int]] | None:
+    """Return the lines added since `SINCE` in the Python files of some folders, or None without that commit."""
+    command = ["git", "diff", "--unified=0", "--no-renames", SINCE, "--", *(f"{folder}/*.py" for folder in folders)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return None
+    found: dict[Path, set[int]] = {}
+    lines: set[int] = set()
+    for line in done.stdout.splitlines():
+        if line.startswith("+++ b/"):
+            lines = found.setdefault(ROOT / line.removeprefix("+++ b/"), set())
+        elif hunk := re.match(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@", line):
+            lines |= set(range(int(hunk[1]), int(hunk[1]) + int(hunk[2] or 1)))
+    return found
+
+
+def check(paths: Sequence[Path]) -> list[Finding]:
+    """Return the findings in files and in the Python files of folders."""
+    files = [file for path in paths for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
+    return [finding for file in files for finding in check_source(file, file.read_text(encoding="utf-8"))]
+
+
+def check_repository() -> list[Finding]:
+    """Return the findings in src/, and those in new lines elsewhere."""
+    found = check([ROOT / folder for folder in WHOLE])
+    added = new_lines(NEW_LINES)
+    if added is None:
+        print(f"commit {SINCE} is not in this clone: only {' and '.join(WHOLE)} is checked", file=sys.stderr)
+        return found
+    fresh = check([path for path in added if path.exists()])
+    return found + [finding for finding in fresh if finding.line in added[finding.path]]
+
+
+def main() -> int:
+    """Print the findings and return the exit status."""
+    parser = argparse.ArgumentParser(description="Check the English of docstrings and messages.")
+    parser.add_argument("paths", nargs="*", type=Path, help="files and folders; without any, the repository")
+    paths = [path.resolve() for path in parser.parse_args().paths]
+    found = check(paths) if paths else check_repository()
+    print(*found, sep="\n", end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
