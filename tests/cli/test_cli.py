@@ -652,7 +652,17 @@ OWN_OF_BENCH = {"--model", "--input", "--output", "--seed", "--csv", "--ignore-e
 OWN_OF_IMAGE = {"--n", "--output", "--force", "--quiet", "--size", "--steps", "--guidance", "--frames", "--compile"}
 OWN_OF_QUANTIZE = {"--weights", "--force"}  # what is written, over what was there
 OWN_OF_EXPORT = {"--weights", "--kv", "--devices", "--force", "--trace"}  # lists to choose from; over what was there
-OWN_OF_TRACE = {"--size", "--frames", "--steps", "--guidance", "--second-guidance", "--negative", "--full", "--section"}
+OWN_OF_TRACE = {
+    "--svg",
+    "--size",
+    "--frames",
+    "--steps",
+    "--guidance",
+    "--second-guidance",
+    "--negative",
+    "--full",
+    "--section",
+}
 OWN_OF_SIMULATE = {  # traffic that nobody sends, to what is not there
     "--trace", "--rate", "--users", "--turns", "--think", "--arrival", "--burstiness", "--speed", "--input", "--output",
     "--seed", "--requests", "--duration", "--slo", "--report", "--out", "--force", "--prefix-cache",

@@ -98,7 +98,7 @@ def test_sections(ridgeline: Run, folder: Path) -> None:
 
 def test_cards(ridgeline: Run, folder: Path) -> None:
     """A ranking for each seller, by dollars a token, which are those of the plan of each card."""
-    asked = ("plan", folder, "--input", 16, "--cards", "h100-sxm,l4")
+    asked = ("plan", folder, "--input", 16, "--compare-devices", "h100-sxm,l4")
     told = json.loads(ridgeline(*asked, "--json").out)["cards"]
     assert {each["device"] for each in told} == {"h100-sxm", "l4"}
     for each in told:

@@ -236,7 +236,7 @@ def test_columns_narrow_what_goes_into_a_pipe(
 
 def test_a_plan_is_called_as_the_models_folder(plan: Any, model: str) -> None:
     folder = Path(model).parent
-    for words in ((str(folder), *CARD), (model, *CARD), (model, "--cards", "l40s")):
+    for words in ((str(folder), *CARD), (model, *CARD), (model, "--compare-devices", "l40s")):
         assert re.match(rf"{re.escape(folder.name)}( on|:)", plan(*words)[1])
 
 
@@ -350,7 +350,8 @@ def test_what_is_named_in_other_letters_is_found(plan: Any) -> None:
         ("--memory-utilization", "0.5", "--kv", "int8"), ("--max-batch-tokens", "128", "--batch", "3"),
         ("--output", "1"), ("--input", "1", "--output", "1"), ("--weights", "fp32"),
         ("--full", "--users", "7"), ("--section", "users,time", "--rate", "9"), ("--slo", "none", "--full"),
-        ("--cards", "l40s,mi300x", "--rate", "9"), ("--compare", "--seller", "lambda"), ("--slo", "ttft=1us", "--full"),
+        ("--compare-devices", "l40s,mi300x", "--rate", "9"), ("--compare", "--seller", "lambda"),
+        ("--slo", "ttft=1us", "--full"),
         ("--full", "--devices", "4", "--kv", "fp8"), ("--users", "9", "--slo", "tpot=1us"), ("--json", "--rate", "3"),
     ],
 )  # fmt: skip
@@ -382,7 +383,10 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         ((*CARD, "--ttft", "500"), "like 500ms"),
         ((*CARD, "--tpot", "-5ms"), "--tpot is"),
         ((*CARD, "--price", "-2"), "--price is"),
-        (("--cards", "l40s,h100-sxm", "--price", "2"), "--price is for the GPU of --device, which is missing: give"),
+        (
+            ("--compare-devices", "l40s,h100-sxm", "--price", "2"),
+            "--price is for the GPU of --device, which is missing: give",
+        ),
         ((*CARD, "--weights", "fp7"), "fp8, int8, w8a8, int4"),
         ((*CARD, "--kv", "int4"), "fp8, int8"),
         ((*CARD, "--kv", "fp32"), "--weights fp32"),
@@ -398,7 +402,7 @@ def test_options_in_pairs(plan: Any, model: str, config: dict[str, Any], words: 
         ((*CARD, "--section", "money"), "--section is 'money'; it must be one or more of words, memory"),
         ((*CARD, "--seller", "nobody"), "--seller is 'nobody'; it must be one of nebius"),
         ((*CARD, "--prices", "none.toml"), "none.toml cannot be read"),
-        (("--cards", "l40s,a100"), "say which: a100-sxm-80gb, a100-pcie-80gb, a100-sxm-40gb"),
+        (("--compare-devices", "l40s,a100"), "say which: a100-sxm-80gb, a100-pcie-80gb, a100-sxm-40gb"),
         ((*CARD, "--devices", "3"), "give --devices 1, 2 or 4"),
     ],
 )
@@ -524,7 +528,7 @@ def test_a_ranking_by_dollars_is_of_one_seller(plan: Any, model: str) -> None:
 
 def test_each_seller_of_a_compared_card_has_a_ranking(plan: Any) -> None:
     """Cards that one seller lacks stood under "No price known", though others have them."""
-    some = ("llama-3-8b", "--cards", "l40s,h200-sxm,rtx-4090,mi300x")
+    some = ("llama-3-8b", "--compare-devices", "l40s,h200-sxm,rtx-4090,mi300x")
     found = ranked(plan(*some)[1])
     expected = {each.title: set(each.dollars) & {"l40s", "h200-sxm", "rtx-4090"} for each in snapshots()}
     by_seller = {head.partition(" (")[0]: set(cards) for head, cards in found[:-1]}
@@ -533,7 +537,9 @@ def test_each_seller_of_a_compared_card_has_a_ranking(plan: Any) -> None:
     assert [len(cards) for _, cards in found[:-1]] == sorted((len(cards) for _, cards in found[:-1]), reverse=True)
     shown = json.loads(plan(*some, "--json")[1])
     assert [each["cards"] for each in shown["sellers"]] == [len(cards) for _, cards in found]
-    alone = json.loads(plan("llama-3-8b", "--cards", "l40s", "--seller", "runcomfy", "--users", "90", "--json")[1])
+    alone = json.loads(
+        plan("llama-3-8b", "--compare-devices", "l40s", "--seller", "runcomfy", "--users", "90", "--json")[1]
+    )
     (mine,) = [each for each in json.loads(plan(*some, "--users", "90", "--json")[1])["cards"]
                if each["card"] == "l40s" and each["seller"].startswith("RunComfy")]  # fmt: skip
     assert (mine["fleet"], mine["dollars_per_million"]) == (
@@ -551,7 +557,7 @@ def test_a_demand_on_what_does_not_fit_is_answered(plan: Any, demand: tuple[str,
 
 def test_a_card_that_serves_nobody_is_named_once(plan: Any) -> None:
     """Three sellers have an A100 of 40 GB, which does not hold this model."""
-    out = plan("llama-3-70b", "--cards", "a100-sxm-40gb,h100-sxm", "--slo", "tpot=1us")[1]
+    out = plan("llama-3-70b", "--compare-devices", "a100-sxm-40gb,h100-sxm", "--slo", "tpot=1us")[1]
     assert out.count("a100-sxm-40gb") == 1
 
 
@@ -561,7 +567,7 @@ def test_own_cards_and_own_prices_join_a_comparison(plan: Any, model: str, tmp_p
         'price = { dollars = 0.9, date = "2026-11", source = "lambda" }\n'
     )
     mine, prices = str(tmp_path / "mine.toml"), tmp_path / "prices.toml"
-    out = plan(model, "--cards", f"l40s,{mine}")[1]
+    out = plan(model, "--compare-devices", f"l40s,{mine}")[1]
     assert [cards for _, cards in ranked(out)] == [["l40s"], ["l40s"], ["mine"]]
     assert "lambda (2026-11): cheapest tokens first" in out  # its own words, not those of a list of that name
     assert "mine" in [name for _, cards in ranked(plan(model, "--device", mine, "--compare")[1]) for name in cards]
@@ -569,7 +575,7 @@ def test_own_cards_and_own_prices_join_a_comparison(plan: Any, model: str, tmp_p
     prices.write_text(
         '[us]\ntitle = "Us"\ndate = "2026-11"\nsource = "bills"\ndollars = { l40s = 1, "h100-sxm" = 2 }\n'
     )
-    out = plan(model, "--cards", "l40s,h100-sxm,a10", "--prices", str(prices))[1]
+    out = plan(model, "--compare-devices", "l40s,h100-sxm,a10", "--prices", str(prices))[1]
     assert [(head[:12], sorted(cards)) for head, cards in ranked(out)] == [
         ("Us (2026-11)", ["h100-sxm", "l40s"]), ("No price in ", ["a10"]),
     ]  # fmt: skip
@@ -595,7 +601,7 @@ def test_a_price_of_no_card_is_told(plan: Any, model: str, tmp_path: Path) -> No
         assert (f"(did you mean {offered}" in err) == bool(offered)
     prices.write_text(form.format("mine"))
     assert "mine" in plan(*words)[2]
-    assert plan(*words, "--cards", str(mine))[2] == ""
+    assert plan(*words, "--compare-devices", str(mine))[2] == ""
     assert plan(*words[:1], "--card", str(mine), *words[3:])[2] == ""
 
 
@@ -608,17 +614,17 @@ def test_this_machine_runs_ridgeline(plan: Any, monkeypatch: pytest.MonkeyPatch)
     for words, said in (
         (("--card", "this"), "under Ridgeline (--engine)"),
         (("--card", "this", "--engine", "vllm"), "under vLLM 0.14 and later (--engine)"),
-        (("--cards", "this,l40s,a10"), "under vLLM 0.14 and later, this under Ridgeline;"),
-        (("--cards", "l40s", "--engine", "ridgeline"), "under Ridgeline;"),
+        (("--compare-devices", "this,l40s,a10"), "under vLLM 0.14 and later, this under Ridgeline;"),
+        (("--compare-devices", "l40s", "--engine", "ridgeline"), "under Ridgeline;"),
     ):
         assert said in re.sub(r"\s+", " ", plan("tales", *small, *words)[1])
-    for words in (("--card", "l40s"), ("--cards", "l40s")):
+    for words in (("--card", "l40s"), ("--compare-devices", "l40s")):
         out = re.sub(r"\s+", " ", plan("tales", *small, *words, "--engine", "ridgeline")[1])
         assert out.count("Ridgeline does not run on such a card yet (cpu alone)") == 1
 
 
 def test_cards_without_kernel_times_are_marked_where_they_are_ranked(plan: Any) -> None:
-    out = plan("llama-3-8b", "--cards", "l40s,mi300x,rtx-4090")[1]
+    out = plan("llama-3-8b", "--compare-devices", "l40s,mi300x,rtx-4090")[1]
     marks = dict(re.findall(r"^(l40s|mi300x|rtx-4090) .* (own|NONE|family)  +\S", out, re.M))
     assert marks == {"l40s": "own", "mi300x": "NONE", "rtx-4090": "family"}
 
@@ -664,7 +670,7 @@ def test_the_list_names_every_model_and_card(plan: Any) -> None:
 def test_help_teaches_the_terms(plan: Any) -> None:
     code, out, _ = plan("--help")
     assert code == 0
-    for term in ("TTFT", "ITL", "TPOT", "floor, bound and expected", "running context"):
+    for term in ("TTFT", "ITL", "TPOT", "floor, bound and expected", "mean context"):
         assert term in re.sub(r"\s+", " ", out.replace("│", " "))
 
 
@@ -675,7 +681,7 @@ def test_the_engine_is_part_of_the_question(plan: Any, model: str) -> None:
     assert not shown["sglang"]["engine"]["host_known"]
     unknown = answered(plan(model, *CARD, "--engine", "sglang")[1])["trust"]
     assert "the engine's own time a step is not known" in unknown
-    assert "under vLLM" in plan(model, "--cards", "l40s")[1]
+    assert "under vLLM" in plan(model, "--compare-devices", "l40s")[1]
     assert "unknown engine 'vlm'; did you mean vllm" in plan(model, *CARD, "--engine", "vlm")[2]
 
 

@@ -80,7 +80,7 @@ def test_a_folder_is_asked_for_what_it_states(plan: Any) -> None:  # noqa: F811
 
 
 def test_cards_are_compared(plan: Any) -> None:  # noqa: F811
-    words = (TURBO, "--cards", "l40s,h100-sxm,rtx-3060", "--seller", "nebius")
+    words = (TURBO, "--compare-devices", "l40s,h100-sxm,rtx-3060", "--seller", "nebius")
     out = plan(*words)[1]
     assert out.index("h100-sxm ") < out.index("l40s ")
     assert "does not fit, by GiB a card: rtx-3060 by" in out
@@ -144,8 +144,8 @@ def test_a_scheduler_that_image_refuses_is_said(
     shown = json.loads(plan(str(folder), *words)[1])
     assert shown["notes"] == [*good["notes"], said]
     assert shown["answer"] == good["answer"]
-    assert json.loads(plan(str(folder), "--cards", "l40s,h100-sxm", "--json")[1])["notes"] == [said]
-    for options in (CARD, ("--cards", "l40s,h100-sxm")):
+    assert json.loads(plan(str(folder), "--compare-devices", "l40s,h100-sxm", "--json")[1])["notes"] == [said]
+    for options in (CARD, ("--compare-devices", "l40s,h100-sxm")):
         assert "".join(said.split()) in "".join(plan(str(folder), *options)[1].split())
     shutil.rmtree(folder / "scheduler")  # a folder to plan with, without what only drawing reads
     assert "refuses" not in plan(str(folder), *CARD)[1]

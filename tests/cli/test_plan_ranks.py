@@ -61,7 +61,7 @@ def test_an_answer_says_what_cards_that_wait_for_each_other_are_between(ridgelin
 
 
 def test_on_many_cards(ridgeline: Run) -> None:
-    words = ("plan", "mixtral-8x7b", "--cards", "l40s,h100-sxm", "--devices", "4", "--enable-dp-attention")
+    words = ("plan", "mixtral-8x7b", "--compare-devices", "l40s,h100-sxm", "--devices", "4", "--enable-dp-attention")
     table = said(ridgeline(*words))
     assert "under vLLM 0.14 and later, data-parallel attention;" in table
     assert "each of several cards runs attention for its own requests" in table
@@ -74,7 +74,7 @@ def test_on_many_cards(ridgeline: Run) -> None:
     ("words", "why"),
     [
         (("llama-3-8b", "--device", "h100-sxm", "--devices", "2"), "the model has none: whole on each card it is repl"),
-        (("llama-3-8b", "--cards", "l40s", "--devices", "2"), "leave --enable-dp-attention out"),
+        (("llama-3-8b", "--compare-devices", "l40s", "--devices", "2"), "leave --enable-dp-attention out"),
         (DIVIDED[1:4], "divides requests among cards; give --devices 2 or more"),
         ((*DIVIDED[1:], "--engine", "sglang"), "no profile of SGLang 0.4 and later has data-parallel attention"),
         ((*DIVIDED[1:], "--batch", "100000"), "GiB of KV a card, "),

@@ -296,7 +296,7 @@ def test_what_pictures_are_served_with(
     monkeypatch.setattr(command, "run_server", lambda *given: told.append(given[:2]) or OK)
     monkeypatch.setattr(command, "set_up_logs", lambda _: None)
     shutil.copytree(z_image_folder, tmp_path / "other")
-    ended = ridgeline("serve", z_image_folder, tmp_path / "other", "--threads", 1, "--max-picture-memory", "1MiB")
+    ended = ridgeline("serve", z_image_folder, tmp_path / "other", "--threads", 1, "--max-image-memory", "1MiB")
     assert ended.code == OK, ended.err
     ((served, settings),) = told
     assert served.models == {"z-image": str(z_image_folder), "other": str(tmp_path / "other")}
@@ -331,7 +331,7 @@ def test_what_does_not_go_with_pictures(
 def test_what_both_sorts_are_served_with(ridgeline: Run, told: list[Any], z_image_folder: Path) -> None:
     """Options of either; threads are all models' together."""
     ended = ridgeline(
-        "serve", z_image_folder, "tales", "--kv-memory", "2MB", "--max-stops", "3", "--max-picture-memory", "1MiB",
+        "serve", z_image_folder, "tales", "--kv-memory", "2MB", "--max-stops", "3", "--max-image-memory", "1MiB",
         "--seed", 3, "--threads", 1, "--dummy-weights", "--tool-call-parser", "hermes",
     )  # fmt: skip
     assert ended.code == OK, ended.err
@@ -343,8 +343,8 @@ def test_what_both_sorts_are_served_with(ridgeline: Run, told: list[Any], z_imag
 
 
 def test_limits_of_pictures_where_none_are_drawn(ridgeline: Run, told: list[Told]) -> None:
-    said = "--max-picture-memory is of pipelines, and tales is a language model; leave it out"
-    assert_one_line(ridgeline("serve", "tales", "--max-picture-memory", "3KiB"), USAGE, said)
+    said = "--max-image-memory is of pipelines, and tales is a language model; leave it out"
+    assert_one_line(ridgeline("serve", "tales", "--max-image-memory", "3KiB"), USAGE, said)
     assert not told
 
 

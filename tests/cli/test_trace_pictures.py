@@ -72,7 +72,7 @@ def test_the_second_expert_has_its_own_guidance(ridgeline: Run, tmp_path: Path) 
 def test_looks_into_a_picture(ridgeline: Run, tmp_path: Path, brook: str) -> None:
     drawn = tmp_path / "looks.svg"
     quick = ("--device", "h100-sxm", "--threads", 1, "--repeats", 1, "--steps", 2)
-    ended = ridgeline("trace", brook, "a heron", *quick, "--attention", "--pull", "--picture", drawn)
+    ended = ridgeline("trace", brook, "a heron", *quick, "--attention", "--pull", "--svg", drawn)
     assert ended.code == OK, ended.err
     assert "What guidance pulls" in ended.out
     assert "heron:" in ended.out
@@ -97,8 +97,8 @@ def test_looks_into_a_picture(ridgeline: Run, tmp_path: Path, brook: str) -> Non
         (["--section", "stages"], "--section is 'stages'; it must be one or more of encode, pooled, prepare, denoise"),
         (["--repeats", "0"], "repeats is 0; it must be at least 1"),
         (["--pull", "--guidance", "0"], "guidance is off: nothing pulls; give --guidance"),
-        (["--picture", "looks.svg"], "--picture draws what --attention and --pull show"),
-        (["--pull", "--picture", "looks.png"], "name an .svg file"),
+        (["--svg", "looks.svg"], "--svg draws what --attention and --pull show"),
+        (["--pull", "--svg", "looks.png"], "name an .svg file"),
         (["--guidance", "0", "--negative", "rain"], "the negative prompt could not act"),
     ],
 )

@@ -59,6 +59,12 @@ Alias = RenamedOption | NoOpOption
 
 ALIASES: tuple[Alias, ...] = (
     RenamedOption(("--model",), MODEL),
+    # -- old names of ours, for one release after 0.1
+    RenamedOption(("--cards",), "--compare-devices"),
+    RenamedOption(("--max-picture-memory",), "--max-image-memory"),
+    RenamedOption(("--max-clip-storage",), "--max-video-storage"),
+    RenamedOption(("--clip-lifetime",), "--video-lifetime"),
+    RenamedOption(("--picture",), "--svg"),
     # -- the engine
     RenamedOption(("--max-model-len",), "--context", values={"auto": "", "-1": ""}),
     RenamedOption(("--max-num-batched-tokens",), "--max-batch-tokens"),

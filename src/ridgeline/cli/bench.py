@@ -7,10 +7,11 @@ from ridgeline.cli.bench_serve import serve
 from ridgeline.cli.examples import EXAMPLES
 
 bench = typer.Typer(
-    help="Measure a server under load, or the engine against the roofs of this machine.",
+    help="Measure a server under load, or the engine compared with this machine's limits.",
     epilog=f"\b\nThe engine:  {EXAMPLES['bench engine']}\nA server:    {EXAMPLES['serve']}, then elsewhere "
     f"{EXAMPLES['bench serve']}",
 )
+"""Measure a server under load, or the engine compared with this machine's limits."""
 
 
 @bench.callback()

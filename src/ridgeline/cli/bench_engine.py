@@ -20,14 +20,15 @@ from ridgeline.util.document.printable import printable
 from ridgeline.util.document.terminal_renderer import show
 
 _FILE = (
-    "A JSON file of workloads by name: sequences (how many, all alike) with prompt and output (tokens of each), or "
-    "requests with two numbers for both, from and to, and a seed; also temperature and top_p."
+    "A JSON file with named workloads: sequences (the number of equal ones) with prompt and output "
+    "(tokens of each), or requests with a range [from, to] for both and a seed; also temperature and "
+    "top_p."
 )
-_NAMES = "Which workloads of the file, in this order; by default all."
-_ROUNDS = "How often to run each, in turn; figures are medians then, with the least and the most."
+_NAMES = "The workloads of the file to run, in this order; all by default."
+_ROUNDS = "How often to run each workload, in turn; the results are then medians, with minimum and maximum."
 _PROBE = (
-    "Hold runs against roofs probed before and after each, even on a calibrated machine: others may slow it down now, "
-    "or have done so then."
+    "Compare with bandwidth and peak measured before and after each run, even on a calibrated "
+    "machine: other processes may slow it down now, or slowed it down then."
 )
 
 
@@ -50,18 +51,17 @@ def engine(
     settings: BenchFlags,
     as_json: options.Json = False,
 ) -> None:
-    """Give the engine batches of requests, and say how near it came to what this machine can do.
+    """Benchmark the engine with batches of requests, and compare it with what this machine can do.
 
-    Output: all tokens that came, over the time until the last one. Prefill: tokens of the prompts, over the time until
-    every request has its first token. Decode: the tokens after that, over the time after it. Workloads of drawn lengths
-    have output alone. Ceiling: if each step that ran had taken its floor, the longer of its FLOPs at the peak and its
-    bytes of weights and KV at the bandwidth. Share: of the ceiling. Roofs are those of `ridgeline calibrate`, else
-    probed before and after each run.
+    Output: all generated tokens, over the time until the last one. Prefill: prompt tokens, over the time until every
+    request has its first token. Decode: the tokens after that, over the time after that. Workloads with random lengths
+    report only the output. Ceiling: the speed if each step had taken the minimum, the longer of its FLOPs at peak and
+    its bytes of weights and KV cache at full bandwidth. Share: the measured part of the ceiling. The limits come from
+    `ridgeline calibrate`, or are probed before and after each run.
 
-    Every request is handed over at once, its prompt random ids, the same ones for the same file and seed. Nothing is
-    kept of a prompt from one run to the next, and answers do not end early. The first workload of the file that has
-    sequences runs once before, and a step as large as one may be; neither is counted. --json gives a line for each
-    workload.
+    All requests are submitted at once, with prompts of random ids that are the same for the same file and seed. Nothing
+    is cached between runs, and responses do not end early. The first workload of the file with sequences runs once as a
+    warm-up, and so does a step of the maximum size; neither is counted. --json prints one line per workload.
     """
     from ridgeline.cli.missing_kernels import warn_missing_kernels
     from ridgeline.insight.bench.engine.bench_row import BenchRow, measure

@@ -52,13 +52,13 @@ ShowProgress = Callable[[str], None]
 
 @with_flags
 def serve(url: Url, load: LoadFlags, data: DataFlags, target: TargetFlags, output: BenchOutputFlags) -> None:
-    """Send requests to a server and say what it did with them.
+    """Load-test a server, and report latency, throughput and goodput.
 
-    TTFT: from the moment at which a request was intended to be sent to its first content. TPOT: time per token after
-    that. ITL: gaps between tokens, those of all requests together. E2E: to the last content. Goodput: requests a second
-    that keep to every --slo. A percentile takes ten samples beyond it. What failed or was rejected is in no average and
-    stands beside it. Where the load generator itself is late by more than 5 % of the median TTFT, it gives no latency
-    of the server. All definitions are in the output.
+    TTFT: from the time at which a request was scheduled to its first content. TPOT: time per token after that. ITL: the
+    gaps between tokens, over all requests. E2E: to the last content. Goodput: requests per second that meet every
+    --slo. A percentile is printed only with ten samples beyond it. Failed and rejected requests are in no average and
+    are counted separately. If the load generator itself is late by more than 5 % of the median TTFT, it reports no
+    latencies. All definitions are in the output.
     """
     files = {name: path for name, path in (("--csv", output.csv), ("--report", output.report)) if path is not None}
     check_apart(files)

@@ -24,7 +24,7 @@ _SLACK = 1.1  # tokens that a prompt may have for one that it should: words are 
 Url = Annotated[str, typer.Argument(help="Any OpenAI-compatible server, like http://127.0.0.1:8000.")]
 
 
-_load, _asked, _server, _output = map(options.panel, ("Load", "What is asked", "The server", "Output"))
+_load, _asked, _server, _output = map(options.panel, ("Load", "Requests", "The server", "Output"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,47 +33,67 @@ class LoadFlags:
 
     rate: Annotated[
         float | None,
-        _load("Open loop: so many requests a second, whatever the server does.", "--rate", "--request-rate"),
+        _load(
+            "Open loop: send this number of requests per second, whatever the server does.", "--rate", "--request-rate"
+        ),
     ] = None
     concurrency: Annotated[
-        int | None, _load("Closed loop: so many users, each asking again when it has its answer. By default 1.")
+        int | None,
+        _load(
+            "Closed loop: the number of users, each of whom sends the next request after the last response. "
+            "By default 1."
+        ),
     ] = None
     sweep: Annotated[
         bool,
         _load(
-            "Raise the rate until requests are no longer good, then look for the knee. Begins at --rate, or at half of "
-            "what one user gets.",
+            "Raise the rate until requests miss their targets, then search for the knee. Starts at --rate, "
+            "or at half of what one user gets.",
             "--sweep",
         ),
     ] = False
     arrival: Annotated[
-        Literal["poisson", "gamma", "constant"], _load("How the gaps between the requests of an open loop are drawn.")
+        Literal["poisson", "gamma", "constant"],
+        _load("The distribution of the gaps between the requests of an open loop."),
     ] = "poisson"
-    burstiness: Annotated[float, _load("Shape of gamma arrivals: 1 is Poisson, less comes in bursts.")] = 1.0
-    speed: Annotated[float, _load("Replay a trace so many times as fast.")] = 1.0
+    burstiness: Annotated[float, _load("The shape of gamma arrivals: 1 is Poisson, less is burstier.")] = 1.0
+    speed: Annotated[float, _load("Replay a trace faster by this factor.")] = 1.0
     max_concurrency: Annotated[
-        int | None, _load("Of an open loop, most requests under way. Waiting for a place is part of TTFT.")
+        int | None,
+        _load(
+            "The maximum number of running requests in an open loop. Waiting for a free place counts as part of TTFT."
+        ),
     ] = None
     requests: Annotated[
         int | None,
         _load(
-            "End after so many. By default 100; of a sweep 50 or 15 s at each rate, and 20 at least.",
+            "Stop after this number of requests. Default: 100; in a sweep 50 or 15 s per rate, and at least 20.",
             "--requests",
             "--num-prompts",
         ),
     ] = None
-    duration: Annotated[str | None, _load("Send none after this, like 60s, and wait for those under way.")] = None
-    warmup: Annotated[int, _load("Requests before, one by one, that are not counted.")] = 2
+    duration: Annotated[
+        str | None, _load("Send no requests after this time, like 60s, and wait for the running ones.")
+    ] = None
+    warmup: Annotated[
+        int, _load("The number of requests before the measurement, one at a time, that are not counted.")
+    ] = 2
     max_errors: Annotated[
-        float, _load("Give up when more than this share failed; 429 and 503 do not count as failed.")
+        float, _load("Give up if a larger share of the requests fails; 429 and 503 do not count as failures.")
     ] = 0.1
     processes: Annotated[
         int | None,
-        _load("Client processes. By default 1, and again with up to one a core where that one was late or busy."),
+        _load(
+            "The number of client processes. Default: 1, and again with up to one per core if that one was "
+            "late or busy."
+        ),
     ] = None
     seed: Annotated[
         int | None,
-        _load("Same seed: the same prompts at the same moments. By default a new one, which the report names."),
+        _load(
+            "The random seed. The same seed gives the same prompts at the same times. By default a random "
+            "one, which the report names."
+        ),
     ] = None
 
     def load(self, seed: int, *, traced: bool) -> LoadPattern:
@@ -131,8 +151,8 @@ class DataFlags:
     input: Annotated[
         str | None,
         _asked(
-            f"Tokens of a prompt of random words: {options.LENGTHS}. By default 512, or half of a context that is too "
-            "short.",
+            f"The tokens of a prompt of random words: {options.LENGTHS}. Default: 512, or half of the context if it is "
+            "too short.",
             "--input",
             "--random-input-len",
         ),
@@ -140,20 +160,20 @@ class DataFlags:
     output: Annotated[
         str | None,
         _asked(
-            "Tokens of an answer, written so too. By default 128, or a quarter of a context that is too short; of a "
-            "file's prompts what the model makes of them.",
+            "The tokens of a response, in the same notation. Default: 128, or a quarter of the context if it "
+            "is too short; with prompts from a file what the model generates.",
             "--output",
             "--random-output-len",
         ),
     ] = None
-    prefix: Annotated[int, _asked("Tokens that prompts begin with and share.")] = 0
-    prefixes: Annotated[int, _asked("How many such beginnings there are.")] = 1
-    turns: Annotated[int, _asked("Questions of a conversation; each carries what was said before.")] = 1
-    think: Annotated[str | None, _asked("From an answer to the next question, like 2s.")] = None
+    prefix: Annotated[int, _asked("The number of tokens at the start of the prompts that all share.")] = 0
+    prefixes: Annotated[int, _asked("The number of different shared prefixes.")] = 1
+    turns: Annotated[int, _asked("The number of turns of a conversation; each request includes the earlier turns.")] = 1
+    think: Annotated[str | None, _asked("The time between a response and the user's next request, like 2s.")] = None
     prompts: Annotated[
         Path | None,
         _asked(
-            "A file: a .json as ShareGPT has it, or lines of JSON with prompt or messages (and max_tokens).",
+            "A file with prompts: a ShareGPT .json, or JSON lines with prompt or messages (and max_tokens).",
             "--prompts",
             "--dataset-path",
         ),
@@ -161,13 +181,17 @@ class DataFlags:
     trace: Annotated[
         Path | None,
         _asked(
-            "Lengths, shared prefixes and, without --rate and --concurrency, moments of a trace: Azure's or BurstGPT's "
-            "CSV, Mooncake's or Qwen-Bailian's JSONL, or what serve --record or bench serve --csv wrote."
+            "Use the lengths and shared prefixes of a trace and, without --rate and --concurrency, its "
+            "times: Azure's or BurstGPT's CSV, Mooncake's or Qwen-Bailian's JSONL, or the output of serve "
+            "--record or bench serve --csv."
         ),
     ] = None
     token_ids: Annotated[
         int | None,
-        _asked("Prompts of random token ids below this instead of words: exact lengths, completions only."),
+        _asked(
+            "Send prompts of random token ids below this number instead of words: exact lengths, for "
+            "/v1/completions only."
+        ),
     ] = None
 
     def data(self, seed: int, *, chat: bool) -> PromptDataset:
@@ -237,35 +261,36 @@ class DataFlags:
 class TargetFlags:
     """Which server, which of its routes, and what it is held against."""
 
-    model: Annotated[str | None, _server("Which of its models. By default the first.")] = None
+    model: Annotated[str | None, _server("The model, if the server has several; its first by default.")] = None
     endpoint: Annotated[Literal["completions", "chat"], _server("/v1/completions or /v1/chat/completions.")] = (
         "completions"
     )
     api_key: Annotated[
-        str | None, _server("Its key; by default RIDGELINE_API_KEY or OPENAI_API_KEY of the environment.")
+        str | None,
+        _server("The server's API key; by default RIDGELINE_API_KEY or OPENAI_API_KEY from the environment."),
     ] = None
     ignore_eos: Annotated[
         bool | None,
         _server(
-            "Whether answers go on after their end token, to the length asked for. By default where lengths are asked "
-            "for and the server is known to take the field.",
+            "Keep generating after the end-of-sequence token, to the requested length. By default if a "
+            "length is requested and the server is known to support the field.",
             "--ignore-eos/--no-ignore-eos",
         ),
     ] = None
-    extra_body: Annotated[str | None, _server("Further fields of each request, as a JSON object.")] = None
-    timeout: Annotated[str, _server("Give a request up after this.")] = "600s"
+    extra_body: Annotated[str | None, _server("Further fields for each request, as a JSON object.")] = None
+    timeout: Annotated[str, _server("The time after which a request is given up.")] = "600s"
     predict: Annotated[
         str | None,
         _server(
-            "Hold it against what the price says of this model: a folder, a config.json or a catalogue name. By "
-            "default a local server of ours against its own."
+            "Compare the measurement with the prediction for this model: a folder, a config.json or a "
+            "catalogue name. By default a local Ridgeline server is compared with its own prediction."
         ),
     ] = None
     predict_on: Annotated[
         str | None,
         _server(
-            "What it would run on: a card, a card file, `this` (probed where it is not calibrated) or `cuda`. By "
-            "default what a local server of ours says, where that is calibrated."
+            "The device for the prediction: a name, a device file, `this` (probed if it is not calibrated) "
+            "or `cuda`. By default what a local Ridgeline server reports, if it is calibrated."
         ),
     ] = None
 
@@ -287,13 +312,13 @@ class BenchOutputFlags:
     """What is judged and written."""
 
     slo: Annotated[
-        str | None, _output("What a good request keeps to, like ttft=200ms,tpot=50ms,e2e=5s.", "--slo", "--goodput")
+        str | None, _output("What a good request meets, like ttft=200ms,tpot=50ms,e2e=5s.", "--slo", "--goodput")
     ] = None
-    csv: Annotated[Path | None, _output("Write a line for each request to this file.")] = None
+    csv: Annotated[Path | None, _output("Write one line per request to this file.")] = None
     report: Annotated[
-        Path | None, _output("Write all of it with figures to this HTML file, which needs no network.")
+        Path | None, _output("Write the results with charts to this HTML file, which needs no network.")
     ] = None
-    force: Annotated[bool, _output("Write over files that exist.", "--force")] = False
+    force: Annotated[bool, _output("Overwrite existing files.", "--force")] = False
     as_json: options.Json = False
 
     def objectives(self) -> SLO | None:

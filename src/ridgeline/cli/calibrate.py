@@ -25,22 +25,25 @@ from ridgeline.util.document import terminal_renderer
 from ridgeline.util.document.elements import Document, DocumentTable, Facts, Strip, TableRow, columns
 from ridgeline.util.host import check_threads, cores
 
-_THREADS = "How many threads to calibrate; may be repeated. By default one, as small models use, and all cores."
-_DEVICE = "cpu, or cuda or cuda:N for a card that torch sees: what `plan --device cuda:N` and runs on it go by."
-_SECONDS = "About how long each number of threads may take; three looks at everything need some 80 s in any case."
+_THREADS = "The number of threads to calibrate; repeatable. By default one, as small models use, and all cores."
+_DEVICE = (
+    "cpu, or cuda or cuda:N for a GPU that torch sees. `plan --device cuda:N` and runs on that GPU use the result."
+)
+_SECONDS = "The approximate time for each number of threads; three passes over everything take about 80 s in any case."
 
 
 def calibrate(
     device: Annotated[str, typer.Option(help=_DEVICE)] = "cpu",
     threads: Annotated[list[int] | None, typer.Option(help=_THREADS)] = None,
     seconds: Annotated[float, typer.Option(help=_SECONDS)] = SECONDS,
-    show: Annotated[bool, typer.Option("--show", help="Measure nothing: print the calibration that there is.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Print the stored calibration and measure nothing.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Measure this machine in three minutes: bandwidth by working set, matrix products, and every operation where it
-    stands in a model; then fit six constants to each class of kernels.
+    """Measure this machine in three minutes, so that predictions for it are accurate.
 
-    `plan --device this`, `trace` and the verdict of `run` use the result. Let the machine do nothing else meanwhile.
+    Measures bandwidth by working set, matrix products, and every op as it occurs in a model, then fits six constants to
+    each class of kernels. `plan --device this`, `trace` and the verdict of `run` use the result. Do not run anything
+    else at the same time.
     """
     place = device_named(device)
     _check(place, threads, seconds)

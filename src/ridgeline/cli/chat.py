@@ -24,7 +24,7 @@ from ridgeline.util.document.printable import printable
 from ridgeline.util.files import write_whole
 
 _URL = ("http://", "https://")
-_PARTNER = "A model as `ridgeline run` takes it, or the URL of a server, like http://127.0.0.1:8000."
+_PARTNER = "A model as for `ridgeline run`, or the URL of a server, like http://127.0.0.1:8000."
 _HELP = """\
 /system TEXT   say what the model is to be, from the next answer on; without a text, nothing
 /reset         forget the conversation, but not what /system said
@@ -39,17 +39,19 @@ def chat(
     *,
     system: options.System = None,
     api_key: Annotated[
-        str | None, typer.Option(help=f"Of a server; by default {' or '.join(options.API_KEYS)} of the environment.")
+        str | None,
+        typer.Option(help=f"The API key of a server; by default {' or '.join(options.API_KEYS)} from the environment."),
     ] = None,
     served_model_name: Annotated[
-        str | None, typer.Option("--server-model", help="Which model of a server answers; by default its first.")
+        str | None,
+        typer.Option("--server-model", help="The model to talk to, if the server has several; its first by default."),
     ] = None,
     sampling: SamplingFlags,
     engine: TextFlags,
 ) -> None:
-    """Talk with a model: its history is kept, each answer is followed by what it took.
+    """Chat with a model in the terminal; each response is followed by its speed.
 
-    Ctrl-C ends an answer and not the program, Ctrl-D leaves; /help lists what else there is. Where standard input is no
+    Ctrl-C stops a response but not the program, Ctrl-D exits, and /help lists more commands. If standard input is not a
     terminal, each line is a message.
     """
     try:

@@ -18,15 +18,14 @@ def check(
     model: Annotated[str, typer.Argument(help=_MODEL, callback=options.report_model_choice)],
     as_json: options.Json = False,
 ) -> int:
-    """Look whether a model's folder or GGUF file is sound before anything depends on it: a line for each thing that is
-    wrong, with its fix.
+    """Check whether a model folder or GGUF file is sound: one line per problem, with its fix.
 
-    Looked at are the files (shards against their index, headers, sizes), the tensors (those that config.json asks for,
-    with their shapes and dtypes), every number of them (NaN, infinity, matrices of zeros; read piece by piece, whatever
-    the memory), the tokenizer (texts come back, ids are the model's), special ids (inside the vocabulary, the same in
-    config.json, generation_config.json and tokenizer), generation_config.json, the chat template (a system's, a user's
-    and an assistant's turn), and where all that is sound, eight tokens out of the engine. What is no fault but worth
-    knowing goes to stderr. Exit codes: 0 sound, 1 something is wrong, 3 there is no such model.
+    It checks the files (shards against their index, headers, sizes), the tensors (those that config.json needs, with
+    their shapes and dtypes), every number in them (NaN, infinity, all-zero matrices; read piece by piece, so memory is
+    not a limit), the tokenizer (texts survive a round trip, ids are the model's), special ids (inside the vocabulary,
+    the same in config.json, generation_config.json and tokenizer), generation_config.json, the chat template (a system,
+    a user and an assistant message), and if all of that is sound, eight tokens from the engine. Remarks that are no
+    problems go to stderr. Exit codes: 0 sound, 1 there are problems, 3 there is no such model.
     """
     with loading_bar(model) as progress:
         report = check_model(model, progress)

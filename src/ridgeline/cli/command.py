@@ -15,8 +15,8 @@ from ridgeline.cli.config import ConfigFile, print_config, read_config_file
 from ridgeline.cli.examples import EXAMPLES
 from ridgeline.cli.help import PlainCommand
 
-_CONFIG = "A TOML file with options; those given as flags count before it."
-_PRINT = "Print every option, its value and where that came from, and do nothing else."
+_CONFIG = "A TOML file with options; options on the command line take precedence."
+_PRINT = "Print every option with its value and where the value comes from, and stop."
 _SOURCES = {"COMMANDLINE": "command line", "DEFAULT_MAP": "config", "ENVIRONMENT": "environment"}
 _KINDS = {"int": "a whole number", "float": "a number"}
 _LIBRARY = "Value error, "

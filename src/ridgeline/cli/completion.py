@@ -42,7 +42,7 @@ class Shell(StrEnum):
 
 
 def completion(shell: Annotated[Shell, typer.Argument(help="bash, zsh or fish.")]) -> None:
-    """Print the script with which a shell completes commands and options.
+    """Print the shell script that completes commands and options.
 
     In ~/.bashrc or ~/.zshrc: eval "$(ridgeline completion bash)", or zsh. In fish: ridgeline completion fish | source.
     """

@@ -8,34 +8,40 @@ import typer
 from ridgeline.cli import options
 
 _MODEL = (
-    "The folder of a pipeline, with a model_index.json, its id in the Hugging Face cache, or one that is built in: "
-    "digits, digits-fast, digits-ar; digits-video makes clips."
+    "The folder of a pipeline (with model_index.json), its id in the Hugging Face cache, or a "
+    "built-in one: digits, digits-fast, digits-ar; digits-video makes videos."
 )
-_PROMPT = "What is to be seen; - reads standard input."
-_NEGATIVE = "What is not to be seen; it acts where guidance does."
-_SIZE = "WIDTHxHEIGHT in pixels, one of the model's; by default its usual one."
-_STEPS = "Steps from noise to what is drawn; by default as the model's folder or its pipeline says."
-_GUIDANCE = "How strongly the prompt is followed, as the model's pipeline states it; guided steps are two passes."
+_PROMPT = "A description of the image; - reads standard input."
+_NEGATIVE = "A description of what to avoid; it works only with guidance."
+_SIZE = "WIDTHxHEIGHT in pixels, one of the model's sizes; its default size if left out."
+_STEPS = "The number of denoising steps; by default what the model's folder or its pipeline says."
+_GUIDANCE = (
+    "The guidance scale: how strongly the prompt is followed, on the scale of the model's pipeline. "
+    "With guidance each step is two passes."
+)
 SECOND_GUIDANCE = (
-    "Guidance of the second of two experts, which is asked when little noise is left; by default as the first's."
+    "The guidance scale of the second of two experts, which runs the steps with little noise; by "
+    "default the same as the first's."
 )
 _STEP_CACHE = (
-    "Skip all but the first block of a pass where what that block adds has changed by less than this part since the "
-    "last whole pass, as 0.1; changes what is drawn, and is off where it is left out."
+    "Skip all blocks but the first of a pass if the first block's output has changed by less than "
+    "this share since the last full pass, like 0.1. Changes the result; off by default."
 )
-_SEED = "Of the first picture or clip: number i has seed + i; by default any, which is said."
-_COUNT = "How many pictures or clips."
-_KEEP = "Keep the latents, which are saved before they are decoded, beside the file; else they go once it is there."
-_LATENTS = "Decode latents that were saved, and draw nothing; several, or repeated. Loads the VAE alone."
-_DEVICE = "Where it is drawn: cpu, cuda, cuda:N for card N, or auto for a card where there is one."
-_DTYPE = "fp32, bf16 or auto: what the denoiser runs in, by default what it is stored in."
+_SEED = (
+    "The random seed of the first image or video; number i uses seed + i. By default a random one, which is printed."
+)
+_COUNT = "The number of images or videos."
+_KEEP = "Keep the latents next to the file. They are always saved before decoding, and otherwise deleted afterwards."
+_LATENTS = "Decode saved latents instead of generating; give several, or repeat the option. Loads the VAE only."
+_DEVICE = "The device to run on: cpu, cuda, cuda:N for GPU number N, or auto for a GPU if there is one."
+_DTYPE = "The dtype of the denoiser: fp32, bf16, or auto for the one it is stored in (the default)."
 _COMPILE = (
-    "Have torch compile the denoiser's blocks first: it takes a minute or more, needs a C++ compiler, and changes the "
-    "last bits of what is drawn."
+    "Compile the denoiser's blocks with torch.compile first: takes a minute or more, needs a C++ "
+    "compiler, and changes the last bits of the result."
 )
 _CFG_PARALLEL = (
-    "Have a second process run one of the two passes of each guided step, each with half of the threads; what is drawn "
-    "is the same, and weights are loaded twice."
+    "Run one of the two passes of each guided step in a second process, with half of the threads "
+    "each. The result is the same; the weights are loaded twice."
 )
 _REQUEST = "Request"
 
@@ -55,14 +61,14 @@ StepCache = Annotated[float | None, request_option(_STEP_CACHE, "--step-cache", 
 SecondGuidance = Annotated[float | None, request_option(SECOND_GUIDANCE, "--second-guidance")]
 Seed = Annotated[int | None, request_option(_SEED, "--seed")]
 Count = Annotated[int, request_option(_COUNT, "-n", "--n")]
-Force = Annotated[bool, typer.Option("--force", help="Write over files that are there.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
 KeepLatents = Annotated[bool, typer.Option("--keep-latents", help=_KEEP)]
 Latents = Annotated[list[Path] | None, typer.Option("--latents", help=_LATENTS, metavar="FILE")]
 Compile = Annotated[bool, typer.Option("--compile", help=_COMPILE)]
 CfgParallel = Annotated[bool, typer.Option("--cfg-parallel", help=_CFG_PARALLEL)]
 Device = Annotated[str, typer.Option("--device", help=_DEVICE)]
 DType = Annotated[str | None, typer.Option("--dtype", help=_DTYPE, metavar="NAME")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Nothing on stderr but what goes wrong.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors on stderr.")]
 
 
 def output(text: str) -> Any:

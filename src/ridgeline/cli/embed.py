@@ -15,12 +15,14 @@ from ridgeline.engine.engine_settings import EngineSettings
 from ridgeline.engine.scheduler import Limits
 from ridgeline.util.document.printable import printable
 
-_TEXTS = "The texts; - reads them from standard input, a line each."
+_TEXTS = "The texts; - reads them from standard input, one per line."
 _MODEL = "A folder with an embedding model or a reranker, or an id in the Hugging Face cache."
-_FILE = "A file with more texts, a line each."
-_QUERY = "The first text is what is searched for, the others are searched: the model's prompts for both go before them."
-_PROMPT = "Put this prompt of the model's before every text, by its name: what a model was trained to be told."
-_CUT = "Keep so many of a vector's first numbers, where the model was trained for that (Matryoshka)."
+_FILE = "A file with more texts, one per line."
+_QUERY = (
+    "Treat the first text as the query and the others as documents, each with the prompt that the model has for it."
+)
+_PROMPT = "The name of one of the model's own prompts, to put before every text."
+_CUT = "Shorten each vector to its first N numbers, for models trained for that (Matryoshka)."
 _SHOWN = 72  # characters of a text
 _NUMBERS = 4  # of a vector
 
@@ -43,11 +45,11 @@ def embed(
     device: options.RunDevice = "cpu",
     as_json: options.Json = False,
 ) -> None:
-    """Turn texts into vectors that are near each other where the texts mean the like.
+    """Compute embeddings of texts, or rank texts with a reranker.
 
-    Of several texts the first is compared with the others: 1 is the same direction, 0 nothing in common. With a
-    reranker, which reads two texts together, the first is the query and the others get its scores. --json gives the
-    vectors themselves.
+    With several texts, the first is compared with the others: 1 is the same direction, 0 is nothing in common. A
+    reranker reads two texts together: the first is the query, and the others get its scores. --json prints the vectors
+    themselves.
     """
     if search and prompt is not None:
         raise ValueError("--search puts the model's own prompts before the texts; leave --prompt out")

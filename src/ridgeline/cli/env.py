@@ -20,7 +20,7 @@ _PACKAGES = ("torch", "safetensors", "tokenizers", "sentencepiece", "jinja2", "n
 
 
 def env(as_json: options.Json = False) -> None:
-    """Say what this machine is and which versions are installed: what a bug report needs."""
+    """Show this machine and the installed versions, as a bug report needs them."""
     facts = {
         "ridgeline": __version__,
         "python": platform.python_version(),

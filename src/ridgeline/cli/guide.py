@@ -13,9 +13,9 @@ _CHAPTERS = Path("docs", "guide")
 
 
 def guide(
-    path: Annotated[bool, typer.Option("--path", help="Say where it is instead of opening it.")] = False,
+    path: Annotated[bool, typer.Option("--path", help="Print its path instead of opening it.")] = False,
 ) -> None:
-    """Open the guide in a browser, or say where it is or how it is made."""
+    """Open the guide in a browser, or say how to build it."""
     places = [Path.cwd() / _SITE, _CHECKOUT / _SITE]
     found = next((place for place in places if place.is_file()), None)
     if found is None:

@@ -20,9 +20,12 @@ from ridgeline.media.diffusion.geometry import Size
 from ridgeline.media.diffusion.noise import check_draws
 from ridgeline.media.images.image_generator import generates_image_tokens
 
-_OUTPUT = "The file: png, webp (lossless) or jpg; several pictures are numbered. By default MODEL-SEED.png, here."
-_TILE = "Latents on a side of the tiles that are decoded one by one; auto: none where memory suffices; off: none."
-_PREVIEW = "Every so many steps write what the picture would become, at 64 latents a side at most, to its file."
+_OUTPUT = (
+    "The file: png, webp (lossless) or jpg; several images are numbered. By default MODEL-SEED.png "
+    "in the current folder."
+)
+_TILE = "Decode in tiles of this many latents per side. auto: only if memory is too small; off: never."
+_PREVIEW = "Every N steps, write a preview (at most 64 latents per side) to the image's file."
 
 
 def image(
@@ -50,11 +53,11 @@ def image(
     as_json: options.Json = False,
     quiet: drawing.Quiet = False,
 ) -> None:
-    """Draw pictures of a prompt: says what they will take, shows each step, and writes a file for each.
+    """Generate images from a prompt: predicts the time, shows each step, and writes one file per image.
 
-    MODEL is a pipeline with a denoiser, or a model that writes the tokens of a picture one after the other (Janus).
-    What a picture was drawn from is kept in its file. Latents are on the disk before they are decoded. Ctrl-C stops
-    between two steps and says what there is; twice, it stops at once.
+    MODEL is a diffusion pipeline, or a model that generates an image as tokens (Janus). The prompt and settings are
+    stored in the image's file. Latents are saved before they are decoded. Ctrl-C stops after the current step and says
+    what is there; a second Ctrl-C stops at once.
     """
     settings = DiffusionSettings(
         output, force, tile, keep_latents, every, cfg_parallel, compiled, as_json=as_json, device=device

@@ -47,7 +47,7 @@ from ridgeline.util.files import check_writable, write_whole
 from ridgeline.util.host import threads_for
 
 lab = typer.Typer(
-    help="""Experiments, each under a minute: run them, then read their code; and exercises to write some yourself.
+    help="""Run experiments of under a minute each and read their code, or write exercises yourself.
 
 Begin with: ridgeline lab token""",
     epilog=f"""\b
@@ -75,7 +75,7 @@ def checked(path: Path | None) -> Path | None:
 
 
 Svg = Annotated[
-    Path | None, typer.Option("--svg", metavar="FILE", help="Write the picture to this file.", callback=checked)
+    Path | None, typer.Option("--svg", metavar="FILE", help="Write the chart to this file.", callback=checked)
 ]
 
 
@@ -106,14 +106,14 @@ def command_of(experiment: Experiment, write: Write) -> Callable[..., None]:
 
 @lab.command(name="kv-cache")
 def kv_cache(
-    model: Annotated[str, typer.Option(help=f"{_MODEL} Without weights there, they are random.")] = _LARGE,
-    tokens: Annotated[str, typer.Option(help="How many tokens to generate, both ways.")] = "48",
+    model: Annotated[str, typer.Option(help=f"{_MODEL} Without weights, random ones are used.")] = _LARGE,
+    tokens: Annotated[str, typer.Option(help="The number of tokens to generate, with and without the cache.")] = "48",
     weights: options.RunWeights = None,
     threads: options.Threads = None,
     svg: Svg = None,
     as_json: options.Json = False,
 ) -> None:
-    """Generate with and without a KV cache, and count positions and seconds."""
+    """Generate with and without a KV cache, and compare positions computed and seconds."""
     _check_continues(model)
     count = _fitting(tokens, "--tokens", model)
     loaded, _ = _load(model, threads, weights)
@@ -127,14 +127,14 @@ def kv_cache(
 def memory(
     device: options.DeviceName = "rtx-4090",
     model: Annotated[
-        list[str] | None, typer.Option(help="A folder, a config.json or a name of the catalogue; may be repeated.")
+        list[str] | None, typer.Option(help="A folder, a config.json or a catalogue name; repeatable.")
     ] = None,
     devices: options.Devices = 1,
-    context: Annotated[str, typer.Option(help="Tokens that a user has.")] = "2000",
+    context: Annotated[str, typer.Option(help="The number of tokens per user.")] = "2000",
     svg: Svg = None,
     as_json: options.Json = False,
 ) -> None:
-    """Users on a card, subtraction by subtraction, for an 8B and a 70B model."""
+    """Count the users that fit on a GPU, subtraction by subtraction, for an 8B and a 70B model."""
     card, names = device_named(device), model or ["llama-3-8b", "llama-3-70b"]
     length = parse_tokens(context, "--context")
     for name in names:
@@ -147,14 +147,14 @@ def memory(
 def sampling(
     model: Annotated[str, typer.Option(help="A checkpoint folder or a built-in model.")] = _BUILTIN,
     prompt: Annotated[str, typer.Option(help="The text to continue.")] = "One day, a",
-    tokens: Annotated[str, typer.Option(help="How many tokens each setting generates.")] = "48",
+    tokens: Annotated[str, typer.Option(help="The number of tokens that each setting generates.")] = "48",
     seed: options.Seed = 1,
     weights: options.RunWeights = None,
     kv: options.RunKV = None,
     svg: Svg = None,
     as_json: options.Json = False,
 ) -> None:
-    """Greedy, temperature, top-k and top-p from scratch, held against the engine's sampler."""
+    """Compare greedy, temperature, top-k and top-p sampling from scratch with the engine's sampler."""
     count = _fitting(tokens, "--tokens", model)
     llm = LLM(model, EngineSettings(kv_bytes=64 << 20), weights=weights, kv=kv)
     written = sampling_lab.compare(llm, prompt, count, seed)
@@ -166,13 +166,13 @@ def sampling(
 def phases(
     model: Annotated[str, typer.Option(help=_MODEL)] = "llama-3-8b",
     device: options.DeviceName = "a100-sxm-80gb",
-    context: Annotated[str, typer.Option(help="Tokens of the prompt, and of context in decode.")] = "2000",
+    context: Annotated[str, typer.Option(help="The tokens of the prompt, and of the context in decode.")] = "2000",
     weights: options.RunWeights = None,
     kv: options.RunKV = None,
     svg: Svg = None,
     as_json: options.Json = False,
 ) -> None:
-    """Prefill against decode: the ridge, the idle share, the speed limit, and the batch that reaches the ridge."""
+    """Compare prefill with decode: the ridge point, the idle share, the speed limit, and the batch that reaches it."""
     length = _fitting(context, "--context", model)
     family = family_of(read_config(model))
     if not family.writes:
@@ -193,7 +193,7 @@ def phases(
 
 @lab.command()
 def numbers(svg: Svg = None, as_json: options.Json = False) -> None:
-    """What texts on inference say, beside what the ledger says of the same case, and why they differ."""
+    """Compare figures from texts on inference with the computed ones, and explain the differences."""
     found = numbers_lab.statements(CostCalculator())
     _give(numbers_lab.document(found), numbers_lab.as_json(found), svg, as_json)
 
@@ -274,7 +274,10 @@ def _write(path: Path, page: Document) -> None:
 @lab.command()
 def directions(
     model: Annotated[
-        str | None, typer.Option(help="A checkpoint folder with a larger vocabulary: king - man + woman on its table.")
+        str | None,
+        typer.Option(
+            help="A checkpoint folder with a larger vocabulary, to compute king - man + woman in its embeddings."
+        ),
     ] = None,
     svg: Svg = None,
     as_json: options.Json = False,

@@ -10,15 +10,17 @@ from ridgeline.util.files import check_writable, write_whole
 
 
 def exercise(
-    name: Annotated[str | None, typer.Argument(help="Which exercise; without one: what there are.")] = None,
+    name: Annotated[str | None, typer.Argument(help="The exercise; without one, all are listed.")] = None,
     checked: Annotated[
-        bool, typer.Option("--check", help="Hold what is in the file against the engine instead of writing it.")
+        bool,
+        typer.Option("--check", help="Compare the function in the file with the engine's instead of writing the file."),
     ] = False,
     file: Annotated[
-        Path | None, typer.Option("--file", metavar="FILE", help="Where it is written; by default NAME.py here.")
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="The file; by default NAME.py in the current folder."),
     ] = None,
 ) -> None:
-    """Write the beginning of a function that is yours to finish; with --check, say where it and the engine differ."""
+    """Write the skeleton of a function for you to finish; --check compares yours with the engine's."""
     if name is None:
         if checked or file is not None:
             option = "--check" if checked else "--file"

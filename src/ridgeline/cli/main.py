@@ -25,35 +25,29 @@ from ridgeline.util.version import __version__
 # what it says of itself. Only the one that is asked for is imported: a plan should not wait for what traces and
 # calibrates, nor the list of all for torch.
 COMMANDS = {
-    "run": "Generate text: streams to stdout, then says on stderr what prefill and decode took.",
-    "chat": "Talk with a model: its history is kept, each answer is followed by what it took.",
-    "translate": "Translate texts: each goes through the encoder once, and its answer is a line on stdout.",
-    "embed": "Turn texts into vectors that are near each other where the texts mean the like.",
-    "serve": "Serve models over HTTP: OpenAI's chat and completions, pictures and clips, or both; metrics, health.",
-    "image": "Draw pictures of a prompt: says what they will take, shows each step, and writes a file for each.",
-    "video": "Draw clips of a prompt: says what they will take, shows each step, and writes a file for each.",
-    "transcribe": "Write down what is said in files of speech, window by window; several files side by side.",
-    "plan": "Predict memory, speed, users and cost of a model on a card, as floor, bound and expected.",
-    "simulate": "Let traffic come to a model on a card that need not be here: who waits, how long, what limits, what "
-    "it costs.",
-    "trace": "Follow one request through the model: text, ids, every op with its cost, bound, expected and measured "
-    "seconds,\nthe candidates, the token, and where the time went. Of a pipeline that draws pictures: its texts "
-    "encoded, one step\nof its denoiser and its decode.",
-    "calibrate": "Measure this machine in three minutes: bandwidth by working set, matrix products, and every "
-    "operation where it\nstands in a model; then fit six constants to each class of kernels.",
-    "show": "Take a config.json apart: the name, the sizes, and where the parameters are. Reads no weights.",
-    "check": "Look whether a model's folder or GGUF file is sound before anything depends on it: a line for each thing "
-    "that is\nwrong, with its fix.",
-    "quantize": "Write a checkpoint anew with its matrices in a narrower format, in the layout of compressed-tensors, "
-    "which other\nengines read.",
-    "tokenize": "Show the tokens of a text: id, piece, bytes, and how many characters a token holds on average.",
-    "env": "Say what this machine is and which versions are installed: what a bug report needs.",
-    "completion": "Print the script with which a shell completes commands and options.",
-    "quiz": "Ask the questions of a chapter, and say of each answer whether it is right, and why.",
-    "guide": "Open the guide in a browser, or say where it is or how it is made.",
-    "lab": "Experiments, each under a minute: run them, then read their code; and exercises to write some yourself.",
-    "page": "The page in a browser as one file, and what it is fed with: prices as tables.",
-    "bench": "Measure a server under load, or the engine against the roofs of this machine.",
+    "run": "Generate text: writes it to stdout, and the time of prefill and decode to stderr.",
+    "chat": "Chat with a model in the terminal; each response is followed by its speed.",
+    "translate": "Translate texts with an encoder-decoder model, one line on stdout for each.",
+    "embed": "Compute embeddings of texts, or rank texts with a reranker.",
+    "serve": "Serve models over HTTP with OpenAI's API: text, embeddings, speech, images and videos.",
+    "image": "Generate images from a prompt: predicts the time, shows each step, and writes one file per image.",
+    "video": "Generate videos from a prompt: predicts the time, shows each step, and writes one file per video.",
+    "transcribe": "Transcribe or translate speech from audio files; several files run in one batch.",
+    "plan": "Predict memory, latency, users and cost of a model on a device, without running it.",
+    "simulate": "Simulate traffic to a model on any device: latency, limits and cost under load.",
+    "trace": "Trace one request through the model, op by op: cost, predicted and measured time.",
+    "calibrate": "Measure this machine in three minutes, so that predictions for it are accurate.",
+    "show": "Show a model's architecture, sizes and parameter counts from its config.json, without its weights.",
+    "check": "Check whether a model folder or GGUF file is sound: one line per problem, with its fix.",
+    "quantize": "Write a quantized copy of a checkpoint in the compressed-tensors format, which other engines read.",
+    "tokenize": "Show the tokens of a text: id, piece, bytes, and the mean number of characters per token.",
+    "env": "Show this machine and the installed versions, as a bug report needs them.",
+    "completion": "Print the shell script that completes commands and options.",
+    "quiz": "Quiz yourself on a chapter of the guide; each answer is checked and explained.",
+    "guide": "Open the guide in a browser, or say how to build it.",
+    "lab": "Run experiments of under a minute each and read their code, or write exercises yourself.",
+    "page": "Export the web page as one file, or print the tables that it computes with.",
+    "bench": "Measure a server under load, or the engine compared with this machine's limits.",
 }
 
 # The library's own base of "missing argument" and its kin; which package holds it has changed between its versions.
@@ -66,7 +60,7 @@ def _top(
     ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     traceback: Annotated[
-        bool, typer.Option(_TRACEBACK, help="Before all else: show in the code where an error comes from.")
+        bool, typer.Option(_TRACEBACK, help="Must come first: show the place in the code where an error comes from.")
     ] = False,  # main has to know before there is a command line
 ) -> None:
     if version:

@@ -29,14 +29,12 @@ _SAMPLING, _ENGINE = "Sampling", "Engine"
 # -- what is run, and on what -----------------------------------------------------------------------------------------
 
 _MODEL = (
-    "A checkpoint folder, a GGUF file, a built-in model (tales, translate, mixture), an id in the Hugging Face cache, "
-    "or with --dummy-weights any config.json or catalogue name."
+    "A checkpoint folder, a GGUF file, a built-in model (tales, translate, mixture), or an id in the "
+    "Hugging Face cache. With --dummy-weights also any config.json or catalogue name."
 )
-_PROMPT = "The text to continue, or the message to answer where the model has a chat template; - reads standard input."
-_CONFIG = (
-    "A checkpoint folder, a GGUF file, a config.json, a name of the catalogue, or an id in the Hugging Face cache."
-)
-DEVICE = "A card like h100-sxm, its .json or .toml file, `this` processor, or `cuda`."
+_PROMPT = "The text to continue, or the user message if the model has a chat template; - reads standard input."
+_CONFIG = "A checkpoint folder, a GGUF file, a config.json, a catalogue name, or an id in the Hugging Face cache."
+DEVICE = "A GPU or CPU by name, like h100-sxm, its .json or .toml file, `this` for this machine's CPU, or `cuda`."
 LENGTHS = "512, 1k (= 1,024), uniform:50:200 or lognormal:512:0.5 (median, sigma)"
 
 
@@ -62,7 +60,7 @@ ModelName = Annotated[str, typer.Argument(help=_MODEL, callback=report_model_cho
 ServedModels = Annotated[
     list[str],
     typer.Argument(
-        help=f"{_MODEL} Or pipelines, which draw pictures, beside it or alone: several take turns.",
+        help=f"{_MODEL} Diffusion pipelines work too, alone or next to a language model; several models take turns.",
         metavar="MODEL...",
         callback=_say_which_each,
         show_default=False,
@@ -70,31 +68,34 @@ ServedModels = Annotated[
 ]
 ServedModelName = Annotated[
     list[str] | None,
-    typer.Option(help="A name by which requests may call the model; several, or repeated."),
+    typer.Option(help="A name under which clients can request the model; give several, or repeat the option."),
 ]
 PromptText = Annotated[str | None, typer.Argument(help=_PROMPT, show_default=False)]
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat template.")]
 System = Annotated[str | None, typer.Option(help="A system message, for models with a chat template.")]
-DummyWeights = Annotated[bool, typer.Option("--dummy-weights", help="Random weights: speed, no sense.")]
+DummyWeights = Annotated[
+    bool, typer.Option("--dummy-weights", help="Use random weights: the speed is real, the text is not.")
+]
 ConfigName = Annotated[str, typer.Argument(help=_CONFIG, callback=report_model_choice)]
 OptionalConfigName = Annotated[
     str | None, typer.Argument(help=_CONFIG, show_default=False, callback=report_model_choice)
 ]
 DeviceName = Annotated[str, typer.Option(help=DEVICE)]
-Devices = Annotated[int, typer.Option(help="Cards that every layer is divided over: 1, 2, 4, 8.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
+Devices = Annotated[int, typer.Option(help="The number of devices that every layer is split over: 1, 2, 4 or 8.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 # -- what is priced ---------------------------------------------------------------------------------------------------
 
 _WEIGHTS = (
-    "bf16; fp8, w8a8 or nvfp4 (weights and activations); int8, int4, int4-g64, int4-g32 or mxfp4 (weights alone), with "
-    "+head the embedding and the head too; a mix of llama.cpp like q4_k_m. By default as the config says."
+    "The weight format: bf16; fp8, w8a8 or nvfp4 (weights and activations); int8, int4, int4-g64, "
+    "int4-g32 or mxfp4 (weights only), with +head including the embedding and the LM head; or a mix "
+    "of llama.cpp like q4_k_m. Default: what the config says."
 )
 
 
 def _setup(text: str, *names: str) -> Any:
     """A format: people write llama.cpp's as their files spell them, Q4_K_M."""
-    return typer.Option(*names, help=text, rich_help_panel="How it is set up", callback=_format_name)
+    return typer.Option(*names, help=text, rich_help_panel="Deployment", callback=_format_name)
 
 
 def _format_name(name: str | None) -> str | None:
@@ -114,40 +115,50 @@ def _lora(text: str, *names: str, **more: Any) -> Any:
 
 
 _RUN_WEIGHTS = (
-    "Quantise the matrices of a plain checkpoint while it is loaded: int8 or fp8 (a scale a row), int4, int4-g64 or "
-    "int4-g32 (groups of 128, 64, 32 with a zero), w8a8 (int8, rows of activations too); int8+head the embedding and "
-    "the head too. But for w8a8, and unlike vLLM's --quantization, of weights alone."
+    "Quantize the weights of an unquantized checkpoint while loading: int8 or fp8 (one scale per "
+    "row), int4, int4-g64 or int4-g32 (groups of 128, 64 or 32 with a zero point), w8a8 (int8 "
+    "weights and activations). +head, as in int8+head, includes the embedding and the LM head. Only "
+    "w8a8 quantizes activations, unlike vLLM's --quantization."
 )
 
 _DP_ATTENTION = (
-    "Each of --devices runs attention for requests of its own and holds a part of every expert: KV is not divided by "
-    "heads nor copied, requests are divided among the cards. For mixtures of experts."
+    "Divide the requests among --devices for attention (data parallelism) and split every expert over all of them: the "
+    "KV cache is neither split by heads nor copied. For mixtures of experts."
 )
 
 Weights = Annotated[str | None, _setup(_WEIGHTS, "--weights", "--dtype")]
-KV = Annotated[str | None, _setup("KV cache in bf16, fp8, int8 or nvfp4; by default as the config says.", "--kv")]
-DpAttention = Annotated[
-    bool, typer.Option("--enable-dp-attention", help=_DP_ATTENTION, rich_help_panel="How it is set up")
+KV = Annotated[
+    str | None, _setup("The format of the KV cache: bf16, fp8, int8 or nvfp4. Default: what the config says.", "--kv")
 ]
-Input = Annotated[str, _workload("Prompt tokens; 1k is 1,024.")]
-Batch = Annotated[int, _workload("Requests side by side.")]
+DpAttention = Annotated[bool, typer.Option("--enable-dp-attention", help=_DP_ATTENTION, rich_help_panel="Deployment")]
+Input = Annotated[str, _workload("The length of the prompt in tokens; 1k is 1,024.")]
+Batch = Annotated[int, _workload("The batch size.")]
 
 # -- adapters ----------------------------------------------------------------------------------------------------------
 
 _LORA = (
-    "A LoRA adapter as PEFT saves it: its folder, or NAME=FOLDER; with --input-file several, which requests choose as "
-    "their model."
+    "A LoRA adapter as PEFT saves it: its folder, or NAME=FOLDER. With --input-file several: "
+    "requests select one as their model."
 )
-_LORA_MODULES = "LoRA adapters that requests choose as their model: NAME=FOLDER, or vLLM's JSON; several, or repeated."
+_LORA_MODULES = (
+    "LoRA adapters that requests select as their model: NAME=FOLDER, or vLLM's JSON; give several, "
+    "or repeat the option."
+)
 
 Lora = Annotated[list[str] | None, typer.Option(help=_LORA, metavar="FOLDER")]
 PricedLora = Annotated[
-    list[str] | None, _lora("A LoRA adapter to price beside the model; repeated, a batch's requests ask them in turn.")
+    list[str] | None,
+    _lora("A LoRA adapter to include in the price; repeatable, and the requests of a batch then use them in turn."),
 ]
 LoraModules = Annotated[list[str] | None, _lora(_LORA_MODULES, metavar="NAME=FOLDER")]
-EnableLora = Annotated[bool, _lora("As vLLM has it: the adapters of --lora-modules are loaded.", "--enable-lora")]
-MaxLoraRank = Annotated[int | None, _lora("Refuse an adapter of a higher rank than this.")]
-MaxLoras = Annotated[int | None, _lora("Adapters that a step may touch; all that are loaded may, so at least those.")]
+EnableLora = Annotated[
+    bool, _lora("Load the adapters of --lora-modules (the default, accepted for vLLM's sake).", "--enable-lora")
+]
+MaxLoraRank = Annotated[int | None, _lora("Refuse adapters with a higher rank.")]
+MaxLoras = Annotated[
+    int | None,
+    _lora("The number of adapters in one step. All loaded ones can run together, so give at least their number."),
+]
 
 
 def adapters_of(given: Sequence[str] | None, option: str) -> dict[str, str]:
@@ -193,25 +204,41 @@ def _sampling(text: str) -> Any:
     return typer.Option(help=text, rich_help_panel=_SAMPLING)
 
 
-_MAX_TOKENS = "Most tokens to generate; 1k is 1,024. By default {}, or what the context leaves."
-_SEED = "Same seed, same text, whatever else runs beside it."
+_MAX_TOKENS = (
+    "The maximum number of tokens to generate; 1k is 1,024. Default: {}, or fewer if the context is full earlier."
+)
+_SEED = "The random seed. The same seed gives the same text, whatever else runs in the batch."
 
 MaxTokens8 = Annotated[str | None, _sampling(_MAX_TOKENS.format(8))]
 MaxTokens256 = Annotated[str | None, _sampling(_MAX_TOKENS.format(256))]
 Temperature = Annotated[
-    float | None, _sampling("Divides the logits: 0 always takes the likeliest token, 1 samples as the model says.")
+    float | None,
+    _sampling(
+        "The divisor of the logits: 0 always takes the most likely token, 1 samples from the model's distribution."
+    ),
 ]
-TopK = Annotated[int | None, _sampling("Keep the k likeliest tokens; 0 keeps all.")]
-TopP = Annotated[float | None, _sampling("Keep the fewest tokens that together reach this probability.")]
-MinP = Annotated[float | None, _sampling("Drop tokens less likely than this share of the likeliest.")]
-RepetitionPenalty = Annotated[float | None, _sampling("Above 1: tokens of the prompt and the text are less likely.")]
-FrequencyPenalty = Annotated[float | None, _sampling("Taken from a logit once for each time its token came.")]
-PresencePenalty = Annotated[float | None, _sampling("Taken from a logit once its token came.")]
+TopK = Annotated[int | None, _sampling("Sample from the k most likely tokens only; 0 turns this off.")]
+TopP = Annotated[float | None, _sampling("Sample from the smallest set of tokens whose probabilities add up to this.")]
+MinP = Annotated[
+    float | None, _sampling("Drop tokens whose probability is below this share of the most likely token's.")
+]
+RepetitionPenalty = Annotated[
+    float | None, _sampling("Values above 1 make tokens less likely that are already in the prompt or the text.")
+]
+FrequencyPenalty = Annotated[
+    float | None, _sampling("A penalty subtracted from a token's logit for each time it has been generated.")
+]
+PresencePenalty = Annotated[
+    float | None, _sampling("A penalty subtracted from a token's logit if it has been generated at all.")
+]
 OptionalSeed = Annotated[int | None, _sampling(_SEED)]
 Seed = Annotated[int, _sampling(_SEED)]
-Stop = Annotated[list[str] | None, _sampling("A string that ends the text; may be repeated.")]
-MinTokens = Annotated[int, _sampling("No end before so many tokens.")]
-IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end token.", rich_help_panel=_SAMPLING)]
+Stop = Annotated[list[str] | None, _sampling("A string that ends the text; repeatable.")]
+MinTokens = Annotated[int, _sampling("Do not end the text before this number of tokens.")]
+IgnoreEos = Annotated[
+    bool,
+    typer.Option("--ignore-eos", help="Keep generating after the end-of-sequence token.", rich_help_panel=_SAMPLING),
+]
 
 # -- the engine -------------------------------------------------------------------------------------------------------
 
@@ -225,48 +252,57 @@ def _text(text: str, **more: Any) -> Any:
 
 
 _PREFIX_CACHE = (
-    "Keep and share the KV pages of equal prefixes, by default where the model's layers can. In fp32 a seed's text is "
-    "the same with it and without. In bf16 and fp16 a prompt's last positions, at least two, go through the same "
-    "kernels as without, but fewer rows together: rounding, and so the text, rarely differs."
+    "Share the KV pages of requests with equal prefixes; on by default if the model's layers allow "
+    "it. In fp32 the text of a seed is the same with and without. In bf16 and fp16 at least the last "
+    "two tokens of a prompt run again, in smaller batches: rounding, and so the text, rarely "
+    "differs."
 )
 
-_DTYPE = "auto, or the dtype of the model, which runs in no other: half, float16, bfloat16, float or float32."
+_DTYPE = "auto, or the model's own dtype (half, float16, bfloat16, float, float32); a model runs in no other dtype."
 _RUN_KV = (
-    "Keep keys and values in int8 (a scale for each head of a token) or fp8 (e4m3), in half the memory of bf16; by "
-    "default as the config says. vLLM's --kv-cache-dtype."
+    "Store the KV cache in int8 (one scale per head and token) or fp8 (e4m3), in half the memory of "
+    "bf16. Default: what the config says. vLLM's --kv-cache-dtype."
 )
 _SHARE = (
-    "Share of the available memory that weights, a step, and keys and values take; instead of --kv-memory. Of a card: "
-    "of all its memory, 0.9 by default, vLLM's --gpu-memory-utilization."
+    "The share of the available memory for weights, activations and KV cache together, instead of "
+    "--kv-memory. On a GPU it is the share of its total memory, 0.9 by default, like vLLM's "
+    "--gpu-memory-utilization."
 )
 _KV_MEMORY = (
-    "Memory for keys and values, like 512MiB; by default half of what is free, at most 4GiB, and on a card what "
-    "--memory-share leaves."
+    "The memory for the KV cache, like 512MiB. Default: half of the free memory and at most 4GiB; on "
+    "a GPU what --memory-share leaves."
 )
-_RUN_DEVICE = "Where it runs: cpu, cuda, cuda:N for card N, or auto for a card where there is one."
-_EAGER = "Ask for every op of a step: nothing is recorded, or captured as a CUDA graph."
+_RUN_DEVICE = "The device to run on: cpu, cuda, cuda:N for GPU number N, or auto for a GPU if there is one."
+_EAGER = "Launch every op of each step from Python: no recorded steps and no CUDA graphs."
 
 KVMemory = Annotated[str | None, _engine(_KV_MEMORY)]
 MemoryShare = Annotated[float | None, _engine(_SHARE)]
 RunDevice = Annotated[str, _engine(_RUN_DEVICE)]
 Eager = Annotated[bool, typer.Option("--enforce-eager", help=_EAGER, rich_help_panel=_ENGINE)]
 ChatTemplate = Annotated[
-    Path | None, _text("A chat template in Jinja, instead of the model's own.", metavar="FILE", dir_okay=False)
+    Path | None, _text("A Jinja chat template to use instead of the model's own.", metavar="FILE", dir_okay=False)
 ]
 ReasoningParser = Annotated[
     str | None,
-    _text(f"How the model marks its thoughts, by default as its template does: {', '.join(BY_PARSER)}."),
+    _text(f"The format of the model's reasoning: {', '.join(BY_PARSER)}. Default: read from its chat template."),
 ]
 Context = Annotated[
-    str | None, _engine("Positions a request may have, prompt and text together; by default the model's. 1k is 1,024.")
+    str | None,
+    _engine(
+        "The maximum length of a request, prompt and response together; 1k is 1,024. Default: the model's maximum."
+    ),
 ]
 Dtype = Annotated[str, _engine(_DTYPE)]
 RunWeights = Annotated[str | None, _engine(_RUN_WEIGHTS, metavar="FORMAT", callback=_format_name)]
 RunKV = Annotated[str | None, _engine(_RUN_KV, metavar="FORMAT", callback=_format_name)]
-MaxRequests = Annotated[int, _engine("Requests under way at a time; further ones wait.")]
-MaxBatchTokens = Annotated[str, _engine("Positions that a step may run; longer prompts take several. 1k is 1,024.")]
-Chunk = Annotated[str | None, _engine("Prompt positions of one request that a step may run; by default all that fit.")]
-PageSize = Annotated[int, _engine("Positions that a KV page holds.")]
+MaxRequests = Annotated[int, _engine("The maximum number of requests that run at the same time; further ones wait.")]
+MaxBatchTokens = Annotated[
+    str, _engine("The maximum number of tokens in one step; longer prompts are split over several steps. 1k is 1,024.")
+]
+Chunk = Annotated[
+    str | None, _engine("The maximum number of prompt tokens of one request in one step. Default: as many as fit.")
+]
+PageSize = Annotated[int, _engine("The number of tokens that a KV-cache page holds.")]
 PrefixCache = Annotated[bool | None, _engine(_PREFIX_CACHE)]
 
 
@@ -281,26 +317,28 @@ def _threads(context: typer.Context, count: int | None) -> int | None:
 
 Threads = Annotated[
     int | None,
-    _engine("Threads to compute with; by default all cores, and one for a small model.", callback=_threads),
+    _engine("The number of CPU threads. Default: all cores, or one for a small model.", callback=_threads),
 ]
 
 _TENSOR_PARALLEL = (
-    "Divide the model over so many processes of this machine, each with a part of every matrix; --threads are those of "
-    "each, --kv-memory is for all. vLLM's --tensor-parallel-size."
+    "Split the model over this number of processes on this machine, each with a part of every "
+    "matrix. --threads counts for each process, --kv-memory for all together. vLLM's "
+    "--tensor-parallel-size."
 )
 TensorParallel = Annotated[int, _engine(_TENSOR_PARALLEL)]
 
 _SPECULATE = (
-    "Guess at next tokens, several of which a step verifies, for the same text in fewer steps: ngram looks the last "
-    "ones up in the request, auto does where that is predicted to pay, a model's name has that smaller model guess."
+    "Use speculative decoding, which gives the same text in fewer steps: ngram looks up the last "
+    "tokens in the request, auto does so if it is predicted to be faster, the name of a smaller "
+    "model makes it the draft model."
 )
 _SPECULATIVE_CONFIG = (
-    'The same as vLLM has it, in JSON: {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 5, '
-    '"prompt_lookup_min": 2}, or {"model": NAME, "num_speculative_tokens": 4}.'
+    'vLLM\'s option, in JSON: {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": '
+    '5, "prompt_lookup_min": 2}, or {"model": NAME, "num_speculative_tokens": 4}.'
 )
 Speculate = Annotated[str | None, _engine(_SPECULATE, metavar="ngram|auto|MODEL")]
 SpeculateTokens = Annotated[
-    int | None, _engine("Most tokens of a request that --speculate guesses for a step; by default 4.")
+    int | None, _engine("The maximum number of draft tokens of a request per step; 4 by default.")
 ]
 SpeculativeConfig = Annotated[
     str | None,

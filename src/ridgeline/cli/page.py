@@ -13,14 +13,14 @@ from ridgeline.learn.page.model_tables import StoredModel, model_table
 from ridgeline.price.devices import catalogue_devices as catalogue
 
 page = typer.Typer(
-    help="The page in a browser as one file, and what it is fed with: prices as tables.",
+    help="Export the web page as one file, or print the tables that it computes with.",
     epilog=f"\b\nAs one file:  {EXAMPLES['page export']}\nServed:       {EXAMPLES['serve']}, then open http://127.0.0.1:8000",
 )
 
 
 @page.callback()
 def _group() -> None:
-    """The page in a browser as one file, and what it is fed with: prices as tables."""
+    """Export the web page as one file, or print the tables that it computes with."""
 
 
 @page.command()
@@ -31,14 +31,14 @@ def tables(
     devices: options.Devices = 1,
     enable_dp_attention: options.DpAttention = False,
 ) -> None:
-    """Print the price of a model as one JSON object, from which a page computes every figure of a plan."""
+    """Print the price of a model as JSON: the tables from which the web page computes a plan."""
     stored = StoredModel(weights, kv, devices, enable_dp_attention)
     _say(model_table(open_source(catalogue_name(model) or model), stored))
 
 
 @page.command()
 def cards() -> None:
-    """Print the cards and engines of the catalogue as one JSON object, on which a page prices a table."""
+    """Print the devices and engines of the catalogue as JSON: the tables of the web page."""
     _say(build_device_tables(catalogue()))
 
 

@@ -35,36 +35,41 @@ _WORTH_SAYING = 3.0  # seconds from which an estimate is printed
 
 def export(
     out: Annotated[Path, typer.Option(help="The file to write.", metavar="FILE")],
-    models: Annotated[str, typer.Option(help="The models to compute with, with commas between.")] = USUAL,
+    models: Annotated[str, typer.Option(help="The models of the page, separated by commas.")] = USUAL,
     weights: Annotated[
-        str, typer.Option(help="Formats of weights to choose from; stored is as a model's config says.")
+        str, typer.Option(help="The weight formats to choose from; `stored` is what a model's config says.")
     ] = "stored,fp8,int4",
-    kv: Annotated[str, typer.Option(help="Formats of keys and values to choose from.")] = "stored,fp8",
-    devices: Annotated[str, typer.Option(help="Numbers of cards to choose from.")] = "1,2,4,8",
+    kv: Annotated[str, typer.Option(help="The KV-cache formats to choose from.")] = "stored,fp8",
+    devices: Annotated[str, typer.Option(help="The numbers of devices to choose from.")] = "1,2,4,8",
     runs: Annotated[
-        bool, typer.Option(help="Record runs of the engine on the built-in model, and how the built-in pipeline draws.")
+        bool,
+        typer.Option(
+            help=(
+                "Record runs of the engine with the built-in model, and the steps of the built-in diffusion pipeline."
+            )
+        ),
     ] = True,
     trace: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"A request to play: a prompt that {MODEL} runs here, or a .json file that /page/trace answered with; "
-            "may be repeated. By default a short prompt, with '' none.",
+            help=f"A request to play: a prompt for {MODEL}, which runs now, or a .json file from /page/trace; "
+            "repeatable. By default a short prompt; '' for none.",
             metavar="PROMPT|FILE",
         ),
     ] = None,
     traffic: Annotated[
         list[Path] | None,
         typer.Option(
-            help="A run under load to show: what `bench serve --json` wrote, or a simulation; two are compared.",
+            help="A load test to show: the output of `bench serve --json`, or a simulation; two are compared.",
             metavar="FILE",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write the page as one file that opens from disk and asks nobody for anything.
+    """Write the web page as one file that works from disk, without a network.
 
-    It holds the price of each model in each way to store it; ways that a model does not divide so are left out. With
-    it come runs of the engine, pictures as they are drawn, and requests op by op, recorded now.
+    It holds the prices of each model in each format; formats that a model cannot be split in are left out. It also
+    holds runs of the engine, the steps of a diffusion pipeline, and requests op by op, all recorded now.
     """
     if not force:
         check_new(out)

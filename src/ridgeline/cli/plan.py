@@ -54,11 +54,12 @@ def plan(
     lora: options.PricedLora = None,
     as_json: options.Json = False,
 ) -> None:
-    """Predict memory, speed, users and cost of a model on a card, as floor, bound and expected.
+    """Predict memory, latency, users and cost of a model on a device, without running it.
 
-    TTFT: time to the first token. ITL: one decode step. TPOT: time per output token after the first on average, with
-    the prefills of other users in between. Decode is priced at the running context, input + output / 2.
-    Of a pipeline that draws: seconds and dollars of a picture or a clip, stage by stage.
+    Every time is given three times: as floor, bound and expected value. TTFT is the time to first token, ITL one decode
+    step, and TPOT the mean time per output token after the first, including the prefills of other users. Decode is
+    priced at the mean context, input + output / 2. For a diffusion pipeline the plan has seconds and dollars per image
+    or video, stage by stage.
     """
     check_short(shown, as_json=as_json)
     if shown.listed:

@@ -35,13 +35,21 @@ _MAX_BATCH = 1 << 40  # far above any there is
 
 _OFFERED = 3  # names for one that is not known
 
-_IMAGES = "Images of a prompt, whose places are part of --input; of models that read images."
-_BATCH = "Requests side by side; of several, like 1,8,64, a decode step each, and a plan of the first."
-_ENGINE = f"What drives the cards: {', '.join(engines())}; by default {DEFAULT_ENGINE}, and ridgeline for `this`."
-_SLO = "Targets, like ttft=500ms,tpot=40ms; those not named are none. `none`: as many users as memory holds."
-_TTFT = "The most seconds to the first token (TTFT) on average, like 500ms; by default 1s."
-_SECTION = f"Only these, like memory,time; may be repeated: {', '.join(SECTIONS)}."
-_TPOT = "The most seconds a token after it on average, other users' prefills included; by default 50ms."
+_IMAGES = "The number of images in a prompt, for models that read images; their tokens count as part of --input."
+_BATCH = "The batch size. With several, like 1,8,64, a decode step of each, and a plan of the first."
+_ENGINE = (
+    f"The engine whose speed is predicted: {', '.join(engines())}. Default: {DEFAULT_ENGINE}, and ridgeline for `this`."
+)
+_SLO = (
+    "Latency targets, like ttft=500ms,tpot=40ms; a target that is not named does not apply. `none`: "
+    "as many users as fit into memory."
+)
+_TTFT = "The target for the mean time to first token (TTFT), like 500ms; 1s by default."
+_SECTION = f"Show only these sections, like memory,time; repeatable: {', '.join(SECTIONS)}."
+_TPOT = (
+    "The target for the mean time per output token after the first (TPOT), prefills of other users "
+    "included; 50ms by default."
+)
 
 
 def beside_of(source: ModelSource, lora: Sequence[str] | None) -> Beside | None:
@@ -51,7 +59,7 @@ def beside_of(source: ModelSource, lora: Sequence[str] | None) -> Beside | None:
 
 
 _setup, _workload, _pictures, _money, _shown = map(
-    options.panel, ("How it is set up", "Workload", "Of a pipeline that draws", "Money", "What is shown")
+    options.panel, ("Deployment", "Workload", "Diffusion", "Cost", "Display")
 )
 
 
@@ -65,7 +73,7 @@ class SetupFlags:
     kv: options.KV = None
     engine: Annotated[str | None, _setup(_ENGINE)] = None
     enable_dp_attention: options.DpAttention = False
-    memory_utilization: Annotated[float, _setup("The share of a card's memory that may be used.")] = 0.9
+    memory_utilization: Annotated[float, _setup("The share of a device's memory that may be used.")] = 0.9
     max_batch_tokens: options.MaxBatchTokens = "2k"
 
     def setup(self, device: Device) -> Deployment:
@@ -89,11 +97,16 @@ class WorkloadFlags:
     """What requests are like, what they may take, and how many there are."""
 
     input: options.Input = "1k"
-    output: Annotated[str, _workload("Tokens generated.")] = "256"
+    output: Annotated[str, _workload("The number of tokens to generate.")] = "256"
     images: Annotated[int, _workload(_IMAGES)] = 0
     batch: Annotated[str, _workload(_BATCH)] = "1"
-    users: Annotated[int | None, _workload("Requests under way all the time: what they get, and the replicas.")] = None
-    rate: Annotated[float | None, _workload("Requests a second: the cards and replicas that serve them.")] = None
+    users: Annotated[
+        int | None,
+        _workload("The number of requests that always run: shows what each gets, and how many replicas that takes."),
+    ] = None
+    rate: Annotated[
+        float | None, _workload("The requests per second: shows the devices and replicas that can serve them.")
+    ] = None
     slo: Annotated[str | None, _workload(_SLO)] = None
     ttft: Annotated[str | None, _workload(_TTFT)] = None
     tpot: Annotated[str | None, _workload(_TPOT)] = None
@@ -144,13 +157,17 @@ def _in_seconds(limit: int | None) -> float | None:
 class DiffusionFlags:
     """What is asked of a pipeline that draws."""
 
-    size: Annotated[str | None, _pictures("Width x height in pixels, one of the model's sizes, like 1024x1024.")] = None
-    steps: Annotated[int | None, _pictures("How often noise is taken away; with guidance each is two passes.")] = None
-    guidance: Annotated[float | None, _pictures("How strongly the prompt acts, as the release states it.")] = None
-    frames: Annotated[int | None, _pictures("Of a clip, like 81.")] = None
-    count: Annotated[int, _pictures("Pictures of one prompt, one after the other.")] = 1
-    eager: Annotated[bool, _pictures("Nothing fused: as diffusers runs it without torch.compile.", "--eager")] = False
-    compile: Annotated[bool, _pictures("Fused by torch.compile: priced anyway, but for --eager.", "--compile")] = False
+    size: Annotated[str | None, _pictures("WIDTHxHEIGHT in pixels, one of the model's sizes, like 1024x1024.")] = None
+    steps: Annotated[int | None, _pictures("The number of denoising steps; with guidance each is two passes.")] = None
+    guidance: Annotated[float | None, _pictures("The guidance scale, as the release states it.")] = None
+    frames: Annotated[int | None, _pictures("The number of frames of a video, like 81.")] = None
+    count: Annotated[int, _pictures("The number of images of one prompt, one after the other.")] = 1
+    eager: Annotated[
+        bool, _pictures("Price without fused kernels, as diffusers runs without torch.compile.", "--eager")
+    ] = False
+    compile: Annotated[
+        bool, _pictures("Price with torch.compile's fused kernels (the default; --eager turns it off).", "--compile")
+    ] = False
 
     def check(self) -> None:
         """Raises ValueError for options that contradict each other."""
@@ -173,10 +190,14 @@ def listed_options(names: Sequence[str]) -> str:
 class MoneyFlags:
     """What a card costs an hour."""
 
-    price: Annotated[str | None, _money("Dollars for one card and hour, like 2.5, whatever a seller asks.")] = None
-    seller: Annotated[str | None, _money("Whose prices, like nebius; by default the first seller of the card.")] = None
+    price: Annotated[
+        str | None, _money("The price of one device per hour in dollars, like 2.5, instead of a seller's.")
+    ] = None
+    seller: Annotated[
+        str | None, _money("The seller whose prices count, like nebius; by default the device's first.")
+    ] = None
     prices: Annotated[
-        Path | None, _money("Prices of your own sellers: a TOML file instead of the package's.", "--prices")
+        Path | None, _money("A TOML file with prices of your own sellers, instead of the built-in ones.", "--prices")
     ] = None
 
     def given(self) -> HourlyPrice | None:
@@ -207,12 +228,16 @@ class MoneyFlags:
 class DisplayFlags:
     """What of it is shown."""
 
-    short: Annotated[bool, _shown("Five lines in plain words.", "--short")] = False
-    full: Annotated[bool, _shown("Everything, section by section.", "--full")] = False
+    short: Annotated[bool, _shown("Show five lines in plain words.", "--short")] = False
+    full: Annotated[bool, _shown("Show every section.", "--full")] = False
     section: Annotated[list[str] | None, _shown(_SECTION)] = None
-    compare: Annotated[bool, _shown("A table of every card of the catalogue, and of --cards.", "--compare")] = False
-    cards: Annotated[str | None, _shown("A table of these cards: names or files, like l40s,h100-sxm,my.toml.")] = None
-    listed: Annotated[bool, _shown("The models and cards of the catalogue, and no plan.", "--list")] = False
+    compare: Annotated[
+        bool, _shown("Compare all devices of the catalogue, and those of --compare-devices.", "--compare")
+    ] = False
+    compare_devices: Annotated[
+        str | None, _shown("Compare these devices: names or files, like l40s,h100-sxm,my.toml.")
+    ] = None
+    listed: Annotated[bool, _shown("List the models and devices of the catalogue instead of a plan.", "--list")] = False
 
 
 def check_short(shown: DisplayFlags, *, as_json: bool) -> None:
@@ -239,9 +264,13 @@ def compared_cards(shown: DisplayFlags, device: str | None) -> tuple[Device, ...
 
     Raises ValueError as `device_named`.
     """
-    if not shown.compare and shown.cards is None:
+    if not shown.compare and shown.compare_devices is None:
         return None
-    names = [] if shown.cards is None else [name.strip() for name in shown.cards.split(",") if name.strip()]
+    names = (
+        []
+        if shown.compare_devices is None
+        else [name.strip() for name in shown.compare_devices.split(",") if name.strip()]
+    )
     if device is not None:
         names.insert(0, device)
     named = {card.name: card for card in map(device_named, names)}

@@ -13,12 +13,12 @@ from ridgeline.core.models.common.recipes import costly_format
 from ridgeline.util.document.humanize import gb, say_gb
 
 _MODEL = "A checkpoint folder, a built-in model, or an id in the Hugging Face cache."
-_OUT = "The folder to write, which is not there yet."
+_OUT = "The folder to write; it must not exist yet."
 _WEIGHTS = (
-    "int8 (a scale a row), int4, int4-g64 or int4-g32 (groups of 128, 64, 32 with a zero), fp8, or w8a8 (int8, and "
-    "rows of activations too)."
+    "int8 (one scale per row), int4, int4-g64 or int4-g32 (groups of 128, 64 or 32 with a zero "
+    "point), fp8, or w8a8 (int8 weights and activations)."
 )
-_FORCE = "Replace a model's folder that is there."
+_FORCE = "Replace an existing model folder."
 
 
 def quantize(
@@ -27,12 +27,11 @@ def quantize(
     weights: Annotated[str, typer.Option(help=_WEIGHTS, metavar="FORMAT")],
     force: Annotated[bool, typer.Option("--force", help=_FORCE)] = False,
 ) -> None:
-    """Write a checkpoint anew with its matrices in a narrower format, in the layout of compressed-tensors, which other
-    engines read.
+    """Write a quantized copy of a checkpoint in the compressed-tensors format, which other engines read.
 
-    Numbers are those that --weights of the other commands makes while it loads: rounded to the nearest, without data.
-    Embedding, head, norms and routers stay as they are; so does a matrix whose rows are no whole number of groups.
-    Tokenizer, templates and licences are copied. The folder is there when all of it is written.
+    The weights are the same as with --weights of the other commands: rounded to nearest, without calibration data.
+    Embedding, LM head, norms and routers are not quantized, and neither is a matrix whose rows are not a whole number
+    of groups. Tokenizer, templates and licences are copied. The folder appears only when it is complete.
     """
     with loading_bar(model) as progress:
         done = quantise_folder(open_source(model), out, weights.lower(), force=force, progress=progress)

@@ -15,9 +15,11 @@ _LETTERS = "abcd"
 
 
 def quiz(
-    chapter: Annotated[str | None, typer.Argument(help="A chapter of the guide; without one: which there are.")] = None,
+    chapter: Annotated[
+        str | None, typer.Argument(help="A chapter of the guide; without one, the chapters are listed.")
+    ] = None,
 ) -> None:
-    """Ask the questions of a chapter, and say of each answer whether it is right, and why."""
+    """Quiz yourself on a chapter of the guide; each answer is checked and explained."""
     quizzes = read_quizzes(read_lock())
     if chapter is None:
         for name, questions in quizzes.items():

@@ -43,27 +43,35 @@ _READ = 1 << 30
 
 _CARD = "h100-sxm"
 
-_INPUT = "Requests in OpenAI's batch format, a line each; - reads standard input."
-_IMAGE = "An image that the prompt is about, where the model reads images; several, or repeated."
-_LOGPROBS = "With --json: log-probabilities of each token and so many others, raw and processed."
-_REPLICAS = "Engines that answer them, on Ray Data (pip install 'ridgeline[ray]')."
-_ADDRESS = "The Ray cluster that those run on: auto, or its HOST:PORT; by default a new one of this machine alone."
-_OUTPUT = "Their answers; by default standard output. What the file has already is not asked again."
+_INPUT = "A file of requests in OpenAI's batch format, one per line; - reads standard input."
+_IMAGE = "An image for the prompt, for models that read images; give several, or repeat the option."
+_LOGPROBS = (
+    "With --json: report the log-probability of each token and of this number of alternatives, raw and processed."
+)
+_REPLICAS = "The number of engines that run the requests, on Ray Data (pip install 'ridgeline[ray]')."
+_ADDRESS = "The Ray cluster to run the replicas on: auto, or its HOST:PORT. By default a new cluster on this machine."
+_OUTPUT = (
+    "The file for the responses; standard output by default. Requests whose response is already in "
+    "the file are not run again."
+)
 
 
 def _batch(*names: str, text: str, metavar: str | None = "FILE") -> Any:
-    return typer.Option(*names, help=text, metavar=metavar, rich_help_panel="Many requests")
+    return typer.Option(*names, help=text, metavar=metavar, rich_help_panel="Batch file")
 
 
 InputFile = Annotated[str | None, _batch("--input-file", "-i", text=_INPUT)]
 OutputFile = Annotated[str | None, _batch("--output-file", "-o", text=_OUTPUT)]
 Replicas = Annotated[int, _batch("--replicas", text=_REPLICAS, metavar=None)]
 RayAddress = Annotated[str | None, _batch("--ray-address", text=_ADDRESS, metavar=None)]
-Count = Annotated[int, typer.Option("-n", "--n", help="How many completions of the prompt.")]
+Count = Annotated[int, typer.Option("-n", "--n", help="The number of completions of the prompt.")]
 LogProbs = Annotated[int | None, typer.Option(help=_LOGPROBS)]
 Images = Annotated[list[Path] | None, typer.Option("--image", help=_IMAGE, metavar="FILE", show_default=False)]
-Quiet = Annotated[bool, typer.Option("--quiet", help="The text alone: nothing on stderr but what goes wrong.")]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Say what loading took too, beside what else it could be.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print the text only; stderr has nothing but errors.")]
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", help="Also report what loading took, and what the speed would be with other settings."),
+]
 
 
 @with_flags
@@ -88,11 +96,11 @@ def run(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Generate text: streams to stdout, then says on stderr what prefill and decode took.
+    """Generate text: writes it to stdout, and the time of prefill and decode to stderr.
 
-    Sampling is what the model's generation_config.json says unless flags say otherwise. With --input-file, requests
-    come from a file in OpenAI's batch format, each with sampling of its own, and their answers go to another. Exit code
-    0 then says that every line has its answer or its refusal, how many have which is said at the end.
+    Sampling follows the model's generation_config.json unless options say otherwise. With --input-file, the requests
+    come from a file in OpenAI's batch format, each with its own sampling parameters, and the responses go to another
+    file. Exit code 0 then means that every line was answered or refused; the last line on stderr counts both.
     """
     with silence(quiet):
         if input_file is not None:

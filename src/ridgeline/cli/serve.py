@@ -52,34 +52,42 @@ def _server(*names: str, text: str, **more: Any) -> Any:
 class ServerFlags:
     """Where the server listens, who may ask it, and what it tells."""
 
-    host: Annotated[str, _server(text="Where to listen; beyond this machine only with a key or --insecure.")] = (
-        "127.0.0.1"
-    )
-    port: Annotated[int, _server(text="The port; 0 takes a free one.")] = 8000
+    host: Annotated[
+        str, _server(text="The address to listen on; other machines can connect only with an API key or --insecure.")
+    ] = "127.0.0.1"
+    port: Annotated[int, _server(text="The port; 0 picks a free one.")] = 8000
     served_model_name: options.ServedModelName = None
     api_key: Annotated[
         list[str] | None,
-        _server(text="A key that clients give; may be repeated. Others on this machine can read it: better a file."),
+        _server(
+            text=(
+                "An API key that clients must send; repeatable. Other users of this machine can see it: "
+                "--api-key-file is safer."
+            )
+        ),
     ] = None
-    api_key_file: Annotated[Path | None, _server(text="A file with a key a line.", metavar="FILE")] = None
-    insecure: Annotated[bool, _server("--insecure", text="Listen beyond this machine without a key.")] = False
+    api_key_file: Annotated[Path | None, _server(text="A file with one API key per line.", metavar="FILE")] = None
+    insecure: Annotated[
+        bool, _server("--insecure", text="Accept connections from other machines without an API key.")
+    ] = False
     allowed_origins: Annotated[
-        list[str] | None, _server(text="A web origin whose pages may ask, * for all; may be repeated, or a JSON list.")
+        list[str] | None,
+        _server(text="A web origin whose pages may call the server, * for all; repeat it, or give a JSON list."),
     ] = None
     allowed_hosts: Annotated[
-        list[str] | None, _server(text="A name by which a keyless server may be called, too; may be repeated.")
+        list[str] | None,
+        _server(text="A further host name under which a server without API keys answers; repeatable."),
     ] = None
-    strict: Annotated[bool, _server("--strict", text="A field that nobody knows is an error.")] = False
+    strict: Annotated[bool, _server("--strict", text="Reject requests with unknown fields.")] = False
     tool_call_parser: Annotated[
-        str | None, _server(text="How the model calls functions, where its chat template does not say: hermes, ...")
+        str | None,
+        _server(text="The format of the model's tool calls, if its chat template does not show it: hermes, ..."),
     ] = None
-    access_log: Annotated[bool, _server(text="A line for each request, without its text.")] = True
-    log_format: Annotated[str, _server(text="text, or json for an object a line.")] = "text"
-    metrics_alias: Annotated[str | None, _server(text="vllm: the metrics that vLLM has under its names as well.")] = (
-        None
-    )
+    access_log: Annotated[bool, _server(text="Log one line per request, without its text.")] = True
+    log_format: Annotated[str, _server(text="The log format: text, or json for one object per line.")] = "text"
+    metrics_alias: Annotated[str | None, _server(text="vllm: export the metrics also under vLLM's names.")] = None
     record: Annotated[
-        str | None, _server(text="Write what traffic comes to this new file, without text.", metavar="FILE")
+        str | None, _server(text="Record the traffic (times and lengths, no text) to this new file.", metavar="FILE")
     ] = None
 
     def settings(self, limits: dict[str, Any]) -> ServerSettings:
@@ -133,16 +141,16 @@ def serve(
     server: ServerFlags,
     engine: TextFlags,
     adapters: AdapterFlags,
-    seed: Annotated[int | None, _server(text="Where the seeds of requests that state none come from.")] = None,
+    seed: Annotated[int | None, _server(text="The source of the seeds of requests that send none.")] = None,
     replicas: ReplicaFlags,
     split: SplitFlags,
     priced: PricedFlags,
     limits: ServerLimitFlags,
 ) -> int:
-    """Serve models over HTTP: OpenAI's chat and completions, pictures and clips, or both; metrics, health.
+    """Serve models over HTTP with OpenAI's API: text, embeddings, speech, images and videos.
 
-    Ctrl-C or SIGTERM lets requests under way finish, a second ends them. Exit codes: 0 ended by a signal, 1 the engine
-    is gone, 130 ended by the second signal.
+    Metrics are at /metrics, health checks at /health. Ctrl-C or SIGTERM lets running requests finish; a second one
+    stops them. Exit codes: 0 ended by a signal, 1 the engine failed, 130 ended by the second signal.
     """
     settings = server.settings(limits_of(limits))
     sources = [open_source(each) for each in model]

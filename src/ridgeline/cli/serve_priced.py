@@ -13,7 +13,7 @@ from ridgeline.price.plan.deployment_plan import check_devices
 from ridgeline.price.plan.scenario import Deployment
 from ridgeline.server.lifecycle import ServedLLM
 
-_priced = options.panel("Without a model")
+_priced = options.panel("Simulated engine")
 _COMPUTES = (
     *("--dummy-weights", "--threads", "--device", "--enforce-eager", "--tensor-parallel"),
     *("--speculate", "--speculate-tokens", "--speculative-config", "--seed"),
@@ -28,12 +28,14 @@ class PricedFlags:
     priced: Annotated[
         str | None,
         _priced(
-            "Run no model: steps take what they would on this card, answers are filler of max_tokens tokens. To try "
-            "routers, dashboards and clients.",
+            "Run no model: each step takes the time predicted for this device, and responses are max_tokens "
+            "tokens of filler. For testing routers, dashboards and clients.",
             metavar="CARD",
         ),
     ] = None
-    priced_devices: Annotated[int, _priced("So many of that card, every layer divided over them.")] = 1
+    priced_devices: Annotated[
+        int, _priced("The number of these devices, with tensor parallelism over all of them.")
+    ] = 1
 
 
 def check_priced(flags: PricedFlags, given: Sequence[str]) -> None:

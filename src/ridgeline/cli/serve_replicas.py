@@ -33,30 +33,37 @@ _replicas = options.panel("Replicas")
 class ReplicaFlags:
     """How many engines there are, where they run, who gets a request, what comes and goes."""
 
-    replicas: Annotated[int, _replicas("Engines of the model, on Ray (pip install 'ridgeline[ray]').")] = 1
+    replicas: Annotated[
+        int, _replicas("The number of engines for the model, on Ray (pip install 'ridgeline[ray]').")
+    ] = 1
     ray_address: Annotated[
         str | None,
         _replicas(
-            "The Ray cluster that they run on: auto for the one that this machine is of, or its HOST:PORT; by default "
-            "a new one of this machine alone.",
+            "The Ray cluster to run on: auto for the one this machine belongs to, or its HOST:PORT. By "
+            "default a new cluster on this machine.",
             is_eager=True,  # --threads is of its machines then
         ),
     ] = None
     router: Annotated[
         str | None,
         _replicas(
-            "Who gets a request: least (the least loaded; the default), two (the less loaded of two that are drawn), "
-            "round-robin, random, or prefix (where its first page went, unless that is busy)."
+            "How requests are assigned to replicas: least (the least loaded; the default), two (the less "
+            "loaded of two random ones), round-robin, random, or prefix (the one that has the prompt's first "
+            "page in its cache, unless it is busy)."
         ),
     ] = None
     scale: Annotated[
         str | None,
-        _replicas("From how many to how many replicas come and go with the requests, like 1:4.", metavar="A:B"),
+        _replicas("Autoscale between a minimum and a maximum number of replicas, like 1:4.", metavar="A:B"),
     ] = None
-    scale_at: Annotated[int | None, _replicas("Requests under way that --scale aims at for each replica.")] = None
-    scale_every: Annotated[str | None, _replicas(f"Time between two decisions of --scale; {EVERY} by default.")] = None
+    scale_at: Annotated[int | None, _replicas("The number of running requests per replica that --scale aims at.")] = (
+        None
+    )
+    scale_every: Annotated[str | None, _replicas(f"The time between two decisions of --scale; {EVERY} by default.")] = (
+        None
+    )
     scale_calm: Annotated[
-        str | None, _replicas(f"Time without a change before a replica is removed; {CALM} by default.")
+        str | None, _replicas(f"The time without a change before --scale removes a replica; {CALM} by default.")
     ] = None
 
     @property

@@ -24,7 +24,7 @@ from ridgeline.server.server_settings import is_loopback
 if TYPE_CHECKING:  # a server of one engine does not wait for what several need
     from ridgeline.server.disaggregated import ServedDisaggregated
 
-_split = options.panel("Prompts and answers apart")
+_split = options.panel("Disaggregated prefill and decode")
 _ROLES = ("split", "kv_from", "kv_listen", "kv_transfer_config")
 _LEAST_KEY = 16  # bytes
 
@@ -35,32 +35,38 @@ class SplitFlags:
 
     split: Annotated[
         str | None,
-        _split("So many engines of this machine for prompts, and for answers, like 1:1.", metavar="P:D"),
+        _split("Run this number of prefill engines and decode engines on this machine, like 1:1.", metavar="P:D"),
     ] = None
     kv_listen: Annotated[
         str | None,
         _split(
-            f"Compute prompts for servers that ask for them at this address, like 10.0.0.1:{PORT}; they give it as "
-            "--kv-from.",
+            f"Run prefills for other servers at this address, like 10.0.0.1:{PORT}; they connect with --kv-from.",
             metavar="HOST:PORT",
         ),
     ] = None
     kv_from: Annotated[
         str | None,
-        _split("Ask servers at these --kv-listen for prompts, and write their answers here.", metavar="HOST:PORT,..."),
+        _split(
+            "Let the servers at these --kv-listen addresses run the prefills, and decode here.", metavar="HOST:PORT,..."
+        ),
     ] = None
     kv_key_file: Annotated[
         Path | None,
-        _split("A file with what both ends of --kv-from know, 16 bytes or more; needed beyond this machine."),
+        _split(
+            "A file with a secret of 16 bytes or more, the same on both sides of --kv-from; required between machines."
+        ),
     ] = None
     kv_timeout: Annotated[
         str | None,
-        _split(f"How long a prompt's keys and values may take to come; {TIMEOUT:g}s by default. Then it runs here."),
+        _split(
+            f"The maximum time to wait for a prompt's KV cache; {TIMEOUT:g}s by default. After that the prompt runs "
+            "here."
+        ),
     ] = None
     kv_transfer_config: Annotated[
         str | None,
         _split(
-            'The same as vLLM has it, in JSON: {"kv_role": "kv_producer", "kv_ip": "10.0.0.1", "kv_port": '
+            'vLLM\'s option, in JSON: {"kv_role": "kv_producer", "kv_ip": "10.0.0.1", "kv_port": '
             f"{PORT}}}, or kv_consumer with the address of a producer.",
             metavar="JSON",
         ),

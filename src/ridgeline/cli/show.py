@@ -30,7 +30,7 @@ def show(
     lora: options.PricedLora = None,
     as_json: options.Json = False,
 ) -> None:
-    """Take a config.json apart: the name, the sizes, and where the parameters are. Reads no weights."""
+    """Show a model's architecture, sizes and parameter counts from its config.json, without its weights."""
     source = open_source(catalogue_name(model) or model)
     fields, said = source.config, read_embedding(source)
     name = parse(fields.architecture) if fields.architecture else None

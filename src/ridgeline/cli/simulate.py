@@ -61,12 +61,12 @@ def simulate(
     judged: ObjectiveFlags,
     output: SimulationOutputFlags,
 ) -> None:
-    """Let traffic come to a model on a card that need not be here: who waits, how long, what limits, what it costs.
+    """Simulate traffic to a model on any device: latency, limits and cost under load.
 
-    The engine's own scheduler decides each step, a clock moves by what the step's price expects. TTFT: from a request's
-    arrival to its first token. TPOT: time per token after that. ITL: the gaps between tokens, of all requests together.
-    Figures have intervals of how far prices are known to be off; latencies, rates, shares and dollars of the draw of
-    requests too.
+    The engine's own scheduler decides each step, and a clock advances by the step's predicted time. TTFT: from a
+    request's arrival to its first token. TPOT: time per token after that. ITL: the gaps between tokens, over all
+    requests. Every figure has an interval for the known error of the predictions; latencies, rates, shares and dollars
+    also one for the random draw of requests.
     """
     _check_pairs(setup, fleet, limits, judged)
     _check_money(money, fleet)

@@ -30,44 +30,50 @@ _STORAGE = "2GB/s"
 class FleetFlags:
     """How many replicas there are, on what cards, and who is sent where."""
 
-    replicas: Annotated[int, _fleet("Replicas of the model on so many --devices each.")] = 1
+    replicas: Annotated[int, _fleet("The number of replicas of the model, each on --devices devices.")] = 1
     also: Annotated[
-        str | None, _fleet("Further replicas on other cards, like a100-sxm or 2xl40s,a10.", metavar="[N]xCARD,...")
+        str | None, _fleet("Further replicas on other devices, like a100-sxm or 2xl40s,a10.", metavar="[N]xCARD,...")
     ] = None
     router: Annotated[
         str | None,
         _fleet(
-            "Who gets a request: two (the less loaded of two that are drawn; the default), least, round-robin, random, "
-            "or prefix (where its first block went, unless that is busy)."
+            "How requests are assigned to replicas: two (the less loaded of two random ones; the default), "
+            "least, round-robin, random, or prefix (the one that has the prompt's first block, unless it is "
+            "busy)."
         ),
     ] = None
     signal_age: Annotated[
-        str | None, _fleet("How old what the router sees may be, like 50ms (the default); 0s is what is so now.")
+        str | None,
+        _fleet("The age of the load figures that the router sees, like 50ms (the default); 0s means always current."),
     ] = None
     split: Annotated[
         str | None,
         _fleet(
-            "Prompts and answers apart (disaggregated prefill and decode): so many replicas for each, like 1:1, joined "
-            "by --link. The same cards doing both are simulated beside it.",
+            "Disaggregated prefill and decode: the number of replicas for each, like 1:1, connected by "
+            "--link. The same devices without the split are simulated for comparison.",
             metavar="P:D",
         ),
     ] = None
     link: Annotated[
-        str | None, _fleet("What keys and values go over, one request after the other, like 450GB/s or 25Gb/s.")
+        str | None,
+        _fleet(
+            "The bandwidth of the link that carries the KV cache, one request after the other, like 450GB/s or 25Gb/s."
+        ),
     ] = None
     scale: Annotated[
-        str | None, _fleet("From how many to how many replicas come and go with the requests, like 1:8.", metavar="A:B")
+        str | None, _fleet("Autoscale between a minimum and a maximum number of replicas, like 1:8.", metavar="A:B")
     ] = None
-    scale_at: Annotated[int | None, _fleet("Requests under way that --scale aims at for each replica.")] = None
-    scale_every: Annotated[str | None, _fleet(f"Time between two decisions of --scale; {EVERY} by default.")] = None
+    scale_at: Annotated[int | None, _fleet("The number of running requests per replica that --scale aims at.")] = None
+    scale_every: Annotated[str | None, _fleet(f"The time between two decisions of --scale; {EVERY} by default.")] = None
     scale_calm: Annotated[
-        str | None, _fleet(f"Time without a change before a replica is removed; {CALM} by default.")
+        str | None, _fleet(f"The time without a change before --scale removes a replica; {CALM} by default.")
     ] = None
     storage: Annotated[
-        str | None, _fleet(f"The bandwidth at which a replica that starts loads its weights; {_STORAGE} by default.")
+        str | None, _fleet(f"The bandwidth at which a starting replica loads its weights; {_STORAGE} by default.")
     ] = None
     start_up: Annotated[
-        str | None, _fleet("What a replica takes to start beside loading its weights, like 20s; by default nothing.")
+        str | None,
+        _fleet("The time that a replica takes to start, without loading its weights, like 20s; 0 by default."),
     ] = None
 
     def fleet(

@@ -18,7 +18,7 @@ from ridgeline.insight.traffic.slo import SLO, parse_slos
 from ridgeline.price.device import Device
 from ridgeline.price.plan.scenario import Scenario
 
-_engine, _judged, _output = map(options.panel, ("Engine", "What is judged", "Output"))
+_engine, _judged, _output = map(options.panel, ("Engine", "Targets", "Output"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,28 +29,29 @@ class LimitFlags:
     chunk: options.Chunk = None
     page_size: options.PageSize = 16
     pages: Annotated[
-        int | None, _engine("Pages of KV memory, as a server of yours says; by default what the plan leaves for them.")
+        int | None,
+        _engine("The number of KV-cache pages, as your server reports it; by default what the plan computes."),
     ] = None
     context: options.Context = None
     between_steps: Annotated[
         str | None,
         _engine(
-            "What passes between two steps beside what the engine's profile has, like 300us, or "
-            "110us+20us/sequence+330us/request+400us/idle+300us/after: of each step, for each sequence and new request "
-            "in it, after a time with nothing to do, and after a step in which requests were new.",
+            "The time between two steps in addition to the engine's profile, like 300us, or "
+            "110us+20us/sequence+330us/request+400us/idle+300us/after: per step, per sequence and per new "
+            "request in it, after an idle time, and after a step with new requests.",
             metavar="COSTS",
         ),
     ] = None
     front: Annotated[
         str | None,
         _engine(
-            "What a server's core takes for requests and tokens, like "
-            "0.8ms/request+190us/step+90us/token+1.2ms/first+1.4ms/answer. By default nothing.",
+            "The CPU time of the API server, like "
+            "0.8ms/request+190us/step+90us/token+1.2ms/first+1.4ms/answer. By default none.",
             metavar="COSTS",
         ),
     ] = None
     prefix_cache: Annotated[
-        bool, _engine("Keep and share the KV pages of equal prefixes.", "--prefix-cache/--no-prefix-cache")
+        bool, _engine("Share the KV pages of requests with equal prefixes.", "--prefix-cache/--no-prefix-cache")
     ] = True
 
     def limits(self, max_batch_tokens: str) -> Limits:
@@ -82,8 +83,8 @@ class ObjectiveFlags:
     slo: Annotated[
         list[str] | None,
         _judged(
-            "What a good request keeps to, like ttft=1s,tpot=50ms,e2e=20s; with a class of a trace before it, like "
-            "batch:e2e=60s, what those of that class do instead. May be repeated.",
+            "What a good request meets, like ttft=1s,tpot=50ms,e2e=20s. A class of a trace can have its own, "
+            "like batch:e2e=60s. Repeatable.",
             "--slo",
             "--goodput",
             metavar="[CLASS:]LIMITS",
@@ -99,29 +100,31 @@ class ObjectiveFlags:
     advise: Annotated[
         bool,
         _judged(
-            "Look for the positions a step, requests at a time and share of memory that make most requests good, and "
-            "say why.",
+            "Find the tokens per step, running requests and memory share that make most requests good, and "
+            "explain why.",
             "--advise",
         ),
     ] = False
     divide: Annotated[
         int | None,
         _judged(
-            "Of so many cards at most, how many to a replica and how many replicas make most good requests a dollar."
+            "With at most this number of devices, find how many devices per replica and how many replicas "
+            "give the most good requests per dollar."
         ),
     ] = None
     require: Annotated[
         list[str] | None,
         _judged(
-            "Exit with 1 unless this holds at the worse end of its interval, like ttft_p99<500ms or good_share>99%; "
-            "may be repeated.",
+            "Exit with code 1 unless this holds at the worse end of its interval, like ttft_p99<500ms or "
+            "good_share>99%; repeatable.",
             metavar="FIGURE<VALUE",
         ),
     ] = None
     error: Annotated[
         str | None,
         _judged(
-            "How far the price may be off, like 12%; 0% for one run. By default as published rows say.",
+            "The error to assume for the predicted prices, like 12%; 0% for a single run. By default that of "
+            "the published measurements.",
             "--price-error",
         ),
     ] = None
@@ -151,7 +154,7 @@ class ObjectiveFlags:
 class SimulationOutputFlags:
     """What is written."""
 
-    out: Annotated[Path | None, _output("Write the result to this file, which the page opens: as --json.")] = None
-    report: Annotated[Path | None, _output("Write all of it with figures to this HTML file.")] = None
-    force: Annotated[bool, _output("Write over files that exist.", "--force")] = False
+    out: Annotated[Path | None, _output("Write the result as JSON to this file, which the web page can open.")] = None
+    report: Annotated[Path | None, _output("Write the result with charts to this HTML file.")] = None
+    force: Annotated[bool, _output("Overwrite existing files.", "--force")] = False
     as_json: options.Json = False

@@ -43,49 +43,66 @@ class TrafficFlags:
     trace: Annotated[
         Path | None,
         _traffic(
-            "Moments, lengths and shared prefixes of a file: Azure's or BurstGPT's CSV, Mooncake's or Qwen-Bailian's "
-            "JSONL, or what serve --record or bench serve --csv wrote. With --rate or --users its lengths alone."
+            "A file with arrival times, lengths and shared prefixes: Azure's or BurstGPT's CSV, Mooncake's "
+            "or Qwen-Bailian's JSONL, or the output of serve --record or bench serve --csv. With --rate or "
+            "--users only its lengths are used."
         ),
     ] = None
-    rate: Annotated[float | None, _traffic("So many requests a second, whatever becomes of them.")] = None
-    users: Annotated[int | None, _traffic("So many users, each asking again when it has its answer.")] = None
-    think: Annotated[str | None, _traffic("How long a user thinks before the next question, like 2s.")] = None
+    rate: Annotated[float | None, _traffic("Open loop: the number of requests per second.")] = None
+    users: Annotated[
+        int | None,
+        _traffic("Closed loop: the number of users, each of whom sends the next request after the last response."),
+    ] = None
+    think: Annotated[str | None, _traffic("The time between a response and the user's next request, like 2s.")] = None
     turns: Annotated[
         int,
-        _traffic("Questions of a conversation, each of which carries what was said before; --rate begins so many."),
+        _traffic(
+            "The number of turns of a conversation, each of which includes the earlier ones; --rate then "
+            "counts conversations."
+        ),
     ] = 1
     arrival: Annotated[
-        Literal["poisson", "gamma", "constant"], _traffic("How the gaps between the requests of --rate are drawn.")
+        Literal["poisson", "gamma", "constant"],
+        _traffic("The distribution of the gaps between the requests of --rate."),
     ] = "poisson"
-    burstiness: Annotated[float, _traffic("Shape of gamma arrivals: 1 is Poisson, less comes in bursts.")] = 1.0
+    burstiness: Annotated[float, _traffic("The shape of gamma arrivals: 1 is Poisson, less is burstier.")] = 1.0
     profile: Annotated[
         str | None,
-        _traffic("How --rate changes: ramp:4:60s, spike:4:60s:30s (times, from, for), day:0.2:600s (share, period)."),
+        _traffic(
+            "How --rate changes over time: ramp:4:60s, spike:4:60s:30s (factor, start, duration), "
+            "day:0.2:600s (share, period)."
+        ),
     ] = None
-    speed: Annotated[float, _traffic("A trace so many times as fast: its bursts become sharper.")] = 1.0
-    keep: Annotated[float, _traffic("A share of a trace's requests, each by chance: bursts keep their shape.")] = 1.0
-    input: Annotated[str | None, _traffic(f"Tokens of a prompt: {options.LENGTHS}. By default {_INPUT}.")] = None
-    output: Annotated[str | None, _traffic(f"Tokens of an answer, written so too. By default {_OUTPUT}.")] = None
+    speed: Annotated[float, _traffic("Replay a trace faster by this factor: its bursts become sharper.")] = 1.0
+    keep: Annotated[
+        float, _traffic("Keep this share of a trace's requests, chosen at random: bursts keep their shape.")
+    ] = 1.0
+    input: Annotated[str | None, _traffic(f"The tokens of a prompt: {options.LENGTHS}. By default {_INPUT}.")] = None
+    output: Annotated[
+        str | None, _traffic(f"The tokens of a response, in the same notation. By default {_OUTPUT}.")
+    ] = None
     exact: Annotated[
         bool,
         _traffic(
-            f"Fixed lengths as they are. By default they differ by up to {SPREAD:.0%}: requests of equal lengths march "
-            "in step.",
+            f"Use fixed lengths as they are. By default they vary by up to {SPREAD:.0%}, because requests of equal "
+            "lengths run in lockstep.",
             "--exact",
         ),
     ] = False
     requests: Annotated[
         int | None,
-        _traffic("End after so many; with --turns after so many conversations.", "--requests", "--num-prompts"),
+        _traffic(
+            "Stop after this number of requests, or of conversations with --turns.", "--requests", "--num-prompts"
+        ),
     ] = None
     duration: Annotated[
         str | None,
         _traffic(
-            f"None come after this, like 10s. By default {_DURATION}, unless --requests is given; a trace at its own "
-            "moments goes to its end."
+            f"Send no requests after this time, like 10s. Default: {_DURATION}, unless --requests is given; a trace "
+            "with its own times runs to its end."
         ),
     ] = None
-    seed: Annotated[int, _traffic("Same seed: the same requests at the same moments.")] = 0
+    seed: Annotated[int, _traffic("The random seed. The same seed gives the same requests at the same times.")] = 0
 
     def of_capacity(self) -> "TrafficFlags":
         """The same as a rate is looked for: as many requests at each. Raises ValueError for what states one."""

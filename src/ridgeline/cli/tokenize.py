@@ -11,7 +11,10 @@ from ridgeline.cli.console import read_text
 from ridgeline.core.checkpoint.source_tokenizer import tokenizer_of
 from ridgeline.core.text import TokenPiece, density, pieces
 
-_SPECIAL = "Control tokens written in the text become control tokens; otherwise they stay text, as in a prompt."
+_SPECIAL = (
+    "Encode control tokens that are written in the text as control tokens; by default they are plain "
+    "text, as in a prompt."
+)
 
 
 def tokenize(
@@ -22,11 +25,11 @@ def tokenize(
             callback=options.report_model_choice,
         ),
     ],
-    text: Annotated[str, typer.Argument(help="The text; - reads it from standard input.")],
+    text: Annotated[str, typer.Argument(help="The text; - reads standard input.")],
     special: Annotated[bool, typer.Option("--special", help=_SPECIAL)] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Show the tokens of a text: id, piece, bytes, and how many characters a token holds on average."""
+    """Show the tokens of a text: id, piece, bytes, and the mean number of characters per token."""
     tokenizer = tokenizer_of(model)
     text = read_text(text)
     found = pieces(tokenizer, text, parse_special=special)

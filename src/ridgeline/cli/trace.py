@@ -45,15 +45,16 @@ from ridgeline.price.plan.deployment_plan import check_devices
 from ridgeline.price.plan.scenario import Deployment, ModelCache
 from ridgeline.util.document.terminal_renderer import show
 
-_LOOK, _PRICED = "Look inside", "Priced alone"
+_LOOK, _PRICED = "Inside the model", "Prediction only"
 _ATTENTION = (
-    "Whom a token looked at, by head (of --layer). Of an encoder-decoder the cross-attention grid: a row for each "
-    "token that it wrote, a column for each that it read."
+    "Show the attention weights of a token, by head (of --layer). For an encoder-decoder: the "
+    "cross-attention grid, with a row per token written and a column per token read."
 )
-_SUMMARY = "Only where the time of one token went: a handful of lines, predicted next to measured."
+_SUMMARY = "Show only where the time of one token went: a few lines, predicted next to measured."
 _MAX_TEXT = 4 << 20
 _ON_CARD = (
-    "A card, here or not, to price every op on: no weights, no prompt, nothing runs; --input says how long it is."
+    "Price every op for this device: nothing runs, no weights and no prompt are needed; --input "
+    "gives the prompt's length."
 )
 # One request at a time, whose prompt a step must hold whole: a trace shows one prefill.
 _SETTINGS = EngineSettings(limits=Limits(tokens=1 << 18, requests=1), prefix_cache=False)
@@ -68,19 +69,25 @@ class InspectionFlags:
     """What of the model's inside a trace is to show."""
 
     layer: Annotated[
-        str | None, _look("--layer", text="The ops of one layer, or of `all`; by default layers are added up.")
+        str | None, _look("--layer", text="Show the ops of one layer, or of `all`; by default the layers are summed.")
     ] = None
     attention: Annotated[bool, _look("--attention", text=_ATTENTION)] = False
-    lens: Annotated[bool, _look("--lens", text="What each layer would have said.")] = False
+    lens: Annotated[bool, _look("--lens", text="Show what each layer would predict (logit lens).")] = False
     memory: Annotated[
-        bool, _look("--memory", text="The feed-forward neurons that fired most, and the tokens they promote.")
+        bool,
+        _look(
+            "--memory",
+            text="Show the feed-forward neurons with the highest activations, and the tokens they promote.",
+        ),
     ] = False
-    experts: Annotated[bool, _look("--experts", text="Which experts the tokens were routed to (mixtures).")] = False
+    experts: Annotated[
+        bool, _look("--experts", text="Show the experts that the tokens were routed to (mixtures of experts).")
+    ] = False
     source: Annotated[
-        list[str] | None, _look("--source", text="With --experts, a text to tell apart, as NAME=FILE; may be repeated.")
+        list[str] | None, _look("--source", text="With --experts: a text to compare, as NAME=FILE; repeatable.")
     ] = None
     position: Annotated[
-        int | None, _look("--position", text="Look at this token of the prompt; by default the last.")
+        int | None, _look("--position", text="The token of the prompt to look at; the last by default.")
     ] = None
 
     def wanted(self, repeats: int | None) -> TraceOptions:
@@ -138,7 +145,8 @@ class TraceRunFlags:
     dummy_weights: options.DummyWeights = False
     lora: options.PricedLora = None
     repeats: Annotated[
-        int | None, typer.Option(help="How often each step is measured; by default as seconds allow.")
+        int | None,
+        typer.Option(help="The number of measurements of each step; by default as many as fit into some seconds."),
     ] = None
     threads: options.Threads = None
     tensor_parallel: options.TensorParallel = 1
@@ -193,13 +201,14 @@ def trace(
     summary: Annotated[bool, typer.Option("--summary", help=_SUMMARY)] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Follow one request through the model: text, ids, every op with its cost, bound, expected and measured seconds,
-    the candidates, the token, and where the time went. Of a pipeline that draws pictures: its texts encoded, one step
-    of its denoiser and its decode.
+    """Trace one request through the model, op by op: cost, predicted and measured time.
+
+    Shows the text, the token ids, every op with its bound, expected and measured time, the candidate tokens, and a
+    summary of where the time went. For a diffusion pipeline: the text encoders, one denoising step and the decoder.
 
     The prefill and the first decode step are measured, each op by itself. Tracing does not change the tokens.
 
-    With --priced CARD nothing runs: every op of a model that need not be here, on a card that need not be here.
+    With --priced DEVICE nothing runs: it prices every op of any model on any device.
     """
     if priced.priced is not None:
         given = [*["a prompt"] * (prompt is not None), *given_flags(look), *given_flags(files)]

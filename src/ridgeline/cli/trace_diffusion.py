@@ -44,13 +44,13 @@ class DiffusionTraceOptions:
 
 def _check_picture(drawing: DiffusionTraceFlags, asked: DiffusionTraceOptions) -> None:
     """Raises ValueError for a file that nothing would be drawn into, or that cannot be written."""
-    path = drawing.picture
+    path = drawing.svg
     if path is None:
         return
     if not (asked.attention or drawing.pull):
-        raise ValueError("--picture draws what --attention and --pull show; give one of them, or leave it out")
+        raise ValueError("--svg draws what --attention and --pull show; give one of them, or leave it out")
     if path.suffix != ".svg":
-        raise ValueError(f"--picture is {path}; name an .svg file")
+        raise ValueError(f"--svg is {path}; name an .svg file")
     check_writable(path)
 
 
@@ -86,11 +86,11 @@ def show_diffusion_trace(
             moment, device, repeats=asked.repeats, at_hand=at_hand, threads=threads, clock=clock_of(place)
         )
     ledger = dataclasses.replace(ledger, words=words, pull=pull)
-    if drawing.picture is not None:
+    if drawing.svg is not None:
         figure = draw_panels(ledger)
         assert figure is not None, "checked before"
-        write_whole(drawing.picture, svg(figure))
-        say(f"wrote {drawing.picture}")
+        write_whole(drawing.svg, svg(figure))
+        say(f"wrote {drawing.svg}")
     asked.files.write(
         csv=lambda: to_csv(*ledger.stages.values()),
         perfetto=lambda: json.dumps(steps_perfetto(tuple(ledger.stages.values()))),

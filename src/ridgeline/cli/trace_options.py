@@ -56,10 +56,17 @@ def _file(name: str, text: str) -> Any:
 class TraceFileFlags:
     """The files that a trace is to write."""
 
-    csv: Annotated[Path | None, _file("--csv", "A line for each op and step.")] = None
-    perfetto: Annotated[Path | None, _file("--perfetto", "A trace for ui.perfetto.dev or chrome://tracing.")] = None
+    csv: Annotated[Path | None, _file("--csv", "Write a line for each op and step.")] = None
+    perfetto: Annotated[Path | None, _file("--perfetto", "Write a trace for ui.perfetto.dev or chrome://tracing.")] = (
+        None
+    )
     roofline: Annotated[
-        Path | None, _file("--roofline", "An .svg of every op class under the roofs, drawn here too; - draws only.")
+        Path | None,
+        _file(
+            "--roofline",
+            "Write an .svg of every op class under the roofline, also drawn in the terminal; - draws in the "
+            "terminal only.",
+        ),
     ] = None
 
     def check(self) -> None:
@@ -94,26 +101,28 @@ class TraceFileFlags:
 
 
 def _drawn(text: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel="Of a pipeline that draws pictures", **more)
+    return typer.Option(*names, help=text, rich_help_panel="Diffusion", **more)
 
 
 @dataclass(frozen=True, slots=True)
 class DiffusionTraceFlags:
     """The picture that is traced; its seed is that of sampling."""
 
-    steps: Annotated[int | None, _drawn("How many; by default as the pipeline says.")] = None
-    step: Annotated[int, _drawn("Which of them is traced; those before it run as they are.")] = 1
-    guidance: Annotated[float | None, _drawn("How strongly the prompt is followed; 2 passes a step.")] = None
+    steps: Annotated[int | None, _drawn("The number of denoising steps; by default what the pipeline says.")] = None
+    step: Annotated[int, _drawn("The step to trace; the steps before it run untraced.")] = 1
+    guidance: Annotated[
+        float | None, _drawn("The guidance scale: how strongly the prompt is followed; 2 passes per step.")
+    ] = None
     second_guidance: Annotated[float | None, _drawn(SECOND_GUIDANCE)] = None
-    negative: Annotated[str | None, _drawn("What is not to be seen.", metavar="TEXT")] = None
-    pull: Annotated[bool, _drawn("What guidance pulls: the difference of the step's two passes.")] = False
-    picture: Annotated[Path | None, _drawn("An .svg of what --attention and --pull show.", metavar="FILE")] = None
-    size: Annotated[str | None, _drawn("WIDTHxHEIGHT in pixels, one of the pipeline's.", metavar="WxH")] = None
-    frames: Annotated[int | None, _drawn("Of a clip; by default as the pipeline says.")] = None
+    negative: Annotated[str | None, _drawn("A description of what to avoid.", metavar="TEXT")] = None
+    pull: Annotated[bool, _drawn("Show the effect of guidance: the difference of the step's two passes.")] = False
+    svg: Annotated[Path | None, _drawn("Write an .svg with what --attention and --pull show.", metavar="FILE")] = None
+    size: Annotated[str | None, _drawn("WIDTHxHEIGHT in pixels, one of the pipeline's sizes.", metavar="WxH")] = None
+    frames: Annotated[int | None, _drawn("The number of frames of a video; by default what the pipeline says.")] = None
 
-    full: Annotated[bool, _drawn("Every stage op by op, after the answer.", "--full")] = False
+    full: Annotated[bool, _drawn("Show every stage op by op, after the summary.", "--full")] = False
     section: Annotated[
-        list[str] | None, _drawn("Only these stages, op by op, like denoise,decode; may be repeated.")
+        list[str] | None, _drawn("Show only these stages, op by op, like denoise,decode; repeatable.")
     ] = None
 
 

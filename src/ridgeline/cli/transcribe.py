@@ -26,33 +26,34 @@ from ridgeline.util.document.printable import printable
 
 _MODEL = "The folder of a speech model, such as Whisper's, or its id in the Hugging Face cache; none is built in."
 _TIMESTAMPS = (
-    "Segment by segment, each with its times. --no-timestamps has the model write none: every window is a segment, and "
-    "what is said across the end of one is cut."
+    "Write segments with their times. With --no-timestamps every window is one segment, and speech "
+    "across the end of a window is cut."
 )
 _SIDE_BY_SIDE: Final = 16  # files; each keeps a window of samples
 
 
 @with_flags
 def transcribe(
-    files: Annotated[list[str], typer.Argument(help="Files of speech: wav, flac, ogg, mp3, at any rate.")],
+    files: Annotated[list[str], typer.Argument(help="Audio files: wav, flac, ogg or mp3, at any sample rate.")],
     *,
     model: Annotated[
         str | None, typer.Option("--model", help=_MODEL, callback=options.report_model_choice, show_default=False)
     ] = None,
     language: Annotated[
-        str | None, typer.Option(help="A code like en; by default the model says which it hears.")
+        str | None,
+        typer.Option(help="The language of the speech, as a code like en; by default the model detects it."),
     ] = None,
-    task: Annotated[str, typer.Option(help="transcribe, or translate: into English.")] = "transcribe",
+    task: Annotated[str, typer.Option(help="transcribe, or translate to translate into English.")] = "transcribe",
     timestamps: Annotated[bool | None, typer.Option("--timestamps/--no-timestamps", help=_TIMESTAMPS)] = None,
-    subrip: Annotated[bool, typer.Option("--srt", help="Subtitles as SubRip has them; of one file.")] = False,
-    webvtt: Annotated[bool, typer.Option("--vtt", help="Subtitles as WebVTT has them; of one file.")] = False,
+    subrip: Annotated[bool, typer.Option("--srt", help="Write subtitles in SubRip format; for one file.")] = False,
+    webvtt: Annotated[bool, typer.Option("--vtt", help="Write subtitles in WebVTT format; for one file.")] = False,
     engine: EngineFlags,
     as_json: options.Json = False,
 ) -> None:
-    """Write down what is said in files of speech, window by window; several files side by side.
+    """Transcribe or translate speech from audio files; several files run in one batch.
 
-    A window has 30 seconds, and begins where the timestamps of the one before it end. Each stands alone, and is tried
-    once.
+    Audio is processed in windows of 30 seconds; each begins where the timestamps of the previous one end. Windows are
+    decoded independently, and once each: there is no retry at another temperature.
     """
     if model is None:
         raise ValueError("--model is missing: no speech model is built in; give the folder of one, such as Whisper's")

@@ -16,11 +16,11 @@ from ridgeline.core.models import SPEECH, family_of
 from ridgeline.engine import Completion, EngineSettings, SamplingParams
 
 BUILTIN = "translate"
-_TEXTS = "What to translate, each text by itself; - reads standard input, a text a line."
+_TEXTS = "The texts to translate, each on its own; - reads standard input, one text per line."
 _MODEL = (
-    "An encoder-decoder: a checkpoint folder (T5, BART, Marian), an id in the Hugging Face cache, or the built-in "
-    "`translate`, English to French. A model for several tasks wants to be told which, in the text: FLAN-T5 reads "
-    '"translate English to German: ...".'
+    "An encoder-decoder model: a checkpoint folder (T5, BART, Marian), an id in the Hugging Face "
+    "cache, or the built-in `translate`, English to French. A model for several tasks reads the task"
+    ' in the text: FLAN-T5 expects "translate English to German: ...".'
 )
 
 
@@ -37,10 +37,11 @@ def translate(
     device: options.RunDevice = "cpu",
     as_json: options.Json = False,
 ) -> None:
-    """Translate texts: each goes through the encoder once, and its answer is a line on stdout.
+    """Translate texts with an encoder-decoder model, one line on stdout for each.
 
-    All of them run together, in one continuous batch. Decoding is what the model's generation_config.json says unless
-    flags say otherwise; the built-in model is greedy. Beams are not built: a model that asks for them is said to.
+    All texts run together in one continuous batch. Decoding follows the model's generation_config.json unless options
+    say otherwise; the built-in model decodes greedily. Beam search is not supported: a note says so if a model's config
+    requests it.
     """
     asked = _lines(texts)
     _check_translates(model)

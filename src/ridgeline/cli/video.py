@@ -16,11 +16,14 @@ from ridgeline.media.diffusion.diffusion_request import DiffusionRequest
 from ridgeline.media.diffusion.geometry import Size
 from ridgeline.media.diffusion.video_file import FPS
 
-_FRAMES = "How many, by default what the model is usually asked for; Wan's releases make 4k + 1 of them, 81."
-_FPS = "Frames a second, of the file alone: the model knows none. Wan 2.1 and A14B were trained on 16, the 5B on 24."
+_FRAMES = "The number of frames; by default the model's usual number. Wan's releases make 4k + 1 frames, 81 by default."
+_FPS = (
+    "The frames per second of the file; the model does not know them. Wan 2.1 and A14B were trained "
+    "on 16, the 5B model on 24."
+)
 _OUTPUT = (
-    "The file: mp4, gif or webp, or a name without a suffix, a folder of png; several clips are numbered. By default "
-    "MODEL-SEED.mp4, here."
+    "The file: mp4, gif or webp, or a name without a suffix for a folder of png files; several "
+    "videos are numbered. By default MODEL-SEED.mp4 in the current folder."
 )
 
 
@@ -50,10 +53,10 @@ def video(
     as_json: options.Json = False,
     quiet: drawing.Quiet = False,
 ) -> None:
-    """Draw clips of a prompt: says what they will take, shows each step, and writes a file for each.
+    """Generate videos from a prompt: predicts the time, shows each step, and writes one file per video.
 
-    What a clip was drawn from is kept in its file. Latents are on the disk before they are decoded. Ctrl-C stops
-    between two steps and says what there is; twice, it stops at once.
+    The prompt and settings are stored in the video's file. Latents are saved before they are decoded. Ctrl-C stops
+    after the current step and says what is there; a second Ctrl-C stops at once.
     """
     settings = DiffusionSettings(
         output,

@@ -80,13 +80,13 @@ class ImageQueue:
         if live.nbytes > self.nbytes:
             raise invalid(
                 f"n: {live.images} pictures of this size may have {live.nbytes >> 20} MiB, and {self.nbytes >> 20} are "
-                "held for an answer (--max-picture-memory): ask for fewer at a time",
+                "held for an answer (--max-image-memory): ask for fewer at a time",
                 "n",
             )
         if live.nbytes + live.kept > self.nbytes:
             raise invalid(
                 f"step_cache: it keeps {live.kept >> 20} MiB between steps at this size, and {self.nbytes >> 20} may "
-                "be held (--max-picture-memory): leave it out, or ask for a smaller size",
+                "be held (--max-image-memory): leave it out, or ask for a smaller size",
                 "step_cache",
             )
         if len(self._inside) >= self.places:

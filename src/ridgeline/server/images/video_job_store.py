@@ -103,7 +103,8 @@ class VideoJobStore:
         """Delete the oldest files until a new one fits. Raises ApiError where it is too large by itself."""
         if job.nbytes > self._most:
             said = (
-                f"the file has {job.nbytes} bytes, and {self._most} are kept (--max-clip-storage): ask for fewer frames"
+                f"the file has {job.nbytes} bytes, but videos may take {self._most} (--max-video-storage): "
+                "request fewer frames"
             )
             raise invalid(said, "num_frames", code="too_large")
         files = [each for each in map(self._jobs.__getitem__, self._timers) if each.completed is not None]

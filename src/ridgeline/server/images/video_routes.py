@@ -64,7 +64,7 @@ class VideoApi:
         if job.live.nbytes > self._settings.picture_bytes:
             raise invalid(
                 f"output_format: {format_.lower()} holds all frames, {job.live.nbytes >> 20} MiB, and "
-                f"{self._settings.picture_bytes >> 20} may be held (--max-picture-memory): ask for fewer, or mp4",
+                f"{self._settings.picture_bytes >> 20} may be held (--max-image-memory): ask for fewer, or mp4",
                 "output_format",
             )
         self._jobs.start(job)
