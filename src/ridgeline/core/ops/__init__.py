@@ -1,4 +1,5 @@
-"""Everything that computes: one file an op, its `forward` beside its `cost`.
+"""The ops: the mathematics of all models, one file per op, each with its `forward` and its `cost`.
 
-Read `work.py` (what a step asks), `cost.py` (what must be done for it), `op.py` (the contract), then any op.
+Start with `work.py` (the size of a step), `cost.py` (the FLOPs and bytes of a step) and `op.py` (the interface of all
+ops). Then read any op.
 """

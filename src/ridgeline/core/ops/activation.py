@@ -1,4 +1,4 @@
-"""Activations, and the projections that feed them: the first half of an MLP, plain or gated.
+"""Activations and the projections before them: the first half of an MLP, plain or gated.
 
 Shapes: T rows of a step, N rows of any kind, I inputs, F columns of an MLP.
 """
@@ -20,34 +20,42 @@ from ridgeline.core.ops.op import Launch, OpBackend
 
 
 class GateBackend(OpBackend):
-    """The part of a backend that gated MLPs call, in PyTorch."""
+    """The methods of a backend that gated MLPs call, implemented in PyTorch."""
 
     def gated_products(self, gate: Matrix, up: Matrix, activation: str, x_NI: Tensor) -> Tensor:
-        """Return act(x Wg) * (x Wu) of two matrices: [N, F]. activation: its name in config.json."""
+        """Return act(x Wg) * (x Wu) for two matrices: [N, F].
+
+        Args:
+            gate: The matrix of the gate, Wg.
+            up: The matrix of the gated values, Wu.
+            activation: The name of the activation in config.json.
+            x_NI: The rows.
+        """
         return self.gated(gate.product(x_NI), up.product(x_NI), activation)
 
     def gated(self, gate_TF: Tensor, up_TF: Tensor, activation: str) -> Tensor:
-        """Return act(gate) * up: [T, F]. activation: its name in config.json."""
+        """Return act(gate) * up: [T, F]; `activation` is its name in config.json."""
         return ACTIVATIONS[activation](gate_TF) * up_TF
 
 
 class ActivationBackend(ProjectionsBackend, GateBackend):
-    """The part of a backend that activated projections call, in PyTorch."""
+    """The methods of a backend that activated projections call, implemented in PyTorch."""
 
     def activated_products(self, op: "ActivatedProjections", x_TI: Tensor) -> Tensor:
-        """Return act(x W), or act(x Wg) * (x Wu) of an op with a gate: [T, F]."""
+        """Return act(x W), or act(x Wg) * (x Wu) for an op with a gate: [T, F]."""
         return op.in_parts(x_TI)
 
 
 class ActivatedProjections(Projections):
-    """act(x W), or act(x Wg) * (x Wu) where there is a gate (Shazeer, arXiv:2002.05202). One boundary, as Projections.
+    """The first half of an MLP: act(x W), or act(x Wg) * (x Wu) if it has a gate (Shazeer, arXiv:2002.05202).
 
-    The gate is the first of two matrices, or the first part of a fused one.
+    One fused kernel may compute the whole op. The gate is the first of two matrices, or the first part of a fused one.
     """
 
     backend: ActivationBackend = ActivationBackend()
     parts: tuple[str, ...] = ("products", "activate")
-    FLOPS_PER_ELEMENT = 5  # exp or tanh counted as one, with the products around it
+    FLOPS_PER_ELEMENT = 5
+    """FLOPs of the activation per number: exp or tanh counted as one, and the products around it."""
 
     def __init__(self, specs: Mapping[str, MatrixSpec], activation: str) -> None:
         super().__init__(specs)
@@ -60,22 +68,22 @@ class ActivatedProjections(Projections):
 
     @override
     def forward(self, x_TI: Tensor) -> Tensor:  # type: ignore[override]
-        """x_TI [rows, inputs] -> [rows, width]."""
+        """Return the activated projection of x_TI [rows, inputs]: [rows, width]."""
         return self.in_parts(x_TI) if x_TI.is_meta else self.backend.activated_products(self, x_TI)
 
     def in_parts(self, x_TI: Tensor) -> Tensor:
-        """Multiply, then activate: as `forward`."""
+        """Multiply, then activate, in separate calls as PyTorch does."""
         return self.activate(*self.products(x_TI))
 
     def activate(self, x_TF: Tensor, up_TF: Tensor | None = None) -> Tensor:
-        """The activation of the products [rows, width] -> [rows, width]."""
+        """Return the activation of a product [rows, width], times `up_TF` if there is a gate."""
         if x_TF.is_meta:
             return x_TF.new_empty(x_TF.shape)
         return self.function(x_TF) if up_TF is None else self.backend.gated(x_TF, up_TF, self.activation)
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """The products and the activation; what lies between them needs no memory."""
+        """Return the cost of the products and the activation, without traffic between them."""
         products, first = products_cost(rows, self.matrices), self.matrices[0]
         own = Cost({"fp32": self._flops(rows)})
         moved = rows * (first.inputs + self.width) * first.spec.dtype.itemsize
@@ -83,7 +91,7 @@ class ActivatedProjections(Projections):
 
     @override
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
-        """As Op.launches_of: the products, then the activation over what they left in memory."""
+        """Return the launches of the products and of the activation, which reads their results from memory."""
         return (*self.product_launches(rows, "products"), self._activation_launch(rows))
 
     def _activation_launch(self, rows: int) -> Launch:
@@ -106,7 +114,7 @@ class ActivatedProjections(Projections):
 
 
 class GatedActivation(Elementwise):
-    """act(gate) * up, where both are parts of a product that gave more than them."""
+    """A gated activation, act(gate) * up, of two parts of a wider product."""
 
     kernel_name = "elementwise.gated"
     FLOPS_PER_ELEMENT = ActivatedProjections.FLOPS_PER_ELEMENT
@@ -117,5 +125,5 @@ class GatedActivation(Elementwise):
 
     @override
     def forward(self, gate_TF: Tensor, up_TF: Tensor) -> Tensor:
-        """Two of [rows, width] -> [rows, width]."""
+        """Return act(gate) * up for two tensors [rows, width]."""
         return gate_TF.new_empty(gate_TF.shape) if gate_TF.is_meta else self.function(gate_TF) * up_TF

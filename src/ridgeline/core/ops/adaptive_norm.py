@@ -1,5 +1,7 @@
-"""Norms between additions of which one is gated and the other is not, and what each block adds to a condition of all
-(adaLN-single: Chen et al., PixArt, arXiv:2310.00426).
+"""Adaptive norms whose factors are a condition for all blocks plus a learned table of each block.
+
+This is adaLN-single (Chen et al., PixArt, arXiv:2310.00426). Of the residual additions in a block, one is gated and the
+other is not.
 
 Shapes: N rows, R runs of rows that share a condition, C condition, W width.
 """
@@ -19,9 +21,10 @@ from ridgeline.core.ops.stored_module import weight
 
 
 class ConditionTable(Op):
-    """The factors of a block: what a condition says to all blocks, plus what this one has learned.
+    """The modulation factors of a block: a condition that all blocks share plus a learned table of this block.
 
-    spread: whether the condition is as wide as one factor, and each has all of it.
+    Attributes:
+        spread: Whether the condition is as wide as one factor, so that each factor uses the whole condition.
     """
 
     kind = "elementwise"
@@ -34,12 +37,16 @@ class ConditionTable(Op):
 
     @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As Stored.take; some checkpoints have it as that of a batch of one."""
+        """Return the table from its checkpoint tensor, which may have a leading batch dimension of 1."""
         return {name: full[0] if full.dim() == 3 and len(full) == 1 else full}
 
     @override
     def forward(self, condition_RC: Tensor) -> tuple[Tensor, ...]:
-        """condition_RC [runs, factors x width], or [runs, width] where it is `spread` -> [runs, width] of each."""
+        """Return the factors, [runs, width] each, for a condition per run.
+
+        Args:
+            condition_RC: The conditions [runs, factors x width], or [runs, width] if `spread` is set.
+        """
         if condition_RC.is_meta:
             return tuple(condition_RC.new_empty(len(condition_RC), self.width) for _ in self.factors)
         own = 1 if self.spread else len(self.factors)
@@ -49,7 +56,7 @@ class ConditionTable(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Its numbers once, the condition in, the factors out."""
+        """Return the cost of the sums: the table is read once, conditions enter, factors leave."""
         elements, scales = rows * len(self.factors) * self.width, rows * self.factors.count("scale") * self.width
         moved = elements + (rows * self.width if self.spread else elements)
         return Cost(
@@ -77,7 +84,7 @@ class ConditionTable(Op):
 
 
 class AddShiftedLayerNorm(AddModulatedLayerNorm):
-    """norm(x + y) * scale + shift, of each run's own."""
+    """A residual addition, then norm(x + y) * scale + shift with the scale and shift of each run of rows."""
 
     FLOPS_PER_ELEMENT = ModulatedLayerNorm.FLOPS_PER_ELEMENT
 
@@ -85,22 +92,33 @@ class AddShiftedLayerNorm(AddModulatedLayerNorm):
     def forward(  # type: ignore[override]
         self, x_NW: Tensor, y_NW: Tensor, scale_RW: Tensor, shift_RW: Tensor, lengths: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Two of [rows, width]; scale and shift [runs, width], whose rows are so many each -> their sum, in the place
-        of x, and what becomes of it.
+        """Add y to x in place, and return the sum and its modulated norm.
+
+        Args:
+            x_NW: The residual stream [rows, width].
+            y_NW: The rows to add.
+            scale_RW: The scale of each run [runs, width].
+            shift_RW: The shift of each run [runs, width].
+            lengths: The number of rows of each run.
         """
         sum_NW = self.add(x_NW, y_NW)
         return sum_NW, self.modulate(sum_NW, scale_RW, lengths, shift_RW)
 
 
 class GatedAddLayerNorm(GatedAddNorm, AddLayerNorm):
-    """norm(x + gate * y), the gate of each run's own and the norm's weights learned."""
+    """A gated residual addition, then norm(x + gate * y) with learned weights; each run of rows has its own gate."""
 
     @override
     def forward(  # type: ignore[override]
         self, x_NW: Tensor, y_NW: Tensor, gate_RW: Tensor, lengths: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Two of [rows, width]; gate [runs, width], whose rows are so many each -> the sum, in the place of x, and its
-        norm.
+        """Add gate * y to x in place, and return the sum and its norm.
+
+        Args:
+            x_NW: The residual stream [rows, width].
+            y_NW: The rows to add.
+            gate_RW: The gate of each run [runs, width].
+            lengths: The number of rows of each run.
         """
         sum_NW = self.add(x_NW, y_NW, gate_RW, lengths)
         return sum_NW, self.normalise(sum_NW)

@@ -1,4 +1,4 @@
-"""Affine: numbers brought from one scale to another, as between a VAE's latents and a denoiser's."""
+"""Affine maps of numbers from one scale to another, such as from a VAE's latents to a denoiser's."""
 
 from collections.abc import Hashable
 
@@ -11,7 +11,7 @@ from ridgeline.core.ops.op import Op
 
 
 class Affine(Op):
-    """multiplier x number + offset in fp32, of numbers that are first brought within `limits`."""
+    """The affine map multiplier x number + offset in fp32, of numbers that are first clamped to `limits`."""
 
     kind = "elementwise"
 
@@ -23,7 +23,7 @@ class Affine(Op):
 
     @override
     def forward(self, x_PC: Tensor) -> Tensor:
-        """x_PC [rows, width] -> fp32 [rows, width]."""
+        """Return the affine map of x_PC [rows, width] in fp32."""
         if x_PC.is_meta:
             return x_PC.new_empty(x_PC.shape, dtype=torch.float32)
         x_PC = x_PC.float()
@@ -33,7 +33,7 @@ class Affine(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Numbers in and out, as fp32."""
+        """Return the FLOPs per number, and the bytes of fp32 numbers read and written."""
         elements, each = rows * self.width, 2 if self.limits is None else 4
         return Cost({"fp32": float(each * elements)}, activation_bytes=8 * elements)
 

@@ -1,7 +1,9 @@
-"""Attention over segments, of every reach: the op and its cost. Pure: where K and V live is the caller's
-(kv_context.py); what torch computes is in torch_attention.py.
+"""Attention with any mask pattern: the op and its cost.
 
-Shapes: T rows of a step, N rows of keys, H heads, K kv heads, D head dim, W width of a value, E numbers of a latent.
+The op does not know where keys and values are stored: that is the caller's KVContext (kv_context.py). The PyTorch
+implementation is in torch_attention.py.
+
+Shapes: T rows of a step, N rows of keys, H heads, K kv heads, D head dim, W width of a value, E entries of a latent.
 """
 
 import math
@@ -26,57 +28,70 @@ from ridgeline.core.ops.stored_module import StorageShare, weight
 from ridgeline.core.ops.work import TOKENS, AttentionPattern, AttentionSum, RowAxis, Work
 
 PositionBias = Callable[[Tensor], Tensor]
-"""Distances (key position - query position) int64 [...] -> what is added to the scores of each head [H, ...]."""
+"""A function from distances (key position - query position), int64 [...], to a bias on each head's scores [H, ...]."""
 
 ONE_SCALE = "kv_scale"
-"""The tensor of a checkpoint that has one scale for a layer's keys and values together."""
+"""The name of the checkpoint tensor that has one scale for both the keys and the values of a layer."""
 _SCALES = "k_scale", "v_scale"
+"""The names of the scales of a layer's keys and values."""
 
 
 class AttentionContext(Protocol):
-    """The part of a KVContext that `Attention` calls."""
+    """The part of the KVContext interface that `Attention` calls."""
 
     def attend(self, op: "Attention", q_THD: Tensor, k_TKD: Tensor | None, v_TKW: Tensor | None) -> Tensor:
-        """Keep what is given of the step's K and V for the op's layer, and attend every query to what it reaches of its
-        sequence so far -> [T, H, W]. For what the op says of itself (scale, sinks, ...) it is asked.
+        """Store new keys and values for the op's layer, and attend each query to its sequence: [T, H, W].
+
+        The context reads scale, softcap, sinks and the like from the op.
         """
         ...
 
 
 class FusedRotaryKV(ABC):
-    """A KVContext that turns queries and keys on the way, as one kernel does for all rows that it keeps."""
+    """The base class of KVContexts that rotate queries and keys and store keys and values in one kernel."""
 
     @abstractmethod
     def keep(self, op: "Attention", q_THD: Tensor, k_TKD: Tensor, v_TKW: Tensor, angles: Angles | None) -> Tensor:
-        """Keep the step's K and V for the op's layer, turned by the angles if there are any -> the queries, turned
-        [T, H, D]; `attend` is then given no K and V.
+        """Store the step's keys, rotated, and values for the op's layer, and return the rotated queries [T, H, D].
+
+        `attend` then receives no keys and values. Without angles nothing is rotated.
         """
 
 
 class AttentionBackend(OpBackend):
-    """The part of a backend that attention calls, in PyTorch. What it keeps and attends is the context's."""
+    """The methods of a backend that attention calls, implemented in PyTorch.
+
+    A KVContext stores and attends.
+    """
 
     def rotate(
         self, op: "Attention", q_THD: Tensor, k_TKD: Tensor, angles: Angles, start: int
     ) -> tuple[Tensor, Tensor]:
-        """Return queries and keys rotated by their positions' angles, from entry `start` of each head on."""
+        """Return queries and keys rotated by the angles of their positions, from entry `start` of each head on."""
         return op.rotated(q_THD, k_TKD, angles, start)
 
 
 class Attention(Op):
-    """softmax(q k^T x scale) v over what the reach leaves (GQA: Ainslie et al., arXiv:2305.13245). One boundary:
-    rotate, store and attend.
+    """Attention, softmax(q k^T x scale) v over the keys of the mask (GQA: Ainslie et al., arXiv:2305.13245).
 
-    softcap: scores are squashed to (-softcap, softcap) (Gemma 2, arXiv:2408.00118). sinks: a learned score a head that
-    takes part in the softmax and has no value (gpt-oss). bias: of the distance of two positions (T5). Where v is not
-    kept (`spec.v_dim` 0) it is the first `value_dim` entries of k: a latent (DeepSeek-V2, arXiv:2405.04434).
+    One op covers rotating, storing and attending, so that a kernel may fuse them. If v is not stored (`spec.v_dim` is
+    0), the value is the first `value_dim` entries of k: a latent (DeepSeek-V2, arXiv:2405.04434).
+
+    Attributes:
+        layer: The index among the model's layers with a KV cache or a recurrent state.
+        heads: The number of query heads of this rank.
+        softcap: The bound to which scores are soft-capped (Gemma 2, arXiv:2408.00118); None for no cap.
+        sinks_H: A learned score per head that takes part in the softmax but has no value (gpt-oss); None without sinks.
+        bias: The bias on scores by the distance of two positions (T5); None for no bias.
+        value_dim: The number of entries of a value.
+        one_scale: Whether the checkpoint has one scale for both keys and values.
     """
 
     kind = "attention"
     backend: AttentionBackend = AttentionBackend()
     parts: tuple[str, ...] = ("rotate", "attend")
     reads_context = True
-    ROTATE_FLOPS = 3  # of each entry
+    ROTATE_FLOPS = 3  # per entry
 
     def __init__(
         self,
@@ -92,8 +107,19 @@ class Attention(Op):
         value_dim: int | None = None,
         shard: Shard = WHOLE,
     ) -> None:
-        """layer: its place among the model's layers that keep K and V. heads: of this rank. scale: 1 / sqrt(D) where
-        none is given. shard: the part of the heads that they are.
+        """Create the attention of one layer.
+
+        Args:
+            layer: The index among the model's layers with a KV cache or a recurrent state.
+            heads: The number of query heads of this rank.
+            spec: The format of the layer's KV cache, and its mask pattern.
+            rope: The rotary embedding of queries and keys; None for none.
+            scale: The factor on the scores; 1 / sqrt(D) by default.
+            softcap: The bound of soft-capped scores; None for no cap.
+            sinks: Whether each head has a learned attention sink.
+            bias: The bias on scores by distance; None for no bias.
+            value_dim: The number of entries of a latent that are the value.
+            shard: This rank's share of the heads.
         """
         super().__init__()
         assert spec.v_dim or value_dim, "a latent says how much of it is the value"
@@ -106,16 +132,16 @@ class Attention(Op):
         self.one_scale = False
         self._weight_bytes = self.stored_bytes()
         self._names = {name: by_head(f"attention.{name}", spec.k_dim) for name in ("decode", "prefill")}
-        self._names["few"] = f"{self._names['prefill']}.few"  # where nobody has timed it, a prefill of such heads
-        turn = by_head("elementwise.rotate", spec.k_dim)  # neighbours are turned another way than halves
+        self._names["few"] = f"{self._names['prefill']}.few"  # uncalibrated, it is priced as a prefill
+        turn = by_head("elementwise.rotate", spec.k_dim)  # interleaved pairs are another kernel class
         self._names["rotate"] = f"{turn}.neighbours" if rope is not None and rope.interleaved else turn
-        # Of K and V of one position, as they are stored and as they come; a price asks for them several times a step.
+        # Bytes of one position's K and V, cached and unquantised. A price reads them several times per step.
         self._position, self._given = spec.slot_bytes, spec.given_bytes
 
     @property
     @override
     def reach(self) -> AttentionPattern:
-        """As Op.reach: which keys a query sees."""
+        """The attention pattern: the keys that a query sees."""
         return self.spec.reach
 
     @property
@@ -129,24 +155,26 @@ class Attention(Op):
 
     @override
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
-        """As Stored.match_checkpoint: whether keys and values share one scale."""
+        """Set whether the checkpoint has one scale for both keys and values."""
         self.one_scale = self.k_scale is not None and dtype_of(ONE_SCALE) is not None
 
     @override
     def tensors(self) -> tuple[str, ...]:
-        """As Stored.tensors: a scale of the keys and one of the values, or ONE_SCALE of both (`one_scale`)."""
+        """Return the names of the sinks and of the scales, or of the single scale if `one_scale` is set."""
         own = super().tensors()
         return (*(name for name in own if name not in _SCALES), ONE_SCALE) if self.one_scale else own
 
     @override
     def dtype_of(self, name: str) -> torch.dtype | None:
-        """As Stored.dtype_of; scales of keys and values are read as they are stored."""
+        """Return the dtype of the sinks, and None for the scales, which are read as stored."""
         return super().dtype_of(name) if name == "sinks_H" else None
 
     @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As Stored.take: the sinks of this rank's heads; scales of keys and values, which all ranks have. Raises
-        ValueError for a scale that is not above 0.
+        """Return the sinks of this rank's heads, or the scales of keys and values, which all ranks have.
+
+        Raises:
+            ValueError: If a scale is not one number above 0.
         """
         if name == "sinks_H":
             return {name: self.shard.slice(full, 0)}
@@ -156,8 +184,9 @@ class Attention(Op):
 
     @cached_property
     def kv_scales(self) -> tuple[float, float]:
-        """The layer's scales of keys and of values, where a checkpoint states them; asked of their tensors once, since
-        every step of every layer wants them.
+        """The layer's scales of keys and values from the checkpoint, or 1.0 each if it states none.
+
+        They are read from their tensors once, because every layer uses them in every step.
         """
         if self.k_scale is None or self.v_scale is None:
             return NO_SCALES
@@ -165,7 +194,7 @@ class Attention(Op):
 
     @property
     def plain(self) -> bool:
-        """Whether its scores are q k^T x scale and nothing more, as kernels at hand compute them."""
+        """Whether scores are only q k^T x scale (no cap, sinks or bias), as common kernels compute them."""
         return self.softcap is None and self.sinks_H is None and self.bias is None
 
     @override
@@ -177,10 +206,15 @@ class Attention(Op):
         kv: AttentionContext,
         angles: Angles | None = None,
     ) -> Tensor:
-        """q_THD [rows, heads, D], k_TKD [rows, kv_heads, D], v_TKW [rows, kv_heads, W] -> [rows, heads x W].
+        """Return the attention of a step's queries: [rows, heads x W].
 
-        k and v may be those of an encoder, of other rows, or None where they are kept from an earlier step; v None
-        where it is part of k. angles: of the rows, where the op has a rope.
+        Args:
+            q_THD: The queries [rows, heads, D].
+            k_TKD: The keys [rows, kv_heads, D]. They may belong to other rows, those of an encoder; None if an earlier
+                step stored them.
+            v_TKW: The values [rows, kv_heads, W]; None if they are stored already or are a part of k.
+            kv: The KV context of the step.
+            angles: The rotary angles of the rows, if the op has a rope.
         """
         assert (angles is not None) == (self.rope is not None)
         if "keep" in self.parts and k_TKD is not None and v_TKW is not None and isinstance(kv, FusedRotaryKV):
@@ -190,8 +224,9 @@ class Attention(Op):
         return self.attend(q_THD, k_TKD, v_TKW, kv)
 
     def rotate(self, q_THD: Tensor, k_TKD: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
-        """Queries and keys turned by their positions' angles; of a latent what follows the value, which has no
-        position.
+        """Return queries and keys rotated by their positions' angles.
+
+        Of a latent, only the entries after the value are rotated; the value has no position.
         """
         start = 0 if self.spec.v_dim else self.value_dim
         if q_THD.is_meta:
@@ -206,19 +241,19 @@ class Attention(Op):
 
     @property
     def rotates_neighbours(self) -> bool:
-        """Whether neighbouring entries of a head are rotated together, rather than its two halves."""
+        """Whether neighbouring entries of a head are rotated as pairs, rather than entries of its two halves."""
         return self.rope is not None and self.rope.interleaved
 
     def keep(self, q_THD: Tensor, k_TKD: Tensor, v_TKW: Tensor, kv: FusedRotaryKV, angles: Angles | None) -> Tensor:
-        """Rotate and store at once -> the queries, rotated."""
+        """Rotate queries and keys and store keys and values in one kernel; return the rotated queries."""
         return kv.keep(self, q_THD, k_TKD, v_TKW, angles)
 
     def attend(self, q_THD: Tensor, k_TKD: Tensor | None, v_TKW: Tensor | None, kv: AttentionContext) -> Tensor:
-        """Store, and attend."""
+        """Store keys and values, if there are new ones, and return the attention: [rows, heads x W]."""
         return kv.attend(self, q_THD, k_TKD, v_TKW).flatten(1)
 
     def meeting(self, inputs: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
-        """The queries [T, H, D] and keys [T, K, D] whose products are the scores of a call with these inputs."""
+        """Return the queries [T, H, D] and keys [T, K, D] whose products are the scores of a call with these inputs."""
         q_THD, k_TKD, _, _, *angles = inputs
         return self.rotate(q_THD, k_TKD, angles[0]) if angles and angles[0] is not None else (q_THD, k_TKD)
 
@@ -226,8 +261,11 @@ class Attention(Op):
 
     @override
     def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
-        """2 x heads x (D + W) FLOPs a pair (q.k and p.v), and those of its soft cap; K and V of the context read once a
-        step, the new ones written where they are kept; sinks and biases; queries, new K and V in, results out.
+        """Return the cost of attention in a step.
+
+        It is 2 x heads x (D + W) FLOPs per query-key pair (q.k and p.v), and those of the soft cap. Keys and values of
+        the context are read once per step, and new ones are written if they are cached. Sinks and biases are read;
+        queries and new keys and values enter, and results leave.
         """
         sums = work.attention[self.reach].total
         if not sums.queries and not sums.written:
@@ -237,11 +275,11 @@ class Attention(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Rows do not say how long their sequences are."""
+        """Raise AssertionError: the cost depends on the sequence lengths, which a row count does not contain."""
         raise AssertionError("attention is priced by its pairs and keys, not by rows")
 
     def attend_cost(self, sums: AttentionSum) -> Cost:
-        """Of storing and attending."""
+        """Return the cost of storing keys and values and attending."""
         stored, kept = format_of(self.spec.dtype), self.spec.kept
         keys, written = sums.keys * self._position, sums.written * self._position
         rows = sums.queries * self.heads * (self.spec.k_dim + self.value_dim) * stored.bytes
@@ -257,7 +295,12 @@ class Attention(Op):
         )
 
     def rotate_cost(self, sums: AttentionSum, streams: int) -> Cost:
-        """Of turning queries and keys, read and written `streams` times in all."""
+        """Return the cost of rotating queries and keys.
+
+        Args:
+            sums: The attention sums of the step.
+            streams: The number of times that queries and keys are read or written in all.
+        """
         if self.rope is None:
             return NO_COST
         elements = (sums.queries * self.heads + sums.written * self.spec.heads) * self.spec.k_dim
@@ -268,8 +311,9 @@ class Attention(Op):
 
     @override
     def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
-        """As Op.launches: one that rotates; then one call for the sequences with a single query, and one for each of
-        the others.
+        """Return the kernel launches of a step.
+
+        They are one rotation, one call for all sequences with a single query, and one call for each other sequence.
         """
         attention = work.attention[self.reach]
         if not attention.total.queries and not attention.total.written:
@@ -290,7 +334,7 @@ class Attention(Op):
         return attends if self.rope is None else (self.rotate_launch(attention.total), *attends)
 
     def rotate_launch(self, total: AttentionSum) -> Launch:
-        """Return the call that rotates queries and keys."""
+        """Return the launch that rotates queries and keys."""
         return Launch(self._names["rotate"], self.number_format, 1, self.rotate_cost(total, 2), "rotate")
 
     @property
@@ -305,15 +349,17 @@ class Attention(Op):
 
     @override
     def score_matrix_bytes(self, work: Work) -> float:
-        """As Op.score_matrix_bytes: q k^T written, read for the softmax, written back, read for the product with v (Dao
-        et al., arXiv:2205.14135, algorithm 0). Masked pairs not counted.
+        """Return the bytes that attention moves if it writes its score matrix to memory.
+
+        The kernels write q k^T, read it for the softmax, write that back, and read it for the product with v (Dao et
+        al., arXiv:2205.14135, algorithm 0). Masked pairs are not counted.
         """
         pairs = work.attention[self.reach].total.pairs
         return 4 * self.heads * pairs * format_of(self.spec.dtype).bytes
 
     @override
     def shares(self) -> tuple[StorageShare, ...]:
-        """As Stored.shares, its bias included; scales are no parameters of the model."""
+        """Return the number and bytes of sinks and biases; scales of keys and values are no parameters of the model."""
         scales = sum(scale is not None for scale in (self.k_scale, self.v_scale))
         own = list(self.parameters())
         return (StorageShare(None, sum(p.numel() for p in own) - scales, float(sum(p.nbytes for p in own))),)

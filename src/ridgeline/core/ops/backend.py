@@ -1,10 +1,10 @@
 """The interface of a backend: the code that executes ops on one kind of hardware.
 
-An op asks its backend for each piece of work that a kernel may do. The methods for it stand in the op's file, as the
-part of the interface that the op calls (`NormBackend` in norm.py). They run the op's own mathematics in PyTorch: the
-reference for all backends. `Backend` is all of these parts, with the methods that models, steps and prices call.
-`ridgeline.backends` has the backends with kernels of their own, which override what they have kernels for. Meta
-tensors, which only have shapes, never reach a backend.
+An op calls its backend for every piece of work that a kernel may do. The op's file defines these methods, as the part
+of the interface that the op calls (`NormBackend` in norm.py). There they run the op's own mathematics in PyTorch, the
+reference for all backends. `Backend` combines all parts, and adds the methods that models, steps and prices call. The
+backends in `ridgeline.backends` override the methods for which they have kernels. Meta tensors, which only have shapes,
+never reach a backend.
 
 Shapes: R rows of logits, V vocabulary.
 """
@@ -36,7 +36,7 @@ from ridgeline.core.ops.step_graphs import StepGraphs
 from ridgeline.core.ops.work import RowAxis, Work
 
 SamplingKernel = Callable[[int, int, int], None]
-"""A kernel that takes all steps of sampling for rows of logits in this machine's memory.
+"""A kernel that performs all sampling steps for rows of logits in this machine's memory.
 
 Its arguments are the address of the rows' structures (`Sampling` in backends/cpu/native/kernels.h), their number, and
 the size of the vocabulary.
@@ -44,32 +44,35 @@ the size of the vocabulary.
 
 
 class ReplayShape(NamedTuple):
-    """The size as which a step is replayed: so many rows, and rows of logits."""
+    """The size to which a replayed step is padded."""
 
     rows: int
+    """The number of token rows."""
     logits: int
+    """The number of rows of logits."""
 
 
 class ReplayedSteps(Protocol):
-    """The steps of a model that a backend records once and replays.
-
-    title: what messages call them. how: what is done to them, as messages on a draft model call it.
-    """
+    """The description of the steps of a model that a backend records once and replays."""
 
     title: ClassVar[str]
+    """The name of the replayed steps in messages, such as "captured steps"."""
     how: ClassVar[str]
+    """The participle for them in messages about a draft model, such as "captured"."""
 
     def shape_of(self, work: Work) -> ReplayShape | None:
-        """Return the size as which a step of `work` is replayed, or None for a step that is not."""
+        """Return the size to which a step of `work` is padded for replay, or None if it is not replayed."""
         ...
 
     def largest(self, tokens: int) -> ReplayShape:
-        """Return the size of the largest of them, if no step of the engine has more than so many tokens."""
+        """Return the size of the largest replayed step, if no step of the engine has more than `tokens` tokens."""
         ...
 
     def held_bytes(self, model: nn.Module) -> int | None:
-        """Return the bytes that they hold between steps, if the result of each op has memory of its own. Return None
-        if results share memory, as in any step: then they hold the activations of the largest of them.
+        """Return the bytes that the recorded steps keep between steps, if each op's result has memory of its own.
+
+        Return None if results share memory, as in any other step: the recorded steps then keep the activations of the
+        largest.
         """
         ...
 
@@ -86,16 +89,14 @@ class Backend(
     RouterBackend,
     RowPickerBackend,
 ):
-    """The base of all backends, without kernels of its own: each op computes in PyTorch what its file says.
-
-    kind: the kind of devices that it is made for ("cpu", "gpu"), "" for all. noted: where this thread's kernel calls
-    are kept as it makes them, if they can be replayed; None for nowhere. workspace: the bytes that it takes on a
-    device, whatever the model is, by what they are for.
-    """
+    """The base class of all backends, without kernels of its own: each op runs its PyTorch implementation."""
 
     kind: ClassVar[str] = ""
+    """The kind of device that the backend is made for: "cpu", "gpu", or "" for all."""
     noted: list[Any] | None = None
+    """The list that records this thread's kernel calls for replay while a step runs; None if nothing is recorded."""
     workspace: ClassVar[Mapping[str, int]] = {}
+    """The bytes that the backend allocates on a device for any model, by purpose."""
 
     @staticmethod
     def serves(device: torch.device) -> bool:
@@ -105,16 +106,17 @@ class Backend(
     # -- binding ------------------------------------------------------------------------------------------------------
 
     def prepare(self, model: nn.Module) -> None:
-        """Bind each op of a model that is loaded, once. The parameters are where they stay.
+        """Bind each op of a loaded model, once, when its parameters are in their final place.
 
         Raises:
-            OSError: the memory to lay out weights for this backend is refused.
+            OSError: If the memory to lay out weights for this backend is refused.
         """
         self.bind(model)
 
     def bind(self, part: nn.Module) -> None:
-        """Have this backend execute the modules of a part of a model from now on. The ops of a whole model in a dtype
-        that the backend does not have stay with the reference.
+        """Make this backend execute the modules of a part of a model from now on.
+
+        If the part is a whole model in a dtype that the backend does not support, its ops stay with the reference.
         """
         dtype = part.model_dtype if isinstance(part, BackendModule) else None
         backend = self if dtype is None or self.has_dtype(dtype) else REFERENCE
@@ -129,42 +131,45 @@ class Backend(
         return True
 
     def parts_of(self, op: Op) -> tuple[str, ...] | None:
-        """Return the methods of an op that launch this backend's kernels, ("forward",) if one kernel does all of it;
-        None if they are those of PyTorch.
+        """Return the methods of an op that launch this backend's kernels; None if they are those of PyTorch.
+
+        The result is ("forward",) if one kernel does the whole op.
         """
         return None
 
     @property
     def kernel_set(self) -> str:
-        """The name of the kernels that run in this process, such as an instruction set's."""
+        """The name of the kernel variant that runs in this process, such as an instruction set."""
         return "torch's"
 
     def share_threads(self) -> None:
-        """Use as many threads as PyTorch does now."""
+        """Use as many threads as PyTorch currently does."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Backend":
-        """Return this backend itself: copies of a model have the same one."""
+        """Return this backend itself, so that copies of a model share it."""
         return self
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the class alone: a model that is read from a pickle has a backend of its own."""
+        """Pickle only the class: an unpickled model gets a backend of its own."""
         return type(self), ()
 
     takes: ClassVar[tuple[type[Op], ...]] = ()
-    """The classes of ops that it has kernels for, if it has any of its own."""
+    """The classes of ops for which the backend has kernels of its own."""
 
     # -- prices -------------------------------------------------------------------------------------------------------
 
     def launches(self, op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
-        """Return the kernel calls that one call of `op` over the rows of `space` makes in a step of `work`, with their
-        kernel classes. The op may be on meta, and the backend's hardware absent.
+        """Return the kernel launches of one call of an op over the rows of `space` in a step of `work`.
+
+        The op may be on the meta device, and the backend's hardware absent.
         """
         return op.launches(work, space)
 
     def replayed_steps(self, model: nn.Module) -> ReplayedSteps | None:
-        """Return which steps of a model are recorded once and replayed, or None if none are. The model may be on meta,
-        and the backend's hardware absent.
+        """Return a description of the model's replayed steps, or None if the backend replays none.
+
+        The model may be on the meta device, and the backend's hardware absent.
         """
         return None
 
@@ -173,23 +178,30 @@ class Backend(
     def pages(
         self, layers: Mapping[int, LayerPages], groups: Sequence[KVGroup], states: Mapping[int, StatePages]
     ) -> KVPages:
-        """Return the pages of a KV store as this backend attends over them. layers, states: what each layer keeps."""
+        """Return the pages of a KV cache in the form in which this backend's attention reads them.
+
+        Args:
+            layers: The pages of each attention layer's keys and values.
+            groups: The KV groups of the layers.
+            states: The pages of each recurrent layer's states.
+        """
         raise AssertionError("a model is prepared before it keeps anything in pages")
 
     def step_graphs(self, model: nn.Module, pages: KVPages) -> StepGraphs:
-        """Return the steps of a prepared model that are replayed over pages of this backend."""
+        """Return the step graphs of a prepared model, which replay steps over pages of this backend."""
         return StepGraphs()
 
     # -- sampling -----------------------------------------------------------------------------------------------------
 
     @property
     def sampling_kernel(self) -> SamplingKernel | None:
-        """The kernel that samples from logits in this machine's memory, or None if there is none."""
+        """The kernel that samples from logits in this machine's memory; None if there is none."""
         return None
 
     def likeliest(self, logits_RV: Tensor) -> Tensor:
-        """Return the token with the largest logit of each row, the first among equals, and that logit twice: float64
-        [R, 3]. A row's first NaN is its largest.
+        """Return the token with the largest logit of each row, and that logit twice: float64 [R, 3].
+
+        The first of equal logits wins. The first NaN of a row counts as its largest logit.
         """
         top_R1, token_R1 = logits_RV.max(dim=1, keepdim=True)
         top_R1 = top_R1.double()
@@ -197,4 +209,4 @@ class Backend(
 
 
 REFERENCE = Backend()
-"""The backend of every model that no other one has prepared."""
+"""The backend of every model that no other backend has prepared."""

@@ -1,4 +1,4 @@
-"""Collectives: what the ranks of a tensor-parallel model (torch.distributed's default group) tell each other."""
+"""The collectives of a tensor-parallel model, over the default group of torch.distributed."""
 
 from collections.abc import Hashable
 
@@ -13,20 +13,27 @@ from ridgeline.core.ops.shard import Shard
 
 
 class AllReduce(Op):
-    """Adds up the rows that each rank has a summand of, so that all have the sum."""
+    """The op that adds up the ranks' partial rows, so that every rank has the sum."""
 
     kind = "communication"
 
     def __init__(self, width: int, dtype: torch.dtype, shard: Shard, gathered: int = 1) -> None:
-        """gathered: ranks whose rows, as many as this one's, are in the message: they are gathered before, and each
-        rank keeps the sum of its own, which together moves as much as adding up all of them; priced, not run.
+        """Create an all-reduce over the ranks of a shard.
+
+        Args:
+            width: The number of entries of a row.
+            dtype: The dtype of the rows.
+            shard: A share of the tensor-parallel group, for its size.
+            gathered: The number of ranks whose rows the message contains, each with as many as this one. Their rows are
+                gathered before and each rank receives the sum of its own rows afterwards; an all-gather and a
+                reduce-scatter move as many bytes as an all-reduce of all rows. Above 1 it is only priced, not run.
         """
         super().__init__()
         self.width, self.dtype, self.size, self.gathered = width, dtype, shard.size, gathered
 
     @override
     def forward(self, x_TD: Tensor) -> Tensor:
-        """x_TD [rows, width] -> the sum over ranks, in place."""
+        """Add up x_TD [rows, width] over the ranks, in place, and return it."""
         if not x_TD.is_meta:
             assert self.gathered == 1, "rows that are gathered are priced, not run"
             distributed.all_reduce(x_TD)
@@ -34,7 +41,7 @@ class AllReduce(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """The message: every rank's rows. How often each byte travels is the link's affair."""
+        """Return the bytes of the rows of every gathered rank; the link's price says how often each byte travels."""
         return Cost(communication={"all_reduce": float(rows * self.gathered * self.width * self.dtype.itemsize)})
 
     @property
@@ -52,7 +59,7 @@ class AllReduce(Op):
 
 
 class AllGather(Op):
-    """Joins the columns that each rank computed of the logits."""
+    """The op that joins the vocabulary columns of the logits, which the ranks computed separately."""
 
     kind = "communication"
 
@@ -62,7 +69,7 @@ class AllGather(Op):
 
     @override
     def forward(self, x_RV: Tensor) -> Tensor:
-        """x_RV fp32 [logit rows, vocabulary / size] -> [logit rows, vocabulary]."""
+        """Return the logits of all ranks: x_RV fp32 [logit rows, vocabulary / size] -> [logit rows, vocabulary]."""
         if x_RV.is_meta:
             return x_RV.new_empty(len(x_RV), self.size * x_RV.shape[1])
         parts = [torch.empty_like(x_RV) for _ in range(self.size)]
@@ -71,7 +78,7 @@ class AllGather(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """The joined rows, fp32."""
+        """Return the bytes of the joined logits in fp32."""
         return Cost(communication={"all_gather": float(rows * self.width * 4)})
 
     @override
@@ -84,10 +91,10 @@ class AllGather(Op):
 
 
 def all_reduce(width: int, dtype: torch.dtype, shard: Shard, gathered: int = 1) -> nn.Module:
-    """An AllReduce, or nothing where there is one rank."""
+    """Return an AllReduce, or an identity module if there is only one rank."""
     return AllReduce(width, dtype, shard, gathered) if shard.size > 1 else nn.Identity()
 
 
 def all_gather(width: int, shard: Shard) -> nn.Module:
-    """An AllGather, or nothing where there is one rank."""
+    """Return an AllGather, or an identity module if there is only one rank."""
     return AllGather(width, shard) if shard.size > 1 else nn.Identity()

@@ -1,6 +1,6 @@
-"""Convolution along time, with the activation that follows: the front of a speech encoder.
+"""One-dimensional convolutions over time with an activation, the front end of a speech encoder.
 
-Shapes: E rows, S of each stretch, P positions a row, C channels in, O channels out, K kernel.
+Shapes: E rows, S rows per input, P positions per row, C channels in, O channels out, K kernel.
 """
 
 from collections.abc import Hashable
@@ -18,15 +18,22 @@ from ridgeline.core.ops.stored_module import weight
 
 
 class Convolution(Op):
-    """act(conv(x) + bias) of stretches of equal length, zeros around each. A row holds several positions one after the
-    other, so that what halves them has a row for each of its results, and a row of another op is a row here.
+    """A convolution over time, act(conv(x) + bias), of inputs of equal length with zero padding on both sides.
 
-    kernel: odd; as many zeros as leave one result a position go before and after. positions: of a row that come in;
-    stride: of them to a result. stretch: rows of one; kernels never see two.
+    A row holds several consecutive positions. So a convolution with stride 2 has one row per result, and the rows of
+    this op are the rows of the ops around it.
+
+    Attributes:
+        kernel_size: The size of the kernel, an odd number. Half of kernel - 1 zeros are on each side, so that stride 1
+            yields one result per position.
+        positions: The input positions per row.
+        stride: The input positions per result.
+        stretch: The rows per input; kernels never cross the boundary of two inputs.
     """
 
     kind = "convolution"
-    FLOPS_PER_ELEMENT = 5  # of the activation, as ActivatedProjections counts
+    FLOPS_PER_ELEMENT = 5
+    """FLOPs of the activation per number, as in ActivatedProjections."""
 
     def __init__(
         self,
@@ -51,12 +58,12 @@ class Convolution(Op):
 
     @property
     def results(self) -> int:
-        """Positions of a row that come out."""
+        """The output positions per row."""
         return self.positions // self.stride
 
     @override
     def forward(self, x_EI: Tensor) -> Tensor:
-        """x_EI [rows, positions x inputs], of whole stretches -> [rows, results x outputs]."""
+        """Return the convolution of whole inputs x_EI [rows, positions x inputs]: [rows, results x outputs]."""
         if x_EI.is_meta:
             return self.weight.new_empty(len(x_EI), self.results * self.outputs)
         x_BCP = x_EI.to(self.weight.dtype).view(-1, self.stretch * self.positions, self.inputs).transpose(1, 2)
@@ -65,8 +72,9 @@ class Convolution(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """2 x kernel x inputs FLOPs for each channel of each result, the zeros around a stretch counted, as they are
-        multiplied; the weights once, rows in and out.
+        """Return 2 x kernel x inputs FLOPs per output channel and position, including products with padding.
+
+        Weights are read once, rows enter and leave.
         """
         results = rows * self.results * self.outputs
         moved = rows * self.positions * self.inputs + results

@@ -1,6 +1,6 @@
-"""Convolutions over images, and what halves or doubles their resolution (Dumoulin and Visin, arXiv:1603.07285).
+"""Two-dimensional convolutions, downsampling and upsampling of images (Dumoulin and Visin, arXiv:1603.07285).
 
-Rows are pixels, so that channels lie side by side: the layout that kernels of the CPU and of tensor cores want.
+Rows are pixels, so channels are contiguous (channels last): the layout that CPU kernels and tensor cores need.
 
 Shapes: P pixels, Q pixels of the result, I channels in, O channels out, B images, H lines, W columns.
 """
@@ -21,7 +21,7 @@ from ridgeline.core.ops.stored_module import weight
 
 
 class Convolution2d(Op):
-    """conv(x) + bias with zeros around each image, so that as many pixels come out as go in. kernel: odd."""
+    """A convolution of images with a bias and zero padding, which keeps the image size; the kernel size is odd."""
 
     kind = "convolution"
     stride: ClassVar[int] = 1
@@ -35,7 +35,7 @@ class Convolution2d(Op):
 
     @override
     def forward(self, x_PI: Tensor, grid: PixelGrid) -> Tensor:
-        """x_PI [pixels of the grid, inputs] -> [pixels, outputs]."""
+        """Return the convolution of x_PI [pixels of the grid, inputs]: [pixels, outputs]."""
         if x_PI.is_meta:
             return self.weight.new_empty(grid.rows, self.outputs)
         return grid.to_rows(
@@ -43,13 +43,14 @@ class Convolution2d(Op):
         )
 
     def _images(self, x_PI: Tensor, grid: PixelGrid) -> Tensor:
-        """Channels side by side, whatever the layout was that an op before gave."""
+        """Return the pixels as images with contiguous channels, whatever layout the previous op left."""
         return grid.to_images(x_PI.to(self.weight.dtype).contiguous())
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """2 x kernel^2 x inputs FLOPs for each channel of each result, the zeros around an image counted, as they are
-        multiplied; the weights once, pixels in and out.
+        """Return 2 x kernel^2 x inputs FLOPs per output channel and pixel, including products with padding.
+
+        Weights are read once, pixels enter and leave.
         """
         results = rows // self.stride**2 * self.outputs
         return Cost(
@@ -60,7 +61,7 @@ class Convolution2d(Op):
 
     @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel: products with the pixels around, or a plain product."""
+        """Return the kernel class: a convolution, or a plain product for a 1 x 1 kernel."""
         return "convolution.images" if self.kernel_size > 1 else "convolution.pixels"
 
     @property
@@ -79,8 +80,9 @@ class Convolution2d(Op):
 
 
 class Downsample(Convolution2d):
-    """A convolution with stride 2, one line and one column of zeros behind each image and none before: half as many
-    lines and columns, which are even.
+    """A convolution with stride 2, which halves the lines and columns of images; both must be even.
+
+    One line and one column of zeros follow each image, and none precede it.
     """
 
     stride = 2
@@ -90,7 +92,7 @@ class Downsample(Convolution2d):
 
     @override
     def forward(self, x_PI: Tensor, grid: PixelGrid, halved: PixelGrid) -> Tensor:  # type: ignore[override]
-        """x_PI [pixels of the grid, channels] -> [pixels of the halved one, channels]."""
+        """Return the convolution of x_PI [pixels of the grid, channels]: [pixels of the halved grid, channels]."""
         if x_PI.is_meta:
             return self.weight.new_empty(halved.rows, self.outputs)
         x_BIHW = functional.pad(self._images(x_PI, grid), (0, 1, 0, 1))
@@ -98,7 +100,7 @@ class Downsample(Convolution2d):
 
 
 class Upsample(Op):
-    """Each pixel as four: twice as many lines and columns."""
+    """Nearest-neighbour upsampling, which doubles the lines and columns of images."""
 
     kind = "elementwise"
 
@@ -108,14 +110,14 @@ class Upsample(Op):
 
     @override
     def forward(self, x_PC: Tensor, grid: PixelGrid, doubled: PixelGrid) -> Tensor:
-        """x_PC [pixels of the grid, channels] -> [pixels of the doubled one, channels]."""
+        """Repeat each pixel of x_PC [pixels of the grid, channels] in a 2 x 2 square of the doubled grid."""
         if x_PC.is_meta:
             return x_PC.new_empty(doubled.rows, self.channels)
         return doubled.to_rows(functional.interpolate(grid.to_images(x_PC), scale_factor=2.0, mode="nearest"))
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """One pixel in, four out; nothing is computed."""
+        """Return the bytes of one pixel read and four written, without FLOPs."""
         return Cost(activation_bytes=5 * rows * self.channels * self.dtype.itemsize)
 
     @override

@@ -1,4 +1,4 @@
-"""Cost: what must be done for a step, whoever does it and however fast."""
+"""The FLOPs and bytes of a step, independent of the kernels and the device that run it."""
 
 from collections.abc import Mapping
 
@@ -6,43 +6,49 @@ import msgspec
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
-    """FLOPs by number format, and bytes by where they come from. A struct, because a simulator makes a dozen a step.
+    """The minimum FLOPs, memory traffic and communication of an op, a model or a step.
 
-    Compulsory figures only: a multiply-add is 2 FLOPs, a weight is read once a step at its stored width,
-    activations are an op's inputs and outputs once each. A faster kernel changes the time, never the cost.
-    communication: bytes that each rank has in the end, by collective (`all_reduce`, `all_gather`, `all_to_all`).
+    It counts compulsory work only: a multiply-add is 2 FLOPs, each weight is read once per step in the format in which
+    it is stored, and the inputs and outputs of an op are moved once each. A faster kernel changes the time, never the
+    cost. The class is a struct because the simulator creates a dozen per step.
     """
 
     flops: Mapping[str, float] = msgspec.field(default_factory=dict)
+    """FLOPs by number format."""
     weight_bytes: float = 0.0
+    """Bytes of weights read."""
     kv_read_bytes: float = 0.0
+    """Bytes of keys, values and recurrent states read."""
     kv_write_bytes: float = 0.0
+    """Bytes of keys, values and recurrent states written."""
     activation_bytes: float = 0.0
+    """Bytes of activations read and written."""
     communication: Mapping[str, float] = msgspec.field(default_factory=dict)
+    """Bytes that each rank has after a collective, by collective (`all_reduce`, `all_gather`, `all_to_all`)."""
 
     @property
     def total_flops(self) -> float:
-        """FLOPs of all formats together."""
+        """The FLOPs in all number formats together."""
         return sum(self.flops.values())
 
     @property
     def memory_bytes(self) -> float:
-        """Bytes of weights and KV: what no cache can save in a large model, the compulsory traffic of a floor."""
+        """The bytes of weights, keys and values: the traffic that, in a large model, no hardware cache can avoid."""
         return self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes
 
     @property
     def total_bytes(self) -> float:
-        """All bytes through this device's memory, activations included."""
+        """All bytes that pass through this device's memory, activations included."""
         return self.memory_bytes + self.activation_bytes
 
     @property
     def communication_bytes(self) -> float:
-        """Bytes of all collectives together."""
+        """The bytes of all collectives together."""
         return sum(self.communication.values())
 
     @property
     def intensity(self) -> float:
-        """FLOPs a byte; infinite for an op that moves nothing."""
+        """The arithmetic intensity in FLOPs per byte; infinite for an op that moves no bytes."""
         return self.total_flops / self.total_bytes if self.total_bytes else float("inf")
 
     def __add__(self, other: "Cost") -> "Cost":
@@ -67,8 +73,8 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
 
 
 def _sum(some: Mapping[str, float], others: Mapping[str, float]) -> Mapping[str, float]:
-    """Both, name by name."""
-    if not others:  # most ops neither talk nor compute in a format that the rest does not
+    """Return the sum of two mappings, key by key."""
+    if not others:  # most ops have no communication, and the same number format as the rest
         return some
     both = dict(some)
     for name, count in others.items():
@@ -77,6 +83,7 @@ def _sum(some: Mapping[str, float], others: Mapping[str, float]) -> Mapping[str,
 
 
 NO_COST = Cost()
+"""The cost of an op without rows."""
 
 SOFTCAP_FLOPS = 3
-"""Of each number that softcap x tanh(number / softcap) squashes; tanh counted as one."""
+"""FLOPs per number for soft-capping, softcap x tanh(number / softcap), with tanh counted as one."""

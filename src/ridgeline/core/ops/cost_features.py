@@ -1,5 +1,6 @@
-"""Features: what the cost of an op depends on beside the rows of a step and the sums over its sequences, in which it is
-a straight line. An op says which it has, so that somebody who does not know it can find that line by asking.
+"""The terms in which an op's cost is linear, besides the row count of a step and the sums over its sequences.
+
+Each op declares its terms, so that code that does not know the op can find its cost function by evaluating a few steps.
 """
 
 from dataclasses import dataclass
@@ -9,40 +10,51 @@ from ridgeline.core.ops.work import AttentionSum
 
 @dataclass(frozen=True, slots=True)
 class ExpectedExperts:
-    """Distinct ones of `count` experts that rows are expected to hit, each of which passes `active`, under a balanced
-    router: count (1 - (1 - active / count)^rows).
+    """The expected number of distinct experts that a step hits, if the router is balanced.
+
+    It is count (1 - (1 - active / count)^rows).
     """
 
     count: int
+    """The number of experts of a layer."""
     active: int
+    """The number of experts that each row is routed to."""
 
     def of(self, rows: float) -> float:
-        """How many so many rows hit."""
+        """Return the expected number of distinct experts that `rows` rows hit."""
         missed: float = (1 - self.active / self.count) ** rows
         return self.count * (1 - missed)
 
 
 @dataclass(frozen=True, slots=True)
 class GatheredRows:
-    """Its rows are those of all ranks that have some, as many on each as on this one, where there are several
-    (`Price.gathering`).
+    """The fact that an op processes the rows of several ranks together, each with as many rows as this one.
+
+    `Price.gathering` sets the number of ranks that have rows.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class KernelThreshold:
-    """Sequences of one class of query length are done in another way where this sum over them is at most `most`:
-    `queries`, `pairs` and `keys` are what each of those counts in it.
+    """A condition on a class of query lengths under which an op runs the class's sequences in another way.
+
+    The condition holds if queries x (number of queries) + pairs x (number of query-key pairs) + keys x (number of keys)
+    is at most `most`.
     """
 
     queries: int = 0
+    """The coefficient of the number of queries."""
     pairs: int = 0
+    """The coefficient of the number of query-key pairs."""
     keys: int = 0
+    """The coefficient of the number of keys."""
     most: int = 0
+    """The largest weighted sum for which the condition holds."""
 
     def holds(self, sums: AttentionSum) -> bool:
-        """Whether the sum is at most that."""
+        """Return whether the weighted sum of these attention sums is at most the threshold."""
         return self.queries * sums.queries + self.pairs * sums.pairs + self.keys * sums.keys <= self.most
 
 
 Feature = ExpectedExperts | GatheredRows | KernelThreshold
+"""A term, other than row counts and attention sums, in which an op's cost is linear."""

@@ -1,4 +1,4 @@
-"""What ops have in common that take two numbers for each that they give."""
+"""The base class of ops that combine two tensors number by number."""
 
 from collections.abc import Hashable
 from typing import ClassVar
@@ -12,7 +12,7 @@ from ridgeline.core.ops.op import Op
 
 
 class Elementwise(Op):
-    """Two of [rows, width] -> one, number by number."""
+    """An op that combines two tensors [rows, width] into one, number by number."""
 
     kind = "elementwise"
     kernel_name: ClassVar[str]
@@ -24,7 +24,7 @@ class Elementwise(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Two streams in, one out."""
+        """Return the FLOPs per number, and the bytes of two tensors read and one written."""
         elements = rows * self.width
         return Cost(
             {"fp32": float(self.FLOPS_PER_ELEMENT * elements)}, activation_bytes=3 * elements * self.dtype.itemsize

@@ -1,6 +1,6 @@
-"""Embeddings: one stored row a token id or a position.
+"""Embeddings: tables with one stored row per token id or position.
 
-Shapes: T rows of a step, N rows that are gathered, E entries of a table, D hidden.
+Shapes: T rows of a step, N gathered rows, E entries of a table, D hidden.
 """
 
 from collections.abc import Hashable, Mapping
@@ -21,19 +21,23 @@ from ridgeline.core.ops.weight_slot import WeightSlot
 
 
 class EmbeddingBackend(OpBackend):
-    """The part of a backend that embeddings call, in PyTorch."""
+    """The methods of a backend that embeddings call, implemented in PyTorch."""
 
     def gather(self, table_ED: Tensor, numbers_N: Tensor) -> Tensor:
-        """Return the rows of a table that have these numbers, int64 [N]: [N, D]."""
+        """Return the rows of a table with these indices, int64 [N]: [N, D]."""
         return functional.embedding(numbers_N, table_ED)
 
 
 class Embedding(Op):
-    """Gathers rows of a table [entries, width]: token embeddings, or learned positions (GPT-2).
+    """A lookup in a table [entries, width], of token embeddings or learned positions (GPT-2).
 
-    scale: what rows are multiplied with, in the model's dtype (Gemma). Of a shard's entries the others' rows are zero,
-    for an AllReduce to add up. stored: a narrower format of the table. table: of codes, which stands in for `weight`
-    where ops run on the format; a head may be the same.
+    If ranks divide the entries, rows of other ranks are zero, so that an AllReduce adds up to the result.
+
+    Attributes:
+        scale: The factor on the rows, in the model's dtype (Gemma); None for none.
+        stored: The weight format of the table; None for the model's dtype.
+        weight: The table in the model's dtype, or in a format that is only priced.
+        table: The quantised table, which replaces `weight` and which an LM head may share; None if there are no codes.
     """
 
     kind = "embedding"
@@ -79,7 +83,7 @@ class Embedding(Op):
 
     @override
     def tied_parameters(self) -> Mapping[str, nn.Parameter]:
-        """As Stored.tied_parameters: those of its rows, by the names that a matrix has for them."""
+        """Return the parameters of the table, by the names that a matrix has for them."""
         return dict((self if self.table is None else self.table).named_parameters(recurse=False))
 
     @override
@@ -98,13 +102,14 @@ class Embedding(Op):
 
     @override
     def forward(self, ids_T: Tensor) -> Tensor:
-        """ids_T int64 [rows] -> [rows, width]."""
+        """Return the rows of token ids or positions, int64 [rows]: [rows, width]."""
         if ids_T.is_meta:
             return torch.empty(len(ids_T), self.width, dtype=self.dtype, device="meta")
         x_TD = self._gather(ids_T)
         return x_TD if self.scale is None else x_TD * torch.tensor(self.scale, dtype=x_TD.dtype)
 
     def _gather(self, ids_T: Tensor) -> Tensor:
+        """Return the rows of these ids, with zeros for those that other ranks hold."""
         if self.shard.size == 1:
             return self._rows(ids_T)
         local_T = ids_T - self.shard.rank * self.own_entries
@@ -112,6 +117,7 @@ class Embedding(Op):
         return self._rows(local_T.clamp(0, self.own_entries - 1)) * own_T[:, None]
 
     def _rows(self, ids_T: Tensor) -> Tensor:
+        """Return the rows of these indices of this rank's table."""
         if self.table is not None:
             return self.table.rows(ids_T)
         assert self.weight is not None
@@ -119,7 +125,7 @@ class Embedding(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """The rows gathered, not the table: a step of one token reads one row of 128,256."""
+        """Return the bytes of the gathered rows, not of the table: one token reads one row of 128,256."""
         row = self.width * self.dtype.itemsize
         read = row if self.stored is None else self.stored.nbytes(1, self.width)
         return Cost(weight_bytes=rows * read / self.shard.size, activation_bytes=rows * row)
@@ -139,9 +145,10 @@ class Embedding(Op):
 
 
 class IndexedEmbedding(Embedding):
-    """An Embedding whose row for a number n is (n + offset) // every, modulo its entries: learned positions that begin
-    at a later row (RoBERTa), and token ids that say which of two texts they are of, those of the second being moved on
-    by the size of the vocabulary (BERT's token types).
+    """An embedding whose index is computed from a number n: (n + offset) // every, modulo the number of entries.
+
+    It serves learned positions that start at a later row (RoBERTa), and token types: ids of the second text are shifted
+    by the vocabulary size, so the quotient tells which of two texts they belong to (BERT).
     """
 
     def __init__(self, entries: int, width: int, dtype: torch.dtype, *, offset: int = 0, every: int = 1) -> None:
@@ -154,13 +161,19 @@ class IndexedEmbedding(Embedding):
 
 
 class PlacedEmbedding(Embedding):
-    """An Embedding in which other rows may stand for some tokens, such as those that an encoder made of an image: an id
-    below 0 is such a row, -1 the first.
+    """A token embedding in which given rows, such as those of an image encoder, replace some tokens.
+
+    An id below 0 selects such a row, -1 the first.
     """
 
     @override
     def forward(self, ids_T: Tensor, placed_ED: Tensor | None = None) -> Tensor:
-        """ids_T int64 [rows], placed_ED [other rows, width], None where all are tokens -> [rows, width]."""
+        """Return the rows of token ids, int64 [rows], with given rows for negative ids: [rows, width].
+
+        Args:
+            ids_T: The token ids; -1 - i selects row i of `placed_ED`.
+            placed_ED: The given rows [other rows, width]; None if all ids are tokens.
+        """
         if placed_ED is None or ids_T.is_meta:
             return super().forward(ids_T)
         x_TD = super().forward(ids_T.clamp(min=0))
@@ -170,7 +183,7 @@ class PlacedEmbedding(Embedding):
 
 
 class EitherEmbedding(Elementwise):
-    """Of rows of two vocabularies, the first's where the id is one of the first `entries`, else the second's."""
+    """The choice between rows of two vocabularies: the first for ids below `entries`, the second for all others."""
 
     kind = "embedding"
     kernel_name = "elementwise.plain"
@@ -182,15 +195,16 @@ class EitherEmbedding(Elementwise):
 
     @override
     def forward(self, first_TD: Tensor, second_TD: Tensor, ids_T: Tensor) -> Tensor:
-        """Two of [rows, width], ids_T int64 [rows] -> [rows, width]."""
+        """Return the row of the first or second table [rows, width] that belongs to each id, int64 [rows]."""
         if ids_T.is_meta:
             return first_TD.new_empty(first_TD.shape)
         return torch.where((ids_T < self.entries)[:, None], first_TD, second_TD)
 
 
 class SinusoidalPositions(Elementwise):
-    """Rows plus the sines and cosines of their positions (Vaswani et al., arXiv:1706.03762), computed, not loaded: the
-    sines are the first half of a row, as Marian has them, not every second number.
+    """The addition of sinusoidal position embeddings (Vaswani et al., arXiv:1706.03762), computed and not loaded.
+
+    The sines are the first half of a row, as in Marian, and not every second entry.
     """
 
     kind = "embedding"
@@ -207,7 +221,7 @@ class SinusoidalPositions(Elementwise):
 
     @override
     def forward(self, x_TD: Tensor, positions_T: Tensor) -> Tensor:
-        """x_TD [rows, width], positions_T int64 [rows] -> [rows, width]."""
+        """Return x_TD [rows, width] plus the sinusoids of int64 positions [rows]."""
         if x_TD.is_meta:
             return x_TD.new_empty(x_TD.shape)
         return x_TD + self.table.to(x_TD.device)[positions_T]
@@ -218,26 +232,39 @@ class SinusoidalPositions(Elementwise):
 
 
 class GridPositions(Elementwise):
-    """Rows plus the sines and cosines of their columns, then of their lines (Dosovitskiy et al., arXiv:2010.11929, in
-    two coordinates as He et al., arXiv:2111.06377, have them), half of a row each.
+    """The addition of two-dimensional sinusoidal position embeddings to the rows of an image's patches.
 
-    Positions of a picture of any size are spread over those of the one that a model was first trained on (PixArt-alpha,
-    arXiv:2310.00426, section 2.4), `base` to a side, and divided by `interpolation`.
+    Half of a row has the sines and cosines of its column, the other half those of its line (He et al.,
+    arXiv:2111.06377, after Dosovitskiy et al., arXiv:2010.11929). The positions of an image of any size are scaled to
+    those of the size that the model was first trained on (PixArt-alpha, arXiv:2310.00426, section 2.4), which has
+    `base` patches per side, and divided by `interpolation`.
     """
 
     kind = "embedding"
     kernel_name = "elementwise.angles"
-    FLOPS_PER_ELEMENT = 3  # the angle, cos or sin counted as one, the sum
+    FLOPS_PER_ELEMENT = 3  # angle, cos or sin as one, sum
 
     def __init__(self, width: int, dtype: torch.dtype, base: int, interpolation: float) -> None:
-        """width: a multiple of 4."""
+        """Create the op.
+
+        Args:
+            width: The entries of a row, a multiple of 4.
+            dtype: The dtype of the rows.
+            base: The patches per side of the image size that the model was first trained on.
+            interpolation: The divisor of the scaled positions.
+        """
         super().__init__(width, dtype)
         self.base, self.interpolation = base, interpolation
 
     @override
     def forward(self, x_ND: Tensor, places_N3: Tensor, lines: int, columns: int) -> Tensor:
-        """x_ND [rows, width], places_N3 int64 [rows, 3]: frame, line and column of each, in a picture of so many ->
-        [rows, width].
+        """Return x_ND [rows, width] plus the embeddings of the patches' positions.
+
+        Args:
+            x_ND: The rows of the patches.
+            places_N3: The frame, line and column of each patch, int64 [rows, 3].
+            lines: The number of lines of patches in the image.
+            columns: The number of columns of patches in the image.
         """
         if x_ND.is_meta:
             return x_ND.new_empty(x_ND.shape)
@@ -245,7 +272,7 @@ class GridPositions(Elementwise):
         exponents_Q = torch.arange(quarter, dtype=torch.float64, device=x_ND.device) / quarter
         halves = []
         for places_N, count in ((places_N3[:, 2], columns), (places_N3[:, 1], lines)):
-            spread_N = places_N.float() / (count / self.base) / self.interpolation  # in fp32, as the reference
+            spread_N = places_N.float() / (count / self.base) / self.interpolation  # in fp32, as in the reference
             angles_NQ = spread_N[:, None].double() * (1.0 / 10_000**exponents_Q)
             halves += [angles_NQ.sin(), angles_NQ.cos()]
         return (x_ND + torch.cat(halves, dim=1).float()).to(x_ND.dtype)
@@ -260,7 +287,10 @@ class GridPositions(Elementwise):
 
 
 def sinusoids(entries: int, width: int) -> Tensor:
-    """fp32 [entries, width]: sin(p / 10000^(2i / width)) for each i below half the width, then the cosines."""
+    """Return sinusoidal position embeddings, fp32 [entries, width]: sines in the first half, then cosines.
+
+    The sines are sin(p / 10000^(2i / width)) for each i below width / 2.
+    """
     position = torch.arange(entries, dtype=torch.float64)[:, None]
     angle = position / 10_000 ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
     return torch.cat([angle.sin(), angle[:, : width // 2].cos()], dim=1).float()

@@ -1,6 +1,6 @@
-"""Layouts: how a checkpoint stores all experts of a layer in one piece, and the parts of such a tensor.
+"""The layouts in which checkpoints store all experts of a layer in single tensors, and the way to split these.
 
-Shapes: E experts, D hidden, F columns of an expert of all ranks together.
+Shapes: E experts, D hidden, F columns of an expert over all ranks.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,44 +16,57 @@ from ridgeline.core.ops.stored_module import dtype_mismatch
 
 @dataclass(frozen=True, slots=True)
 class ExpertPart:
-    """What a tensor says of one matrix of each expert. parameter: weight or bias. of: that of one expert."""
+    """One matrix or bias of each expert, as a part of a tensor for all experts."""
 
     matrix: Literal["gate", "up", "down"]
+    """The expert's matrix that the part belongs to."""
     parameter: str
+    """The parameter of the matrix: weight or bias."""
     of: Callable[[int], Tensor]
+    """The function that returns the part of the expert with a given index."""
 
 
 class ExpertLayout(Protocol):
-    """How experts lie in the tensors of a checkpoint."""
+    """The interface of a layout in which a checkpoint stores all experts of a layer."""
 
     def tensors(self, *, bias: bool) -> tuple[str, ...]:
-        """The names of its tensors."""
+        """Return the names of the layout's tensors."""
         ...
 
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
     ) -> Iterable[ExpertPart] | None:
-        """What the tensor `name`, which has just arrived, says together with those that came before; None where another
-        is still missing. sizes: E, D, F. Raises ValueError for one of another shape or dtype.
+        """Return the expert parts that the tensor `name`, just read, completes, or None if another is missing.
+
+        Args:
+            name: The name of the tensor that was just read.
+            arrived: The tensors that have been read, by name, including this one.
+            sizes: The sizes E, D and F.
+            dtype: The model's dtype.
+
+        Raises:
+            ValueError: If the tensor has another shape or dtype.
         """
         ...
 
 
 class Stacked:
-    """gate_up_proj [E, 2F, D], the gate's rows first, and down_proj [E, D, F]: as newer checkpoints of Mixtral's and
-    Qwen's kin have them. Or each expert's matrix turned, as releases of Qwen3-VL's mixtures have them; where sizes do
-    not tell, as in the former, which is how transformers reads them.
+    """The layout of newer Mixtral and Qwen checkpoints, which store gate and up matrices in one tensor.
+
+    The tensors are gate_up_proj [E, 2F, D], gate rows first, and down_proj [E, D, F]. The class also reads the
+    transposed matrices of Qwen3-VL mixtures. If the shape does not tell the two apart, it assumes the first form, as
+    transformers does.
     """
 
     def tensors(self, *, bias: bool) -> tuple[str, ...]:
-        """As ExpertLayout.tensors."""
+        """Return the names of the two tensors; experts in this layout have no biases."""
         assert not bias, "nobody stores such experts with biases"
         return "gate_up_proj", "down_proj"
 
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
     ) -> Iterable[ExpertPart]:
-        """As ExpertLayout.parts."""
+        """Return the gate and up matrices of gate_up_proj, or the down matrices of down_proj."""
         count, hidden, width = sizes
         rows, inputs = (hidden, width) if name == "down_proj" else (2 * width, hidden)
         full = arrived[name]
@@ -64,8 +77,9 @@ class Stacked:
 
 
 class TransposedExperts(Stacked):
-    """gate_up_proj [E, D, 2F], the gate's columns first, and down_proj [E, F, D], whatever the sizes: Llama 4. Turned
-    on the way in, as products read rows of outputs.
+    """The layout of Llama 4: gate_up_proj [E, D, 2F], the gate's columns first, and down_proj [E, F, D].
+
+    Loading transposes the matrices, because products read rows of outputs.
     """
 
     @override
@@ -79,17 +93,17 @@ class TransposedExperts(Stacked):
 
 
 class Ungated:
-    """up_proj [E, F, D] and down_proj [E, D, F], of experts without a gate."""
+    """The layout of experts without a gate: up_proj [E, F, D] and down_proj [E, D, F]."""
 
     def tensors(self, *, bias: bool) -> tuple[str, ...]:
-        """As ExpertLayout.tensors."""
+        """Return the names of the two tensors; experts in this layout have no biases."""
         assert not bias, "nobody stores such experts with biases"
         return "up_proj", "down_proj"
 
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
     ) -> Iterable[ExpertPart]:
-        """As ExpertLayout.parts."""
+        """Return the up matrices of up_proj, or the down matrices of down_proj."""
         count, hidden, width = sizes
         full = arrived[name]
         if name == "down_proj":
@@ -100,19 +114,21 @@ class Ungated:
 
 
 class Interleaved:
-    """gate_up_proj [E, D, 2F], a column of the gate before each one that it gates, and down_proj [E, F, D], with
-    biases: gpt-oss. Turned on the way in, as products read rows of outputs.
+    """The layout of gpt-oss, in which columns of gate and up alternate.
+
+    The tensors are gate_up_proj [E, D, 2F], which starts with a column of the gate, and down_proj [E, F, D], each with
+    biases. Loading transposes the matrices, because products read rows of outputs.
     """
 
     def tensors(self, *, bias: bool) -> tuple[str, ...]:
-        """As ExpertLayout.tensors."""
+        """Return the names of the two weights and the two biases."""
         assert bias, "its experts have biases"
         return "gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias"
 
     def parts(
         self, name: str, arrived: Mapping[str, Tensor], sizes: tuple[int, int, int], dtype: torch.dtype
     ) -> Iterable[ExpertPart] | None:
-        """As ExpertLayout.parts."""
+        """Return the weights or biases that this tensor holds, of gate and up or of down."""
         count, hidden, width = sizes
         full = arrived[name]
         if name == "down_proj":
@@ -125,7 +141,7 @@ class Interleaved:
         return self.biases(name, full, sizes, dtype)
 
     def biases(self, name: str, full: Tensor, sizes: tuple[int, int, int], dtype: torch.dtype) -> Iterable[ExpertPart]:
-        """Those of gate and up, or of down."""
+        """Return the biases of gate and up, or of down."""
         count, hidden, width = sizes
         if name == "down_proj_bias":
             _check(full, (count, hidden), dtype)
@@ -135,9 +151,11 @@ class Interleaved:
 
 
 class Mxfp4(Interleaved):
-    """As Interleaved, its rows in MXFP4: `_blocks` uint8 [E, rows, inputs / 32, 16], two numbers a byte, the low half
-    first, and `_scales` uint8 [E, rows, inputs / 32], exponents of 2 with a bias of 127 (Open Compute Project,
-    Microscaling Formats 1.0). Widened to the model's dtype, one expert at a time.
+    """The layout of gpt-oss with weights in MXFP4, in which rows of gate and up alternate.
+
+    `_blocks` uint8 [E, rows, inputs / 32, 16] has two numbers per byte, the low half first. `_scales` uint8 [E, rows,
+    inputs / 32] has exponents of 2 with a bias of 127 (Open Compute Project, Microscaling Formats 1.0). Loading widens
+    them to the model's dtype, one expert at a time.
     """
 
     @override
@@ -170,13 +188,13 @@ class Mxfp4(Interleaved):
 
 STACKED, TURNED, UNGATED, INTERLEAVED, MXFP4_BLOCKS = Stacked(), TransposedExperts(), Ungated(), Interleaved(), Mxfp4()
 
-# The numbers that four bits name: a sign, two bits of exponent, one of mantissa.
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""The non-negative numbers of the 4-bit format E2M1: a sign, two bits of exponent and one of mantissa."""
 _EXPONENT_BIAS = 127
 
 
 def widened(blocks_RBH: Tensor, scales_RB: Tensor, dtype: torch.dtype) -> Tensor:
-    """MXFP4 rows, uint8 [R, B, 16] and [R, B] -> [R, B x 32] in a dtype that holds them exactly."""
+    """Convert MXFP4 rows, uint8 [R, B, 16] and [R, B], to a dtype that holds them exactly: [R, B x 32]."""
     values = torch.tensor([*_E2M1, *(-value for value in _E2M1)], dtype=dtype, device=blocks_RBH.device)
     pairs_RBH2 = torch.stack([blocks_RBH & 15, blocks_RBH >> 4], dim=-1)
     numbers_RBN = values[pairs_RBH2.long()].flatten(2)
@@ -184,7 +202,7 @@ def widened(blocks_RBH: Tensor, scales_RB: Tensor, dtype: torch.dtype) -> Tensor
 
 
 def _gate_first(name: str, full: Tensor, width: int) -> tuple[ExpertPart, ...]:
-    """Gate and up of a tensor [E, 2F, D] that has all of the gate first, or down of one [E, D, F]."""
+    """Split a tensor [E, 2F, D] into gate and up, the gate first; or return the down matrices of one [E, D, F]."""
     if name == "down_proj":
         return (ExpertPart("down", "weight", lambda e: full[e].contiguous()),)
     return (
@@ -194,7 +212,7 @@ def _gate_first(name: str, full: Tensor, width: int) -> tuple[ExpertPart, ...]:
 
 
 def _every_second(full: Tensor, parameter: str) -> tuple[ExpertPart, ExpertPart]:
-    """Gate and up of a tensor [E, 2F, ...] that has them by turns."""
+    """Split a tensor [E, 2F, ...] with alternating rows of gate and up."""
     return (
         ExpertPart("gate", parameter, lambda e: full[e, ::2].contiguous()),
         ExpertPart("up", parameter, lambda e: full[e, 1::2].contiguous()),
@@ -202,6 +220,7 @@ def _every_second(full: Tensor, parameter: str) -> tuple[ExpertPart, ExpertPart]
 
 
 def _check(full: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Raise ValueError if a tensor has another shape or dtype."""
     if tuple(full.shape) != shape:
         raise ValueError(f"is {list(full.shape)}, the config wants {list(shape)}")
     if full.dtype != dtype:

@@ -1,6 +1,8 @@
-"""A mixture of MLPs, gated or not, of which each token passes a few (arXiv:1701.06538; Mixtral: arXiv:2401.04088).
+"""A mixture of experts (MoE): MLPs, gated or not, of which each token uses a few (Mixtral: arXiv:2401.04088).
 
-Shapes: T rows of a step, D hidden, F columns of an expert, E experts, K experts a token, N = T x K rows by expert.
+The sparsely gated layer is that of arXiv:1701.06538.
+
+Shapes: T rows of a step, D hidden, F columns of an expert, E experts, K experts per token, N = T x K rows by expert.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -26,34 +28,48 @@ from ridgeline.core.ops.weight_slot import WeightSlot
 
 @dataclass(frozen=True, slots=True)
 class ExpertSizes:
-    """Experts of a layer, those that a token passes, and the columns of one, of all ranks together."""
+    """The number and the width of a layer's experts."""
 
     count: int
+    """The number of experts."""
     active: int
+    """The number of experts that each token is routed to."""
     width: int
+    """The columns of one expert (its intermediate size), over all ranks."""
 
 
 def _taken(matrix: Matrix) -> bool:
-    """Whether our kernel of experts takes a matrix: not where it would have to round rows that it is still making."""
+    """Return whether our fused expert kernel supports a matrix.
+
+    It does not support W8A8, for which it would have to quantise rows that it is still computing.
+    """
     own = matrix.operands if matrix.runs else None
     return own is not None and (own.codes is None or own.codes.kind != "w8a8")
 
 
 class ExpertsBackend(GateBackend):
-    """The part of a backend that experts call, in PyTorch."""
+    """The methods of a backend that experts call, implemented in PyTorch."""
 
     def experts(
         self, op: "Experts", x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None
     ) -> Tensor:
-        """Return the weighed sum of the experts of each row, added to `onto_TD` if there is one: [T, D]."""
+        """Return the weighted sum of each row's experts [T, D], added to `onto_TD` unless that is None.
+
+        Args:
+            op: The experts of a layer.
+            x_TD: The hidden states.
+            weights_TK: The routing weights, fp32.
+            picked_TK: The ids of the experts that each row is routed to, int64.
+            onto_TD: The rows to add the result to, or None.
+        """
         return op.computed(x_TD, weights_TK, picked_TK, onto_TD)
 
 
 class Experts(nn.ModuleList, Op):
-    """The experts of one layer; a step reads the weights of each expert that some token picked, once.
+    """The experts of one layer; a step reads the weights of each expert that is hit once.
 
-    Priced from its shapes; `create_parameters` creates the parameters of all experts when they are to be filled,
-    because a model of 12,000 experts that is only priced should not wait for 36,000 modules.
+    The cost follows from the shapes alone. `create_parameters` creates the parameters only for loading, because a model
+    of 12,000 experts that is only priced should not wait for 36,000 modules.
     """
 
     kind = "experts"
@@ -74,11 +90,23 @@ class Experts(nn.ModuleList, Op):
         shard: Shard = WHOLE,
         gathered: int = 1,
     ) -> None:
-        """names: what the checkpoint calls an expert's gate, up and down matrices, or its up and down matrices where it
-        has no gate. layout: how it stores the experts of a layer in one piece, None where each has tensors of its own.
-        adds: whether their sum is added to something. weighs_inputs: whether an expert is given its row times the
-        weight of the pick, and its result is not weighed. gathered: ranks whose rows, as many as this one's, come
-        together here; priced, not run.
+        """Create the experts of one layer, without parameters.
+
+        Args:
+            sizes: The number and width of the experts.
+            hidden: The hidden size of the model.
+            activation: The activation between the matrices.
+            dtype: The model's dtype.
+            names: The checkpoint's names of an expert's gate, up and down matrices, or of up and down if there is no
+                gate.
+            bias: Whether the matrices have biases.
+            layout: The layout in which the checkpoint stores all experts of a layer in one tensor; None if each expert
+                has tensors of its own.
+            adds: Whether the result is added to other rows.
+            weighs_inputs: Whether the routing weight scales an expert's input instead of its result.
+            shard: This rank's share of the columns.
+            gathered: The number of ranks whose rows the call processes, each with as many as this one; above 1 it is
+                only priced, not run.
         """
         super().__init__()
         self.gated = len(names) == 3
@@ -99,7 +127,7 @@ class Experts(nn.ModuleList, Op):
 
     @override
     def places(self) -> Mapping[str, WeightSlot]:
-        """As Op.places, of the matrices of one expert, as which all are stored."""
+        """Return the weight slots of one expert's matrices; all experts use the same formats."""
         return {name: spec.place("expert", f"0.{name}") for name, spec in self.specs.items()}
 
     @override
@@ -111,7 +139,7 @@ class Experts(nn.ModuleList, Op):
         self.has_operands = stored_alike(matrices) and all(map(_taken, matrices))
 
     def expert(self) -> dict[str, Matrix]:
-        """The matrices of one expert by their names, new and on the current device."""
+        """Return new matrices for one expert on the current device, by name."""
         return {name: matrix_of(spec, self.stored[name]) for name, spec in self.specs.items()}
 
     @property
@@ -122,24 +150,24 @@ class Experts(nn.ModuleList, Op):
 
     @override
     def refuse_division(self) -> None:
-        """As Stored.refuse_division, of one expert, as which all are stored."""
+        """Raise Indivisible if ranks would cut a quantisation group of an expert."""
         for matrix in self._prequantised():
             matrix.refuse_division()
 
     @property
     @override
     def repacked_bytes(self) -> float:
-        """As Stored.repacked_bytes, of all experts."""
+        """The additional bytes in memory of all experts if their weights are repacked."""
         return self.count * sum(matrix.repacked_bytes for matrix in self._prequantised())
 
     def _prequantised(self) -> list[PrequantisedMatrix]:
-        """Those of one expert that checkpoints store in layouts of their own, on meta."""
+        """Return the matrices of one expert that the checkpoint stores quantised, on the meta device."""
         with torch.device("meta"):
             return [matrix for matrix in self.expert().values() if isinstance(matrix, PrequantisedMatrix)]
 
     @override
     def create_parameters(self) -> None:
-        """As Stored.create_parameters, of every expert."""
+        """Create the parameters of all experts, unless they exist."""
         if len(self):
             return
         for _ in range(self.count):
@@ -154,15 +182,15 @@ class Experts(nn.ModuleList, Op):
         return self.count * len(self.specs)
 
     def matrices(self, expert: int) -> tuple[Matrix, ...]:
-        """Gate (where there is one), up and down of one expert."""
+        """Return the matrices of one expert: gate (if it has one), up and down."""
         return tuple(getattr(self[expert], name) for name in self.specs)
 
     @override
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
-        """As Stored.match_checkpoint: the layout of the experts.
+        """Choose the layout in which this checkpoint stores the experts.
 
-        Older tools write a tensor for each matrix of each expert, and newer ones a single tensor for a layer. Llama 4
-        has the latter, transposed, or the former if it is meant to be quantised. gpt-oss has a single tensor for a
+        Older tools write one tensor for each matrix of each expert, newer ones a single tensor for a layer. Llama 4 has
+        the latter, transposed, or the former in checkpoints meant for quantisation. gpt-oss has a single tensor for a
         layer, in one of two number formats.
         """
         layout, first = (STACKED, "gate_up_proj") if self.gated else (UNGATED, "up_proj")
@@ -176,7 +204,7 @@ class Experts(nn.ModuleList, Op):
 
     @override
     def tensors(self) -> tuple[str, ...]:
-        """As Stored.tensors: those of its layout, where it has one; then its matrices have none of their own."""
+        """Return the tensor names of the layout; without one, each expert's matrices have their own."""
         return () if self.layout is None else self.layout.tensors(bias=next(iter(self.specs.values())).bias)
 
     @property
@@ -186,13 +214,14 @@ class Experts(nn.ModuleList, Op):
 
     @override
     def dtype_of(self, name: str) -> torch.dtype | None:
-        """Return the model's dtype, to which the floats of every tensor of a layout are cast. Bytes stay bytes."""
+        """Return the model's dtype, to which floats of the layout's tensors are cast; bytes stay bytes."""
         return self.dtype
 
     @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As Stored.take: the parts of a tensor of all experts, by the path of each one's parameter. Nothing where it
-        only says something together with another that has not come yet.
+        """Return the parameters of all experts from one tensor of the layout, by path.
+
+        The result is empty if the tensor is only usable together with another that has not been read yet.
         """
         assert self.layout is not None
         self._waiting[name] = full
@@ -213,12 +242,12 @@ class Experts(nn.ModuleList, Op):
 
     @property
     def _whole_width(self) -> int:
-        """Columns of an expert, of all ranks together."""
+        """The number of columns of an expert, over all ranks."""
         return next(iter(self.specs.values())).outputs
 
     @property
     def expert_parameters(self) -> int:
-        """Numbers that one expert has, of this rank."""
+        """The number of parameters of one expert on this rank."""
         return sum(self._count(spec) for spec in self.specs.values())
 
     @property
@@ -227,11 +256,12 @@ class Experts(nn.ModuleList, Op):
         return (self.count - self.active) * self.expert_parameters
 
     def _count(self, spec: MatrixSpec) -> int:
+        """Return the number of parameters of one matrix on this rank."""
         return spec.own_outputs * (spec.own_inputs + spec.bias)
 
     @override
     def shares(self) -> tuple[StorageShare, ...]:
-        """As Stored.shares, of all experts."""
+        """Return the parameters and bytes of all experts, by matrix."""
         matrices = (
             StorageShare(
                 self.stored[name], self.count * self.hidden * self.width, self.count * self._weight_bytes(name)
@@ -243,13 +273,14 @@ class Experts(nn.ModuleList, Op):
         return (*matrices, *bias)
 
     def _weight_bytes(self, name: str) -> float:
+        """Return the bytes of one expert's weight matrix of this name, without the bias."""
         stored, spec = self.stored[name], self.specs[name]
         if stored is None:
             return self.hidden * self.width * format_of(self.dtype).bytes
         return stored.nbytes(spec.own_outputs, spec.own_inputs)
 
     def _bytes(self, name: str) -> float:
-        """Bytes of the matrix of this name with its bias, of one expert."""
+        """Return the bytes of one expert's matrix of this name, with its bias."""
         spec = self.specs[name]
         return self._weight_bytes(name) + spec.bias * spec.own_outputs * format_of(self.dtype).bytes
 
@@ -257,22 +288,27 @@ class Experts(nn.ModuleList, Op):
 
     @override
     def forward(self, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None = None) -> Tensor:
-        """x_TD [rows, hidden], weights fp32 and ids int64 as a Router gives them -> the weighed sum of the experts of
-        each row [rows, hidden], added to `onto_TD` where there is one.
+        """Return the weighted sum of each row's experts [rows, hidden], added to `onto_TD` unless that is None.
+
+        Args:
+            x_TD: The hidden states [rows, hidden].
+            weights_TK: The routing weights, fp32, from an ExpertRouter.
+            picked_TK: The expert ids, int64, from an ExpertRouter.
+            onto_TD: The rows to add the result to, or None.
         """
         if x_TD.is_meta:
-            return x_TD.new_empty(x_TD.shape)  # which are hit depends on data; the cost is an expectation
+            return x_TD.new_empty(x_TD.shape)  # the data decide which experts are hit; the cost is an expectation
         assert self.gathered == 1, "experts of several ranks' rows are priced, not run"
         assert (onto_TD is not None) == self.adds
         return self.backend.experts(self, x_TD, weights_TK, picked_TK, onto_TD)
 
     def computed(self, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None) -> Tensor:
-        """As `forward`, in PyTorch.
+        """Compute the weighted sum of each row's experts in PyTorch.
 
-        Rows are sorted by expert once, so that each expert that was hit is one call over rows that lie together; what a
-        token gets is added up in the order of its picks, whoever else is in the step.
+        Rows are sorted by expert once, so that each expert that is hit runs once, over consecutive rows. The results of
+        a token are summed in the order of its routing, whatever other tokens are in the batch.
         """
-        if self.weighs_inputs:  # each pick is a row of its own
+        if self.weighs_inputs:  # each selected expert has a row of its own
             x_ND = (x_TD[:, None] * weights_TK[:, :, None].to(x_TD.dtype)).flatten(0, 1)
             y_TKD = self._each(x_ND, picked_TK.view(-1, 1)).view(*picked_TK.shape, self.hidden).float()
         else:
@@ -281,15 +317,15 @@ class Experts(nn.ModuleList, Op):
         return out_TD if onto_TD is None else out_TD + onto_TD
 
     def _each(self, x_TD: Tensor, picked_TK: Tensor) -> Tensor:
-        """What each expert picked gives for each row: [T, K, D]."""
+        """Return the result of each selected expert for each row: [T, K, D]."""
         return self._alone(x_TD, picked_TK) if len(x_TD) == 1 else self._grouped(x_TD, picked_TK)
 
     def _alone(self, x_1D: Tensor, picked_1K: Tensor) -> Tensor:
-        """What each expert picked gives for one row: [1, K, D]."""
+        """Return the result of each selected expert for a single row: [1, K, D]."""
         return torch.stack([self._run(expert, x_1D) for expert in picked_1K[0].tolist()], dim=1)
 
     def _grouped(self, x_TD: Tensor, picked_TK: Tensor) -> Tensor:
-        """What each expert picked gives for each row: [T, K, D]."""
+        """Return the result of each selected expert for each row, computed expert by expert: [T, K, D]."""
         picked_N = picked_TK.flatten()
         order_N = picked_N.argsort(stable=True)
         sorted_ND = x_TD.index_select(0, order_N // picked_TK.shape[1])
@@ -302,11 +338,11 @@ class Experts(nn.ModuleList, Op):
         return y_ND.view(*picked_TK.shape, self.hidden)
 
     def _run(self, expert: int, x_RD: Tensor) -> Tensor:
-        """One expert over its rows: down of what it activates [R, D]."""
+        """Return the result of one expert for its rows: [R, D]."""
         return self.matrices(expert)[-1].product(self.activated(expert, x_RD))
 
     def activated(self, expert: int, x_RD: Tensor) -> Tensor:
-        """act(gate(x)) * up(x) of an expert [R, F]; act(up(x)) of one without a gate."""
+        """Return the input of an expert's down matrix [R, F]: act(gate(x)) * up(x), or act(up(x)) without a gate."""
         *gates, up, _ = self.matrices(expert)
         if not gates:
             return ACTIVATIONS[str(self.activation)](up.product(x_RD))
@@ -318,7 +354,7 @@ class Experts(nn.ModuleList, Op):
     # -- cost ---------------------------------------------------------------------------------------------------------
 
     def touched(self, tokens: float) -> float:
-        """Distinct experts that `tokens` tokens are expected to hit."""
+        """Return the expected number of distinct experts that `tokens` tokens hit."""
         return self.experts.of(tokens)
 
     @property
@@ -337,11 +373,11 @@ class Experts(nn.ModuleList, Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """FLOPs of k experts a token, bytes of the experts hit."""
+        """Return the FLOPs of `active` experts per token, and the bytes of the experts that are hit."""
         return self._cost_of(rows, tuple(self.specs))
 
     def _cost_of(self, rows: int, names: Sequence[str]) -> Cost:
-        """That of the matrices of these names, with as large a part of the activations."""
+        """Return the cost of the matrices with these names, with their share of the activation bytes."""
         rows *= self.gathered
         run, flops = rows * self.active, dict[str, float]()
         for name in names:
@@ -357,7 +393,7 @@ class Experts(nn.ModuleList, Op):
 
     @override
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
-        """As Op.launches_of: a call each touched expert, parted where its matrices are not all stored alike."""
+        """Return one launch per expert that is hit, divided among the weight formats if its matrices differ in them."""
         touched, alike = self.touched(rows * self.gathered), dict[str, list[str]]()
         for name, stored in self.stored.items():
             alike.setdefault(stored_name(stored), []).append(name)
@@ -375,7 +411,7 @@ class Experts(nn.ModuleList, Op):
     @property
     @override
     def number_format(self) -> str:
-        """As Op.number_format: of its first matrix, where they differ."""
+        """The number format that the first matrix computes in."""
         return arithmetic(self.dtype, next(iter(self.stored.values())))
 
     @override

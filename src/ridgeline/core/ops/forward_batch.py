@@ -1,8 +1,9 @@
-"""The batch: what a step runs, the same for whatever computes it. A backend (`core/ops/paged_attention.py` is torch's)
-makes its own view of it, once a step.
+"""The batch of a step: its rows, sequence lengths and page tables, the same for every backend.
 
-Row counts, lengths and tables are known to the host, which decides by them; what ops index with lies on the device.
-Shapes: T rows of tokens, E rows of an encoder, R rows that are wanted, B sequences, N rows of either space.
+Each backend derives its own form once per step (core/ops/paged_attention.py is PyTorch's). Row counts, lengths and page
+tables are on the host, which makes decisions by them. Index tensors for ops are on the device.
+
+Shapes: T token rows, E encoder rows, R rows whose results are needed, B sequences, N rows of either axis.
 """
 
 from collections.abc import Sequence
@@ -16,61 +17,62 @@ from ridgeline.core.ops.work import AttentionPattern, AttentionWork, StepSegment
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of one space, sequence after sequence.
-
-    ids_N, positions_N: int64; of an encoder that reads features ids_N are those, fp32 [N, width]. starts: B + 1
-    numbers; sequence b has the rows from starts[b] to starts[b + 1].
-    """
+    """The rows of a step on one axis, sequence after sequence."""
 
     ids_N: Tensor
+    """The token ids, int64; for an encoder that reads features, the features, fp32 [N, width]."""
     positions_N: Tensor
+    """The positions, int64."""
     starts: Sequence[int]
+    """The B + 1 boundaries of the sequences: sequence b has the rows from starts[b] to starts[b + 1]."""
 
     def __len__(self) -> int:
         return self.starts[-1]
 
     @property
     def counts(self) -> list[int]:
-        """Rows of each sequence."""
+        """The number of rows of each sequence."""
         return [stop - start for start, stop in pairwise(self.starts)]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPageTables:
-    """The page tables of one KV group.
-
-    slots_N: int64, where the K and V of each row go: page x S + offset; rows of the encoder where the group keeps the
-    encoder's positions, else of tokens; where it keeps states, the page of each sequence. pages: for each sequence
-    those that hold what its rows see. first: the position with which each of these begins.
-    """
+    """The page tables of one KV group in a step."""
 
     slots_N: Tensor
+    """The slot of each row's keys and values, page x S + offset, int64.
+
+    The rows are encoder rows if the group stores encoder positions, and token rows otherwise. If the group stores
+    recurrent states, this is the page of each sequence.
+    """
     pages: Sequence[Sequence[int]]
+    """The pages that hold what the rows of each sequence see."""
     first: Sequence[int]
+    """The first position in these pages, by sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardBatch:
-    """A step.
-
-    tokens, encoder: the rows of either space; a sequence whose encoder does not run in this step has none of the
-    second, and one of several images has each apart. wanted_R: int64, the rows of tokens whose hidden states or logits
-    are wanted. lengths: positions that each sequence has, those of this step included. encoded: positions of the
-    encoder that each looks at. tables: by group. adapters: the number of the one that each sequence is asked of,
-    counted from 1, 0 for none; empty where none is.
-    """
+    """The input of one forward pass of a language model."""
 
     tokens: Rows
+    """The token rows."""
     encoder: Rows
+    """The encoder rows; a sequence whose encoder does not run in this step has none, and each image is one sequence."""
     wanted_R: Tensor
+    """The indices of the token rows whose hidden states or logits are needed, int64."""
     lengths: Sequence[int]
+    """The number of positions of each sequence, those of this step included."""
     encoded: Sequence[int]
+    """The number of encoder positions that each sequence attends to."""
     tables: Sequence[GroupPageTables]
+    """The page tables, by KV group."""
     adapters: Sequence[int] = ()
+    """The number of each sequence's LoRA adapter, from 1, or 0 for none; empty if no sequence uses one."""
     _attention: dict[AttentionPattern, AttentionWork] = field(default_factory=dict, compare=False, repr=False)
 
     def attention(self, reach: AttentionPattern) -> AttentionWork:
-        """What attention of this reach has to do in one layer, as the step is priced by: counted once a step."""
+        """Return the work of attention with one pattern in one layer, as prices count it; computed once per step."""
         if reach not in self._attention:
             segments = zip(self.tokens.counts, self.lengths, strict=True)
             self._attention[reach] = AttentionWork.of(StepSegment(*each).attention(reach) for each in segments)

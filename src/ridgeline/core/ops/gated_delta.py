@@ -1,11 +1,12 @@
-"""The gated delta rule (Yang et al., arXiv:2412.06464): a state is a matrix that answers a key with a value, and each
-position replaces what its key is answered with by a part of its own value.
+"""The gated delta rule (Yang et al., arXiv:2412.06464), a linear attention whose state maps keys to values.
+
+Each position replaces, in part, the value that the state maps its key to by its own value.
 
     S_t = a_t S_(t-1) + k_t u_t,  u_t = b_t (v_t - a_t k_t S_(t-1)),  out_t = q_t S_t
 
-Within a chunk the u of all positions are the solution of a triangular system, the same numbers but for rounding.
+Within a chunk, the u of all positions are the solution of a triangular system, the same numbers but for rounding.
 
-Shapes: as in recurrence.py, and G key heads, R value heads for each of them, K and V entries of a key and of a value.
+Shapes: as in recurrence.py, and G key heads, R value heads per key head, K and V entries of a key and of a value.
 """
 
 from collections.abc import Hashable, Mapping
@@ -22,28 +23,34 @@ from ridgeline.core.ops.shard import WHOLE, Shard
 from ridgeline.core.ops.stored_module import weight
 from ridgeline.core.ops.work import AttentionSum
 
-_EPS = 1e-6  # under the root of a key's length, and of a query's
+_EPS = 1e-6  # added to the squared length of keys and queries
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaSizes:
-    """key_heads: of one rank. share: value heads for each of them. key, value: entries of a head's."""
+    """The head counts and sizes of a gated delta rule."""
 
     key_heads: int
+    """The number of key heads of this rank."""
     share: int
+    """The number of value heads per key head."""
     key: int
+    """The entries of a head's key."""
     value: int
+    """The entries of a head's value."""
 
     @property
     def value_heads(self) -> int:
-        """Of one rank."""
+        """The number of value heads of this rank."""
         return self.key_heads * self.share
 
 
 class GatedDeltaRule(Recurrence):
-    """Queries and keys of length 1 against a state of each value head, which is kept in fp32.
+    """The gated delta rule of one layer, with L2-normalised queries and keys and one fp32 state per value head.
 
-    A_log, dt_bias: of a value head, how fast it forgets: a = exp(-exp(A_log) softplus(x + dt_bias)).
+    Attributes:
+        A_log: The logarithm of the decay rate of each value head: a = exp(-exp(A_log) softplus(x + dt_bias)).
+        dt_bias: The bias in that formula, for each value head.
     """
 
     unnamed = True
@@ -64,14 +71,21 @@ class GatedDeltaRule(Recurrence):
     def forward(
         self, q_TX: Tensor, k_TX: Tensor, v_TX: Tensor, b_TX: Tensor, a_TX: Tensor, kv: RecurrenceContext
     ) -> Tensor:
-        """q, k [rows, ...] of G x K numbers, v of G x R x V, and b and a of G x R, head by head: what a position's
-        value counts and how fast it forgets, before their squashing -> [rows, G x R x V].
+        """Return the results of a step's rows: [rows, G x R x V].
+
+        Args:
+            q_TX: The queries [rows, ...] of G x K numbers.
+            k_TX: The keys, of G x K numbers.
+            v_TX: The values, of G x R x V numbers.
+            b_TX: The weight of each position's value before the sigmoid, of G x R numbers.
+            a_TX: The decay of each position before softplus, of G x R numbers.
+            kv: The KV context of the step.
         """
         return self.run((q_TX, k_TX, v_TX, b_TX, a_TX), kv)
 
     @override
     def advance(self, state_BN: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """As Recurrence.advance; in fp32."""
+        """Advance the states in fp32, and return the results and the new states."""
         s, heads = self.sizes, (*inputs[0].shape[:2], self.sizes.key_heads)
         q, k, v, b, a = (x.float() for x in inputs)
         q_BGQK, k_BGQK = (x.reshape(*heads, s.key).transpose(1, 2) for x in (q, k))
@@ -79,7 +93,7 @@ class GatedDeltaRule(Recurrence):
         b_BGQR, a_BGQR = (x.reshape(*heads, s.share).transpose(1, 2) for x in (b, a))
         rate_G1R, bias_G1R = (x.view(s.key_heads, 1, s.share) for x in (self.A_log.float().exp(), self.dt_bias.float()))
         log_BGQR = -rate_G1R * functional.softplus(a_BGQR + bias_G1R)
-        # A row for each entry of the key, and a column for each of the values of all heads that share it.
+        # The state has a row per key entry, and a column per value entry of all heads that share the key.
         state_BGKW = state_BN.view(len(state_BN), s.key_heads, s.key, s.share * s.value)
         out_BGQRV, state_BGKW = in_chunks(
             _chunk, state_BGKW, (_unit(q_BGQK) / s.key**0.5, _unit(k_BGQK), v_BGQRV, log_BGQR, b_BGQR.sigmoid())
@@ -88,9 +102,10 @@ class GatedDeltaRule(Recurrence):
 
     @override
     def products(self, sums: AttentionSum) -> float:
-        """6 x key x value FLOPs a position and value head: what the state answers to the key and to the query, and what
-        is added to it. Pairs within a chunk: keys with keys before them, and the substitution that follows; queries
-        with keys, and the sum of what these wrote.
+        """Return 6 x key x value FLOPs per position and value head, and the FLOPs of pairs within a chunk.
+
+        The former are the products of the state with key and query, and the update. The latter are the products of keys
+        with earlier keys, the substitution that follows, the products of queries with keys, and the sums of updates.
         """
         s, earlier = self.sizes, sums.pairs - sums.queries
         across = 6.0 * s.value_heads * s.key * s.value * sums.queries
@@ -113,20 +128,29 @@ class GatedDeltaRule(Recurrence):
 
 
 def _unit(x_xK: Tensor) -> Tensor:
-    """Vectors at length 1."""
+    """Return L2-normalised vectors."""
     return x_xK * torch.rsqrt(x_xK.square().sum(dim=-1, keepdim=True) + _EPS)
 
 
 def _chunk(
     state_BGKW: Tensor, q_BGQK: Tensor, k_BGQK: Tensor, v_BGQRV: Tensor, log_BGQR: Tensor, beta_BGQR: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """A chunk of positions. log: of what each leaves of the state. beta: how much of its value counts."""
+    """Return the results of one chunk of positions, and the state after it.
+
+    Args:
+        state_BGKW: The state before the chunk.
+        q_BGQK: The queries.
+        k_BGQK: The keys.
+        v_BGQRV: The values.
+        log_BGQR: The logarithm of each position's decay of the state.
+        beta_BGQR: The weight of each position's value.
+    """
     decay_BGRQP = pair_decay(log_BGQR.transpose(2, 3))
-    left_BGQR1 = log_BGQR.cumsum(2).exp()[..., None]  # of the state before the chunk
+    left_BGQR1 = log_BGQR.cumsum(2).exp()[..., None]  # the share of the state before the chunk
     known_BGQRV = left_BGQR1 * (k_BGQK @ state_BGKW).view(v_BGQRV.shape)
     u_BGRQV = (beta_BGQR[..., None] * (v_BGQRV - known_BGQRV)).transpose(2, 3)
     if k_BGQK.shape[2] > 1:
-        # Each u has those of earlier positions in it, as far as their keys are alike.
+        # Each u depends on those of earlier positions, in proportion to the similarity of their keys.
         system_BGRQP = (
             beta_BGQR.transpose(2, 3)[..., None] * (k_BGQK @ k_BGQK.transpose(-1, -2))[:, :, None] * decay_BGRQP
         )

@@ -1,4 +1,4 @@
-"""Group norm, with the SiLU that follows (Wu and He, arXiv:1803.08494).
+"""Group normalisation, optionally followed by SiLU (Wu and He, arXiv:1803.08494).
 
 Shapes: P pixels of all images, C channels.
 """
@@ -19,15 +19,16 @@ from ridgeline.core.ops.stored_module import weight
 
 
 class GroupNorm(Op):
-    """(x - mean) / sqrt(variance + eps) * weight + bias, mean and variance those of a group of channels over all pixels
-    of an image; then SiLU, where it is asked for. Sums are in fp32 whatever the dtype.
+    """Group normalisation of images, (x - mean) / sqrt(variance + eps) * weight + bias, with an optional SiLU.
 
-    One boundary. Torch's SiLU goes over the norm's result, in its place: 1.4 % of a decode in fp32 on one core, so that
-    a kernel for both would not pay.
+    Mean and variance are those of a group of channels over all pixels of an image. Sums are in fp32 whatever the dtype.
+
+    PyTorch applies SiLU to the norm's result in place. This takes 1.4 % of a VAE decode in fp32 on one core, so a
+    kernel that fuses both would not pay.
     """
 
     kind = "norm"
-    FLOPS_PER_ELEMENT = 7  # as LayerNorm's
+    FLOPS_PER_ELEMENT = 7  # the same as for LayerNorm
 
     def __init__(self, channels: int, groups: int, eps: float, dtype: torch.dtype, *, silu: bool = False) -> None:
         super().__init__()
@@ -39,30 +40,30 @@ class GroupNorm(Op):
 
     @override
     def forward(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
-        """x_PC [pixels of the grid, channels] -> the same shape."""
+        """Normalise x_PC [pixels of the grid, channels], then apply SiLU if the op has one."""
         normed_PC = self.normalise(x_PC, grid)
         return self.activate(normed_PC) if self.silu else normed_PC
 
     def normalise(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
-        """The norm."""
+        """Return the group norm of x_PC."""
         if x_PC.is_meta:
             return x_PC.new_empty(x_PC.shape)
         images_BCHW = grid.to_images(x_PC)
         return grid.to_rows(functional.group_norm(images_BCHW, self.groups, self.weight, self.bias, self.eps))
 
     def activate(self, x_PC: Tensor) -> Tensor:
-        """SiLU, in the place of what the norm gave."""
+        """Apply SiLU in place to the norm's result."""
         return x_PC if x_PC.is_meta else functional.silu(x_PC, inplace=True)
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Pixels in and out once; what lies between norm and SiLU needs no memory."""
+        """Return the cost of the norm and SiLU: pixels are read and written once."""
         norm = self._norm_cost(rows)
         return norm + Cost({"fp32": self._silu_flops(rows)}) if self.silu else norm
 
     @override
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
-        """As Op.launches_of: the norm, then SiLU over what it left in memory."""
+        """Return the launches of the norm and of SiLU, which reads the norm's result from memory."""
         norm = Launch("norm.group", self.number_format, 1, self._norm_cost(rows), "normalise")
         if not self.silu:
             return (norm,)
@@ -77,7 +78,7 @@ class GroupNorm(Op):
         return float(ActivatedProjections.FLOPS_PER_ELEMENT * rows * self.channels)
 
     def _moved(self, rows: int) -> int:
-        """Bytes of pixels in and out."""
+        """Return the bytes of the pixels read and written."""
         return 2 * rows * self.channels * self.weight.element_size()
 
     @property

@@ -1,6 +1,8 @@
-"""The memory in which a forward keeps what later steps read of its sequences: pages (paged_attention.py), or none.
+"""The memory from which the layers of a forward pass read earlier keys, values and states: pages, or none.
 
-Shapes: T rows of a step, N rows of keys, H heads, K kv heads, D head dim, W width of a value, E numbers of a latent.
+The paged context is in paged_attention.py.
+
+Shapes: T rows of a step, N rows of keys, H heads, K kv heads, D head dim, W width of a value, E entries of a latent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,19 +20,29 @@ from ridgeline.core.ops.work import ENCODER, MAX_VERIFY_TOKENS, TOKENS, Attentio
 
 
 class KVContext(AttentionContext, LatentContext, RecurrenceContext, Protocol):
-    """The memory of one forward for keys, values and states: pages, or none (`Uncached`)."""
+    """The interface through which a forward pass stores and reads keys, values and states."""
 
 
 class Uncached:
-    """A KVContext that keeps nothing: every segment is a whole sequence, which attends to itself.
+    """A KVContext without a cache: every segment is a whole sequence, which attends only to itself.
 
-    lengths: by space, the rows of each sequence, which lie together.
+    Attributes:
+        segments: The sequences.
+        lengths: The number of rows of each sequence, by row axis; the rows of a sequence are consecutive.
     """
 
     def __init__(
         self, segments: Sequence[StepSegment], lengths: Mapping[RowAxis, Sequence[int]] = MappingProxyType({})
     ) -> None:
-        """lengths: of sequences in spaces that segments do not tell of (a denoiser's)."""
+        """Create the context of a step.
+
+        Args:
+            segments: The sequences, each of which runs whole.
+            lengths: The sequence lengths on further row axes, such as a denoiser's.
+
+        Raises:
+            ValueError: If a segment does not run all positions of its sequence.
+        """
         if any(s.q_len != s.kv_len for s in segments):
             raise ValueError("without a cache every position of a sequence must run; give segments with q_len = kv_len")
         self.segments = segments
@@ -38,14 +50,14 @@ class Uncached:
         self.lengths: Mapping[RowAxis, Sequence[int]] = {TOKENS: own, ENCODER: encoded, **lengths}
 
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
-        """As KVContext.attend; nothing is stored."""
+        """Attend each sequence to itself, or to its encoder positions in cross-attention; nothing is stored."""
         assert k_NKD is not None, "nothing is kept from an earlier step"
         reach = op.reach
         seen = reach.keys if reach.kind == "cross" else reach.space
         return attend_each(op, q_THD, k_NKD, v_NKW, self.lengths[reach.space], self.lengths[seen])
 
     def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
-        """As KVContext.attend_latent."""
+        """Attend each sequence to its own latents, in the form that the op chooses for its length."""
         if q_THD.is_meta:
             return q_THD.new_empty(*q_THD.shape[:2], op.sizes.value)
         one, few, many = op.expanded(AttentionWork.of(s.attention(op.reach) for s in self.segments))
@@ -60,7 +72,7 @@ class Uncached:
         )
 
     def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
-        """As KVContext.recur, from states of zeros, which are let go."""
+        """Run each sequence from a state of zeros, and discard the final states."""
         zeros_1N = inputs[0].new_zeros(1, op.spec.numbers, dtype=op.spec.dtype)
         each = zip(*(torch.split(x, list(self.lengths[TOKENS])) for x in inputs), strict=True)
         return torch.cat([op.advance(zeros_1N, *(x[None] for x in own))[0][0] for own in each])

@@ -1,12 +1,12 @@
-"""What layers keep of a sequence, and the pages that hold it.
+"""The KV cache: the data that layers store per sequence, and the pages that hold the data.
 
-One pool of pages of equal bytes serves all layers. Layers that keep the same are dealt into groups that fill a page
-together; a page table belongs to a group, because a sliding window lets go of positions that full attention keeps
-(vLLM's hybrid KV cache manager does the same), cross-attention keeps an encoder's, and a recurrent layer has a state
-however long the sequence is. How many pages a sequence holds is said once, by `KVGroup.kept`: for admission, for the
-engine's tables and for the plan.
+All layers share one pool of pages of equal bytes. Layers with the same spec form groups that fill a page together, and
+each group has page tables of its own: a sliding window frees positions that full attention keeps (as in vLLM's hybrid
+KV cache manager), cross-attention stores an encoder's positions, and a recurrent layer has a state of fixed size.
+`KVGroup.kept` alone defines the number of pages that a sequence holds, for admission, for the engine's page tables and
+for the plan.
 
-`encoded`, wherever it is asked for: positions of the encoder that the sequence looks at.
+The argument `encoded` is always the number of encoder positions that the sequence attends to.
 """
 
 import math
@@ -21,93 +21,104 @@ from ridgeline.core.ops.work import RECURRENT, AttentionPattern
 if TYPE_CHECKING:
     import torch
 
-NULL_PAGE = 0  # a page of zeros that stands for "nothing to see here"; never granted
+NULL_PAGE = 0
+"""The page of zeros that stands for positions that are out of sight; it is never allocated."""
 
-# What one more group, with its tables, is taken to cost: as much as this share of the memory.
 _GROUP_SHARE = 0.01
-_ENDLESS = 1 << 40  # more positions than any sequence has
+"""The cost of one more group, with its tables, as a share of the memory."""
+_ENDLESS = 1 << 40
+"""More positions than any sequence has."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVSpec:
-    """The keys and values of one position in one layer.
-
-    v_dim: 0 where the value is a part of the key, a latent. reach: which positions a query sees; those that look both
-    ways are all in one step, so that nothing is kept. In cross-attention they are the encoder's, kept from the step
-    that runs it. stored: a narrower format than the model's dtype, which runs where it has a code. at_once: whether
-    sequences are all in one step whatever the reach is.
-    """
+    """The format of the keys and values of one position in one attention layer."""
 
     heads: int
+    """The number of KV heads of this rank."""
     k_dim: int
+    """The entries of a head's key."""
     v_dim: int
+    """The entries of a head's value; 0 if the value is a part of the key, a latent."""
     reach: AttentionPattern
+    """The attention pattern. Bidirectional sequences run whole in one step, so nothing is cached.
+
+    In cross-attention the keys are the encoder's, cached by the step that runs the encoder.
+    """
     dtype: "torch.dtype"
     stored: KVFormat | None = None
+    """A format narrower than the model's dtype, or None; a format without codes is only priced."""
     at_once: bool = False
+    """Whether every sequence runs whole in one step whatever the attention pattern is, so that nothing is cached."""
     is_state: ClassVar[bool] = False
-    """Whether every step overwrites it, so that an earlier position can be neither shared nor returned to."""
+    """Whether every step overwrites the data, so that an earlier position can be neither shared nor restored."""
 
     @property
     def kept(self) -> bool:
-        """Whether later steps read what a step wrote."""
+        """Whether later steps read what a step wrote, so that the layer needs a KV cache."""
         return not (self.at_once or self.reach.both_ways)
 
     @property
     def grows(self) -> bool:
-        """Whether it keeps positions of the sequence itself: a longer one keeps more."""
+        """Whether the cache holds positions of the sequence itself, so that a longer sequence needs more."""
         return self.reach.kind != "cross"
 
     @property
     def bytes_per_token(self) -> float:
-        """Bytes that one more position of a sequence takes in one such layer."""
+        """The bytes per additional position of a sequence in one such layer."""
         return self.slot_bytes if self.grows else 0.0
 
     @property
     def slot_bytes(self) -> float:
-        """Bytes that what is kept of one position takes in one such layer."""
+        """The bytes of one cached position in one such layer."""
         if self.stored is None:
             return self.given_bytes
         numbers = self.heads * (self.k_dim + self.v_dim)
-        vectors = self.heads * (2 if self.v_dim else 1)  # a latent is one
+        vectors = self.heads * (2 if self.v_dim else 1)  # a latent is one vector
         scales = vectors if self.stored.block is None else numbers / self.stored.block
         return (numbers * self.stored.bits + scales * self.stored.scale_bits) / 8
 
     @property
     def is_latent(self) -> bool:
-        """Whether a position keeps a latent, of which the value is a part."""
+        """Whether the cache holds one latent per position, of which the value is a part."""
         return not self.v_dim
 
     @property
     def code(self) -> str:
-        """What numbers are stored as, as KVFormat.code; "" for the model's dtype."""
+        """The type of the cached codes, as `KVFormat.code`; "" for the model's dtype."""
         return "" if self.stored is None else self.stored.code
 
     @property
     def scales(self) -> int:
-        """Scales of a head at one position, in a format that has one for a vector: of its key, and of its value."""
+        """The number of scales per head and position: one for the key and one for the value, or 0 without scales."""
         return 0 if self.stored is None or not self.stored.scale_bits else 2 if self.v_dim else 1
 
     @property
     def given_bytes(self) -> float:
-        """Bytes of one position's K and V in the model's dtype, as they come to be stored."""
+        """The bytes of one position's keys and values in the model's dtype, before any quantisation."""
         return self.heads * (self.k_dim + self.v_dim) * format_of(self.dtype).bytes
 
     @property
     def passes(self) -> bool:
-        """Whether queries leave positions behind that no later one sees."""
+        """Whether old positions become invisible to all later queries, as with a sliding window, and can be freed."""
         return self.reach.kind in ("window", "chunked")
 
     def slots(self, positions: int, encoded: int = 0) -> int:
-        """How many positions a sequence of so many keeps, those let go included."""
+        """Return the number of positions to cache for a sequence, including those that have been freed."""
         return positions if self.grows else encoded
 
     def written(self, start: int, end: int, encodes: int = 0) -> range:
-        """Which of these a step fills that runs the positions from `start` to `end`, and so many of the encoder."""
+        """Return the range of cached positions that a step writes.
+
+        Args:
+            start: The first position of the sequence that the step runs.
+            end: The end of these positions.
+            encodes: The number of encoder positions that the step runs.
+        """
         return range(start, end) if self.grows else range(encodes)
 
     def first_seen(self, position: int) -> int:
-        """The first position that a query at `position` looks at; none after it looks farther back."""
+        """Return the first position that a query at `position` sees; later queries see no earlier position."""
         match self.reach.kind:
             case "window":
                 return max(0, position - self.reach.size + 1)
@@ -119,11 +130,13 @@ class KVSpec:
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """What a recurrent layer keeps of a sequence: so many numbers, however long it is, all zeros before its first
-    position. Every step changes them, so that what they were at an earlier position is not known any more.
+    """The state that a recurrent layer stores per sequence, of the same size however long the sequence is.
+
+    It is all zeros before the first position. Every step overwrites it, so the state at an earlier position is lost.
     """
 
     numbers: int
+    """The numbers of the state."""
     dtype: "torch.dtype"
     is_state: ClassVar[bool] = True
     is_latent: ClassVar[bool] = False
@@ -135,66 +148,72 @@ class StateSpec:
 
     @property
     def slot_bytes(self) -> float:
-        """Bytes of one such layer's state."""
+        """The bytes of one layer's state."""
         return self.numbers * format_of(self.dtype).bytes
 
     def slots(self, positions: int, encoded: int = 0) -> int:
-        """A state takes the place of one position."""
+        """Return 1: a state takes the slot of one position."""
         return 1
 
     def written(self, start: int, end: int, encodes: int = 0) -> range:
-        """As KVSpec.written: every step changes it."""
+        """Return the range of the single slot, which every step writes."""
         return range(1)
 
     def first_seen(self, position: int) -> int:
-        """As KVSpec.first_seen: a state is seen by all."""
+        """Return 0: every query depends on the state."""
         return 0
 
 
 CacheSpec = KVSpec | StateSpec
-"""What a layer keeps."""
+"""The format of the data that a layer stores per sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
-    """Layers of one spec that lie together in pages. page_size: positions a page; 1 of a state, which has a page to
-    itself in every sequence.
-    """
+    """Layers of one spec that share pages."""
 
     spec: CacheSpec
     layers: tuple[int, ...]
+    """The indices of the layers."""
     page_size: int
+    """The positions per page; 1 for a state, which has one page per sequence."""
 
     @property
     def used_bytes(self) -> float:
-        """Bytes of a page that the group fills."""
+        """The bytes of a page that the group fills."""
         return len(self.layers) * self.page_size * self.spec.slot_bytes
 
     def entries(self, positions: int, encoded: int = 0) -> int:
-        """Entries that a sequence's table has once it holds so many positions, those let go included."""
+        """Return the number of page-table entries of a sequence, including those of freed positions."""
         return -(-self.spec.slots(positions, encoded) // self.page_size)
 
     def final(self, positions: int, encoded: int = 0) -> int:
-        """Of these entries, those whose pages no later step writes: the full ones, and all of an encoder's."""
+        """Return the number of entries whose pages no later step writes: the full pages, and all of an encoder's."""
         if isinstance(self.spec, StateSpec):
             return 0
         return positions // self.page_size if self.spec.grows else self.entries(positions, encoded)
 
     def first_page(self, position: int) -> int:
-        """The first entry that a query at `position` still looks at."""
+        """Return the first page-table entry that a query at `position` still sees."""
         return self.spec.first_seen(position) // self.page_size
 
     def kept(self, positions: int, chunk: int, encoded: int = 0) -> int:
-        """The keeping rule: most pages that a sequence of so many positions holds at a time, where a step runs at most
-        `chunk` of them. A window's are size - 1 + chunk positions, which may begin anywhere in a page; so many are
-        those of chunked attention, whose first query may be the last of its chunk, and they begin where a chunk does.
+        """Return the most pages that a sequence holds at a time, if each step runs at most `chunk` of its positions.
+
+        A window needs size - 1 + chunk positions, which may start anywhere in a page. Chunked attention needs as many,
+        because the first query may be the last of its chunk, but they start at the start of a chunk.
+
+        Args:
+            positions: The length of the sequence.
+            chunk: The most positions of it per step.
+            encoded: The number of encoder positions that the sequence attends to.
         """
         every = self.entries(positions, encoded)
         return min(every, self.entries(self.spans + chunk)) if self.spec.passes else every
 
     @property
     def spans(self) -> int:
-        """Of a spec that lets positions go, those that pages must have room for beside the ones of a step."""
+        """The positions that pages must hold in addition to those of a step, for windowed or chunked attention."""
         assert isinstance(self.spec, KVSpec)
         reach = self.spec.reach
         begins = self.page_size - (1 if reach.kind == "window" else math.gcd(reach.size, self.page_size))
@@ -203,86 +222,91 @@ class KVGroup:
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
-    """One pool of `pages` pages of `page_bytes` bytes, for all groups of a model's layers.
-
-    page_size: positions of the smallest page; those of other groups that keep positions are multiples of it.
-    """
+    """The division of the KV cache into one pool of pages for all groups of a model's layers."""
 
     page_bytes: int
+    """The bytes of a page."""
     pages: int
+    """The number of pages in the pool."""
     page_size: int
+    """The positions of the smallest page; other groups that store positions have multiples."""
     groups: tuple[KVGroup, ...]
+    """The groups of layers that share pages."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all pages."""
+        """The bytes of all pages."""
         return self.pages * self.page_bytes
 
     @property
     def bytes_per_token(self) -> float:
-        """Bytes that one more position of a sequence takes in all layers, the padding of pages included."""
+        """The bytes per additional position of a sequence in all layers, including the padding of pages."""
         return sum(self.page_bytes / group.page_size for group in self.groups if group.spec.grows)
 
     @property
     def tokens(self) -> int:
-        """Positions of sequences that fit where every layer keeps them, and no encoder's beside them."""
+        """The number of token positions that fit, if every layer keeps all of them and no encoder runs."""
         share = sum(self.page_size / group.page_size for group in self.groups if group.spec.grows)
         return int(self.pages / share) * self.page_size if share else 0
 
     @property
     def state_bytes(self) -> float:
-        """Bytes of the states of a sequence, however long it is."""
+        """The bytes of all recurrent states of a sequence, however long it is."""
         return sum(group.used_bytes for group in self.groups if isinstance(group.spec, StateSpec))
 
     @property
     def unshared(self) -> str:
-        """Why sequences that begin alike share no pages; "" where they may."""
+        """The reason why sequences with equal prefixes cannot share pages; "" if they can."""
         if self.state_bytes:
             return "layers keep a state, and what it was at an earlier position is not known any more"
         return "" if any(group.spec.grows for group in self.groups) else "layers keep nothing"
 
     @property
     def reaches(self) -> frozenset[AttentionPattern]:
-        """What the attention reaches that keeps something."""
+        """The attention patterns of all layers with a KV cache."""
         return frozenset(group.spec.reach for group in self.groups if isinstance(group.spec, KVSpec))
 
     def kept(self, positions: int, chunk: int, encoded: int = 0) -> int:
-        """Most pages that one sequence holds at a time, as KVGroup.kept."""
+        """Return the most pages that one sequence holds at a time, over all groups (see `KVGroup.kept`)."""
         return sum(group.kept(positions, chunk, encoded) for group in self.groups)
 
     def capacity(self, chunk: int, encoded: int = 0) -> int:
-        """Most positions that one sequence alone could have; 0 also where what its encoder gives does not fit."""
+        """Return the most positions that a single sequence can have; 0 if the encoder's data alone does not fit."""
         fitting = bisect_right(range(_ENDLESS), self.pages, key=lambda n: self.kept(n, min(n, chunk), encoded))
         return max(0, fitting - 1)
 
     def users(self, positions: int, chunk: int, encoded: int = 0) -> int:
-        """Sequences of so many positions that the pages hold: the last to come runs its prompt in chunks beside
-        the others, which run a position a step.
+        """Return the number of sequences of this length that fit at a time.
+
+        The last one to start runs its prompt in chunks, while the others run one position per step.
         """
         begins, stays = self.kept(positions, min(positions, chunk), encoded), self.kept(positions, 1, encoded)
         return 0 if begins > self.pages else 1 + (self.pages - begins) // stays
 
     def padding(self, positions: int, encoded: int = 0) -> float:
-        """The share of the pages' bytes that hold nothing, for sequences of so many positions."""
+        """Return the share of the allocated pages' bytes that hold no data, for sequences of this length."""
         held = [group.kept(positions, 1, encoded) for group in self.groups]
         used = sum(pages * group.used_bytes for pages, group in zip(held, self.groups, strict=True))
         return 1 - used / (sum(held) * self.page_bytes) if self.groups else 0.0
 
     def concurrency(self, positions: int, encoded: int = 0) -> float:
-        """VLLM's "maximum concurrency": all pages over those that a sequence of so many positions takes; 0 where layers
-        keep nothing.
+        """Return vLLM's "maximum concurrency": all pages divided by those of a sequence of this length.
+
+        It is 0 if no layer stores anything.
         """
         return self.pages / self.kept(positions, 1, encoded) if self.groups else 0.0
 
     def taken(self) -> str:
-        """What a request takes, in words: bytes of each token, and of its states."""
+        """Return a description of the memory of one request: its bytes per token, and those of its states."""
         token = sum(len(group.layers) * group.spec.bytes_per_token for group in self.groups)
         state = f"a state of {self.state_bytes:,.0f} bytes a request, however long it is"
         return ", and ".join([f"{token:,.0f} bytes a token"] * (token > 0) + [state] * (self.state_bytes > 0))
 
     def holds(self) -> str:
-        """What there is room for, in words. Where layers keep states, how many tokens fit depends on the requests that
-        they are of: it is said what each takes.
+        """Return a description of the pool's capacity in tokens.
+
+        If layers have states, the number of tokens depends on the number of requests, so the text describes the memory
+        of one request instead.
         """
         stored = {
             group.spec.stored.name for group in self.groups if isinstance(group.spec, KVSpec) and group.spec.stored
@@ -291,7 +315,14 @@ class KVLayout:
         return (self.taken() if self.state_bytes else f"{self.tokens:,} tokens") + narrowed
 
     def describe(self, context: int, encoded: int = 0) -> str:
-        """VLLM's sentence: `KV cache: N tokens; maximum concurrency for M tokens: k x`, and the padding if any."""
+        """Return a line like vLLM's `KV cache: N tokens; maximum concurrency for M tokens: k x`.
+
+        It also states the padding, if there is any.
+
+        Args:
+            context: The length of a sequence.
+            encoded: The number of encoder positions that it attends to.
+        """
         padding, read = self.padding(context, encoded), f" and {encoded:,} of the encoder" if encoded else ""
         return (
             f"KV cache: {self.holds()} ({self.nbytes / 2**30:.2f} GiB); "
@@ -301,11 +332,19 @@ class KVLayout:
 
 
 def deal_layers(specs: Sequence[CacheSpec], page_size: int, context: int) -> KVLayout:
-    """Deal layers, given by what they keep, into groups; the layout has no pages yet.
+    """Divide layers into groups that share pages; the resulting layout has no pages yet.
 
-    Of all page sizes that hold a whole number of some spec's layers, the one with which a sequence of `context`
-    positions, and as many of its encoder, takes the fewest bytes, each group counted for a hundredth of them. Raises
-    ValueError if a page is to hold nothing.
+    A page must hold a whole number of layers of some spec. Of all such page sizes, the function chooses the one with
+    which a sequence of `context` positions, and as many encoder positions, takes the fewest bytes. Each group counts as
+    1 % more bytes.
+
+    Args:
+        specs: The spec of each layer.
+        page_size: The positions of the smallest page.
+        context: The length of the sequence to optimise for.
+
+    Raises:
+        ValueError: If the page size is below 1.
     """
     assert all(spec.kept for spec in specs), "a layer that keeps nothing has no place in a page"
     if page_size < 1:
@@ -327,13 +366,14 @@ def deal_layers(specs: Sequence[CacheSpec], page_size: int, context: int) -> KVL
 
 
 def _least_slots(spec: CacheSpec, page_size: int) -> int:
-    """Slots of the smallest page: a state's is one, which holds all of it."""
+    """Return the slots of the smallest page of a spec: 1 for a state, which it holds whole."""
     return page_size if isinstance(spec, KVSpec) else 1
 
 
 def _page_sizes(layers_of: dict[CacheSpec, list[int]], page_size: int) -> list[int]:
-    """Bytes of a page that some number of layers of one spec fill, with as many positions more as it takes for a layer
-    of each other spec to have room.
+    """Return the candidate sizes of a page in bytes.
+
+    Each is filled by some number of layers of one spec, with positions doubled until a layer of every other spec fits.
     """
     units = {spec: _least_slots(spec, page_size) * spec.slot_bytes for spec in layers_of}
     least = max(units.values(), default=0)
@@ -348,7 +388,10 @@ def _page_sizes(layers_of: dict[CacheSpec, list[int]], page_size: int) -> list[i
 
 
 def _groups(layers_of: dict[CacheSpec, list[int]], page_bytes: int, page_size: int) -> Iterator[KVGroup]:
-    """As many layers of a spec together as a page has room for; more positions a page where there are too few."""
+    """Yield groups of as many layers of a spec as fit into a page.
+
+    If a spec has too few layers to fill a page, its pages have more positions.
+    """
     for spec, layers in layers_of.items():
         slots = _least_slots(spec, page_size)
         while isinstance(spec, KVSpec) and len(layers) * 2 * slots * spec.slot_bytes <= page_bytes:

@@ -1,27 +1,33 @@
-"""Keys and values as codes of 8 bits: what is written to a page, and what is read back.
+"""The quantisation of keys and values to 8-bit codes for the KV cache.
 
-int8: each vector of a head has a scale, its largest magnitude over 127, kept as bf16; a number is the nearest multiple
-of that, and its code 128 more. fp8: e4m3 (arXiv:2209.05433), of the number over a scale of the whole layer, saturated.
+In int8, each vector of a head has a scale, its largest magnitude / 127, stored as bf16. A code is the nearest multiple
+of the scale plus 128. In fp8, a code is the e4m3 number (arXiv:2209.05433) of the entry divided by a scale of the whole
+layer, saturated.
 
-A code times its scale has at most 16 significant bits, so that fp32 holds it exactly: whoever widens the same codes
-reads the same numbers.
+A code times its scale has at most 16 significant bits, so fp32 holds it exactly. Every implementation that dequantises
+the same codes therefore reads the same numbers.
 """
 
 import torch
 from torch import Tensor
 
 NO_SCALES = (1.0, 1.0)
-"""The scales of a layer's keys and values where no checkpoint states any."""
+"""The scales of a layer's keys and values if the checkpoint contains none."""
 
 _INT8_MIDDLE, _INT8_MOST = 128, 127
 _FP8_MOST = 448.0
 
 
 def quantise(x_xD: Tensor, code: str, scale: float) -> tuple[Tensor, Tensor | None]:
-    """Vectors [..., D] as codes uint8 [..., D] and, of int8, their scales bf16 [..., 1].
+    """Quantise vectors [..., D] to codes uint8 [..., D] and, for int8, scales bf16 [..., 1].
 
-    code: int8 or fp8. scale: of the layer, by which numbers of fp8 are divided. A vector of int8 with a number that is
-    not finite gets NaN as its scale; in fp8 NaN stays NaN, and infinity becomes the largest number.
+    An int8 vector with a number that is not finite gets NaN as its scale. In fp8, NaN stays NaN, and infinity becomes
+    the largest number.
+
+    Args:
+        x_xD: The vectors.
+        code: The type of the codes, int8 or fp8.
+        scale: The layer's scale, by which fp8 numbers are divided.
     """
     wide = x_xD.float()
     if code == "fp8":
@@ -35,7 +41,14 @@ def quantise(x_xD: Tensor, code: str, scale: float) -> tuple[Tensor, Tensor | No
 
 
 def widen(codes_xD: Tensor, scales_x1: Tensor | None, scale: float, dtype: torch.dtype) -> Tensor:
-    """The numbers [..., D] that codes stand for, in the model's dtype; scales as `quantise` gives them."""
+    """Dequantise codes from `quantise` to numbers [..., D] in the model's dtype.
+
+    Args:
+        codes_xD: The codes.
+        scales_x1: The scales of int8 codes; None for fp8.
+        scale: The layer's scale of fp8 codes.
+        dtype: The model's dtype.
+    """
     if scales_x1 is None:
         return (codes_xD.view(torch.float8_e4m3fn).float() * scale).to(dtype)
     return ((codes_xD.float() - _INT8_MIDDLE) * scales_x1.float()).to(dtype)

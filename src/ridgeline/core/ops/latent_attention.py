@@ -1,13 +1,15 @@
-"""Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): what is kept of a position is one latent for all heads,
-from which each head's key and value are a product with a stored matrix.
+"""Multi-head latent attention (MLA: DeepSeek-V2, arXiv:2405.04434).
 
-There are two ways to attend, equal but for rounding. Expanded: keys and values of all positions seen are made from
-their latents, and attention is that of so many heads. Absorbed: each query takes the matrix in, scores are those with
-latents, one for all heads, and the matrix of the values follows the sum. `LatentAttention.expands` says which of the
-two, for whoever runs a step and for whoever prices it.
+The KV cache holds one latent per position, shared by all heads. A stored matrix projects the latent to each head's key
+and value.
+
+There are two ways to attend, equal but for rounding. Expanded: the matrix projects the latents of all visible positions
+to keys and values, and attention is ordinary multi-head attention. Absorbed: each query is multiplied by the key part
+of the matrix, scores are products with the latents, which all heads share, and the value part of the matrix is applied
+to the weighted sums. `LatentAttention.expands` chooses between them, both for running a step and for pricing it.
 
 Shapes: T rows of a step, Q queries and L keys of one sequence, B sequences, H heads, N part of a head without
-positions, R part with them, D = N + R, C latent, E = C + R what is kept of a position, W width of a value.
+positions, R part with positions, D = N + R, C latent, E = C + R cached entries per position, W width of a value.
 """
 
 import math
@@ -36,38 +38,41 @@ from ridgeline.core.ops.work import TOKENS, AttentionSum, AttentionWork, RowAxis
 
 @dataclass(frozen=True, slots=True)
 class LatentSizes:
-    """latent: numbers of a position that all heads share. plain, turned: entries of a head's query and key without
-    positions, and with them. value: entries of a head's value.
-    """
+    """The sizes of multi-head latent attention."""
 
     latent: int
+    """The entries of a position's latent, which all heads share."""
     plain: int
+    """The entries of a head's query and key without rotary positions."""
     turned: int
+    """The entries of a head's query and key with rotary positions."""
     value: int
+    """The entries of a head's value."""
 
     @property
     def key(self) -> int:
-        """Entries of a head's query and key."""
+        """The entries of a head's query and key."""
         return self.plain + self.turned
 
     @property
     def kept(self) -> int:
-        """Numbers that are kept of a position: its latent, and the part of the key with its position."""
+        """The cached entries per position: its latent and the rotated part of the key."""
         return self.latent + self.turned
 
 
 class LatentContext(Protocol):
-    """The part of a KVContext that `LatentAttention` calls."""
+    """The part of the KVContext interface that `LatentAttention` calls."""
 
     def attend_latent(self, op: "LatentAttention", q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
-        """As AttentionContext.attend, over latents [T, 1, E], in the form that the op chooses for each class of the
-        step's sequences -> [T, H, W].
+        """Store the step's latents [T, 1, E], and attend each query to its sequence: [T, H, W].
+
+        The op chooses the form, expanded or absorbed, for each class of query lengths in the step.
         """
         ...
 
 
 class LatentAttention(Attention):
-    """Rotate, store and attend, over latents, with the matrix that turns them into keys and values."""
+    """The attention of one layer over cached latents, with the matrix that projects them to keys and values."""
 
     unnamed = True
     parts: tuple[str, ...] = ("rotate_latent", "attend_latent")
@@ -75,8 +80,16 @@ class LatentAttention(Attention):
     def __init__(
         self, layer: int, heads: int, sizes: LatentSizes, kv_b: MatrixSpec, spec: KVSpec, *, rope: Rope, scale: float
     ) -> None:
-        """heads: of this rank; latents are of all heads, and whole on each rank. kv_b: from a latent to the plain part
-        of each head's key, and its value, head by head. spec: one head of `sizes.kept` numbers.
+        """Create the latent attention of one layer.
+
+        Args:
+            layer: The index among the model's layers with a KV cache or a recurrent state.
+            heads: The number of heads of this rank; latents belong to all heads and are whole on each rank.
+            sizes: The sizes of latents, keys and values.
+            kv_b: The matrix from a latent to each head's key without positions and its value, head by head.
+            spec: The format of the KV cache: one head of `sizes.kept` entries, without values.
+            rope: The rotary embedding of queries and keys.
+            scale: The factor on the scores.
         """
         assert (spec.heads, spec.k_dim, spec.v_dim) == (1, sizes.kept, 0)
         super().__init__(layer, heads, spec, rope=rope, scale=scale, value_dim=sizes.latent)
@@ -97,21 +110,23 @@ class LatentAttention(Attention):
         self._weight_bytes = self.kv_b_proj.stored_bytes()
 
     def expands(self, sums: AttentionSum) -> bool:
-        """The rule: whether sequences of these sums, those of a class of query length, are attended to expanded. It
-        takes the form of fewer FLOPs. Expanding has the product with the matrix over every key, and not over queries
-        alone; absorbing has scores and sums as wide as a latent, and not as a head. Where a step is bound by bytes, in
-        decode, the same form has the fewer of them too: it reads latents, and makes no keys and values.
+        """Return whether sequences with these sums attend in the expanded form, that is, if it needs fewer FLOPs.
+
+        `sums` covers one class of query lengths. The expanded form multiplies every key by the matrix, not only the
+        queries. The absorbed form has scores and sums as wide as a latent, not as wide as a head. In decode, where
+        bytes are the limit, the same choice also moves the fewest bytes: it reads latents and creates no keys and
+        values.
         """
         return self._expands.holds(sums)
 
     @property
     @override
     def features(self) -> tuple[Feature, ...]:
-        """As Op.features: the form that it takes, and where its products are of a single row."""
+        """The thresholds at which the form changes, and at which products have a single row."""
         return self._expands, KernelThreshold(queries=1, most=1), KernelThreshold(keys=1, most=1)
 
     def expanded(self, attention: AttentionWork) -> tuple[bool, bool, bool]:
-        """The rule for each class of a step: one query, a few, many."""
+        """Return whether each class of query lengths in a step (one, few, many) attends in the expanded form."""
         return self.expands(attention.one), self.expands(attention.few), self.expands(attention.many)
 
     # -- what it computes ---------------------------------------------------------------------------------------------
@@ -120,15 +135,21 @@ class LatentAttention(Attention):
     def forward(  # type: ignore[override]
         self, q_THD: Tensor, latent_TC: Tensor, turned_TR: Tensor, kv: LatentContext, angles: Angles
     ) -> Tensor:
-        """q_THD [rows, heads, D], latent_TC [rows, C] and turned_TR [rows, R], the part of the keys with positions, not
-        turned yet -> [rows, heads x W].
+        """Return the attention of a step's queries: [rows, heads x W].
+
+        Args:
+            q_THD: The queries [rows, heads, D].
+            latent_TC: The latents [rows, C].
+            turned_TR: The part of the keys with positions [rows, R], not yet rotated.
+            kv: The KV context of the step.
+            angles: The rotary angles of the rows.
         """
         return self.attend_latent(*self.rotate_latent(q_THD, latent_TC, turned_TR, angles), kv)
 
     def rotate_latent(
         self, q_THD: Tensor, latent_TC: Tensor, turned_TR: Tensor, angles: Angles
     ) -> tuple[Tensor, Tensor]:
-        """Queries with their last R entries turned, and what is kept of each position: [T, 1, C + R]."""
+        """Return the queries with their last R entries rotated, and the entries to cache: [T, 1, C + R]."""
         turned_T1R = rotate(turned_TR[:, None], angles, interleaved=self._interleaved)
         q_THD = rotate(q_THD, angles, self.sizes.plain, interleaved=self._interleaved)
         return q_THD, torch.cat([latent_TC[:, None], turned_T1R], dim=-1)
@@ -139,19 +160,26 @@ class LatentAttention(Attention):
         return self.rope.interleaved
 
     def attend_latent(self, q_THD: Tensor, kept_T1E: Tensor, kv: LatentContext) -> Tensor:
-        """Store, and attend."""
+        """Store the latents and return the attention: [rows, heads x W]."""
         return kv.attend_latent(self, q_THD, kept_T1E).flatten(1)
 
     @override
     def meeting(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """As Attention.meeting: queries that have absorbed the matrix, and latents."""
+        """Return the absorbed queries and the latents whose products are the scores of a call with these inputs."""
         q_THD, latent_TC, turned_TR, _, angles = inputs
         assert isinstance(angles, tuple)
         q_THD, kept_T1E = self.rotate_latent(q_THD, latent_TC, turned_TR, angles)
         return self.absorb(q_THD), kept_T1E
 
     def over_segment(self, q_QHD: Tensor, kept_1LE: Tensor, first: int, *, expanded: bool) -> Tensor:
-        """As attend_segment, of kept_1LE [1, L, C + R] -> [Q, H, W]."""
+        """Attend the queries of one sequence to its latents: [Q, H, W].
+
+        Args:
+            q_QHD: The queries.
+            kept_1LE: The cached entries of its positions [1, L, C + R].
+            first: The position of the first of them.
+            expanded: Whether to use the expanded form.
+        """
         if expanded:
             return attend_segment(self, q_QHD, *self.expand(kept_1LE[0]), first)
         out_QHC = attend_segment(self, self.absorb(q_QHD), kept_1LE, kept_1LE[..., : self.sizes.latent], first)
@@ -160,14 +188,22 @@ class LatentAttention(Attention):
     def over_padded(
         self, q_BHD: Tensor, kept_1BLE: Tensor, distance_BL: Tensor, visible_BL: Tensor, *, expanded: bool
     ) -> Tensor:
-        """As attend_padded, of kept_1BLE [1, B, L, C + R] -> [B, H, W]."""
+        """Attend one query each of B sequences to latents padded to one length: [B, H, W].
+
+        Args:
+            q_BHD: The queries.
+            kept_1BLE: The cached entries [1, B, L, C + R].
+            distance_BL: The key position minus the query position.
+            visible_BL: Whether the query sees the key.
+            expanded: Whether to use the expanded form.
+        """
         if expanded:
             return attend_padded(self, q_BHD, *self.expand(kept_1BLE[0]), distance_BL, visible_BL)
         latents = kept_1BLE[..., : self.sizes.latent]
         return self.release(attend_padded(self, self.absorb(q_BHD), kept_1BLE, latents, distance_BL, visible_BL))
 
     def expand(self, kept_xE: Tensor) -> tuple[Tensor, Tensor]:
-        """What is kept of positions [..., C + R] -> keys [H, ..., D] and values [H, ..., W]."""
+        """Project the cached entries of positions [..., C + R] to keys [H, ..., D] and values [H, ..., W]."""
         sizes, shape = self.sizes, kept_xE.shape[:-1]
         latent_xC, turned_xR = torch.split(kept_xE, [sizes.latent, sizes.turned], dim=-1)
         both_xHN = self.kv_b_proj.product(latent_xC.reshape(-1, sizes.latent)).view(*shape, self.heads, -1)
@@ -176,19 +212,19 @@ class LatentAttention(Attention):
         return torch.cat([plain_xHN, turned_xHR], dim=-1).movedim(-2, 0), v_xHW.movedim(-2, 0)
 
     def absorb(self, q_THD: Tensor) -> Tensor:
-        """Queries as they meet latents: [T, H, C + R]."""
+        """Return the queries multiplied by the key part of the matrix, for products with latents: [T, H, C + R]."""
         plain_THN, turned_THR = torch.split(q_THD, [self.sizes.plain, self.sizes.turned], dim=-1)
         to_key_HNC, _ = self._by_head()
         met_HTC = plain_THN.transpose(0, 1) @ to_key_HNC
         return torch.cat([met_HTC.transpose(0, 1), turned_THR], dim=-1)
 
     def release(self, out_THC: Tensor) -> Tensor:
-        """Sums of latents -> sums of values [T, H, W]."""
+        """Project weighted sums of latents to weighted sums of values: [T, H, W]."""
         _, to_value_HWC = self._by_head()
         return (out_THC.transpose(0, 1) @ to_value_HWC.transpose(1, 2)).transpose(0, 1)
 
     def _by_head(self) -> tuple[Tensor, Tensor]:
-        """The matrix of each head's key [H, N, C] and of its value [H, W, C]."""
+        """Return the parts of the matrix for each head's key [H, N, C] and value [H, W, C]."""
         by_head = self.kv_b_proj.values().view(self.heads, -1, self.sizes.latent)
         return by_head[:, : self.sizes.plain], by_head[:, self.sizes.plain :]
 
@@ -196,8 +232,10 @@ class LatentAttention(Attention):
 
     @override
     def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
-        """Of each class in the form that the rule takes: products with the matrix over queries or keys, 2 x heads FLOPs
-        a pair and entry of scores and sums; latents of the context read once, the new ones written; the matrix once.
+        """Return the cost of a step, with each class of query lengths in the form that `expands` chooses.
+
+        It comprises products with the matrix over queries or keys; 2 x heads FLOPs per query-key pair for each entry of
+        scores and sums; the latents of the context, read once; the new latents, written; and the matrix, read once.
         """
         attention = work.attention[self.reach]
         total = attention.total
@@ -212,7 +250,7 @@ class LatentAttention(Attention):
 
     @override
     def attend_cost(self, sums: AttentionSum) -> Cost:
-        """Of scores and sums, keys read and written as latents; queries in and results out."""
+        """Return the cost of scores and weighted sums, with latents read and written, queries in and results out."""
         sizes, stored = self.sizes, format_of(self.spec.dtype)
         entries = sizes.key + sizes.value if self.expands(sums) else sizes.kept + sizes.latent
         return Cost(
@@ -223,10 +261,10 @@ class LatentAttention(Attention):
         )
 
     def _products_cost(self, sums: AttentionSum) -> Cost:
-        """Of the products with the matrix; what lies between them and attention needs no memory."""
+        """Return the FLOPs of the products with the matrix, whose results could stay out of memory."""
         expands = self.expands(sums)
         rows, own = sums.keys if expands else sums.queries, self.kv_b_proj
-        # What has been absorbed is a product of the model's dtype, to which a narrower matrix is widened.
+        # The absorbed products run in the model's dtype, to which a narrower matrix is dequantised.
         number_format = own.number_format if expands else format_of(self.spec.dtype).name
         return Cost({number_format: 2.0 * rows * own.inputs * own.outputs})
 
@@ -238,8 +276,10 @@ class LatentAttention(Attention):
 
     @override
     def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
-        """As Op.launches: one that rotates; for each class of query length the products with the matrix, which leave in
-        memory what attention takes, and attention.
+        """Return the kernel launches of a step: one rotation, then products and attention for each class.
+
+        The classes are those of query lengths. The products with the matrix write their results to memory, from which
+        attention reads them.
         """
         attention = work.attention[self.reach]
         if not attention.total.queries and not attention.total.written:
@@ -271,7 +311,7 @@ class LatentAttention(Attention):
 
     @override
     def shares(self) -> tuple[StorageShare, ...]:
-        matrix = self._modules.get("kv_b_proj")  # which is not there yet when Attention asks as it is made
+        matrix = self._modules.get("kv_b_proj")  # missing while Attention.__init__ runs
         return matrix.shares() if isinstance(matrix, Matrix) else ()
 
     @override
@@ -284,8 +324,9 @@ class LatentAttention(Attention):
 
 
 def latent_scale(key: int, factor: float, magnitude: float) -> float:
-    """1 / sqrt(key), with the temperature that YaRN asks for: (0.1 magnitude ln factor + 1)^2 times as much
-    (DeepSeek-V2's reference code).
+    """Return the factor on scores, 1 / sqrt(key) times the temperature of YaRN.
+
+    The temperature is (0.1 magnitude ln factor + 1)^2 (DeepSeek-V2's reference code).
     """
     temperature = 0.1 * magnitude * math.log(factor) + 1.0 if factor > 1 else 1.0
     return temperature * temperature / math.sqrt(key)

@@ -1,4 +1,4 @@
-"""Four pixels of a grid packed into one, and what the packed are normalised by.
+"""Packing of 2 x 2 latent pixels into one (pixel unshuffle), and the normalisation of packed latents.
 
 Shapes: P pixels, Q packed pixels, C channels, F channels of a packed pixel.
 """
@@ -17,16 +17,16 @@ from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.stored_module import weight
 
 SIDE = 2
-"""Pixels on a side of what becomes one."""
+"""The side in pixels of the square that becomes one packed pixel."""
 
 
 class _PixelCopy(Op):
-    """Numbers read and written once, in fp32."""
+    """The base class of ops that rearrange pixels: each number is read and written once, in fp32."""
 
     kind = "elementwise"
 
     def __init__(self, width: int) -> None:
-        """width: numbers of a row that comes in."""
+        """Create the op for input rows of `width` numbers."""
         super().__init__()
         self.width = width
 
@@ -49,13 +49,22 @@ class _PixelCopy(Op):
 
 
 class Pack(_PixelCopy):
-    """Squares of SIDE x SIDE pixels as one each, whose channels are those of the first channel's square, line by line,
-    then of the next one's.
+    """Pixel unshuffle: each square of SIDE x SIDE pixels becomes one pixel with SIDE^2 times the channels.
+
+    The new channels are the square of the first channel, line by line, then that of the next channel.
     """
 
     @override
     def forward(self, x_PC: Tensor, packed: PixelGrid) -> Tensor:
-        """x_PC fp32 [pixels, channels] of a grid SIDE times as fine as `packed` -> [its pixels, F]."""
+        """Pack pixels of a fine grid into those of a grid SIDE times as coarse.
+
+        Args:
+            x_PC: The pixels of the fine grid, fp32 [pixels, channels].
+            packed: The coarse grid.
+
+        Returns:
+            The pixels of the coarse grid [pixels, F].
+        """
         if x_PC.is_meta:
             return x_PC.new_empty(packed.rows, SIDE**2 * self.width)
         cut = x_PC.view(packed.images, packed.height, SIDE, packed.width, SIDE, -1)
@@ -63,11 +72,20 @@ class Pack(_PixelCopy):
 
 
 class Unpack(_PixelCopy):
-    """The other way round."""
+    """Pixel shuffle, the inverse of `Pack`: each packed pixel becomes a square of SIDE x SIDE pixels."""
 
     @override
     def forward(self, x_QF: Tensor, packed: PixelGrid, grid: PixelGrid) -> Tensor:
-        """x_QF fp32 [pixels of `packed`, F] -> [pixels of a grid that is SIDE times as fine, channels]."""
+        """Unpack pixels into those of a grid SIDE times as fine.
+
+        Args:
+            x_QF: The packed pixels, fp32 [pixels of `packed`, F].
+            packed: The coarse grid.
+            grid: The fine grid.
+
+        Returns:
+            The pixels of the fine grid [pixels, channels].
+        """
         if x_QF.is_meta:
             return x_QF.new_empty(grid.rows, self.width // SIDE**2)
         cut = x_QF.view(packed.images, packed.height, packed.width, -1, SIDE, SIDE)
@@ -75,8 +93,9 @@ class Unpack(_PixelCopy):
 
 
 class RunningNorm(Op):
-    """(x - mean) / sqrt(variance + eps) by what a batch norm has counted in training (Ioffe and Szegedy,
-    arXiv:1502.03167), channel by channel, in fp32; and the other way round.
+    """Batch normalisation with running statistics, per channel in fp32, and its inverse.
+
+    It is (x - mean) / sqrt(variance + eps) (Ioffe and Szegedy, arXiv:1502.03167).
     """
 
     kind = "elementwise"
@@ -89,9 +108,7 @@ class RunningNorm(Op):
 
     @override
     def forward(self, x_QF: Tensor, way: Literal["normalise", "restore", "logvar"]) -> Tensor:
-        """x_QF [rows, width] -> fp32 [rows, width]: normalised; brought back; or what becomes of the logarithm of a
-        variance when it is normalised.
-        """
+        """Normalise x_QF [rows, width], undo that, or normalise a log-variance: fp32 [rows, width]."""
         if x_QF.is_meta:
             return x_QF.new_empty(x_QF.shape, dtype=torch.float32)
         x_QF, mean_F, variance_F = x_QF.float(), self.running_mean.float(), self.running_var.float() + self.eps
@@ -105,7 +122,7 @@ class RunningNorm(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """A sum and a product for each number, which is read and written; of a logarithm the sum alone."""
+        """Return one sum and one product per number, which is read and written (a log-variance needs only the sum)."""
         elements = rows * self.width
         return Cost({"fp32": 2.0 * elements}, weight_bytes=self.stored_bytes(), activation_bytes=8 * elements)
 

@@ -1,6 +1,6 @@
-"""What one layer keeps in pages: views of its keys and values, and of their scales where they are codes.
+"""The views of one layer's keys and values in the pages of the KV cache, with their scales if they are quantised.
 
-Shapes as in attention.py and forward_batch.py, and P pages, S positions a page.
+Shapes: as in attention.py and forward_batch.py, and P pages, S positions per page.
 """
 
 import math
@@ -13,13 +13,26 @@ from ridgeline.core.ops.kv_quantisation import NO_SCALES, quantise, widen
 
 
 class HeadPages:
-    """Numbers that are kept of each position and KV head: `view` is one of all pages [pages, kv_heads, S, dim]."""
+    """A view of one tensor per position and KV head in all pages, such as the keys of a layer.
+
+    Attributes:
+        view: The view [pages, kv_heads, S, dim].
+    """
 
     def __init__(self, buffer: Tensor, dtype: torch.dtype, start: int, heads: int, page_size: int, dim: int) -> None:
-        """buffer: uint8 [pages, bytes a page]. start: the byte of a page with which they begin."""
+        """Create the view in a buffer of pages.
+
+        Args:
+            buffer: The pages, uint8 [pages, bytes per page].
+            dtype: The dtype of the numbers.
+            start: The offset within a page, in bytes.
+            heads: The number of KV heads.
+            page_size: The positions per page.
+            dim: The numbers per position and head.
+        """
         numbers, start, own = buffer.view(dtype), start // dtype.itemsize, page_size * dim
         self.view = numbers[:, start : start + heads * own].view(len(buffer), heads, page_size, dim)
-        # The buffer as rows of so many numbers that those of one head in one page are whole rows.
+        # The row length divides the numbers of one head in one page, their offset, and a page.
         self._row = math.gcd(own, start, numbers.shape[1])
         self._rows = numbers.view(-1, self._row)
         first, count = start // self._row, own // self._row
@@ -27,17 +40,17 @@ class HeadPages:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that they take in a page."""
+        """The bytes of this tensor in one page."""
         return self.view[0].nbytes
 
     def write(self, slots_N: Tensor, x_NKD: Tensor) -> None:
-        """Put row n into slot n, that is page x S + offset."""
+        """Write row n to slot slots_N[n], which is page x S + offset."""
         size = self.view.shape[2]
         self.view[slots_N // size, :, slots_N % size] = x_NKD
 
     def gather(self, pages_BP: Tensor) -> Tensor:
-        """Copy pages [B, P] into one block: [kv_heads, B, P x S, dim]."""
-        # Whole rows are copied: selecting along a transposed dimension would move single elements.
+        """Copy pages [B, P] into one contiguous tensor: [kv_heads, B, P x S, dim]."""
+        # This copies whole rows: index_select along a transposed dimension would move single elements.
         row_BP = pages_BP * (self.view.stride(0) // self._row)
         row_KBPN = row_BP[None, :, :, None] + self._rows_KN[:, None, None, :]
         rows = self._rows.index_select(0, row_KBPN.flatten())
@@ -47,18 +60,31 @@ class HeadPages:
 
 
 class LayerPages:
-    """One layer's keys and values in a buffer of pages that it shares with others.
+    """The keys and values of one layer in a buffer of pages that it shares with other layers.
 
-    A page holds, for each layer in turn, its K [kv_heads, S, k_dim] and its V [kv_heads, S, v_dim]. Where these are
-    codes that have scales, those of all its layers come before them: for each its K's [kv_heads, S, 1] and its V's. `k`
-    and `v` are views of all pages, `k_scales` and `v_scales` those of the scales, None where there are none.
+    A page holds, for each layer in turn, its keys [kv_heads, S, k_dim] and its values [kv_heads, S, v_dim]. If these
+    are codes with scales, the scales of all layers come first: for each layer those of its keys [kv_heads, S, 1], then
+    those of its values.
+
+    Attributes:
+        k: The view of the keys in all pages.
+        v: The view of the values in all pages.
+        k_scales: The view of the scales of the keys; None if there are none.
+        v_scales: The view of the scales of the values; None if there are none.
     """
 
     def __init__(
         self, buffer: Tensor, spec: KVSpec, page_size: int, place: int, group: int = 0, layers: int = 1
     ) -> None:
-        """buffer: uint8 [pages, bytes a page]. place: how many layers of this spec come before it in a page. group: the
-        number of its KV group. layers: how many a page has.
+        """Create the views of one layer.
+
+        Args:
+            buffer: The pages, uint8 [pages, bytes per page].
+            spec: The format of the layer's KV cache.
+            page_size: The positions per page.
+            place: The index of the layer within its KV group.
+            group: The index of the KV group.
+            layers: The number of layers in the group.
         """
         self.page_size, self.heads, self.group, self.dtype = page_size, spec.heads, group, spec.dtype
         self.code = spec.code
@@ -82,8 +108,16 @@ class LayerPages:
     def write(
         self, slots_N: Tensor, k_NKD: Tensor, v_NKW: Tensor | None, scales: tuple[float, float] = NO_SCALES
     ) -> tuple[Tensor, Tensor | None]:
-        """Put row n of K, and of V where it is kept, into slot n, that is page x S + offset. scales: the layer's, as
-        `Attention.kv_scales`. What was given is returned as it will be read.
+        """Write row n of the keys, and of the values if there are any, to slot slots_N[n], which is page x S + offset.
+
+        Args:
+            slots_N: The slot of each row.
+            k_NKD: The keys.
+            v_NKW: The values; None for latents.
+            scales: The layer's scales of keys and values (`Attention.kv_scales`).
+
+        Returns:
+            The keys and values as later reads will return them, after any quantisation.
         """
         k_scale, v_scale = scales
         k_NKD = self._write(slots_N, k_NKD, self._k, self._k_scales, k_scale)
@@ -92,6 +126,7 @@ class LayerPages:
     def _write(
         self, slots_N: Tensor, x_NKD: Tensor, to: HeadPages, scales_to: HeadPages | None, scale: float
     ) -> Tensor:
+        """Write rows to one tensor, quantised if the layer is, and return them as they will be read."""
         if not self.code:
             to.write(slots_N, x_NKD)
             return x_NKD
@@ -103,14 +138,18 @@ class LayerPages:
         return widen(codes_NKD, scales_NK1, scale, self.dtype)
 
     def gather(self, pages_BP: Tensor, scales: tuple[float, float] = NO_SCALES) -> tuple[Tensor, Tensor]:
-        """Copy pages [B, P] of K and of V into a block each, in the model's dtype: [kv_heads, B, P x S, dim]. scales:
-        as `write`.
+        """Copy the keys and the values of pages [B, P], in the model's dtype: [kv_heads, B, P x S, dim] each.
+
+        Args:
+            pages_BP: The pages of each sequence.
+            scales: The layer's scales of keys and values (`Attention.kv_scales`).
         """
         k_scale, v_scale = scales
         k_KBLD = self._gather(pages_BP, self._k, self._k_scales, k_scale)
         return k_KBLD, self._gather(pages_BP, self._v, self._v_scales, v_scale)
 
     def _gather(self, pages_BP: Tensor, of: HeadPages, scales_of: HeadPages | None, scale: float) -> Tensor:
+        """Copy one tensor of the given pages, dequantised if the layer is quantised."""
         kept = of.gather(pages_BP)
         if not self.code:
             return kept
@@ -118,12 +157,12 @@ class LayerPages:
 
     @property
     def parts(self) -> tuple[HeadPages, ...]:
-        """All that is kept, as it is stored: K, V, and the scales of either where they have some."""
+        """The layer's stored tensors: keys, values, and the scales of each if it has any."""
         return tuple(part for part in (self._k, self._v, self._k_scales, self._v_scales) if part is not None)
 
 
 def layer_pages(buffer: Tensor, layout: KVLayout) -> dict[int, LayerPages]:
-    """The view of every layer that keeps K and V, of a buffer of pages, uint8 [pages, at least layout.page_bytes]."""
+    """Return the pages of every attention layer, as views of a buffer uint8 [pages, at least layout.page_bytes]."""
     return {
         layer: LayerPages(buffer, group.spec, group.page_size, place, index, len(group.layers))
         for index, group in enumerate(layout.groups)

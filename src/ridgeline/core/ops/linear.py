@@ -1,6 +1,6 @@
-"""Products with stored matrices: one (Linear, Head), or several over the same rows at once (Projections).
+"""Products with weight matrices: one matrix (Linear, LMHead), or several with the same rows (Projections).
 
-Shapes: T rows of a step, R rows whose logits are wanted, I inputs, O outputs, V vocabulary.
+Shapes: T rows of a step, R rows whose logits are needed, I inputs, O outputs, V vocabulary.
 """
 
 from abc import abstractmethod
@@ -30,16 +30,16 @@ from ridgeline.core.ops.work import TOKENS, RowAxis, Work, adapter_axis
 
 
 class MatrixOp(Op):
-    """An op of one or several stored matrices, any of which may have adapters beside it (`core/ops/matrix/lora.py`)."""
+    """An op of one or several weight matrices, each of which may have LoRA adapters (`core/ops/matrix/lora.py`)."""
 
     kind = "linear"
     names: tuple[str, ...] = ("matrix",)
-    """The names of its matrices, in the order of the results."""
+    """The names of the op's matrices, in the order of the results."""
 
     @property
     @abstractmethod
     def matrices(self) -> tuple[Matrix, ...]:
-        """In the order of the results."""
+        """The op's matrices, in the order of the results."""
 
     @override
     def adaptable(self) -> Mapping[str, Matrix]:
@@ -55,7 +55,7 @@ class MatrixOp(Op):
 
     @override
     def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
-        """As Op.cost, and what the adapters of the step's rows add."""
+        """Return the cost of one call, including the adapters that the step's rows use."""
         cost = super().cost(work, space)
         for low_rank, rows in self.adapters_of(work):
             cost += low_rank.cost_of(rows)
@@ -63,11 +63,11 @@ class MatrixOp(Op):
 
     @override
     def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
-        """As Op.launches; of each adapter two more."""
+        """Return the kernel launches of one call, including two for each adapter in the step."""
         return (*super().launches(work, space), *self.adapter_launches(work))
 
     def adapter_launches(self, work: Work) -> tuple[Launch, ...]:
-        """Return the kernel calls of the adapters in a step."""
+        """Return the kernel launches of the adapters in a step."""
         return tuple(
             Launch(
                 f"linear.{'vector' if rows == 1 else 'matrix'}", format_of(low_rank.lora_A.dtype).name, 2,
@@ -77,28 +77,30 @@ class MatrixOp(Op):
         )  # fmt: skip
 
     def adapted_rows(self, work: Work) -> int:
-        """How many rows of a step have an adapter that is beside one of its matrices."""
+        """Return the number of rows in a step whose adapter extends one of the op's matrices."""
         numbers = {n for m in self.matrices if isinstance(m, AdaptedMatrix) for n, _ in m.shape()}
         return sum(work.rows.get(adapter_axis(number), 0) for number in numbers)
 
     def adapters_of(self, work: Work) -> list[tuple[LoraWeights, int]]:
-        """What adapters add in a step, and to how many rows."""
+        """Return the low-rank weights of each adapter in a step, with the number of rows that use it."""
         adapted = [matrix for matrix in self.matrices if isinstance(matrix, AdaptedMatrix)]
         return [each for matrix in adapted for each in matrix.of_step(work.rows)]
 
     def adapters(self) -> Hashable:
-        """What their cost depends on, for a signature."""
+        """Return the numbers and ranks of all adapters of each matrix, as a part of the signature."""
         return tuple(matrix.shape() if isinstance(matrix, AdaptedMatrix) else () for matrix in self.matrices)
 
 
 class Linear(MatrixOp):
-    """A matrix product with a stored weight, whole or a rank's columns or rows of it.
+    """A product with one weight matrix, whole or a rank's columns or rows of the matrix.
 
-    kernel_suffix: what the classes of its kernels end in, if they do more than the product. exempt: whether its numbers
-    stay in the model's dtype whatever the other matrices are stored in, as quantisers leave routers and heads.
+    Attributes:
+        exempt: Whether the weight stays in the model's dtype whatever the other matrices are stored in, as quantisers
+            leave routers and heads.
     """
 
     kernel_suffix: ClassVar[str] = ""
+    """The suffix of the op's kernel classes, if the kernels do more than the product."""
 
     def __init__(self, spec: MatrixSpec, *, exempt: bool = False) -> None:
         super().__init__()
@@ -117,22 +119,22 @@ class Linear(MatrixOp):
     @property
     @override
     def matrices(self) -> tuple[Matrix, ...]:
-        """The one."""
+        """The op's only matrix."""
         return (self.matrix,)
 
     @property
     def stored(self) -> WeightFormat | None:
-        """The format of its numbers; None for the model's dtype."""
+        """The weight format; None for the model's dtype."""
         return self.matrix.stored
 
     @override
     def forward(self, x_TI: Tensor) -> Tensor:
-        """x_TI [rows, inputs] -> [rows, outputs]; of a row split, this rank's summand of them."""
+        """Return the product of x_TI [rows, inputs]: [rows, outputs], or this rank's summand after a row split."""
         return self.matrix.product(x_TI)
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """2 x rows x inputs x outputs FLOPs; the weight once, however many rows share it."""
+        """Return 2 x rows x inputs x outputs FLOPs; the weight is read once, however many rows share it."""
         return products_cost(rows, (self.matrix,))
 
     @override
@@ -162,19 +164,23 @@ class Linear(MatrixOp):
 
 
 class HeadBackend(OpBackend):
-    """The part of a backend that heads call, in PyTorch."""
+    """The methods of a backend that LM heads call, implemented in PyTorch."""
 
     def logits(self, matrix: Matrix, x_RI: Tensor) -> Tensor:
-        """Return the product of a head: [R, V], in the model's dtype, as the reference has it, or in fp32."""
+        """Return the product of an LM head [R, V], in the model's dtype (as in PyTorch) or in fp32."""
         return matrix.product(x_RI)
 
 
 class LMHead(Linear):
-    """The last projection: hidden state -> logits in fp32.
+    """The language-model head: the projection from hidden states to logits in fp32.
 
-    multiplier: of the logits (Granite, Cohere). softcap: they are squashed to (-softcap, softcap) by
-    softcap x tanh(logits / softcap) (Gemma 2, arXiv:2408.00118). scale: of the hidden states (T5, whose head is the
-    embedding). Tied to the embedding by sharing its parameter; it is read in full either way, so the cost is the same.
+    A tied head shares the embedding's parameter. The head reads it in full either way, so the cost is the same.
+
+    Attributes:
+        multiplier: The factor on the logits (Granite, Cohere).
+        softcap: The bound of logits that are replaced by softcap x tanh(logits / softcap) (Gemma 2, arXiv:2408.00118);
+            None for no cap.
+        scale: The factor on the hidden states (T5, whose head is the embedding).
     """
 
     kind = "head"
@@ -198,12 +204,12 @@ class LMHead(Linear):
 
     @override
     def adaptable(self) -> Mapping[str, Matrix]:
-        """As Op.adaptable: none adds to the logits."""
+        """Return no matrices: adapters do not extend the LM head."""
         return {}
 
     @override
     def forward(self, x_RI: Tensor) -> Tensor:
-        """x_RI [logit rows, hidden] -> fp32 [logit rows, vocabulary]."""
+        """Return the logits of hidden states x_RI [logit rows, hidden]: fp32 [logit rows, vocabulary]."""
         if self.scale is not None and not x_RI.is_meta:
             x_RI = x_RI * self.scale
         logits_RV = self.matrix.product(x_RI) if x_RI.is_meta else self.backend.logits(self.matrix, x_RI)
@@ -215,7 +221,7 @@ class LMHead(Linear):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """As Linear.cost_of, with the scale and what is done to every logit."""
+        """Return the cost of the product, of scaling the hidden states, and of the multiplier and the soft cap."""
         cost, each = super().cost_of(rows), self.flops_per_logit
         if self.scale is not None:
             cost += Cost({"fp32": float(rows * self.matrix.inputs)})
@@ -223,7 +229,7 @@ class LMHead(Linear):
 
     @property
     def flops_per_logit(self) -> int:
-        """Of what comes after the product."""
+        """The FLOPs per logit after the product: the multiplier and the soft cap."""
         return (SOFTCAP_FLOPS if self.softcap is not None else 0) + (self.multiplier != 1)
 
     @override
@@ -232,7 +238,7 @@ class LMHead(Linear):
 
 
 class ProjectionsBackend(OpBackend):
-    """The part of a backend that projections call, in PyTorch."""
+    """The methods of a backend that projections call, implemented in PyTorch."""
 
     def products(self, op: "Projections", x_TI: Tensor) -> Sequence[Tensor]:
         """Return the product of the same rows with each matrix of an op: [T, O] each."""
@@ -240,16 +246,20 @@ class ProjectionsBackend(OpBackend):
 
 
 class Projections(MatrixOp):
-    """Several products of the same rows: queries, keys and values. One boundary, which a kernel may do at once.
+    """Several products of the same rows, such as queries, keys and values, which one fused kernel may compute.
 
-    Its matrices have the names that the checkpoint gives them; its own name is left out of theirs.
+    The matrices have the checkpoint's names. The op's own name is no part of their tensor names.
     """
 
     unnamed = True
     backend: ProjectionsBackend = ProjectionsBackend()
 
     def __init__(self, specs: Mapping[str, MatrixSpec]) -> None:
-        """specs: of each matrix, by its name in the checkpoint, in the order of the results."""
+        """Create the matrices of a projection.
+
+        Args:
+            specs: The spec of each matrix by its name in the checkpoint, in the order of the results.
+        """
         super().__init__()
         self.names = tuple(specs)
         for name, spec in specs.items():
@@ -257,13 +267,13 @@ class Projections(MatrixOp):
         assert len({matrix.inputs for matrix in self.matrices}) == 1, "projections of one input"
 
     def matrix(self, name: str) -> Matrix:
-        """The one of this name."""
+        """Return the matrix with this name."""
         return cast(Matrix, getattr(self, name))
 
     @property
     @override
     def matrices(self) -> tuple[Matrix, ...]:
-        """In the order of the results."""
+        """The op's matrices, in the order of the results."""
         return tuple(map(self.matrix, self.names))
 
     @override
@@ -277,11 +287,11 @@ class Projections(MatrixOp):
 
     @override
     def forward(self, x_TI: Tensor) -> tuple[Tensor, ...]:
-        """x_TI [rows, inputs] -> [rows, outputs] of each matrix, a fused one in its parts."""
+        """Return the product of x_TI [rows, inputs] with each matrix, a fused one split into its parts."""
         return self.products(x_TI)
 
     def products(self, x_TI: Tensor) -> tuple[Tensor, ...]:
-        """As forward."""
+        """Multiply x_TI by each matrix, split fused results, and return all results in order."""
         parts: list[Tensor] = []
         if x_TI.is_meta:
             results: Sequence[Tensor] = [matrix.product(x_TI) for matrix in self.matrices]
@@ -293,23 +303,28 @@ class Projections(MatrixOp):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """The products, the rows read once."""
+        """Return the cost of the products, which read the rows once."""
         return products_cost(rows, self.matrices)
 
     @override
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
-        """As Op.launches_of: a call a matrix."""
+        """Return the kernel launches in PyTorch: one per matrix."""
         return tuple(self.product_launches(rows, "forward"))
 
     @override
     def whole_launch(self, rows: int) -> Launch:
-        """As Op.whole_launch, of matrices that are stored alike."""
+        """Return the launch of one fused kernel for all matrices, which must have the same weight format."""
         stored = _stored_name(self.matrices[0])
         cost = self.cost_of(rows)
         return Launch(self.kind, self.number_format, 1, cost, stored=stored, rows=rows, matrices=self.matrices)
 
     def product_launches(self, rows: int, part: str) -> Iterator[Launch]:
-        """Yield the calls of the products, those of all matrices that are stored alike together. part: as of Launch."""
+        """Yield the launches of the products, with one entry for all matrices of the same weight format.
+
+        Args:
+            rows: The number of rows.
+            part: The method of the op that launches the products.
+        """
         for stored, alike in groupby(sorted(self.matrices, key=_stored_name), key=_stored_name):
             matrices = tuple(alike)
             name, number_format = product_kernel(self.kind, rows, matrices[0]), matrices[0].number_format
@@ -335,14 +350,12 @@ class Projections(MatrixOp):
 
 
 def product_kernel(kind: str, rows: int, matrix: Matrix) -> str:
-    """The kernel of a product: a matrix times one row is another one than times several; so is one that is stored the
-    other way.
-    """
+    """Return the class of a product kernel: by one or several rows, and by whether the weight is stored transposed."""
     return f"{kind}.{'vector' if rows == 1 else 'matrix'}{'.transposed' if matrix.spec.transposed else ''}"
 
 
 def products_cost(rows: int, matrices: tuple[Matrix, ...]) -> Cost:
-    """The cost of products of the same rows."""
+    """Return the cost of the products of the same rows with several matrices."""
     inputs, outputs = matrices[0].inputs, sum(matrix.outputs for matrix in matrices)
     flops: dict[str, float] = {}
     for matrix in matrices:
@@ -355,5 +368,5 @@ def products_cost(rows: int, matrices: tuple[Matrix, ...]) -> Cost:
 
 
 def _stored_name(matrix: Matrix) -> str:
-    """The name of the format that its numbers are stored in; "" for the model's dtype."""
+    """Return the name of a matrix's weight format, or "" for the model's dtype."""
     return stored_name(matrix.stored)

@@ -1,7 +1,8 @@
-"""Adaptive norms (adaLN: Peebles and Xie, arXiv:2212.09748): a condition, such as how noisy a picture is, says what its
-rows are scaled by after a norm, and how much of each part joins the stream.
+"""Adaptive norms (adaLN: Peebles and Xie, arXiv:2212.09748), modulated by a condition such as an image's noise level.
 
-Shapes: N rows, P pictures, C condition, W width.
+The condition defines a scale and a shift after a norm, and a gate on what joins the residual stream.
+
+Shapes: N rows, P images, C condition, W width.
 """
 
 from collections.abc import Hashable, Sequence
@@ -19,14 +20,22 @@ from ridgeline.core.ops.matrix import MatrixSpec
 from ridgeline.core.ops.norm import AddNorm, AddRMSNorm, LayerNorm, Norm, RMSNorm
 
 Factor = Literal["scale", "shift", "gate", "bounded gate"]
-"""scale: 1 + s. bounded gate: tanh(g). Shifts and gates are as the product has them."""
+"""The kind of a modulation factor, computed from its part of the product.
+
+A scale is 1 + part, a bounded gate tanh(part). Shifts and gates are the part itself.
+"""
 
 
 class Modulation(Linear):
-    """The factors that a condition makes, each of `width`; the silu of the condition where it is `activated`."""
+    """The projection from a condition to modulation factors of `width` entries each.
+
+    Attributes:
+        factors: The kinds of the factors.
+        activated: Whether SiLU is applied to the condition first.
+    """
 
     kernel_suffix = ".factors"
-    SILU_FLOPS = 4  # a negation, exp, a sum with the division
+    SILU_FLOPS = 4  # negation, exp, sum with division
 
     def __init__(
         self,
@@ -43,7 +52,7 @@ class Modulation(Linear):
 
     @override
     def forward(self, condition_PC: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
-        """condition_PC [pictures, inputs] -> [pictures, width] of each factor."""
+        """Return each factor [images, width] for conditions [images, inputs]."""
         if self.activated and not condition_PC.is_meta:
             condition_PC = functional.silu(condition_PC)
         parts = torch.split(super().forward(condition_PC), self.width, dim=-1)
@@ -53,22 +62,22 @@ class Modulation(Linear):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """As Linear.cost_of, with what comes before the product and after it."""
+        """Return the cost of the product, of SiLU before it, and of the operations on the factors after it."""
         return super().cost_of(rows) + Cost({"fp32": float(self.flops_around(rows))})
 
     def flops_around(self, rows: int) -> int:
-        """Of what is no product."""
+        """Return the FLOPs of everything but the product."""
         silu = self.SILU_FLOPS * self.matrix.inputs if self.activated else 0
         return rows * (silu + self.width * self.changed)
 
     @property
     def changed(self) -> int:
-        """How many of its factors are not as the product has them."""
+        """The number of factors that need an operation after the product."""
         return sum(factor in ("scale", "bounded gate") for factor in self.factors)
 
     @override
     def kernel(self, rows: int) -> str:
-        """As Op.kernel: a product, and what makes factors of its parts."""
+        """Return the kernel class: a product followed by operations on its parts."""
         return f"{super().kernel(rows)}{self.kernel_suffix}"
 
     @override
@@ -77,52 +86,61 @@ class Modulation(Linear):
 
 
 def _finished(factor: Factor, part_PW: Tensor) -> Tensor:
-    """A factor of its part of the product."""
+    """Return a factor from its part of the product."""
     return 1 + part_PW if factor == "scale" else part_PW.tanh() if factor == "bounded gate" else part_PW
 
 
 class ModulatedNorm(Norm):
-    """A norm whose results are modulated, in passes of their own over the rows of each picture."""
+    """The base class of norms whose result is modulated, in separate passes over the rows of each image."""
 
     def modulate(
         self, x_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int], shift_PW: Tensor | None = None
     ) -> Tensor:
-        """norm(x) * factor + shift."""
+        """Return norm(x) * factor + shift, with each image's own factor and shift."""
         return modulated(self.normalise(x_NW), factor_PW, lengths, shift_PW)
 
 
 class GatedAddNorm(AddNorm):
-    """A sum of which the second summand is gated, by each picture's own."""
+    """The base class of a gated residual addition followed by a norm; each image has its own gate."""
 
     @override
     def add(  # type: ignore[override]
         self, x_NW: Tensor, y_NW: Tensor, gate_PW: Tensor, lengths: Sequence[int]
     ) -> Tensor:
-        """X + gate * y, in the place of x."""
+        """Add gate * y to x in place and return x."""
         return add_gated(x_NW, y_NW, gate_PW, lengths)
 
     @property
     @override
     def _add_flops(self) -> int:
-        """As AddNorm._add_flops, the gate among them."""
+        """The FLOPs of the gated addition per entry."""
         return 2
 
 
 class ModulatedRMSNorm(ModulatedNorm, RMSNorm):
-    """norm(x) * factor, of each picture's own. The factors, a row a picture, are not counted beside its rows."""
+    """An RMS norm with a factor per image, norm(x) * factor.
 
-    FLOPS_PER_ELEMENT = 5  # of the norm 4, and the product
+    The cost omits reading the factors, one row per image, which is little compared with the image's rows.
+    """
+
+    FLOPS_PER_ELEMENT = 5  # 4 of the norm, and the product
     kernel_name = "norm.rms.modulated"
     plain = False
 
     @override
     def forward(self, x_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int]) -> Tensor:  # type: ignore[override]
-        """x_NW [rows, width], factor_PW [pictures, width], whose rows are so many each -> as x."""
+        """Return norm(x) * factor for x_NW [rows, width].
+
+        Args:
+            x_NW: The rows of all images.
+            factor_PW: The factor of each image [images, width].
+            lengths: The number of rows of each image.
+        """
         return self.modulate(x_NW, factor_PW, lengths)
 
 
 class AddModulatedRMSNorm(ModulatedNorm, AddRMSNorm):
-    """As ModulatedRMSNorm, of a sum."""
+    """A residual addition followed by an RMS norm with a factor per image."""
 
     FLOPS_PER_ELEMENT = ModulatedRMSNorm.FLOPS_PER_ELEMENT
     kernel_name = ModulatedRMSNorm.kernel_name
@@ -134,15 +152,20 @@ class AddModulatedRMSNorm(ModulatedNorm, AddRMSNorm):
     def forward(  # type: ignore[override]
         self, x_NW: Tensor, y_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Two of [rows, width], factor_PW as ModulatedRMSNorm -> their sum, in the place of x, and what becomes of
-        it.
+        """Add y to x in place, and return the sum and its modulated norm.
+
+        Args:
+            x_NW: The residual stream [rows, width].
+            y_NW: The rows to add.
+            factor_PW: The factor of each image [images, width].
+            lengths: The number of rows of each image.
         """
         sum_NW = self.add(x_NW, y_NW)
         return sum_NW, self.modulate(sum_NW, factor_PW, lengths)
 
 
 class UnlearnedLayerNorm(LayerNorm):
-    """(x - mean) / sqrt(variance + eps), of which nothing is learned."""
+    """Layer normalisation without learned weights, (x - mean) / sqrt(variance + eps)."""
 
     FLOPS_PER_ELEMENT = 5  # mean, difference, square, sum, scale
 
@@ -158,7 +181,7 @@ class UnlearnedLayerNorm(LayerNorm):
 
 
 class ModulatedLayerNorm(ModulatedNorm, UnlearnedLayerNorm):
-    """norm(x) * scale + shift, of each picture's own."""
+    """A layer norm with scale and shift per image, norm(x) * scale + shift."""
 
     FLOPS_PER_ELEMENT = UnlearnedLayerNorm.FLOPS_PER_ELEMENT + 2
     kernel_name = "norm.layer.modulated"
@@ -167,12 +190,19 @@ class ModulatedLayerNorm(ModulatedNorm, UnlearnedLayerNorm):
     def forward(  # type: ignore[override]
         self, x_NW: Tensor, scale_PW: Tensor, shift_PW: Tensor, lengths: Sequence[int]
     ) -> Tensor:
-        """x_NW [rows, width]; scale and shift [pictures, width], whose rows are so many each -> as x."""
+        """Return norm(x) * scale + shift for x_NW [rows, width].
+
+        Args:
+            x_NW: The rows of all images.
+            scale_PW: The scale of each image [images, width].
+            shift_PW: The shift of each image [images, width].
+            lengths: The number of rows of each image.
+        """
         return self.modulate(x_NW, scale_PW, lengths, shift_PW)
 
 
 class AddModulatedLayerNorm(ModulatedNorm, AddNorm, UnlearnedLayerNorm):
-    """norm(x + y) * factor, of each picture's own."""
+    """A residual addition followed by a layer norm with a factor per image, norm(x + y) * factor."""
 
     FLOPS_PER_ELEMENT = UnlearnedLayerNorm.FLOPS_PER_ELEMENT + 1
     kernel_name = ModulatedLayerNorm.kernel_name
@@ -192,7 +222,10 @@ class AddModulatedLayerNorm(ModulatedNorm, AddNorm, UnlearnedLayerNorm):
 
 
 class AddGatedLayerNorm(GatedAddNorm, AddModulatedLayerNorm):
-    """norm(x + gate * y) * scale + shift, of each picture's own: how a block goes on from the part before it."""
+    """A gated residual addition followed by a modulated layer norm, norm(x + gate * y) * scale + shift.
+
+    It connects one part of a transformer block to the next.
+    """
 
     FLOPS_PER_ELEMENT = ModulatedLayerNorm.FLOPS_PER_ELEMENT
 
@@ -206,27 +239,41 @@ class AddGatedLayerNorm(GatedAddNorm, AddModulatedLayerNorm):
         shift_PW: Tensor,
         lengths: Sequence[int],
     ) -> tuple[Tensor, Tensor]:
-        """x, y [rows, width]; gate, scale and shift as ModulatedLayerNorm has them -> the sum, in the place of x, and
-        what becomes of it.
+        """Add gate * y to x in place, and return the sum and its modulated norm.
+
+        Args:
+            x_NW: The residual stream [rows, width].
+            y_NW: The rows to add.
+            gate_PW: The gate of each image [images, width].
+            scale_PW: The scale of each image [images, width].
+            shift_PW: The shift of each image [images, width].
+            lengths: The number of rows of each image.
         """
         sum_NW = self.add(x_NW, y_NW, gate_PW, lengths)
         return sum_NW, self.modulate(sum_NW, scale_PW, lengths, shift_PW)
 
 
 class AddGated(Elementwise):
-    """x + gate * y, of each picture's own, in the place of x: where no norm follows."""
+    """A gated residual addition without a norm, x + gate * y in the place of x; each image has its own gate."""
 
     kernel_name = "elementwise.add"
     FLOPS_PER_ELEMENT = 2
 
     @override
     def forward(self, x_NW: Tensor, y_NW: Tensor, gate_PW: Tensor, lengths: Sequence[int]) -> Tensor:
-        """As AddGatedLayerNorm.forward -> the sum."""
+        """Add gate * y to x in place and return x.
+
+        Args:
+            x_NW: The residual stream [rows, width].
+            y_NW: The rows to add.
+            gate_PW: The gate of each image [images, width].
+            lengths: The number of rows of each image.
+        """
         return add_gated(x_NW, y_NW, gate_PW, lengths)
 
 
 def modulated(normed_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int], shift_PW: Tensor | None = None) -> Tensor:
-    """The rows of each picture times its factor, and its shift added, in their place."""
+    """Multiply the rows of each image by its factor and add its shift, in place."""
     if normed_NW.is_meta:
         return normed_NW
     for picture, own_NW in enumerate(torch.split(normed_NW, list(lengths))):
@@ -237,7 +284,7 @@ def modulated(normed_NW: Tensor, factor_PW: Tensor, lengths: Sequence[int], shif
 
 
 def add_gated(x_NW: Tensor, y_NW: Tensor, gate_PW: Tensor, lengths: Sequence[int]) -> Tensor:
-    """X + gate * y, in the place of x."""
+    """Add gate * y to x in place and return x; each image has its own gate."""
     if not x_NW.is_meta:
         each = zip(torch.split(x_NW, list(lengths)), torch.split(y_NW, list(lengths)), gate_PW, strict=True)
         for own_NW, added_NW, gate_W in each:

@@ -1,4 +1,4 @@
-"""Activations as functions of numbers, by the names that config.json files use."""
+"""Activation functions, by their names in config.json files."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,9 +13,7 @@ _gelu_tanh = partial(functional.gelu, approximate="tanh")
 
 
 def _quick_gelu(x: Tensor) -> Tensor:
-    """Return GELU with the sigmoid in the place of the normal distribution (Hendrycks and Gimpel, arXiv:1606.08415,
-    section 2).
-    """
+    """Return the sigmoid approximation of GELU (Hendrycks and Gimpel, arXiv:1606.08415, section 2)."""
     return x * torch.sigmoid(1.702 * x)
 
 
@@ -33,18 +31,20 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
         "relu2": lambda x: functional.relu(x).square(),
     }
 )
+"""The activation functions, by their names in config.json files."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClampedGate:
-    """gpt-oss's SwiGLU: (up + 1) x gate x sigmoid(alpha x gate), the gate at most `limit`, what it gates within it on
-    both sides.
+    """The clamped SwiGLU of gpt-oss: (up + 1) x gate x sigmoid(alpha x gate).
+
+    The gate is clamped from above at `limit`, and `up` to [-limit, limit].
     """
 
     alpha: float
     limit: float
 
     def __call__(self, gate_TF: Tensor, up_TF: Tensor) -> Tensor:
-        """Two of [rows, columns] -> [rows, columns]."""
+        """Return the gated activation of two tensors [rows, columns]."""
         gate_TF, up_TF = gate_TF.clamp(max=self.limit), up_TF.clamp(-self.limit, self.limit)
         return (up_TF + 1) * gate_TF * (gate_TF * self.alpha).sigmoid()

@@ -1,4 +1,4 @@
-"""Normalisations, in fp32 whatever the model's dtype; alone, or with the residual addition that comes before.
+"""Normalisations, computed in fp32 whatever the model's dtype, alone or fused with the residual addition before them.
 
 Shapes: T rows of a step, D entries of a vector.
 """
@@ -21,13 +21,17 @@ from ridgeline.core.ops.stored_module import weight
 
 
 class Norm(Op):
-    """A normalisation of vectors of `width`. per_token: how many a row has: 1, or its heads where queries and keys are
-    normalised.
+    """The base class of normalisations of vectors.
+
+    Attributes:
+        width: The number of entries of a vector.
+        per_token: The number of vectors per row: 1, or the number of heads if queries and keys are normalised.
     """
 
     kind = "norm"
     part = "norms"
-    multiplier = 1.0  # of what is added before
+    multiplier = 1.0
+    """The factor on the rows that are added before the norm."""
     FLOPS_PER_ELEMENT: int
     kernel_name: ClassVar[str]
 
@@ -38,25 +42,25 @@ class Norm(Op):
 
     @property
     def scale(self) -> Tensor:
-        """What a normalised vector is multiplied with, fp32 [width]."""
+        """The factor on each entry of a normalised vector, fp32 [width]."""
         return self.weight.float()
 
     def normalise(self, x_xD: Tensor) -> Tensor:
-        """x_xD [..., width] -> the same shape and dtype."""
+        """Normalise vectors x_xD [..., width]; the result has the same shape and dtype."""
         return x_xD.new_empty(x_xD.shape) if x_xD.is_meta else self.computed(x_xD)
 
     @abstractmethod
     def computed(self, x_xD: Tensor) -> Tensor:
-        """Return the norm in PyTorch, of vectors that have numbers."""
+        """Compute the norm in PyTorch, for vectors that are not on the meta device."""
 
     @override
     def forward(self, x_xD: Tensor) -> Tensor:
-        """x_xD [..., width] -> the same shape and dtype."""
+        """Normalise vectors x_xD [..., width]; the result has the same shape and dtype."""
         return self.normalise(x_xD)
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Its weights once, vectors in and out."""
+        """Return the cost of the norm: its weights are read once, vectors enter and leave."""
         elements = rows * self.per_token * self.width
         return Cost(
             flops={"fp32": float(self.FLOPS_PER_ELEMENT * elements)},
@@ -83,28 +87,29 @@ class Norm(Op):
 
 
 class NormBackend(OpBackend):
-    """The part of a backend that RMS norms call, in PyTorch."""
+    """The methods of a backend that RMS norms call, implemented in PyTorch."""
 
     def norm(self, op: "RMSNorm", x_xD: Tensor) -> Tensor:
-        """Return the RMS norm of vectors [..., D]."""
+        """Return the RMS norm of vectors x_xD [..., D]."""
         return op.computed(x_xD)
 
     def add_norm(self, op: "AddRMSNorm", x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:
-        """Add y to x in its place, and return x and its RMS norm."""
+        """Add y to x in place, and return x and its RMS norm."""
         return op.in_parts(x_TD, y_TD)
 
 
 class RMSNorm(Norm):
-    """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, arXiv:1910.07467).
+    """Root-mean-square normalisation: x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich, arXiv:1910.07467).
 
-    plain: whether it is this formula and no more, after an addition or alone. from_one: whether the stored weight is
-    what is added to 1 (Gemma). cast_last: whether the product with the weight is
-    in fp32 (OLMo 2), as it always is of such a weight.
+    Attributes:
+        from_one: Whether the factor is 1 + the stored weight (Gemma).
+        cast_last: Whether the product with the weight is in fp32 (OLMo 2), as it always is with `from_one`.
     """
 
     FLOPS_PER_ELEMENT = 4  # square, sum, scale, weight
     kernel_name = "norm.rms"
     plain: ClassVar[bool] = True
+    """Whether the op is exactly this formula, alone or after an addition."""
     backend: NormBackend = NormBackend()
 
     def __init__(
@@ -139,12 +144,12 @@ class RMSNorm(Norm):
 
     @property
     def rounds_alike(self) -> bool:
-        """Whether our kernels round where it does."""
+        """Whether our kernels round at the same point as this op."""
         return self.from_one or not self.cast_last or self.weight.dtype == torch.float32
 
 
 class UnweightedRMSNorm(RMSNorm):
-    """x / sqrt(mean(x^2) + eps), of queries and keys (Llama 4)."""
+    """RMS normalisation without a learned weight, x / sqrt(mean(x^2) + eps), for queries and keys (Llama 4)."""
 
     FLOPS_PER_ELEMENT = 3
 
@@ -155,7 +160,7 @@ class UnweightedRMSNorm(RMSNorm):
 
 
 class SumOfSquares(Op):
-    """What a rank knows of the size of a vector that several have parts of."""
+    """The sum of squares of a rank's part of a vector, for a norm over all ranks' parts."""
 
     kind = "norm"
 
@@ -165,14 +170,14 @@ class SumOfSquares(Op):
 
     @override
     def forward(self, x_xW: Tensor) -> Tensor:
-        """x_xW [..., width] -> fp32 [..., 1]."""
+        """Return the sum of squares of x_xW [..., width]: fp32 [..., 1]."""
         if x_xW.is_meta:
             return x_xW.new_empty(*x_xW.shape[:-1], 1, dtype=torch.float32)
         return x_xW.float().square().sum(dim=-1, keepdim=True)
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Two operations an entry, which is read."""
+        """Return two operations per entry, each of which is read once."""
         elements = rows * self.width
         return Cost({"fp32": 2.0 * elements}, activation_bytes=elements * self.dtype.itemsize + 4 * rows)
 
@@ -186,19 +191,27 @@ class SumOfSquares(Op):
 
 
 class RMSNormBySquares(RMSNorm):
-    """A rank's part of an RMSNorm over more than it has, given the sum of squares of all."""
+    """A rank's part of an RMS norm over the vectors of all ranks, given their total sum of squares."""
 
     unnamed = True
     plain = False
 
     def __init__(self, width: int, eps: float, dtype: torch.dtype, shard: Shard, repeated: int) -> None:
-        """width: of all ranks together. repeated: how many ranks have the same part, and add its squares."""
+        """Create a rank's part of the norm.
+
+        Args:
+            width: The number of entries over all ranks.
+            eps: The constant added to the mean square.
+            dtype: The model's dtype.
+            shard: This rank's share of the entries.
+            repeated: The number of ranks that hold the same part, each of which adds its squares to the sum.
+        """
         super().__init__(shard.part(width, "entries"), eps, dtype, cast_last=True)
         self.shard, self.entries = shard, width * repeated
 
     @override
     def forward(self, x_xW: Tensor, squares_x1: Tensor) -> Tensor:  # type: ignore[override]
-        """x_xW [..., own width], squares_x1 fp32 [..., 1] -> as x."""
+        """Normalise x_xW [..., own width] by the total sum of squares, fp32 [..., 1]; the result is like x."""
         if x_xW.is_meta:
             return x_xW.new_empty(x_xW.shape)
         return (x_xW.float() * torch.rsqrt(squares_x1 / self.entries + self.eps) * self.scale).to(x_xW.dtype)
@@ -209,7 +222,7 @@ class RMSNormBySquares(RMSNorm):
 
 
 class LayerNorm(Norm):
-    """(x - mean) / sqrt(variance + eps) * weight + bias (Ba et al., arXiv:1607.06450)."""
+    """Layer normalisation: (x - mean) / sqrt(variance + eps) * weight + bias (Ba et al., arXiv:1607.06450)."""
 
     FLOPS_PER_ELEMENT = 7  # mean, difference, square, sum, scale, weight, bias
     kernel_name = "norm.layer"
@@ -233,17 +246,25 @@ class LayerNorm(Norm):
 
 
 class HeadLayerNorm(LayerNorm):
-    """A LayerNorm of each head's vector, with a weight a head and no bias (Command R+)."""
+    """Layer normalisation of each head's vector, with a weight vector per head and no bias (Command R+)."""
 
     def __init__(self, heads: int, width: int, eps: float, dtype: torch.dtype, shard: Shard = WHOLE) -> None:
-        """heads: of all ranks together."""
+        """Create the norm for this rank's heads.
+
+        Args:
+            heads: The number of heads over all ranks.
+            width: The number of entries of a head.
+            eps: The constant added to the variance.
+            dtype: The model's dtype.
+            shard: This rank's share of the heads.
+        """
         own = shard.part(heads, "heads")
         super().__init__(width, eps, dtype, own, with_bias=False)
         self.shard, self.weight = shard, weight(own, width, dtype=dtype)
 
     @override
     def computed(self, x_xD: Tensor) -> Tensor:
-        """As Norm.computed, of [..., heads, width]."""
+        """Compute the norm of vectors [..., heads, width] in PyTorch."""
         return (functional.layer_norm(x_xD.float(), (self.width,), eps=self.eps) * self.scale).to(x_xD.dtype)
 
     @override
@@ -252,33 +273,45 @@ class HeadLayerNorm(LayerNorm):
 
 
 class AddNorm(Norm):
-    """A residual addition and the norm of its sum. One boundary, which a kernel may do at once: the sum is written and
-    normalised without being read again.
+    """A residual addition followed by a norm of the sum, which one kernel may fuse.
 
-    multiplier: of what is added (Granite). norm_part: which part is the norm.
+    A fused kernel writes the sum and normalises it without reading it again.
+
+    Attributes:
+        multiplier: The factor on the added rows (Granite).
     """
 
     norm_part: ClassVar[str] = "normalise"
+    """The method that computes the norm."""
     parts: tuple[str, ...] = ("add", norm_part)
 
     def __init__(self, width: int, eps: float, dtype: torch.dtype, *, multiplier: float = 1.0, **options: bool) -> None:
-        """options: those of the norm."""
+        """Create the addition and its norm.
+
+        Args:
+            width: The number of entries of a row.
+            eps: The norm's constant under the root.
+            dtype: The model's dtype.
+            multiplier: The factor on the added rows.
+            options: Further options of the norm.
+        """
         super().__init__(width, eps, dtype, **options)
         self.multiplier = multiplier
 
     @override
     def forward(self, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """Two of [rows, width] -> their sum, in the place of x, and its norm."""
+        """Add y_TD to x_TD [rows, width] in place, and return the sum and its norm."""
         return self.in_parts(x_TD, y_TD)
 
     def in_parts(self, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:
-        """Add, then normalise: as `forward`."""
+        """Add and normalise in separate calls, as PyTorch does, and return the sum and its norm."""
         sum_TD = self.add(x_TD, y_TD)
         return sum_TD, self.normalise(sum_TD)
 
     def add(self, x_TD: Tensor, y_TD: Tensor) -> Tensor:
-        """X + y, in the place of x: a layer's caller holds on to what it passed in, so that a new tensor would be one
-        more row of the stream.
+        """Add y_TD to x_TD in place and return x_TD.
+
+        The caller of a layer keeps a reference to x, so a new tensor would hold the residual stream twice in memory.
         """
         if x_TD.is_meta:
             return x_TD
@@ -286,14 +319,14 @@ class AddNorm(Norm):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Two streams in, two out."""
+        """Return the cost of the addition and the norm: two tensors are read and two written."""
         elements = rows * self.width
         norm, added = super().cost_of(rows), Cost({"fp32": float(self._add_flops * elements)})
         return structs.replace(norm + added, activation_bytes=4 * elements * self.weight.element_size())
 
     @override
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
-        """As Op.launches_of: the sum goes through memory between the two."""
+        """Return the launches of the addition and of the norm, between which the sum passes through memory."""
         elements, width = rows * self.width, self.weight.element_size()
         add = Cost({"fp32": float(self._add_flops * elements)}, activation_bytes=3 * elements * width)
         return (
@@ -303,7 +336,7 @@ class AddNorm(Norm):
 
     @property
     def _add_flops(self) -> int:
-        """Of an entry."""
+        """The FLOPs of the addition per entry."""
         return 1 if self.multiplier == 1 else 2
 
     @override
@@ -312,7 +345,7 @@ class AddNorm(Norm):
 
 
 class AddRMSNorm(AddNorm, RMSNorm):
-    """AddNorm with an RMSNorm."""
+    """A residual addition followed by an RMS norm."""
 
     @override
     def forward(self, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
@@ -320,4 +353,4 @@ class AddRMSNorm(AddNorm, RMSNorm):
 
 
 class AddLayerNorm(AddNorm, LayerNorm):
-    """AddNorm with a LayerNorm."""
+    """A residual addition followed by a layer norm."""

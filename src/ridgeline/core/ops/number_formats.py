@@ -1,37 +1,38 @@
-"""Number formats: what a weight or a cache entry is stored as, and how many bytes that takes."""
+"""The number formats of activations, weights and cache entries, and their sizes in bytes."""
 
 import math
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
-if TYPE_CHECKING:  # bookkeeping and plans of memory do without torch, which takes seconds to import
+if TYPE_CHECKING:  # memory plans work without torch, which takes seconds to import
     import torch
 
 
 @dataclass(frozen=True, slots=True)
 class NumberFormat:
-    """A way to store numbers that ops compute in. `name` is the key of FLOPs in a Cost and of peaks on a Device; `long`
-    is the name in torch and in configs, and `short` a second name there (`half`), "" for none.
-    """
+    """A floating-point format that ops compute in."""
 
     name: str
+    """The short name, such as bf16, which is the key of FLOPs in a Cost and of peak FLOP/s on a Device."""
     bits: int
     long: str
+    """The name in PyTorch and in configs, such as bfloat16."""
     short: str = ""
+    """A second name in PyTorch and in configs, such as half; "" for none."""
 
     def is_called(self, name: str) -> bool:
-        """Whether this is one of the format's names, also with `torch.` in front, as in configs written by hand."""
+        """Return whether the format has this name; the prefix `torch.` of hand-written configs is allowed."""
         return name.removeprefix("torch.") in (self.name, self.long, self.short or self.name)
 
     @property
     def bytes(self) -> float:
-        """Bytes one number takes."""
+        """The bytes of one number."""
         return self.bits / 8
 
     @property
     def dtype(self) -> "torch.dtype":
-        """As torch has it."""
+        """The format's `torch.dtype`."""
         import torch
 
         dtype: torch.dtype = getattr(torch, self.long)
@@ -40,36 +41,43 @@ class NumberFormat:
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
-    """A way to store matrices narrower than the model's dtype.
-
-    block: how many outputs and how many inputs share a scale; None for all of them. scale_bits and zero_bits: of each
-    block. activations: the format that the other factor is narrowed to, so that the product is one of that format; None
-    for the model's dtype, to which weights are widened on the way. input_bits: of each input (GPTQ's order of columns,
-    a scale of the input). matrix_bits: of the whole matrix (a second scale). code: what numbers are stored as where ops
-    run on them (int8, int4, fp8; `core/ops/matrix/quantised.py`); "" where they are only priced. layout: of their
-    tensors in a checkpoint; "" where it has the plain weight. ordered: whether a group is not of inputs side by side,
-    but of those that the checkpoint says.
-    """
+    """A format that stores weight matrices in fewer bits than the model's dtype."""
 
     name: str
     bits: int
+    """The bits of each weight."""
     block: tuple[int | None, int | None]
+    """The number of outputs and of inputs that share a scale; None for all of them."""
     scale_bits: float
+    """The bits of the scales of each block."""
     zero_bits: int = 0
+    """The bits of the zero point of each block; 0 for formats without zero points."""
     activations: str | None = None
+    """The format to which activations are quantised for the product.
+
+    None means that the weights are dequantised to the model's dtype instead.
+    """
     input_bits: int = 0
+    """Further bits per input (GPTQ's group index, a scale of the input)."""
     matrix_bits: int = 0
+    """Further bits per matrix (a second-level scale)."""
     code: str = ""
+    """The type of the codes that ops run on: int8, int4 or fp8 (`core/ops/matrix/quantised.py`).
+
+    "" means that the format is only priced.
+    """
     layout: str = ""
+    """The layout of the quantised tensors in a checkpoint; "" if the checkpoint has plain weights."""
     ordered: bool = False
+    """Whether the checkpoint assigns inputs to groups, so that a group is not of consecutive inputs."""
 
     @property
     def kind(self) -> str:
-        """What our kernels know it as: its code, or w8a8 where rows are rounded to int8 as well; "" for none."""
+        """The format's type in our kernels: its code, or w8a8 for int8 with int8 activations; "" if only priced."""
         return "w8a8" if self.code == "int8" and self.activations == "int8" else self.code
 
     def nbytes(self, outputs: int, inputs: int) -> float:
-        """Bytes of a matrix with its scales."""
+        """Return the bytes of a matrix with its scales and zero points."""
         high, wide = (
             1 if size is None else math.ceil(n / size) for n, size in zip((outputs, inputs), self.block, strict=True)
         )
@@ -79,19 +87,21 @@ class WeightFormat:
 
 @dataclass(frozen=True, slots=True)
 class KVFormat:
-    """A way to store keys and values narrower than the model's dtype.
-
-    scale_bits: for each head's K or V of a token, or for each `block` numbers of them. code: what numbers are stored as
-    where ops run on them (int8, fp8; `core/ops/kv_quantisation.py`); "" where they are only priced. stated: the
-    checkpoint has a scale for the keys of each layer, and one for its values.
-    """
+    """A format that stores keys and values in fewer bits than the model's dtype."""
 
     name: str
     bits: int
     scale_bits: int = 0
+    """The bits of a scale, of which each key or value vector of a head has one, or one per `block` numbers."""
     block: int | None = None
+    """The number of entries of a vector that share a scale; None for the whole vector."""
     code: str = ""
+    """The type of the codes that ops run on: int8 or fp8 (`core/ops/kv_quantisation.py`).
+
+    "" means that the format is only priced.
+    """
     stated: bool = False
+    """Whether the checkpoint contains a scale for the keys and one for the values of each layer."""
 
 
 F = TypeVar("F", WeightFormat, KVFormat)
@@ -102,10 +112,11 @@ BF16 = NumberFormat("bf16", 16, "bfloat16")
 FORMATS = (FP32, FP16, BF16)
 _FP64 = ("float64", "double")
 
-# fp8, w8a8: weights and activations, a scale a row. int8: weights alone, a scale a row. int4: weights alone, groups of
-# 128, 64 or 32 with a scale and a zero, which takes a byte, as it is held where they run (AWQ and GPTQ pack two into
-# one). nvfp4: weights and activations, groups of 16 with a scale of 8 bits. mxfp4: weights alone, groups of 32 with an
-# exponent (Open Compute Project, Microscaling Formats 1.0).
+# fp8 and w8a8 quantise weights and activations, with a scale per row. int8 quantises weights only, with a scale per
+# row. int4 quantises weights only, in groups of 128, 64 or 32 with a scale and a zero point. The zero point takes a
+# byte, as in memory at run time (AWQ and GPTQ pack two into one). nvfp4 quantises weights and activations, in groups
+# of 16 with an 8-bit scale. mxfp4 quantises weights only, in groups of 32 with an exponent (Open Compute Project,
+# Microscaling Formats 1.0).
 INT8 = WeightFormat("int8", 8, (1, None), 16, code="int8")
 NVFP4 = WeightFormat("nvfp4", 4, (1, 16), 8, activations="fp4", matrix_bits=64)
 MXFP4 = WeightFormat("mxfp4", 4, (1, 32), 8)
@@ -122,9 +133,13 @@ WEIGHT_FORMATS = (
 KV_FORMATS = (KVFormat("fp8", 8, code="fp8"), KVFormat("int8", 8, 16, code="int8"), KVFormat("nvfp4", 4, 8, 16))
 
 
-@cache  # a price asks this for every op
+@cache  # a price calls this for every op
 def format_of(dtype: "torch.dtype") -> NumberFormat:
-    """The format of a torch dtype. Raises ValueError for one that no op computes in."""
+    """Return the number format of a torch dtype.
+
+    Raises:
+        ValueError: If no op computes in this dtype.
+    """
     for known in FORMATS:
         if known.long == str(dtype).removeprefix("torch."):
             return known
@@ -132,8 +147,10 @@ def format_of(dtype: "torch.dtype") -> NumberFormat:
 
 
 def format_named(name: str) -> NumberFormat:
-    """Return the format with this name (`bf16`, `bfloat16`, `torch.bfloat16`, `half`). Raises ValueError that lists
-    the names.
+    """Return the number format with a name such as `bf16`, `bfloat16`, `torch.bfloat16` or `half`.
+
+    Raises:
+        ValueError: If there is none; the message lists the names.
     """
     for known in FORMATS:
         if known.is_called(name):
@@ -142,28 +159,41 @@ def format_named(name: str) -> NumberFormat:
 
 
 def stated_format(name: str) -> NumberFormat:
-    """Return the format in which a model with this dtype in its config runs: that of `format_named`, and fp32 for fp64,
-    in which no op computes. Raises ValueError.
+    """Return the number format in which a model with this dtype in its config runs.
+
+    It is that of `format_named`, but fp32 for fp64, in which no op computes.
+
+    Raises:
+        ValueError: If the name is unknown; the message lists the names.
     """
     return FP32 if name.removeprefix("torch.") in _FP64 else format_named(name)
 
 
 def weight_format_named(name: str) -> WeightFormat:
-    """The weight format called `name`. Raises ValueError with the names there are."""
+    """Return the weight format with this name.
+
+    Raises:
+        ValueError: If there is none; the message lists the names.
+    """
     return _named(name, WEIGHT_FORMATS, "weight")
 
 
 def kv_format_named(name: str) -> KVFormat:
-    """The KV format called `name`. Raises ValueError with the names there are."""
+    """Return the KV-cache format with this name.
+
+    Raises:
+        ValueError: If there is none; the message lists the names.
+    """
     return _named(name, KV_FORMATS, "KV")
 
 
 def arithmetic(dtype: "torch.dtype", stored: WeightFormat | None) -> str:
-    """The format whose arithmetic units a matrix of this dtype, stored so, keeps busy."""
+    """Return the name of the number format that a product computes in, by the matrix's dtype and weight format."""
     return format_of(dtype).name if stored is None or stored.activations is None else stored.activations
 
 
 def _named(name: str, known: tuple[F, ...], what: str) -> F:
+    """Return the format with this name, or raise ValueError with the known names."""
     for candidate in known:
         if candidate.name == name:
             return candidate

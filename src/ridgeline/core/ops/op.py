@@ -1,4 +1,4 @@
-"""Op: the contract of everything that computes."""
+"""The base class of all ops, and the description of the kernels that they launch."""
 
 import math
 from abc import ABC, abstractmethod
@@ -18,185 +18,201 @@ from ridgeline.core.ops.work import TOKENS, AttentionPattern, RowAxis, Work
 
 
 class Launch(msgspec.Struct, frozen=True, gc=False):
-    """The calls of one sort of kernel that an op makes in a step.
-
-    name: the kernel class, from the general to the particular: `attention.decode`. number_format: what it works on.
-    calls: how often it is launched. cost: of all calls together. part: the method of the op that launches it, for a
-    watch to time. stored: the format that its weights are stored in; empty for the model's own. sharers: query heads
-    that look at the same keys and values. rows: of a product. matrices: what its rows are multiplied with, all stored
-    alike.
-    """
+    """The launches of one kernel that one call of an op makes in a step."""
 
     name: str
+    """The kernel class, from general to specific, such as `attention.decode.64`."""
     number_format: str
+    """The name of the number format that the kernel computes in."""
     calls: float
+    """The number of launches; an expected value for experts."""
     cost: Cost
+    """The cost of all these launches together."""
     part: str = "forward"
+    """The method of the op that launches the kernel, by which profilers attribute the time."""
     stored: str = ""
+    """The name of the weight format that the kernel reads; "" for the model's dtype."""
     sharers: int = 1
+    """The number of query heads that share one key-value head, for attention kernels."""
     rows: int = 0
+    """The number of rows of a matrix product; 0 for other kernels."""
     matrices: tuple[Matrix, ...] = ()
+    """The matrices of a matrix product, all in the same weight format; empty for other kernels."""
 
 
 def by_head(kernel: str, head_dim: int) -> str:
-    """The name of a kernel that works head by head: `attention.decode` -> `attention.decode.64`. What a pair or a row
-    takes beside its products (a softmax's exp, a short copy) weighs more, the narrower a head is.
+    """Return the class of a kernel that works head by head, with the head dimension rounded to a power of two.
+
+    For example, `attention.decode` becomes `attention.decode.64`. The narrower a head is, the more of the time goes
+    into work other than its products, such as the exponential of the softmax or a short copy.
     """
     return f"{kernel}.{1 << round(math.log2(head_dim))}"
 
 
 def stored_name(stored: WeightFormat | None) -> str:
-    """The name of a format that weights are stored in; "" for the model's dtype."""
+    """Return the name of a weight format, or "" for the model's dtype."""
     return "" if stored is None else stored.name
 
 
 class OpBackend:
-    """The part of a backend that is there for every op.
-
-    name: what `env`, `trace` and errors call the backend.
-    """
+    """The methods of a backend that apply to every op."""
 
     name: ClassVar[str] = "reference"
+    """The backend's name in `ridgeline env`, traces and error messages."""
 
     def covers(self, op: "Op") -> bool:
-        """Return whether kernels of this backend do all of an op. PyTorch does at least a part of any other."""
+        """Return whether this backend's kernels do all the work of an op, with no part left to PyTorch."""
         return True
 
 
 class Op(StoredModule, ABC):
-    """A step of computation that states its own price.
+    """The base class of all ops: one computation of a model, with its cost.
 
-    A model calls ops and nothing else computes, so the ops that a forward runs and the ops that a price sums are the
-    same objects. An op belongs to no row space, each call of it does: one embedding may serve an encoder and a decoder.
-    Its first argument has a row for each of the call's.
+    Models compute only by calling ops. So the ops that a forward pass runs and the ops whose costs a price sums up are
+    the same objects. Each call has a row axis (tokens, logits, encoder positions), which is no property of the op: one
+    embedding may serve an encoder and a decoder. The first argument of `forward` has one row for each row of that axis.
 
-    On meta, where a price traces it, an op only gives the shape of its result: torch's own meta forms take up to
-    milliseconds, and a plan would wait for thousands of them.
-
-    kind: what it is called in tables. parts: the methods that its forward calls, where it runs kernels of several
-    classes. fused: whether its backend does all of it in one call; then forward is the only part. reads_context:
-    whether its cost depends on `Work.attention`, that is on how long the sequences are.
+    On the meta device, on which a price traces the model, an op only returns an empty tensor of the right shape.
+    PyTorch's own meta kernels take up to milliseconds per call, and a plan would wait for thousands of them.
     """
 
     kind: ClassVar[str]
+    """The op's name in tables."""
     backend: OpBackend = OpBackend()
+    """The backend that executes the op."""
     parts: tuple[str, ...] = ("forward",)
+    """The methods that `forward` calls, if they launch kernels of several classes."""
     fused = False
+    """Whether the backend does the whole op in one call; then `forward` is the only part."""
     _pytorch_parts: tuple[str, ...] = ()
     reads_context: ClassVar[bool] = False
+    """Whether the cost depends on `Work.attention`, and so on the sequence lengths."""
     gathered: int = 1
-    """The ranks whose rows, as many as this one's, come together in a call; priced, not run."""
+    """The number of ranks whose rows a call processes together; above 1 the op is only priced, not run.
+
+    Each of them has as many rows as this rank.
+    """
     part: ClassVar[str] = ""
-    """The part of a model's bill that its parameters are in; "" if the module around it says that."""
+    """The part of a model's parameter breakdown that its weights count towards; "" if the enclosing module sets it."""
 
     def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
-        """What one call over the rows of `space` must do in a step of `work`; nothing for no rows."""
+        """Return the cost of one call over the rows of `space` in a step of `work`; zero if there are no rows."""
         rows = work.rows.get(space, 0)
         return self.cost_of(rows) if rows else NO_COST
 
     def use_parts(self, own: tuple[str, ...] | None) -> None:
-        """Run in the parts that a backend states (`Backend.parts_of`) from now on; in those of PyTorch if None."""
+        """Set the methods that launch kernels to those of a backend (`Backend.parts_of`), or to PyTorch's if None."""
         self._pytorch_parts = self._pytorch_parts or self.parts
         self.parts, self.fused = own or self._pytorch_parts, own == ("forward",)
 
     def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
-        """Return the kernel calls of such a call of `forward`, as PyTorch makes them; none for no rows.
+        """Return the kernel launches of one call of `forward` in PyTorch, or none if there are no rows.
 
-        A backend states its own from these (`Backend.launches`). A kernel that does all of an op at once has less to
-        move than those that do it in parts: what they move and compute adds up to `cost` or more.
+        A backend derives its own launches from these (`Backend.launches`). One fused kernel moves fewer bytes than the
+        kernels of the parts do, so the launches together move and compute at least as much as `cost`.
         """
         rows = work.rows.get(space, 0)
         return self.launches_of(rows) if rows else ()
 
     @property
     def features(self) -> tuple[Feature, ...]:
-        """What its cost depends on beside rows and sums, in which it is a straight line."""
+        """The terms, besides row counts and attention sums, in which the op's cost is linear."""
         return ()
 
     @abstractmethod
     def cost_of(self, rows: int) -> Cost:
-        """What must be done for so many rows, at least 1."""
+        """Return the cost of one call over `rows` rows; `rows` is at least 1."""
 
     def launches_of(self, rows: int) -> tuple[Launch, ...]:
-        """Return the kernel calls over so many rows. Most ops make one."""
+        """Return the kernel launches over `rows` rows; most ops make one."""
         return (self.whole_launch(rows),)
 
     def whole_launch(self, rows: int) -> Launch:
-        """Return the call of one kernel that does all of the op over so many rows."""
+        """Return the launch of one fused kernel that does the whole op over `rows` rows."""
         stored = stored_name(getattr(self, "stored", None))
         return Launch(self.kernel(rows), self.number_format, 1, self.cost_of(rows), stored=stored)
 
     def kernel(self, rows: int) -> str:
-        """The sort of kernel that runs over so many rows, from the general to the particular."""
+        """Return the class of the kernel that runs over `rows` rows, from general to specific."""
         return self.kind
 
     @property
     def number_format(self) -> str:
-        """The format that its kernel works on; empty where there is but one."""
+        """The name of the number format that the op's kernel computes in; "" if there is only one."""
         return ""
 
     @abstractmethod
     def signature(self) -> Hashable:
-        """Equal for two ops of one class whose `cost` is the same function, so that a price evaluates them once."""
+        """Return a key that is equal for two ops of one class if their `cost` is the same function.
+
+        A price evaluates such ops once.
+        """
 
     # -- how it is stored ---------------------------------------------------------------------------------------------
 
     def places(self) -> Mapping[str, WeightSlot]:
-        """Return the places whose number format a recipe chooses, by the names that `store` takes. `WeightSlot.name` is
-        the path within the op that a checkpoint has for it.
+        """Return the weight slots of the op, for which a quantisation recipe chooses weight formats.
+
+        The keys are the names that `store` takes. `WeightSlot.name` is the path within the op that a checkpoint uses
+        for the slot.
         """
         return {}
 
     def store(self, stored: Mapping[str, WeightFormat | None]) -> None:
-        """Keep the numbers of every place in the format given for it, unfilled; None for the model's dtype."""
+        """Set the weight format of every slot, before the weights are loaded; None stands for the model's dtype."""
         assert not stored, f"no recipe chooses a format for {self.kind}"
 
     @property
     def idle_parameters(self) -> int:
-        """The parameters that one row does not pass through: those of the experts that its token does not pick."""
+        """The number of parameters that one token does not use: those of the experts that it is not routed to."""
         return 0
 
     def adaptable(self) -> Mapping[str, Matrix]:
-        """Return the matrices that an adapter may add to, by their paths within the op."""
+        """Return the matrices that a LoRA adapter may extend, by their paths within the op."""
         return {}
 
     def adapt(self, number: int, name: str, added: LoraWeights, rows: AdapterRows) -> None:
-        """Put the addition of the adapter `number` next to the matrix of this name."""
+        """Attach the low-rank weights of a LoRA adapter to one matrix of the op.
+
+        Args:
+            number: The number of the adapter, from 1.
+            name: The path of the matrix within the op, as in `adaptable`.
+            added: The adapter's low-rank weights for this matrix.
+            rows: The rows of each adapter in the running step.
+        """
         raise AssertionError(f"no adapter adds to {self.kind}")
 
     # -- which experts it runs ----------------------------------------------------------------------------------------
 
     @property
     def experts(self) -> ExpectedExperts | None:
-        """The experts of which its rows pass some, by which it is said how many distinct ones they hit; None if it has
-        none.
-        """
+        """The formula for the expected number of distinct experts in a step; None if the op has no experts."""
         return None
 
     def experts_hit(self, inputs: tuple[Any, ...]) -> int | None:
-        """Return how many distinct experts a call with these inputs ran; None if it has none."""
+        """Return the number of distinct experts that a call with these inputs ran, or None if the op has no experts."""
         return None
 
     # -- what it sees and keeps of a sequence -------------------------------------------------------------------------
 
     @property
     def reach(self) -> AttentionPattern | None:
-        """The positions that its queries see; None for an op whose rows know nothing of each other."""
+        """The attention pattern of the op's queries; None for an op whose rows do not depend on each other."""
         return None
 
     @property
     def kept_spec(self) -> CacheSpec | None:
-        """The form in which it keeps what later steps read of a sequence; None if it keeps nothing."""
+        """The format of the op's KV cache or recurrent state; None if later steps read nothing of this op."""
         return None
 
     def disable_kv_cache(self) -> None:
-        """Keep no positions from now on: every sequence runs whole in one step."""
+        """Write no keys and values from now on: every sequence runs whole in one step."""
 
     @property
     def score_heads(self) -> int | None:
-        """The heads that have a score for each pair of a query and a key; None for an op without scores."""
+        """The number of heads with an attention score per query-key pair; None for an op without scores."""
         return None
 
     def score_matrix_bytes(self, work: Work) -> float:
-        """Return the bytes that a kernel moves in addition to `cost` if it keeps the matrix of its scores in memory."""
+        """Return the bytes, beyond `cost`, that attention moves if it writes its score matrix to memory."""
         return 0.0

@@ -1,4 +1,4 @@
-"""Gates of what a layer's mixing of positions gave: how much of each number passes on.
+"""Gates on the output of attention or of a recurrent layer.
 
 Shapes: T rows of a step, H heads, W width.
 """
@@ -19,28 +19,29 @@ from ridgeline.core.ops.stored_module import weight
 
 
 class SigmoidGate(Elementwise):
-    """x * sigmoid(gate) (Qiu et al., arXiv:2505.06708)."""
+    """A sigmoid gate on a layer's output, x * sigmoid(gate) (Qiu et al., arXiv:2505.06708)."""
 
     kernel_name = "elementwise.gate"
-    FLOPS_PER_ELEMENT = 4  # a negation, exp, a sum with the division, and the product
+    FLOPS_PER_ELEMENT = 4  # negation, exp, sum with division, product
 
     @override
     def forward(self, x_TW: Tensor, gate_TX: Tensor) -> Tensor:
-        """x_TW [rows, W], gate_TX [rows, ...] of W numbers -> [rows, W]."""
+        """Return x_TW [rows, W] times the sigmoid of a gate [rows, ...] of W numbers."""
         if x_TW.is_meta:
             return x_TW.new_empty(x_TW.shape)
         return x_TW * gate_TX.flatten(1).sigmoid()
 
 
 class GatedRMSNorm(RMSNorm):
-    """norm(x) * silu(gate), each head for itself, with a weight that all have."""
+    """An RMS norm of each head with a SiLU gate, norm(x) * silu(gate); all heads share one weight."""
 
     plain = False
-    FLOPS_PER_ELEMENT = 9  # of the norm 4, and 5 of silu and the product with it
+    FLOPS_PER_ELEMENT = 9
+    """FLOPs per number: 4 of the norm, and 5 of SiLU and the product with it."""
 
     @override
     def forward(self, x_TX: Tensor, gate_TX: Tensor) -> Tensor:  # type: ignore[override]
-        """x, gate [rows, ...] of H x W numbers -> [rows, H x W]."""
+        """Return norm(x) * silu(gate) for two tensors [rows, ...] of H x W numbers: [rows, H x W]."""
         if x_TX.is_meta:
             return x_TX.new_empty(len(x_TX), self.per_token * self.width)
         x_THW, gate_THW = (x.reshape(len(x), self.per_token, self.width) for x in (x_TX, gate_TX))
@@ -49,22 +50,33 @@ class GatedRMSNorm(RMSNorm):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Two in, one out."""
+        """Return the cost of the gated norm: two tensors are read and one written."""
         moved = 3 * rows * self.per_token * self.width * self.weight.element_size()
         return structs.replace(super().cost_of(rows), activation_bytes=moved)
 
 
 class GroupedRMSNorm(GatedRMSNorm):
-    """norm(x * silu(gate)), each group of numbers for itself, with a weight of each number's own (Mamba-2)."""
+    """An RMS norm of each group of numbers after a SiLU gate, norm(x * silu(gate)), as in Mamba-2.
+
+    Each number has its own weight.
+    """
 
     def __init__(self, width: int, eps: float, dtype: torch.dtype, groups: int, shard: Shard = WHOLE) -> None:
-        """width: of a group. groups: of this rank."""
+        """Create the norm for this rank's groups.
+
+        Args:
+            width: The numbers of a group.
+            eps: The constant added to the mean square.
+            dtype: The model's dtype.
+            groups: The number of groups of this rank.
+            shard: This rank's share of the weights.
+        """
         super().__init__(width, eps, dtype, groups)
         self.shard, self.weight = shard, weight(groups * width, dtype=dtype)
 
     @override
     def forward(self, x_TX: Tensor, gate_TX: Tensor) -> Tensor:  # type: ignore[override]
-        """x, gate [rows, G x W] -> [rows, G x W]."""
+        """Return norm(x * silu(gate)) for two tensors [rows, G x W]."""
         if x_TX.is_meta:
             return x_TX.new_empty(x_TX.shape)
         gated_TGW = (x_TX.float() * functional.silu(gate_TX.float())).view(len(x_TX), self.per_token, self.width)

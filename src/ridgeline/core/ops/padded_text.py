@@ -1,4 +1,4 @@
-"""A text with padding behind it, as encoders of pipelines that draw are given it."""
+"""A single padded text, the input of the text encoders of diffusion pipelines."""
 
 from collections.abc import Iterable
 
@@ -23,19 +23,26 @@ from ridgeline.core.ops.work import (
 
 
 class PaddedText(Uncached):
-    """A KVContext of one text that is padded and keeps nothing: its tokens see what the op lets them see, padding sees
-    all of the text and no padding, itself neither. So do references that mask padding, and have its states read.
+    """A KVContext without a cache for one padded text, as in references that mask padding but read its states.
+
+    Tokens attend as the op's mask defines. Padding attends to all of the text, but neither tokens nor padding attend to
+    padding.
     """
 
     def __init__(self, text: int, rows: int) -> None:
-        """text: rows that are no padding; they are the first of all `rows`."""
+        """Create the context of a text.
+
+        Args:
+            text: The number of rows before the padding.
+            rows: The number of all rows.
+        """
         assert 0 < text <= rows
         super().__init__([StepSegment(rows, rows)])
         self.text = text
 
     @override
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
-        """As KVContext.attend, of an op without a window."""
+        """Attend tokens causally to the text, and padding to the whole text; the op must be purely causal."""
         assert op.reach.kind == "causal", "padding of a text that looks both ways is another thing"
         assert k_NKD is not None, "nothing is kept from an earlier step"
         assert v_NKW is not None, "latents are not padded"
@@ -48,8 +55,14 @@ class PaddedText(Uncached):
 
 
 def padded_work(reaches: Iterable[AttentionPattern], text: int, rows: int) -> Work:
-    """A step over one text of so many tokens, padded to `rows`, all of whose states are wanted, in a model whose layers
-    have these reaches: what Padded runs, and Uncached where there is no padding.
+    """Return the work of a step over one padded text, all of whose states are needed.
+
+    It covers what `PaddedText` runs, or `Uncached` if there is no padding.
+
+    Args:
+        reaches: The attention patterns of the model's layers.
+        text: The number of tokens.
+        rows: The number of rows, padding included.
     """
     if text == rows:
         return Work.of([StepSegment(rows, rows)], reaches, rows)

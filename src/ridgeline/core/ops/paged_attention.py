@@ -1,8 +1,9 @@
-"""Attention over paged KV memory (PagedAttention: Kwon et al., arXiv:2309.06180), in plain torch.
+"""Attention over a paged KV cache (PagedAttention: Kwon et al., arXiv:2309.06180), in PyTorch.
 
-Shapes as in attention.py and forward_batch.py, and P pages, S positions a page. Keys and values that are stored as
-codes are read as such by the step that writes them too, so that a sequence's results do not depend on where its chunks
-end.
+Keys and values that are stored as codes are read back as codes even in the step that writes them. A sequence's results
+then do not depend on where its prefill chunks end.
+
+Shapes: as in attention.py and forward_batch.py, and P pages, S positions per page.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,35 +28,34 @@ from ridgeline.core.ops.work import ENCODER, MAX_VERIFY_TOKENS
 
 @dataclass(frozen=True, slots=True)
 class PagedDecode:
-    """Sequences with one query each, whose tables are padded to one length.
-
-    rows_B: their rows in the step. pages_BP: the pages that hold what they see. distance_BL, visible_BL: how far each
-    gathered position is from the query (int64), and whether the query sees it.
-    """
+    """Sequences with one query each, with their page tables padded to one length."""
 
     rows_B: Tensor
+    """The rows of the sequences in the step."""
     pages_BP: Tensor
+    """The pages that each query sees."""
     distance_BL: Tensor
+    """The key position minus the query position for each gathered position, int64."""
     visible_BL: Tensor
+    """Whether the query sees each gathered position."""
 
 
 @dataclass(frozen=True, slots=True)
 class PagedSegment:
-    """A sequence with several queries, which are the step's rows [start, stop): over `keys` positions in `pages_1P`
-    from position `first` on.
-
-    `pages_1P` is None where all it sees is new: then nothing needs to be gathered.
-    """
+    """One sequence with several queries, which are the rows [start, stop) of the step."""
 
     start: int
     stop: int
     keys: int
+    """The number of positions that the queries attend to."""
     first: int
+    """The first of these positions."""
     pages_1P: Tensor | None
+    """The pages of these positions; None if all of them are new, so that nothing needs to be gathered."""
 
 
 class PagedGroup:
-    """A step as the layers of one KV group see it: made once, used by each of them."""
+    """The decodes and segments of a step for the layers of one KV group, which all use the same object."""
 
     def __init__(self, spec: KVSpec, page_size: int, batch: ForwardBatch, tables: GroupPageTables) -> None:
         self.slots_N, self.device = tables.slots_N, tables.slots_N.device
@@ -72,7 +72,10 @@ class PagedGroup:
         self.decodes = [self._decode(*zip(*bucket, strict=True)) for bucket in decodes.values()]
 
     def _bucket(self, length: int) -> int:
-        """Decoding sequences of about one length share a call: what pads the shorter ones is at most half of it."""
+        """Return the length class of a decoding sequence; the sequences of one class share a call.
+
+        Padding is then at most half of a sequence's length in the call.
+        """
         seen = length - self.spec.first_seen(length - 1)
         return (seen // self.page_size).bit_length()
 
@@ -99,9 +102,7 @@ class PagedGroup:
 
 
 class KVPages:
-    """The pages of a model's layers, made once for a KV store. PyTorch attends over them, unless a backend's own class
-    does.
-    """
+    """The pages of a model's KV cache, created once; PyTorch attends over them unless a backend subclasses it."""
 
     def __init__(
         self,
@@ -109,11 +110,17 @@ class KVPages:
         groups: Sequence[KVGroup],
         states: Mapping[int, StatePages] = MappingProxyType({}),
     ) -> None:
-        """layers, states: what the layers of the model keep, by their places."""
+        """Create the pages of a model's KV cache.
+
+        Args:
+            layers: The pages of each attention layer, by layer index (`Attention.layer`).
+            groups: The KV groups of the layers.
+            states: The pages of each recurrent layer, by layer index.
+        """
         self.layers, self.groups, self.states = layers, groups, states
 
     def context(self, batch: ForwardBatch) -> KVContext:
-        """Return the KVContext of a step, which it may have made for the same batch before."""
+        """Return the KVContext of a step; it may be reused if the batch is the same."""
         return self.paged(batch)
 
     def paged(self, batch: ForwardBatch) -> "PagedKV":
@@ -122,19 +129,24 @@ class KVPages:
 
 
 class PartialKV:
-    """The base of a KVContext over pages by the kernels of a backend: PyTorch's `PagedKV` does what they do not."""
+    """The base class of KVContexts with a backend's kernels, which leave unsupported ops to PyTorch's `PagedKV`."""
 
     def __init__(self, pages: KVPages, batch: ForwardBatch | None) -> None:
-        """batch: the step's; None for a step that is replayed, in which PyTorch does nothing."""
+        """Create the context of a step.
+
+        Args:
+            pages: The pages of the KV cache.
+            batch: The batch of the step; None for a replayed step, in which PyTorch does nothing.
+        """
         self._pages, self._own_batch = pages, batch
         self._others: PagedKV | None = None
 
     def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
-        """As KVContext.attend_latent, in PyTorch."""
+        """Attend over latents in PyTorch."""
         return self._in_torch().attend_latent(op, q_THD, kept_T1E)
 
     def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
-        """As KVContext.recur, in PyTorch."""
+        """Advance recurrent states in PyTorch."""
         return self._in_torch().recur(op, inputs)
 
     def _in_torch(self) -> "PagedKV":
@@ -148,7 +160,10 @@ class PartialKV:
 
 
 class PagedKV:
-    """A KVContext over pages: writes a step's K and V to their slots, reads each sequence through its table."""
+    """The KVContext of a step over pages in PyTorch.
+
+    It writes the step's keys and values to their slots, and reads each sequence through its page table.
+    """
 
     def __init__(
         self,
@@ -157,7 +172,14 @@ class PagedKV:
         batch: ForwardBatch,
         states: Mapping[int, StatePages] = MappingProxyType({}),
     ) -> None:
-        """layers, states: what the layers of the model keep, by their places."""
+        """Create the context of a step.
+
+        Args:
+            layers: The pages of each attention layer, by layer index (`Attention.layer`).
+            groups: The KV groups of the layers.
+            batch: The batch of the step.
+            states: The pages of each recurrent layer, by layer index.
+        """
         self.layers, self.batch, self.states = layers, batch, states
         self.views = {
             index: PagedGroup(group.spec, group.page_size, batch, tables)
@@ -168,7 +190,7 @@ class PagedKV:
         self.state_views = {index: StateGroup(batch, batch.tables[index]) for index in held}
 
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
-        """As KVContext.attend."""
+        """Store the step's keys and values for the op's layer, and attend each query to its sequence: [T, H, W]."""
         if not op.spec.kept:
             assert k_NKD is not None, "what is not kept is all there"
             counts = (self.batch.encoder if op.reach.space == ENCODER else self.batch.tokens).counts
@@ -196,7 +218,7 @@ class PagedKV:
         return out_THW
 
     def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
-        """As KVContext.attend_latent."""
+        """Store the step's latents for the op's layer, and attend each query to its sequence: [T, H, W]."""
         store = self.layers[op.layer]
         view = self.views[store.group]
         kept_T1E, _ = store.write(view.slots_N, kept_T1E, None)
@@ -215,6 +237,6 @@ class PagedKV:
         return out_THW
 
     def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
-        """As KVContext.recur."""
+        """Advance the op's recurrent state of every sequence by the step's rows: [T, W]."""
         store = self.states[op.layer]
         return self.state_views[store.group].recur(op, store.numbers, inputs)

@@ -1,6 +1,6 @@
-"""States of recurrent layers in pages: a page holds those of several layers, of one sequence.
+"""The states of recurrent layers in pages, each of which holds the states of several layers for one sequence.
 
-Shapes as in recurrence.py and forward_batch.py.
+Shapes: as in recurrence.py and forward_batch.py.
 """
 
 from itertools import pairwise
@@ -14,18 +14,28 @@ from ridgeline.core.ops.recurrence import Recurrence
 
 
 class StatePages:
-    """One layer's states in a buffer of pages that it shares with others: `numbers` is a view of all pages [pages, N].
-    group: the number of its KV group.
+    """The states of one recurrent layer in a buffer of pages that it shares with other layers.
+
+    Attributes:
+        group: The index of the layer's KV group.
+        numbers: The view of the state in all pages: [pages, N].
     """
 
     def __init__(self, buffer: Tensor, spec: StateSpec, place: int, group: int) -> None:
-        """buffer: uint8 [pages, bytes a page]. place: how many layers of this spec come before it in a page."""
+        """Create the view of one layer.
+
+        Args:
+            buffer: The pages, uint8 [pages, bytes per page].
+            spec: The size and dtype of the state.
+            place: The index of the layer within its KV group.
+            group: The index of the KV group.
+        """
         self.group = group
         self.numbers = buffer.view(spec.dtype)[:, place * spec.numbers : (place + 1) * spec.numbers]
 
 
 def state_pages(buffer: Tensor, layout: KVLayout) -> dict[int, StatePages]:
-    """The view of every layer that keeps a state, of a buffer of pages, uint8 [pages, at least layout.page_bytes]."""
+    """Return the pages of every recurrent layer, as views of a buffer uint8 [pages, at least layout.page_bytes]."""
     return {
         layer: StatePages(buffer, group.spec, place, index)
         for index, group in enumerate(layout.groups)
@@ -35,9 +45,9 @@ def state_pages(buffer: Tensor, layout: KVLayout) -> dict[int, StatePages]:
 
 
 class StateGroup:
-    """A step as the recurrent layers of one KV group see it: made once, used by each of them.
+    """The sequences of a step for the recurrent layers of one KV group, which all use the same object.
 
-    Sequences with one row are moved on at once, the others one after the other.
+    Sequences with one row advance together, the others one by one.
     """
 
     def __init__(self, batch: ForwardBatch, tables: GroupPageTables) -> None:
@@ -48,7 +58,15 @@ class StateGroup:
         self.pages_B = tables.slots_N
 
     def recur(self, op: Recurrence, states_PN: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
-        """As KVContext.recur, of a layer's states by page. The page of a sequence that begins is one of zeros."""
+        """Advance the states of a layer by the step's rows and return the results: [T, W].
+
+        A sequence that starts has a page of zeros.
+
+        Args:
+            op: The recurrent op.
+            states_PN: The layer's states, by page.
+            inputs: The step's rows, [T, ...] each.
+        """
         out_TW = inputs[0].new_empty(len(inputs[0]), op.width, dtype=op.dtype)
         if self.ones is not None:
             rows_B, pages_B = self.ones[:, 1], self.pages_B[self.ones[:, 0]]

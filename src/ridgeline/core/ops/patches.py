@@ -1,5 +1,6 @@
-"""The patches of an image become rows of a width (Dosovitskiy et al., arXiv:2010.11929): a convolution whose places do
-not overlap is a product with the numbers of each patch.
+"""The patch embedding of images (Dosovitskiy et al., arXiv:2010.11929).
+
+A convolution of non-overlapping patches is a matrix product with the numbers of each patch.
 """
 
 import torch
@@ -11,14 +12,24 @@ from ridgeline.core.ops.matrix import MatrixSpec
 
 
 class PatchEmbedding(Linear):
-    """A matrix product with patches, which come in fp32 and are brought to the matrix's dtype."""
+    """The projection of an image's patches to the model's hidden size.
+
+    Patches arrive in fp32 and are cast to the dtype of the matrix.
+    """
 
     def __init__(self, channels: int, size: int, outputs: int, dtype: torch.dtype) -> None:
-        """channels: of a pixel. size: pixels of a patch's side."""
+        """Create the projection.
+
+        Args:
+            channels: The channels of a pixel.
+            size: The side of a patch in pixels.
+            outputs: The entries of a row.
+            dtype: The model's dtype.
+        """
         super().__init__(MatrixSpec(channels * size**2, outputs, dtype, bias=True, kernel=size), exempt=True)
         self.dtype = dtype
 
     @override
     def forward(self, x_EI: Tensor) -> Tensor:
-        """x_EI fp32 [patches, channels x lines x columns] -> [patches, outputs]."""
+        """Return the projection of patches x_EI fp32 [patches, channels x lines x columns]: [patches, outputs]."""
         return super().forward(x_EI if x_EI.is_meta else x_EI.to(self.dtype))

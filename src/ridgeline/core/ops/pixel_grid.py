@@ -1,4 +1,4 @@
-"""Grid: rows that are the pixels of images, line by line.
+"""Grids of pixels: rows that are the pixels of images, line by line.
 
 Shapes: P pixels of all images, B images, C channels, H lines, W columns.
 """
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class PixelGrid:
-    """So many images of one size, one after the other in the rows."""
+    """The shape of several images of one size, whose pixels are consecutive rows."""
 
     images: int
     height: int
@@ -21,22 +21,22 @@ class PixelGrid:
 
     @property
     def each(self) -> int:
-        """Pixels of an image."""
+        """The number of pixels of an image."""
         return self.height * self.width
 
     @property
     def rows(self) -> int:
-        """Pixels of all images."""
+        """The number of pixels of all images."""
         return self.images * self.each
 
     def finer(self, times: int) -> "PixelGrid":
-        """The same images with so many times the lines and columns."""
+        """Return the grid of the same images with `times` times the lines and columns."""
         return PixelGrid(self.images, self.height * times, self.width * times)
 
     def to_images(self, x_PC: Tensor) -> Tensor:
-        """x_PC [rows, channels] -> the same numbers as [images, channels, height, width]."""
+        """Return rows x_PC [rows, channels] as a view of images [images, channels, height, width]."""
         return x_PC.view(self.images, self.height, self.width, -1).permute(0, 3, 1, 2)
 
     def to_rows(self, x_BCHW: Tensor) -> Tensor:
-        """The other way round; a copy only where images lie otherwise than rows do."""
+        """Return images [images, channels, height, width] as rows; it copies only if channels are not contiguous."""
         return x_BCHW.permute(0, 2, 3, 1).flatten(0, 2)

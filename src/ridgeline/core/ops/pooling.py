@@ -1,4 +1,4 @@
-"""Pooling: from the hidden states of a text to one vector, and its length made 1.
+"""Pooling of a text's hidden states into one embedding vector, and its L2 normalisation.
 
 Shapes: T rows of a step, R sequences, D hidden.
 """
@@ -16,12 +16,15 @@ from ridgeline.core.ops.number_formats import format_of
 from ridgeline.core.ops.op import Op
 
 PoolingMode = Literal["cls", "mean", "max", "last"]
+"""The state that represents a sequence: the first (cls), the last, the mean or the maximum of all."""
 MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
+"""All pooling modes."""
 
 
 class Pooling(Op):
-    """The states of whole sequences, one after the other in the rows, become one each: that of the first position
-    (cls), of the last, the mean of all (in fp32), or the largest of each entry.
+    """The pooling of whole sequences into one vector each.
+
+    It is the state of the first position (cls) or of the last, the mean of all in fp32, or the maximum of each entry.
     """
 
     kind = "pool"
@@ -32,7 +35,12 @@ class Pooling(Op):
 
     @override
     def forward(self, x_TD: Tensor, ends_R: Tensor) -> Tensor:
-        """x_TD [rows, hidden], ends_R int64: the last row of each sequence -> [R, hidden]."""
+        """Return one vector per sequence: [R, hidden].
+
+        Args:
+            x_TD: The hidden states of all sequences, one after the other [rows, hidden].
+            ends_R: The last row of each sequence, int64.
+        """
         if x_TD.is_meta:
             return x_TD.new_empty(len(ends_R), self.width)
         if self.mode == "last":
@@ -50,7 +58,7 @@ class Pooling(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Every row read; the mean and the largest look at every entry."""
+        """Return the bytes of all rows; mean and maximum need one operation per entry."""
         elements = rows * self.width
         looked_at = elements if self.mode in ("mean", "max") else 0
         return Cost({"fp32": float(looked_at)}, activation_bytes=elements * self.dtype.itemsize)
@@ -74,7 +82,7 @@ class Pooling(Op):
 
 
 class Normalise(Op):
-    """x / |x|, in fp32: a product of two such vectors is their cosine."""
+    """L2 normalisation in fp32, x / |x|; the dot product of two such vectors is their cosine similarity."""
 
     kind = "elementwise"
 
@@ -84,12 +92,12 @@ class Normalise(Op):
 
     @override
     def forward(self, x_RD: Tensor) -> Tensor:
-        """x_RD [R, width] -> fp32 [R, width]."""
+        """Return x_RD [R, width] with each row at length 1, in fp32."""
         return x_RD.float() if x_RD.is_meta else functional.normalize(x_RD.float(), dim=-1)
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """A square, a sum and a division of each entry; it comes in the model's dtype and leaves in fp32."""
+        """Return a square, a sum and a division per entry, which is read in the model's dtype and written in fp32."""
         elements = rows * self.width
         return Cost({"fp32": float(3 * elements)}, activation_bytes=elements * (self.dtype.itemsize + 4))
 

@@ -1,5 +1,6 @@
-"""Queries that are scaled by their position, so that attention over long contexts stays sharp (Nakanishi,
-arXiv:2501.19399; Llama 4, Ministral 3).
+"""The scaling of queries by their position, which keeps attention sharp over long contexts (arXiv:2501.19399).
+
+The paper is Nakanishi's; Llama 4 and Ministral 3 use the method.
 
 Shapes: T rows of a step, H heads, D head dim.
 """
@@ -19,21 +20,23 @@ from ridgeline.core.ops.op import Op
 
 @dataclass(frozen=True, slots=True)
 class QueryScale:
-    """1 + slope x ln(1 + floor((position + offset) / span)): 1 up to the first `span`, then growing with the logarithm.
+    """The formula of a query's scale, 1 + slope x ln(1 + floor((position + offset) / span)).
 
-    offset: 1 where positions are counted from 1 (Llama 4).
+    It is 1 within the first `span` positions, then grows with the logarithm of the position.
     """
 
     slope: float
     span: int
     offset: int = 0
+    """The offset of the position: 1 if positions count from 1 (Llama 4)."""
 
 
 class QueryScaleTable(Op):
-    """The scale of each position of a step, once for all layers."""
+    """The op that computes the query scale of each position of a step, once for all layers."""
 
     kind = "elementwise"
-    FLOPS = 5  # of a position: a division, a sum, the logarithm, the slope, a sum
+    FLOPS = 5
+    """FLOPs per position: a division, a sum, the logarithm, the slope, a sum."""
 
     def __init__(self, scale: QueryScale) -> None:
         super().__init__()
@@ -41,7 +44,7 @@ class QueryScaleTable(Op):
 
     @override
     def forward(self, positions_T: Tensor) -> Tensor:
-        """positions_T int64 [rows] -> fp32 [rows, 1, 1]."""
+        """Return the query scales for int64 positions [rows]: fp32 [rows, 1, 1]."""
         if positions_T.is_meta:
             return positions_T.new_empty(len(positions_T), 1, 1, dtype=torch.float32)
         spans_T11 = (positions_T[:, None, None] + self.scale.offset) // self.scale.span
@@ -49,7 +52,7 @@ class QueryScaleTable(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """A number a row."""
+        """Return the FLOPs of one scale per row, and the bytes written."""
         return Cost({"fp32": float(self.FLOPS * rows)}, activation_bytes=4 * rows)
 
     @override
@@ -62,18 +65,18 @@ class QueryScaleTable(Op):
 
 
 class ScaledQueries(Elementwise):
-    """Queries times the scale of their position."""
+    """The op that multiplies queries by the scale of their position."""
 
     kernel_name = "elementwise.scale"
     FLOPS_PER_ELEMENT = 1
 
     @override
     def forward(self, q_THD: Tensor, scale_T11: Tensor) -> Tensor:
-        """q_THD [rows, heads, D], scale_T11 fp32 [rows, 1, 1] -> as q."""
+        """Return q_THD [rows, heads, D] times the scale of each row, fp32 [rows, 1, 1], in the dtype of q."""
         return q_THD.new_empty(q_THD.shape) if q_THD.is_meta else (q_THD.float() * scale_T11).to(q_THD.dtype)
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """A stream in, one out, and a scale a row."""
+        """Return the cost of reading queries and one scale per row, and of writing the scaled queries."""
         moved = rows * (2 * self.width * self.dtype.itemsize + 4)
         return structs.replace(super().cost_of(rows), activation_bytes=moved)

@@ -1,7 +1,7 @@
-"""Recurrent layers: ops that keep of a sequence a state of fixed size, which every position of it changes.
+"""Recurrent layers: ops with a state of fixed size per sequence, which every position updates.
 
-A step's rows of one sequence are run in chunks of at most `RECURRENT.size`: within a chunk pairs of positions meet in
-products of matrices, between chunks only the state is passed on. A single position is a chunk of one.
+The rows of one sequence run in chunks of at most `RECURRENT.size`. Within a chunk, matrix products combine pairs of
+positions; between chunks, only the state is passed on. A single position is a chunk of one.
 
 Shapes: T rows of a step, B sequences with Q rows each, C channels, N numbers of a state, W width of a result.
 """
@@ -26,25 +26,32 @@ from ridgeline.core.ops.work import RECURRENT, TOKENS, AttentionPattern, Attenti
 
 
 class RecurrenceContext(Protocol):
-    """The part of a KVContext that a `Recurrence` calls."""
+    """The part of the KVContext interface that a `Recurrence` calls."""
 
     def recur(self, op: "Recurrence", inputs: tuple[Tensor, ...]) -> Tensor:
-        """Move the op's state of every sequence on by the step's rows of it, which `inputs` have [T, ...] -> [T, W]."""
+        """Advance the op's state of every sequence by the step's rows in `inputs`, [T, ...] each, and return [T, W]."""
         ...
 
 
 class Recurrence(Op):
-    """An op whose result at a position depends on the positions before it through a state alone.
+    """The base class of ops whose result depends on earlier positions only through a state.
 
-    Its products are counted in the number format of the model, as kernels at hand make them; torch's path widens what
-    comes in to the state's own.
+    The FLOPs of the products count in the model's number format, in which common kernels compute them. The PyTorch path
+    converts its inputs to the dtype of the state.
     """
 
     kind = "recurrence"
     reads_context = True
 
     def __init__(self, layer: int, spec: StateSpec, width: int, dtype: torch.dtype) -> None:
-        """layer: its place among what the model keeps. width: of a row of the result. dtype: of rows in and out."""
+        """Create the op of one layer.
+
+        Args:
+            layer: The index among the model's layers with a KV cache or a recurrent state.
+            spec: The size and dtype of the state.
+            width: The entries of a result row.
+            dtype: The dtype of input and result rows.
+        """
         super().__init__()
         self.layer, self.spec, self.width, self.dtype = layer, spec, width, dtype
 
@@ -59,38 +66,48 @@ class Recurrence(Op):
         return self.spec
 
     def run(self, inputs: tuple[Tensor, ...], kv: RecurrenceContext) -> Tensor:
-        """Rows that come in, [T, ...] each -> [T, W], the states moved on."""
+        """Return the results [T, W] for input rows, [T, ...] each, and advance the states."""
         if inputs[0].is_meta:
             return inputs[0].new_empty(len(inputs[0]), self.width, dtype=self.dtype)
         return kv.recur(self, inputs)
 
     @abstractmethod
     def advance(self, state_BN: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """States before, and rows [B, Q, ...] each that come next -> [B, Q, W], and the states after."""
+        """Return the results [B, Q, W] of the next rows, and the states after them.
+
+        Args:
+            state_BN: The states before.
+            inputs: The next rows, [B, Q, ...] each.
+        """
 
     # -- cost ---------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def products(self, sums: AttentionSum) -> float:
-        """FLOPs of the products over so many positions and pairs."""
+        """Return the FLOPs of the products over the positions and pairs of these sums."""
 
     @property
     @abstractmethod
     def row_entries(self) -> int:
-        """Numbers of a row, those that come in and those that go out."""
+        """The numbers per position that enter and leave the op."""
 
     @override
     def cost(self, work: Work, space: RowAxis = TOKENS) -> Cost:
-        """The products; a state read for every sequence that has one, and written for each; rows in and out."""
+        """Return the cost of a step.
+
+        It comprises the products, one state read per sequence that has one, one state written per sequence, and the
+        rows that enter and leave.
+        """
         sums = work.attention[self.reach].total
         return self._cost(sums) if sums.queries else NO_COST
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Rows do not say how many sequences they are of."""
+        """Raise AssertionError: the cost depends on the sequences, which a row count does not contain."""
         raise AssertionError("a recurrence is priced by its sequences and pairs, not by rows")
 
     def _cost(self, sums: AttentionSum) -> Cost:
+        """Return the cost for one set of attention sums."""
         return Cost(
             {self.number_format: self.products(sums)},
             weight_bytes=self.stored_bytes(),
@@ -101,7 +118,7 @@ class Recurrence(Op):
 
     @override
     def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
-        """As Op.launches: one call for the sequences with a single row, and one for each of the others."""
+        """Return one launch for all sequences with a single row, and one for each other sequence."""
         attention = work.attention[self.reach]
         several = attention.few + attention.many
         classes = (("decode", 1, attention.one), ("prefill", several.sequences, several))
@@ -118,7 +135,10 @@ class Recurrence(Op):
 
 
 class ShortConvolution(Recurrence):
-    """act of a convolution of each channel with its own last positions; the state is the last kernel - 1 rows."""
+    """A causal depthwise convolution over the last positions, followed by an activation.
+
+    Its state is the last kernel - 1 rows.
+    """
 
     def __init__(
         self,
@@ -132,9 +152,18 @@ class ShortConvolution(Recurrence):
         by_head: int | None = None,
         shard: Shard = WHOLE,
     ) -> None:
-        """parts: channels of all ranks that the checkpoint stores after each other, each divided over ranks. by_head:
-        of how many heads each part is; its rows then lie head by head here: all parts of the first head, then of the
-        next. None where they lie as they are stored.
+        """Create the convolution of one layer.
+
+        Args:
+            layer: The index among the model's layers with a KV cache or a recurrent state.
+            parts: The channels, over all ranks, of each part that the checkpoint concatenates; ranks divide each part.
+            kernel: The number of positions under the kernel.
+            dtype: The model's dtype.
+            activation: The name of the activation in config.json.
+            bias: Whether there is a bias.
+            by_head: The number of heads into which each part is divided; rows then have all parts of the first head,
+                then of the next. None if rows have the order of the checkpoint.
+            shard: This rank's share of the channels.
         """
         own = tuple(shard.part(part, "channels") for part in parts)
         self.channels, self.kernel_size = sum(own), kernel
@@ -146,7 +175,7 @@ class ShortConvolution(Recurrence):
 
     @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As Stored.take: the channels of this rank, in the order of the rows that come in."""
+        """Return the weights of this rank's channels, in the order of the input rows."""
         own = self._shard.slice(full, 0, self._stored)
         if self._heads is None:
             return {name: own}
@@ -156,7 +185,7 @@ class ShortConvolution(Recurrence):
 
     @override
     def forward(self, x_TX: Tensor, kv: RecurrenceContext, *more: Tensor) -> Tensor:
-        """x_TX [rows, ...], and further channels of the same rows, C numbers of each in all -> [rows, C]."""
+        """Return the convolution of x_TX [rows, ...] and of further channels of the same rows: [rows, C]."""
         return self.run((x_TX, *more), kv)
 
     @override
@@ -170,7 +199,7 @@ class ShortConvolution(Recurrence):
 
     @override
     def products(self, sums: AttentionSum) -> float:
-        """2 x kernel a number."""
+        """Return 2 x kernel FLOPs per number."""
         return 2.0 * self.kernel_size * self.channels * sums.queries
 
     @property
@@ -190,8 +219,17 @@ class ShortConvolution(Recurrence):
 def in_chunks(
     chunk: Callable[..., tuple[Tensor, Tensor]], state: Tensor, rows: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Run `chunk(state, *rows) -> result, state` over rows that lie along the third dimension, as those of the result
-    do, RECURRENT.size at a time.
+    """Run `chunk(state, *rows) -> result, state` over chunks of RECURRENT.size positions, and concatenate the results.
+
+    Positions are the third dimension of rows and results.
+
+    Args:
+        chunk: The function for one chunk.
+        state: The state before the first position.
+        rows: The inputs.
+
+    Returns:
+        The results of all positions, and the state after the last.
     """
     results = []
     for parts in zip(*(torch.split(each, RECURRENT.size, 2) for each in rows), strict=True):
@@ -203,8 +241,17 @@ def in_chunks(
 def through_state(
     state_BGKW: Tensor, q_BGQK: Tensor, k_BGQK: Tensor, u_BGRQV: Tensor, left_BGQR1: Tensor, decay_BGRQP: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What a state of K x (R x V) answers to the queries of a chunk whose keys add u to it -> [B, G, Q, R, V], and the
-    state after. left: of the state before the chunk at each position. decay: as of pair_decay.
+    """Return the results of a chunk's queries [B, G, Q, R, V], and the state after the chunk.
+
+    Queries read the state before the chunk, and the updates u of earlier positions of the chunk.
+
+    Args:
+        state_BGKW: The state before the chunk, K x (R x V).
+        q_BGQK: The queries.
+        k_BGQK: The keys.
+        u_BGRQV: The update of each position, which is added to the state along its key.
+        left_BGQR1: The share of the state before the chunk that remains at each position.
+        decay_BGRQP: The decay between pairs of positions, from `pair_decay`.
     """
     k_BGKQ, heads, entries = k_BGQK.transpose(-1, -2), *u_BGRQV.shape[2::2]
     own_BGQRV = (((q_BGQK @ k_BGKQ)[:, :, None] * decay_BGRQP) @ u_BGRQV).transpose(2, 3)
@@ -215,11 +262,13 @@ def through_state(
 
 
 def pair_decay(log_xQ: Tensor) -> Tensor:
-    """Logarithms of what each position leaves of the state before it [..., Q] -> what is left at position q of what p
-    wrote: [..., Q, P], 0 where p is later.
+    """Return the share of position p's update that remains at position q: [..., Q, P], 0 if p is later.
+
+    Args:
+        log_xQ: The logarithm of each position's decay of the state [..., Q].
     """
     rows = log_xQ.shape[-1]
     later = torch.ones(rows, rows, dtype=torch.bool, device=log_xQ.device).triu()
-    # Sums of what lies between, not differences of sums from the first on, which would lose digits.
+    # Sum the positions between p and q. Differences of cumulative sums would lose digits.
     between_xQP = log_xQ[..., None].expand(*log_xQ.shape, rows).masked_fill(later, 0.0).cumsum(-2)
     return between_xQP.masked_fill(later.triu(1), float("-inf")).exp()

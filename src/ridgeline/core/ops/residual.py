@@ -1,4 +1,4 @@
-"""The residual addition alone: where a norm does not follow it, or what is added is a sum itself."""
+"""The residual addition alone, for places where no norm follows or where the summand is itself a sum."""
 
 from torch import Tensor
 from typing_extensions import override
@@ -7,12 +7,12 @@ from ridgeline.core.ops.elementwise import Elementwise
 
 
 class ResidualAdd(Elementwise):
-    """x + y, in the place of x."""
+    """The residual addition x + y, in the place of x."""
 
     kernel_name = "elementwise.add"
     FLOPS_PER_ELEMENT = 1
 
     @override
     def forward(self, x_TD: Tensor, y_TD: Tensor) -> Tensor:
-        """Two of [rows, width] -> their sum."""
+        """Add y_TD to x_TD [rows, width] in place, and return x_TD."""
         return x_TD if x_TD.is_meta else x_TD.add_(y_TD)

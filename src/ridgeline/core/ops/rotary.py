@@ -1,4 +1,4 @@
-"""Rotary position embedding (Su et al., arXiv:2104.09864) and the scalings that stretch its context.
+"""Rotary position embedding (RoPE: Su et al., arXiv:2104.09864) and the scalings that extend its context.
 
 Shapes: T rows of a step, H pairs of entries.
 """
@@ -17,14 +17,17 @@ from ridgeline.core.ops.op import Op, OpBackend
 
 @dataclass(frozen=True, slots=True)
 class LinearScaling:
-    """Position interpolation: positions / factor (Chen et al., arXiv:2306.15595)."""
+    """Position interpolation: positions are divided by `factor` (Chen et al., arXiv:2306.15595)."""
 
     factor: float
 
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
-    """Low frequencies divided by `factor`, high ones kept, a ramp between (Llama 3.1's reference code)."""
+    """The RoPE scaling of Llama 3.1: low frequencies divided by `factor`, high ones unchanged, a ramp in between.
+
+    It follows Llama 3.1's reference code.
+    """
 
     factor: float
     low_freq_factor: float
@@ -34,7 +37,7 @@ class Llama3Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Yarn:
-    """NTK-by-parts interpolation and an attention temperature (Peng et al., arXiv:2309.00071)."""
+    """The YaRN scaling: NTK-by-parts interpolation and an attention temperature (Peng et al., arXiv:2309.00071)."""
 
     factor: float
     original_context: int
@@ -46,35 +49,35 @@ class Yarn:
 
 @dataclass(frozen=True, slots=True)
 class LongRope:
-    """A divisor for each frequency, and an attention temperature (Ding et al., arXiv:2402.13753).
-
-    factors: dim / 2 of them. magnitude: what cos and sin are multiplied with.
-    """
+    """The LongRoPE scaling: a divisor for each frequency and an attention temperature (arXiv:2402.13753)."""
 
     factors: tuple[float, ...]
+    """The divisor of each of the dim / 2 frequencies."""
     magnitude: float
+    """The factor on cos and sin."""
 
 
 Scaling = LinearScaling | Llama3Scaling | Yarn | LongRope
+"""A method to extend the context of rotary position embedding."""
 Angles = tuple[Tensor, ...]
-"""cos and sin of each row's position, each fp32 [rows, 1, dim / 2]; and where queries are scaled by their position, by
-how much, fp32 [rows, 1, 1] (`core/ops/query_scale.py`)."""
+"""The rotation of each row's position: cos and sin, fp32 [rows, 1, dim / 2] each.
+
+If queries are scaled by their position, a third tensor has the scales, fp32 [rows, 1, 1] (`core/ops/query_scale.py`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """Rotation of the first `dim` entries of each head with base `theta`.
-
-    interleaved: whether the pairs that turn are neighbours (DeepSeek, GLM, Cohere), not entries half of `dim` apart.
-    """
+    """The parameters of a rotary embedding, which rotates the first `dim` entries of each head with base `theta`."""
 
     dim: int
     theta: float
     scaling: Scaling | None = None
     interleaved: bool = False
+    """Whether pairs of neighbouring entries are rotated (DeepSeek, GLM, Cohere) and not entries dim / 2 apart."""
 
     def frequencies(self) -> Tensor:
-        """Radians a position for each pair of entries, fp32 [dim / 2]."""
+        """Return the radians per position for each pair of entries, fp32 [dim / 2]."""
         exponents = torch.arange(0, self.dim, 2, dtype=torch.float32, device="cpu") / self.dim
         inverse = 1.0 / self.theta**exponents
         match self.scaling:
@@ -91,7 +94,7 @@ class Rope:
 
     @property
     def magnitude(self) -> float:
-        """What YaRN and LongRoPE multiply cos and sin with; 1 for every other scaling."""
+        """The factor of YaRN and LongRoPE on cos and sin; 1 for every other scaling."""
         if isinstance(self.scaling, LongRope):
             return self.scaling.magnitude
         if not isinstance(self.scaling, Yarn):
@@ -102,6 +105,7 @@ class Rope:
 
 
 def _llama3(inverse: Tensor, s: Llama3Scaling) -> Tensor:
+    """Return the frequencies with Llama 3.1's scaling."""
     wavelength = 2 * math.pi / inverse
     ramp = (s.original_context / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)
     keep = ramp.clamp(0, 1)
@@ -109,29 +113,31 @@ def _llama3(inverse: Tensor, s: Llama3Scaling) -> Tensor:
 
 
 def _yarn(inverse: Tensor, s: Yarn, rope: Rope) -> Tensor:
+    """Return the frequencies with YaRN's scaling."""
+
     def dim_of(rotations: float) -> float:
-        """The (fractional) pair that makes this many turns over the original context."""
+        """Return the (fractional) index of the pair that makes this many rotations over the original context."""
         return rope.dim * math.log(s.original_context / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     low, high = dim_of(s.beta_fast), dim_of(s.beta_slow)
     if s.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, rope.dim - 1)
-    span = (high - low) or 1e-3  # the reference's way around a ramp of no width
+    span = (high - low) or 1e-3  # as in the reference, against a ramp of width 0
     interpolate = ((torch.arange(rope.dim // 2, dtype=torch.float32, device="cpu") - low) / span).clamp(0, 1)
     return inverse / s.factor * interpolate + inverse * (1 - interpolate)
 
 
 class RotaryBackend(OpBackend):
-    """The part of a backend that rotary tables call, in PyTorch."""
+    """The methods of a backend that rotary tables call, implemented in PyTorch."""
 
     def angles(self, op: "RotaryTable", positions_T: Tensor) -> Angles:
-        """Return cos and sin of the angles of int64 positions: each fp32 [T, 1, dim / 2]."""
+        """Return cos and sin of the angles of int64 positions: fp32 [T, 1, dim / 2] each."""
         return op.computed(positions_T)
 
 
 class RotaryTable(Op):
-    """cos and sin of the positions of a step, once for all layers."""
+    """The op that computes cos and sin of a step's positions, once for all layers."""
 
     kind = "elementwise"
     backend: RotaryBackend = RotaryBackend()
@@ -140,24 +146,24 @@ class RotaryTable(Op):
     def __init__(self, rope: Rope) -> None:
         super().__init__()
         self.rope = rope
-        self.register_buffer("frequencies", rope.frequencies(), persistent=False)  # computed, not loaded
+        self.register_buffer("frequencies", rope.frequencies(), persistent=False)  # not in checkpoints
 
     @override
     def forward(self, positions_T: Tensor) -> Angles:
-        """positions_T int64 [rows] -> cos, sin, each fp32 [rows, 1, dim / 2]."""
+        """Return cos and sin for int64 positions [rows]: fp32 [rows, 1, dim / 2] each."""
         if positions_T.is_meta:
             angle_T1H = self.frequencies.new_empty(len(positions_T), 1, len(self.frequencies), device="meta")
             return angle_T1H, angle_T1H
         return self.backend.angles(self, positions_T)
 
     def computed(self, positions_T: Tensor) -> Angles:
-        """As `forward`, in PyTorch."""
+        """Compute cos and sin in PyTorch."""
         angles = positions_T[:, None, None].float() * self.frequencies.to(positions_T.device)
         return angles.cos() * self.rope.magnitude, angles.sin() * self.rope.magnitude
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Two operations for each cosine and each sine, which are written in fp32."""
+        """Return two operations for each cosine and each sine, which are written in fp32."""
         elements = rows * self.rope.dim
         return Cost(flops={"fp32": float(2 * elements)}, activation_bytes=elements * 4)
 
@@ -175,8 +181,10 @@ class RotaryTable(Op):
 
 
 class AxialRotaryTable(Op):
-    """cos and sin of positions with several coordinates, once for all layers: each turns entries of its own (Heo et
-    al., arXiv:2403.13298, the axial form), by the frequencies of a Rope as wide as these are.
+    """The op that computes cos and sin of positions with several coordinates, once for all layers.
+
+    Each coordinate rotates its own entries, with the frequencies of a Rope as wide as these (axial RoPE: Heo et al.,
+    arXiv:2403.13298).
     """
 
     kind = "elementwise"
@@ -184,10 +192,15 @@ class AxialRotaryTable(Op):
     axis: Tensor
 
     def __init__(self, axes: Sequence[int], theta: float) -> None:
-        """axes: how many entries each coordinate turns, an even number; together as many as a head has."""
+        """Create the table.
+
+        Args:
+            axes: The number of entries that each coordinate rotates, even numbers that add up to the head dimension.
+            theta: The base of the frequencies.
+        """
         super().__init__()
         self.axes, self.theta = tuple(axes), theta
-        # In float64, because a picture's coordinates come after its text's: where angles are large, fp32 loses digits.
+        # In float64: an image's coordinates follow its text's, and fp32 loses digits of such large angles.
         exponents = [torch.arange(0, width, 2, dtype=torch.float64, device="cpu") / width for width in axes]
         pairs = torch.tensor([width // 2 for width in axes], device="cpu")
         self.register_buffer("frequencies", 1.0 / theta ** torch.cat(exponents), persistent=False)
@@ -195,7 +208,7 @@ class AxialRotaryTable(Op):
 
     @override
     def forward(self, positions_TA: Tensor) -> Angles:
-        """positions_TA int64 [rows, coordinates] -> cos, sin, each fp32 [rows, 1, entries / 2]."""
+        """Return cos and sin for int64 positions [rows, coordinates]: fp32 [rows, 1, entries / 2] each."""
         if positions_TA.is_meta:
             angle_T1H = positions_TA.new_empty(len(positions_TA), 1, len(self.axis), dtype=torch.float32)
             return angle_T1H, angle_T1H
@@ -222,9 +235,13 @@ class AxialRotaryTable(Op):
 
 
 def rotate(x_THD: Tensor, angles: Angles, start: int = 0, *, interleaved: bool = False) -> Tensor:
-    """Turn entries of each head, from `start` on, by their position's angles, in fp32; pairs as of Rope.
+    """Rotate entries of each head by the angles of its position, in fp32: [rows, heads, D].
 
-    x_THD [rows, heads, D], angles [rows, 1, dim / 2] with start + dim at most D -> [rows, heads, D].
+    Args:
+        x_THD: The queries or keys [rows, heads, D].
+        angles: The angles of the rows, [rows, 1, dim / 2] each, with start + dim at most D.
+        start: The first entry to rotate.
+        interleaved: Whether pairs are neighbours, as in `Rope`.
     """
     if x_THD.is_meta:
         return x_THD.new_empty(x_THD.shape)

@@ -1,6 +1,6 @@
-"""Routers: which experts a token passes, and with what weight.
+"""Routers: the choice of the experts that process a token, and their weights.
 
-Shapes: T rows of a step, I inputs, E experts, K experts a token, G groups of experts.
+Shapes: T rows of a step, I inputs, E experts, K experts per token, G groups of experts.
 """
 
 from collections.abc import Callable, Hashable
@@ -19,33 +19,40 @@ from ridgeline.core.ops.matrix import AdaptedMatrix, MatrixSpec, PlainMatrix
 from ridgeline.core.ops.op import OpBackend
 from ridgeline.core.ops.stored_module import StorageShare, weight
 
-_NEVER_ZERO = 1e-20  # what DeepSeek-V3 adds to the sum that weights are divided by
+_NEVER_ZERO = 1e-20  # DeepSeek-V3 adds it to the divisor of the weights
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingRule:
-    """How logits of experts become picks and weights.
-
-    active: experts a token. scores: what logits become. renormalise: whether the weights of those picked are made to
-    add up to 1. scale: what they are multiplied with at the end. groups, top_groups, group_score: experts lie in so
-    many groups, of which only the best take part, a group being as good as its best expert (DeepSeek-V2,
-    arXiv:2405.04434) or as its two best together (DeepSeek-V3, arXiv:2412.19437). corrected: whether a stored number an
-    expert is added to its score for the choice, and not for the weight (arXiv:2408.15664). wide: whether logits are
-    computed in fp32.
-    """
+    """The rule that turns router logits into selected experts and routing weights."""
 
     active: int
+    """The number of experts per token."""
     scores: Literal["softmax", "sigmoid"] = "softmax"
+    """The function that turns logits into scores."""
     renormalise: bool = False
+    """Whether the weights of the selected experts are normalised to a sum of 1."""
     scale: float = 1.0
+    """The factor on the final weights."""
     groups: int = 1
+    """The number of groups of experts."""
     top_groups: int = 1
+    """The number of groups, the best ones, whose experts can be selected."""
     group_score: Literal["best", "best two"] = "best"
+    """The score of a group: its best expert (DeepSeek-V2, arXiv:2405.04434), or the sum of its two best.
+
+    The latter is DeepSeek-V3's (arXiv:2412.19437).
+    """
     corrected: bool = False
+    """Whether a stored correction per expert is added to its score for the selection, but not for the weight.
+
+    It balances the load without an auxiliary loss (arXiv:2408.15664).
+    """
     wide: bool = False
+    """Whether logits are computed in fp32."""
 
     def route(self, logits_TE: Tensor, correction_E: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Logits -> weights fp32 and ids int64 of the experts picked, each [T, K]."""
+        """Return the weights, fp32, and the ids, int64, of the selected experts: [T, K] each."""
         logits_TE = logits_TE.float()
         scores_TE = logits_TE.softmax(dim=-1) if self.scores == "softmax" else logits_TE.sigmoid()
         chosen_by_TE = logits_TE if self.by_logits else scores_TE
@@ -61,11 +68,11 @@ class RoutingRule:
 
     @property
     def by_logits(self) -> bool:
-        """Whether the highest logits are picked (Llama 4): the sigmoid of all large ones is 1."""
+        """Whether experts are selected by their logits (Llama 4), because sigmoids of large logits all round to 1."""
         return self.scores == "sigmoid" and not self.corrected and self.groups == self.top_groups
 
     def _within_groups(self, scores_TE: Tensor) -> Tensor:
-        """The scores, those of experts outside the best groups lowest."""
+        """Return the scores, with -inf for the experts outside the best groups."""
         scores_TGE = scores_TE.view(len(scores_TE), self.groups, -1)
         best = scores_TGE.topk(1 if self.group_score == "best" else 2, dim=-1).values.sum(dim=-1)
         out_TG = torch.ones_like(best, dtype=torch.bool)
@@ -74,18 +81,21 @@ class RoutingRule:
 
 
 class RouterBackend(OpBackend):
-    """The part of a backend that routers call, in PyTorch."""
+    """The methods of a backend that routers call, implemented in PyTorch."""
 
     def route(self, op: "ExpertRouter", x_TI: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weights fp32 and ids int64 of the experts that each row picks: [T, K] each."""
+        """Return the weights, fp32, and the ids, int64, of the experts selected for each row: [T, K] each."""
         return op.rule.route(op.logits(x_TI), op.e_score_correction_bias)
 
 
 class ExpertRouter(Linear):
-    """The logits of a layer's experts, and who is picked. Its matrix stays in the model's dtype, as quantisers leave
-    it.
+    """The router of a layer: a matrix from hidden states to expert logits, and the rule that selects experts.
 
-    e_score_correction_bias: the correction of the choice, fp32, where the rule has one; its name is the checkpoint's.
+    The matrix stays in the model's dtype, as quantisers leave it.
+
+    Attributes:
+        e_score_correction_bias: The correction of the scores for the selection, fp32, under the checkpoint's name; None
+            if the rule has none.
     """
 
     kind = "linear"
@@ -99,8 +109,12 @@ class ExpertRouter(Linear):
 
     @override
     def forward(self, x_TI: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        """x_TI [rows, inputs] -> weights fp32 and ids int64 of the experts picked, the heaviest first as a rule, each
-        [rows, K].
+        """Return the routing weights, fp32, and the ids, int64, of each row's experts: [rows, K] each.
+
+        Experts are usually in the order of descending weight.
+
+        Args:
+            x_TI: The hidden states [rows, inputs].
         """
         if x_TI.is_meta:
             shape = len(x_TI), self.rule.active
@@ -108,7 +122,7 @@ class ExpertRouter(Linear):
         return self.backend.route(self, x_TI)
 
     def logits(self, x_TI: Tensor) -> Tensor:
-        """[rows, experts]."""
+        """Return the expert logits of rows x_TI: [rows, experts]."""
         if not self.rule.wide:
             return super().forward(x_TI)
         bias = self.matrix.own_bias
@@ -119,8 +133,9 @@ class ExpertRouter(Linear):
 
     @override
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
-        """As Stored.match_checkpoint: the matrix stays in fp32 if it is stored so and the logits are computed so, as
-        transformers keeps it (`_keep_in_fp32_modules_strict`).
+        """Keep the matrix in fp32 if the checkpoint stores it so and logits are computed in fp32.
+
+        So does transformers (`_keep_in_fp32_modules_strict`).
         """
         if not self.rule.wide or self.matrix.spec.dtype == torch.float32 or dtype_of("weight") != "F32":
             return
@@ -137,7 +152,7 @@ class ExpertRouter(Linear):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """As Linear.cost_of, with the correction read; what leaves is a weight and an id a pick."""
+        """Return the cost of the product and of reading the correction; each selection is a weight and an id."""
         product, own = super().cost_of(rows), self.e_score_correction_bias
         correction = 0 if own is None else own.nbytes
         moved = rows * (self.matrix.inputs * self.dtype.itemsize + self.rule.active * (4 + 8))
@@ -157,19 +172,19 @@ class ExpertRouter(Linear):
 
 
 class SharedGate(Linear):
-    """y x sigmoid(x w): how much each token takes of the shared expert (Qwen2-MoE, arXiv:2407.10671)."""
+    """The gate of a shared expert, y x sigmoid(x w), by which each token weighs it (Qwen2-MoE, arXiv:2407.10671)."""
 
     kind = "linear"
 
     @override
     def forward(self, x_TI: Tensor, y_TD: Tensor) -> Tensor:  # type: ignore[override]
-        """x_TI [rows, inputs], y_TD [rows, D]: what the shared expert gave -> [rows, D]."""
+        """Scale the shared expert's result y_TD [rows, D] by the gate of x_TI [rows, inputs]."""
         if x_TI.is_meta:
             return y_TD.new_empty(y_TD.shape)
         return y_TD * super().forward(x_TI).sigmoid()
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """As Linear.cost_of, with what it weighs in and out."""
+        """Return the cost of the product, with the rows that it scales read and written."""
         product, spec = super().cost_of(rows), self.matrix.spec
         return structs.replace(product, activation_bytes=3 * rows * spec.inputs * spec.dtype.itemsize)

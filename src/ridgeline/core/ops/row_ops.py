@@ -1,5 +1,4 @@
-"""Ops over whole rows: a learned row in the place of some, rows of two sources in one order, rows of several side by
-side; and the choice of the rows that are wanted.
+"""Ops on whole rows: padding with a learned row, joining rows or columns of several tensors, and selecting rows.
 
 Shapes: T rows of a step, R of them, D numbers of a row.
 """
@@ -18,7 +17,7 @@ from ridgeline.core.ops.stored_module import weight
 
 
 class PaddingRow(Op):
-    """A learned row in the place of rows that are padding."""
+    """A learned row that replaces the rows of padding."""
 
     kind = "elementwise"
 
@@ -28,14 +27,19 @@ class PaddingRow(Op):
 
     @override
     def forward(self, x_NW: Tensor, padding_R: Tensor) -> Tensor:
-        """x_NW [rows, width], padding_R int64: which rows are padding -> x, in its place."""
+        """Write the learned row over rows of x_NW [rows, width], in place, and return x_NW.
+
+        Args:
+            x_NW: The rows.
+            padding_R: The indices of the rows that are padding, int64.
+        """
         if len(padding_R) and not x_NW.is_meta:
             x_NW[padding_R] = self.weight
         return x_NW
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """The learned row; those that it is written to are few."""
+        """Return the bytes of the learned row; the few rows that are written are ignored."""
         return Cost(weight_bytes=self.stored_bytes())
 
     @override
@@ -53,7 +57,7 @@ class PaddingRow(Op):
 
 
 class Join(Op):
-    """Sources as one, of rows of `width` numbers: read and written once."""
+    """The base class of ops that join tensors into one of rows of `width` numbers, read and written once."""
 
     kind = "elementwise"
 
@@ -80,12 +84,16 @@ class Join(Op):
 
 
 class JoinRows(Join):
-    """Rows of two sources in one order."""
+    """The op that merges the rows of two tensors in a given order."""
 
     @override
     def forward(self, order_J: Tensor, x_NW: Tensor, y_MW: Tensor) -> Tensor:
-        """order_J int64 [rows]: of each, which one of x_NW [N, ...] it is, or which of y_MW [M, ...], counted on from
-        N -> [rows, ...]; a row is `width` numbers in whatever shape.
+        """Return the rows of two tensors in a given order: [rows, ...].
+
+        Args:
+            order_J: The index of each result row, int64 [rows]: below N a row of `x_NW`, from N on a row of `y_MW`.
+            x_NW: The first tensor [N, ...], with rows of `width` numbers in any shape.
+            y_MW: The second tensor [M, ...].
         """
         if x_NW.is_meta:
             return x_NW.new_empty(len(order_J), *x_NW.shape[1:])
@@ -93,31 +101,34 @@ class JoinRows(Join):
 
 
 class JoinColumns(Join):
-    """The numbers of several sources side by side in a row."""
+    """The op that concatenates the columns of several tensors."""
 
     @override
     def forward(self, x_NV: Tensor, *others_NW: Tensor) -> Tensor:
-        """x_NV [rows, V], others_NW [rows, W] each -> [rows, V + all W], which is the width."""
+        """Concatenate x_NV [rows, V] and others [rows, W] along the columns: [rows, width]."""
         if x_NV.is_meta:
             return x_NV.new_empty(len(x_NV), self.width)
         return torch.cat([x_NV, *others_NW], dim=-1)
 
 
 class RowPickerBackend:
-    """The part of a backend that row pickers call, in PyTorch."""
+    """The methods of a backend that row pickers call, implemented in PyTorch."""
 
     def pick(self, x_TD: Tensor, rows_R: Tensor) -> Tensor:
-        """Return some rows of a step's, int64 [R]: [R, D]."""
+        """Return the rows of a step with these indices, int64 [R]: [R, D]."""
         return x_TD[rows_R]
 
 
 class RowPicker(BackendModule):
-    """The choice of the rows of a step that are wanted. It has no price: whatever reads the rows counts them."""
+    """The selection of the rows of a step whose results are needed.
+
+    It has no cost of its own: the op that reads the rows counts them.
+    """
 
     backend: RowPickerBackend = RowPickerBackend()
 
     @override
     def forward(self, x_TD: Tensor, rows_R: Tensor) -> Tensor:
-        """x_TD [T, D], int64 [R] -> [R, D]."""
-        # On meta any so many do, because an index there has torch import half a second of symbolic algebra.
+        """Return the rows of x_TD [T, D] with the indices rows_R, int64 [R]: [R, D]."""
+        # On meta any R rows do. Indexing there makes torch import symbolic algebra, which takes half a second.
         return x_TD[: len(rows_R)] if x_TD.is_meta else self.backend.pick(x_TD, rows_R)

@@ -1,4 +1,4 @@
-"""Shard: which part of a tensor-parallel model this process holds (Megatron-LM, arXiv:1909.08053)."""
+"""The part of a tensor-parallel model that this process holds (Megatron-LM, arXiv:1909.08053)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,15 +7,16 @@ import torch
 from torch import Tensor
 
 _ONE_MACHINE = (1, 2, 4, 8)
+"""The numbers of devices that error messages suggest."""
 
 
 class Indivisible(ValueError):
-    """A model that so many devices cannot share equally."""
+    """The error for a model that cannot be divided equally over the number of devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Rank `rank` of `size` equal parts."""
+    """A rank's share of something that `size` ranks divide equally."""
 
     rank: int = 0
     size: int = 1
@@ -24,7 +25,15 @@ class Shard:
         assert 0 <= self.rank < self.size
 
     def part(self, total: int, what: str) -> int:
-        """`total / size`. Raises Indivisible if it does not divide."""
+        """Return `total / size`.
+
+        Args:
+            total: The number to divide.
+            what: The plural noun for it in the error message.
+
+        Raises:
+            Indivisible: If `size` does not divide `total`.
+        """
         if total % self.size:
             *others, most = [str(size) for size in _ONE_MACHINE if total % size == 0]
             fitting = f"{', '.join(others)} or {most}" if others else most
@@ -32,17 +41,26 @@ class Shard:
         return total // self.size
 
     def of_heads(self, kv_heads: int) -> "Shard":
-        """How KV heads are divided: where there are fewer of them than devices, several devices hold the same one."""
+        """Return this rank's share of key-value heads.
+
+        If there are fewer heads than ranks, several ranks hold the same head.
+        """
         if kv_heads >= self.size or self.size % kv_heads:
             return self
         return Shard(self.rank * kv_heads // self.size, kv_heads)
 
     def if_divides(self, total: int) -> "Shard":
-        """This shard, or the whole where `total` does not divide."""
+        """Return this shard if `size` divides `total`, or WHOLE if not."""
         return self if total % self.size == 0 else WHOLE
 
     def slice(self, full: Tensor, dim: int, parts: Sequence[int] | None = None) -> Tensor:
-        """This rank's part of a checkpoint tensor along `dim`; of each of the `parts` that it is fused from."""
+        """Return this rank's slice of a checkpoint tensor.
+
+        Args:
+            full: The whole tensor.
+            dim: The dimension that the ranks divide.
+            parts: The sizes along `dim` of the tensors that are fused in this one; each is sliced separately.
+        """
         if self.size == 1:
             return full
         pieces = torch.split(full, list(parts), dim) if parts is not None else (full,)
@@ -51,3 +69,4 @@ class Shard:
 
 
 WHOLE = Shard()
+"""The shard of a model on one rank."""

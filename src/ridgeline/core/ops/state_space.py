@@ -1,5 +1,6 @@
-"""Mamba-2's state space (Dao and Gu, arXiv:2405.21060): a state fades as a whole, and each position adds the product of
-a vector and what it brings.
+"""The state space model of Mamba-2 (Dao and Gu, arXiv:2405.21060), whose state decays by one scalar per head.
+
+Each position adds the outer product of B and its scaled input.
 
     S_t = a_t S_(t-1) + B_t (d_t x_t),  out_t = C_t S_t + D x_t,  a_t = exp(-exp(A_log) d_t)
 
@@ -24,23 +25,30 @@ from ridgeline.core.ops.work import AttentionSum
 
 @dataclass(frozen=True, slots=True)
 class StateSpaceSizes:
-    """groups: of one rank. share: heads of each. head: entries of a head. state: rows of its state."""
+    """The head counts and sizes of a Mamba-2 layer."""
 
     groups: int
+    """The number of groups of this rank."""
     share: int
+    """The number of heads per group."""
     head: int
+    """The entries of a head."""
     state: int
+    """The rows of a head's state."""
 
     @property
     def heads(self) -> int:
-        """Of one rank."""
+        """The number of heads of this rank."""
         return self.groups * self.share
 
 
 class StateSpace(Recurrence):
-    """The scan of a Mamba-2 layer; its states are kept in fp32.
+    """The selective scan of a Mamba-2 layer, with fp32 states.
 
-    A_log, dt_bias, D: of a head: how fast it fades, what is added to a position's step, what passes beside the state.
+    Attributes:
+        A_log: The logarithm of each head's decay rate.
+        dt_bias: The bias of each head's step size.
+        D: The weight of each head's skip connection from input to output.
     """
 
     unnamed = True
@@ -48,7 +56,15 @@ class StateSpace(Recurrence):
     def __init__(
         self, layer: int, sizes: StateSpaceSizes, dtype: torch.dtype, least: float, shard: Shard = WHOLE
     ) -> None:
-        """least: the smallest step."""
+        """Create the scan of one layer.
+
+        Args:
+            layer: The index among the model's layers with a KV cache or a recurrent state.
+            sizes: The head counts and sizes.
+            dtype: The model's dtype.
+            least: The smallest step size.
+            shard: This rank's share of the heads.
+        """
         numbers = sizes.heads * sizes.head * sizes.state
         super().__init__(layer, StateSpec(numbers, torch.float32), sizes.heads * sizes.head, dtype)
         self.sizes, self.least, self._shard = sizes, least, shard
@@ -63,14 +79,20 @@ class StateSpace(Recurrence):
 
     @override
     def forward(self, x_TX: Tensor, b_TX: Tensor, c_TX: Tensor, step_TX: Tensor, kv: RecurrenceContext) -> Tensor:
-        """X [rows, ...] of G x R x P numbers, B and C of G x N, and the step of G x R, before it is made positive ->
-        [rows, G x R x P].
+        """Return the results of a step's rows: [rows, G x R x P].
+
+        Args:
+            x_TX: The inputs [rows, ...] of G x R x P numbers.
+            b_TX: B, of G x N numbers.
+            c_TX: C, of G x N numbers.
+            step_TX: The step size before softplus, of G x R numbers.
+            kv: The KV context of the step.
         """
         return self.run((x_TX, b_TX, c_TX, step_TX), kv)
 
     @override
     def advance(self, state_BN: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """As Recurrence.advance; in fp32."""
+        """Advance the states in fp32, and return the results and the new states."""
         s, groups = self.sizes, (*inputs[0].shape[:2], self.sizes.groups)
         x, b, c, step = (each.float() for each in inputs)
         x_BGQRP = x.reshape(*groups, s.share, s.head).transpose(1, 2)
@@ -88,8 +110,10 @@ class StateSpace(Recurrence):
 
     @override
     def products(self, sums: AttentionSum) -> float:
-        """4 x head x state FLOPs a position and head: what is added to the state, and what it answers. Pairs within a
-        chunk: C with B of a group, and the sum of what was brought to each head.
+        """Return 4 x head x state FLOPs per position and head, and the FLOPs of pairs within a chunk.
+
+        The former are the update of the state and its product with C. The latter are the products of C with B in each
+        group, and the sums of updates in each head.
         """
         s = self.sizes
         across = 4.0 * s.heads * s.head * s.state * sums.queries
@@ -114,6 +138,14 @@ class StateSpace(Recurrence):
 def _chunk(
     state_BGNW: Tensor, c_BGQN: Tensor, b_BGQN: Tensor, brought_BGQRP: Tensor, log_BGQR: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """A chunk of positions. log: of what each leaves of the state before it."""
+    """Return the results of one chunk of positions, and the state after it.
+
+    Args:
+        state_BGNW: The state before the chunk.
+        c_BGQN: C, which reads the state.
+        b_BGQN: B, along which the state is updated.
+        brought_BGQRP: The inputs times their step sizes.
+        log_BGQR: The logarithm of each position's decay of the state.
+    """
     left_BGQR1, decay_BGRQS = log_BGQR.cumsum(2).exp()[..., None], pair_decay(log_BGQR.transpose(2, 3))
     return through_state(state_BGNW, c_BGQN, b_BGQN, brought_BGQRP.transpose(2, 3), left_BGQR1, decay_BGRQS)

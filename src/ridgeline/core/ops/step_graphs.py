@@ -1,7 +1,7 @@
-"""Steps that are replayed: a backend keeps the kernel calls of a step and makes them again without Python, over other
-numbers at the same addresses. On a CPU they are recorded calls, on a GPU a CUDA graph.
+"""Replayed steps: a backend records the kernel calls of a step once, and repeats them without Python.
 
-The classes below are the interface, for a backend that replays nothing.
+A replay runs over other numbers at the same addresses. On a CPU the steps are recorded calls, on a GPU CUDA graphs. The
+classes below are the interface, for a backend that replays nothing.
 """
 
 from abc import ABC, abstractmethod
@@ -12,104 +12,149 @@ from torch import Tensor
 
 
 class RowItem(Protocol):
-    """The rows of a request in a step, which runs `tokens` from the position `start` on. logits: the rows whose logits
-    are wanted, counted from `start`.
-    """
+    """The rows of one request in a step."""
 
     @property
-    def request(self) -> int: ...
+    def request(self) -> int:
+        """The id of the request."""
+        ...
+
     @property
-    def start(self) -> int: ...
+    def start(self) -> int:
+        """The first position that the step runs."""
+        ...
+
     @property
-    def tokens(self) -> Sequence[int]: ...
+    def tokens(self) -> Sequence[int]:
+        """The tokens at these positions."""
+        ...
+
     @property
-    def logits(self) -> Sequence[int]: ...
+    def logits(self) -> Sequence[int]:
+        """The rows whose logits are needed, counted from `start`."""
+        ...
 
 
 class StepItem(RowItem, Protocol):
-    """A request's part of a step, as of PlanItem (engine/step_plan.py)."""
+    """One request's part of a step, as in PlanItem (engine/step_plan.py)."""
 
     @property
-    def encoder(self) -> object: ...
+    def encoder(self) -> object:
+        """The ids or features that the encoder reads in this step."""
+        ...
+
     @property
-    def encoded(self) -> int: ...
+    def encoded(self) -> int:
+        """The number of encoder positions that the request attends to."""
+        ...
+
     @property
-    def scored(self) -> object | None: ...
+    def scored(self) -> object | None:
+        """The prompt tokens whose log-probabilities are needed; None for none."""
+        ...
+
     @property
-    def adapter(self) -> int: ...
+    def adapter(self) -> int:
+        """The number of the request's LoRA adapter, from 1; 0 for none."""
+        ...
 
 
 class PlannedStep(Protocol):
-    """The plan of a step. tokens: positions that run. logit_rows: rows that tokens are sampled from. forget: requests
-    whose page tables are needed no more.
-    """
+    """The plan of a step."""
 
     @property
-    def items(self) -> Sequence[StepItem]: ...
+    def items(self) -> Sequence[StepItem]:
+        """The requests' parts of the step."""
+        ...
+
     @property
-    def tokens(self) -> int: ...
+    def tokens(self) -> int:
+        """The number of positions that run."""
+        ...
+
     @property
-    def logit_rows(self) -> int: ...
+    def logit_rows(self) -> int:
+        """The number of rows from which tokens are sampled."""
+        ...
+
     @property
-    def forget(self) -> Sequence[int]: ...
+    def forget(self) -> Sequence[int]:
+        """The ids of requests whose page tables are no longer needed."""
+        ...
 
 
 class PageTables(Protocol):
-    """The page tables of all requests, up to the step that is to run."""
+    """The page tables of all requests, as of the next step."""
 
     def tables(self, request: int) -> list[list[int]]:
-        """Return the page tables of a request, one a KV group. They are another list once it begins again."""
+        """Return the page tables of a request, one per KV group; a new list if the request has restarted."""
         ...
 
     def places(self, items: Sequence[Any], index: int) -> tuple[list[int], list[list[int]], list[int]]:
-        """Return what `ops.batch.Tables` of a group would say of these items: slots, pages, first."""
+        """Return the slots, pages and first positions of some items, as `GroupPageTables` of one KV group has them.
+
+        Args:
+            items: The items of a step.
+            index: The index of the KV group.
+        """
         ...
 
 
 class StepGraph(ABC):
-    """A step that can be replayed.
-
-    calls: the kernel calls that a replay makes, where it makes them one by one. result: its logits, in memory that
-    another replay may use.
-    """
+    """A recorded step that can be replayed."""
 
     calls: tuple[Any, ...] = ()
+    """The kernel calls of a replay, if it makes them one by one."""
     result: Tensor
+    """The step's logits, in memory that another replay may overwrite."""
 
     @abstractmethod
     def again(self) -> Tensor:
-        """Replay it over what is now at its addresses -> `result`."""
+        """Replay the step over the current numbers at its addresses, and return `result`."""
 
     def moments(self, now: Callable[[], float]) -> list[float]:
-        """Replay it. Return the moment before each of its calls, and the one after the last."""
+        """Replay the step, and return the time before each of its calls and after the last."""
         raise AssertionError("a step that is replayed as one has no moments between its calls")
 
 
 class StepGraphs:
-    """The steps of a model that are replayed: none.
-
-    by_call: whether a replay makes its kernel calls one by one, so that each can be timed.
-    """
+    """The replayed steps of a model; this base class replays none."""
 
     by_call = False
+    """Whether a replay makes its kernel calls one by one, so that each can be timed."""
 
     def bucket(self, step: PlannedStep) -> Hashable | None:
-        """Return what the steps of one graph have in common with this one; None for a step that is not replayed."""
+        """Return the key that this step shares with all steps of the same graph, or None if it is not replayed."""
         return None
 
     def logits(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> Tensor | None:
-        """Run a step of a bucket, replayed if it can be -> logits fp32 [logit rows, vocabulary], until the next step.
-        Return None, and run nothing, if a step of this bucket is not worth a graph yet.
+        """Run a step, replayed if possible, and return its logits, fp32 [logit rows, vocabulary].
+
+        They are valid until the next step. If a graph is not worthwhile yet for this bucket, run nothing and return
+        None.
+
+        Args:
+            step: The step.
+            bucket: The result of `bucket(step)`.
+            tables: The page tables of all requests.
         """
         raise AssertionError("a step without a bucket is not replayed")
 
     def graph(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> StepGraph | None:
-        """Return the graph of a bucket, ready to replay this step; None if a call in the step cannot be replayed."""
+        """Return the graph of a bucket, ready to replay this step, or None if one of its calls cannot be replayed.
+
+        Args:
+            step: The step.
+            bucket: The result of `bucket(step)`.
+            tables: The page tables of all requests.
+        """
         raise AssertionError("a step without a bucket is not replayed")
 
 
 def is_verify(item: StepItem) -> bool:
-    """Return whether an item runs positions of the model as it is, each of which is sampled: one, and guesses at those
-    after it. What an adapter adds is torch's work in part, and which rows are whose changes from step to step.
+    """Return whether every position of an item is sampled: one token, or one and draft tokens to verify.
+
+    Items with an encoder or an adapter do not count. Adapters run partly in PyTorch, and the rows that use them change
+    from step to step.
     """
     return len(item.tokens) == len(item.logits) and not (item.encoder or item.encoded or item.adapter)

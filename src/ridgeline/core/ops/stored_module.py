@@ -1,4 +1,4 @@
-"""Stored: what holds parameters, and takes them from the tensors of a checkpoint."""
+"""The base class of modules with parameters, which converts tensors of a checkpoint into them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,122 +13,143 @@ from ridgeline.core.ops.number_formats import WeightFormat
 
 @dataclass(frozen=True, slots=True)
 class StorageShare:
-    """What of a module is stored in one format (None for the model's dtype): numbers, and bytes with their scales."""
+    """The parameters of a module that are stored in one format: their number and their bytes."""
 
     stored: WeightFormat | None
+    """The weight format; None for the model's dtype."""
     parameters: int
     nbytes: float
+    """The bytes of the parameters, scales included."""
 
 
 class StoredModule(BackendModule):
-    """A module with parameters of its own.
+    """A module with parameters of its own, which it loads from the tensors of a checkpoint.
 
-    A checkpoint's name of a tensor is the path of the module and the tensor's own name, without the modules on the way
-    that are `unnamed`: those are how we group what a checkpoint stores side by side.
+    The checkpoint's name of a tensor is the path of the module plus the tensor's own name. The path omits modules that
+    are `unnamed`: these group modules that the checkpoint stores as siblings.
     """
 
     unnamed = False
+    """Whether tensor names in the checkpoint omit this module's name."""
     is_adapter: ClassVar[bool] = False
-    """Whether an adapter brought it, so that it is no part of the model itself."""
+    """Whether the module belongs to a LoRA adapter and not to the model itself."""
 
     @property
     def runs(self) -> bool:
-        """Whether it computes with its numbers stored so, or they are only priced."""
+        """Whether the module can compute with its weights as stored; otherwise it is only priced."""
         return True
 
     @property
     def takes_all(self) -> bool:
-        """Whether its tensors fill the modules within it too, which then have none of their own."""
+        """Whether this module's tensors also fill its submodules, which then have no tensors of their own."""
         return False
 
     def tensors(self) -> tuple[str, ...]:
-        """The checkpoint's tensors that fill this module, as named within it: one a parameter, unless it is stored in
-        another form.
+        """Return the names, within this module, of the checkpoint tensors that fill it.
+
+        There is one per parameter, unless the module is stored in another form.
         """
         return tuple(name for name, _ in self.named_parameters(recurse=False))
 
     def dtype_of(self, name: str) -> torch.dtype | None:
-        """Return the dtype to which the floats of the checkpoint's tensor `name` are cast before `take` gets them: that
-        of the parameter of this name. None if `take` wants them as they are stored.
+        """Return the dtype to which the loader casts a checkpoint tensor of floats before it calls `take`.
+
+        It is the dtype of the parameter of this name. None means that `take` needs the tensor as it is stored.
         """
         return self.get_parameter(name).dtype
 
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """What this rank keeps of the checkpoint's tensor `name`, by parameter (by its path, of a module within).
-        Raises ValueError for a tensor that cannot be kept so.
+        """Return this rank's parameters from one checkpoint tensor, by parameter name or by path in a submodule.
+
+        Args:
+            name: The tensor's name within this module.
+            full: The whole tensor, of all ranks.
+
+        Raises:
+            ValueError: If the tensor does not fit the module.
         """
         return {name: full}
 
     def shares(self) -> tuple[StorageShare, ...]:
-        """All that it holds, part by part."""
+        """Return the number of parameters and their bytes for each storage format in the module."""
         own = list(self.parameters(recurse=False))
         return (StorageShare(None, sum(p.numel() for p in own), float(sum(p.nbytes for p in own))),)
 
     def parameter_count(self) -> int:
-        """How many numbers it holds; scales are none."""
+        """Return the number of parameters; scales do not count."""
         return sum(share.parameters for share in self.shares())
 
     def stored_bytes(self) -> float:
-        """Bytes that its parameters take as stored, scales included."""
+        """Return the bytes of the parameters as stored, scales included."""
         return sum(share.nbytes for share in self.shares())
 
     @property
     def repacked_bytes(self) -> float:
-        """Bytes that it takes in memory beyond those that are billed, where it keeps a checkpoint's numbers in another
-        form; below 0 where it takes fewer.
+        """The additional bytes in memory if a checkpoint's weights are repacked; negative if repacking saves memory.
+
+        The parameter breakdown counts the bytes of the checkpoint's form.
         """
         return sum(child.repacked_bytes for child in self.children() if isinstance(child, StoredModule))
 
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
-        """Take the one of several forms in which a checkpoint has this module's tensors, before it is filled.
+        """Choose the form in which this checkpoint stores the module's tensors, before the module is filled.
 
         Args:
-            dtype_of: gives the dtype of a checkpoint's tensor, as safetensors spells it, by the name within this
+            dtype_of: Returns the dtype of a checkpoint tensor, as safetensors spells it, by its name within this
                 module; None if there is no such tensor.
         """
 
     @property
     def quantises(self) -> bool:
-        """Whether `take` turns plain numbers into codes."""
+        """Whether `take` quantises plain weights while loading."""
         return False
 
     def drawn(self, block: Tensor) -> Mapping[str, Tensor]:
-        """Return random parameters by name, for those that are no floats of the model's dtype. block: random floats to
-        make them of.
+        """Return random values for the parameters that are not plain floats of the model's dtype, by name.
+
+        Args:
+            block: Random floats to derive the values from.
         """
         return {}
 
     def refuse_division(self) -> None:
-        """Raise Indivisible if ranks would cut what a checkpoint's quantiser stored in one piece."""
+        """Raise Indivisible if tensor parallelism would cut a group or block of a quantised checkpoint."""
 
     @property
     def pending_matrices(self) -> int:
-        """How many matrices `create_parameters` creates."""
+        """The number of matrices that `create_parameters` will create."""
         return 0
 
     def create_parameters(self) -> None:
-        """Create on the current device the parameters that pricing does without, unless they are there."""
+        """Create, on the current device, the parameters that pricing does not need, unless they exist."""
 
     def interleaved_parameters(self) -> Iterable[Tensor]:
-        """Return the parameters that this machine's kernels read in another order than that of rows."""
+        """Return the parameters whose memory order is not by row, for the kernels of this machine."""
         return ()
 
     def another(self) -> "StoredModule":
-        """Return an unfilled module of the same sizes and format, if a checkpoint may have one of its own for it."""
+        """Return an unfilled module of the same shape and format.
+
+        It holds a token table that the checkpoint stores separately, although the model ties it to this one.
+        """
         raise AssertionError(f"{self} is not stored twice")
 
     def tied_parameters(self) -> Mapping[str, nn.Parameter]:
-        """Return the parameters that a module shares which is tied to this one, by their names there."""
+        """Return the parameters that a tied module shares with this one, by their names in the tied module."""
         return dict(self.named_parameters(recurse=False))
 
 
 def dtype_mismatch(held: torch.dtype, wanted: torch.dtype) -> str:
-    """Return the end of an error about a tensor of floats where codes or integers are wanted, or the reverse. (Floats
-    of another dtype are cast before.)
+    """Return the end of an error message about floats in place of codes or integers, or the reverse.
+
+    Floats of another dtype cause no error; the loader casts them first.
     """
     return f"is {held}, the config wants {wanted}; give the config.json of this checkpoint, with its quantisation"
 
 
 def weight(*shape: int, dtype: torch.dtype) -> nn.Parameter:
-    """An unfilled parameter on the current device (`meta` until a checkpoint fills it); nothing here is trained."""
+    """Return an uninitialised parameter without gradient on the current device, for a checkpoint to fill.
+
+    The device is `meta` until the model is loaded.
+    """
     return nn.Parameter(torch.empty(*shape, dtype=dtype), requires_grad=False)

@@ -1,4 +1,4 @@
-"""Sinusoids of a time: how a denoiser is told how noisy its picture is."""
+"""Sinusoidal embeddings of a timestep, by which a denoiser receives the noise level of its image."""
 
 import math
 from collections.abc import Hashable
@@ -13,25 +13,33 @@ from ridgeline.core.ops.op import Op
 
 
 class TimestepSinusoids(Op):
-    """cos and sin of a time at `width` / 2 frequencies from 1 down to nearly 1 / 10000 (Vaswani et al.,
-    arXiv:1706.03762, as Ho et al., arXiv:2006.11239, take them), the cosines first.
+    """The cosines, then the sines, of a time at `width` / 2 frequencies from 1 down to nearly 1 / 10000.
+
+    The sinusoids are those of Vaswani et al., arXiv:1706.03762, as Ho et al., arXiv:2006.11239, use them.
     """
 
     kind = "elementwise"
-    FLOPS_PER_ELEMENT = 2  # the angle; cos and sin counted as one
+    FLOPS_PER_ELEMENT = 2
+    """FLOPs per number: the angle, and cos or sin counted as one."""
 
     def __init__(self, width: int, dtype: torch.dtype, *, scale: float = 1.0) -> None:
-        """width: an even number. scale: what times are multiplied with first."""
+        """Create the op.
+
+        Args:
+            width: The entries of an embedding, an even number.
+            dtype: The dtype of the embeddings.
+            scale: The factor on times.
+        """
         super().__init__()
         self.width, self.dtype, self.scale = width, dtype, scale
 
     @override
     def forward(self, times_P: Tensor) -> Tensor:
-        """times_P fp32 [pictures] -> [pictures, width]."""
+        """Return the embeddings of times, fp32 [images]: [images, width]."""
         if times_P.is_meta:
             return times_P.new_empty(len(times_P), self.width, dtype=self.dtype)
         half = self.width // 2
-        # In this order, as the references round: a thousandth of a large angle's last digits shows in the result.
+        # This order rounds as the references do; the last digits of a large angle change the result.
         exponents_H = -math.log(10_000) * torch.arange(half, dtype=torch.float32, device=times_P.device) / half
         angles_PH = (times_P * self.scale)[:, None] * exponents_H.exp()
         return torch.cat([angles_PH.cos(), angles_PH.sin()], dim=-1).to(self.dtype)

@@ -1,8 +1,7 @@
-"""What attention computes in torch: of one sequence, of one query each of several, of whole sequences; and which keys a
-query sees.
+"""The PyTorch implementation of attention, over one sequence or over several, and the attention masks.
 
-Shapes: B sequences, Q queries and L keys of one sequence, T queries and N keys of several, H heads, K kv heads,
-G = H / K, D head dim, W width of a value.
+Shapes: B sequences, Q queries and L keys of one sequence, T queries and N keys of several, H heads, K kv heads, G = H /
+K, D head dim, W width of a value.
 """
 
 from collections.abc import Sequence
@@ -18,10 +17,16 @@ from ridgeline.core.ops.work import AttentionPattern
 def attend_segment(
     op: Attention, q_QHD: Tensor, k_KLD: Tensor, v_KLW: Tensor, first: int = 0, *, reach: AttentionPattern | None = None
 ) -> Tensor:
-    """One sequence: its queries over L of its keys. Queries are its last Q positions, or in cross-attention and for
-    full reach any; `first`: the position of the first key. reach: where it is not the op's.
+    """Attend the queries of one sequence to L of its keys: [Q, heads, W].
 
-    q_QHD [Q, heads, D], k_KLD [kv_heads, L, D], v_KLW [kv_heads, L, W] -> [Q, heads, W].
+    Args:
+        op: The attention op, which defines mask, scale, cap, sinks and bias.
+        q_QHD: The queries [Q, heads, D]. They belong to the last Q positions of the sequence; in cross-attention and
+            full attention their positions do not matter.
+        k_KLD: The keys [kv_heads, L, D].
+        v_KLW: The values [kv_heads, L, W].
+        first: The position of the first key.
+        reach: The attention pattern, if it is not the op's.
     """
     queries, keys, reach = q_QHD.shape[0], k_KLD.shape[1], reach or op.reach
     mask_QL, causal = None, reach.kind in ("causal", "window", "chunked") and queries == keys and first == 0
@@ -55,11 +60,17 @@ def attend_segment(
 def attend_padded(
     op: Attention, q_BHD: Tensor, k_KBLD: Tensor, v_KBLW: Tensor, distance_BL: Tensor, visible_BL: Tensor
 ) -> Tensor:
-    """One query each of B sequences, over keys padded to one length.
+    """Attend one query each of B sequences to keys that are padded to one length: [B, heads, W].
 
-    q_BHD [B, heads, D], k_KBLD [kv_heads, B, L, D], v_KBLW [kv_heads, B, L, W], distance_BL int64 (key - query) and
-    visible_BL bool [B, L] -> [B, heads, W]. What is not visible must be finite: its weight is exactly 0, and 0 x NaN
-    would not be.
+    Keys and values that are not visible must be finite: their weight is exactly 0, but 0 x NaN would be NaN.
+
+    Args:
+        op: The attention op, which defines scale, cap, sinks and bias.
+        q_BHD: The queries [B, heads, D].
+        k_KBLD: The keys [kv_heads, B, L, D].
+        v_KBLW: The values [kv_heads, B, L, W].
+        distance_BL: The key position minus the query position, int64 [B, L].
+        visible_BL: Whether the query sees the key, bool [B, L].
     """
     sequences, heads, dim = q_BHD.shape
     kv_heads = k_KBLD.shape[0]
@@ -76,7 +87,7 @@ def attend_padded(
 
 
 def attention_weights(op: Attention, scores_HxL: Tensor, distance_xL: Tensor, visible_xL: Tensor) -> Tensor:
-    """Scaled scores fp32 [heads, ..., L] -> softmax weights, by all that the op says of itself."""
+    """Return the softmax of scaled scores, fp32 [heads, ..., L], after the op's soft cap, bias, mask and sinks."""
     if op.softcap is not None:
         scores_HxL = (scores_HxL / op.softcap).tanh() * op.softcap
     if op.bias is not None:
@@ -89,19 +100,22 @@ def attention_weights(op: Attention, scores_HxL: Tensor, distance_xL: Tensor, vi
 
 
 def _binds(reach: AttentionPattern, keys: int) -> bool:
-    """Whether a window or chunk hides anything of a sequence of so many positions."""
+    """Return whether a window or chunk hides any of `keys` positions."""
     return reach.size != 0 and keys > reach.size
 
 
 def reach_mask(reach: AttentionPattern, queries: int, end: int, first: int, device: torch.device) -> Tensor:
-    """True where the last `queries` of `end` positions may look, over keys from position `first`: bool [Q, L]."""
+    """Return the mask of the last `queries` of `end` positions over keys from position `first` on: bool [Q, L].
+
+    It is True where the query sees the key.
+    """
     key_L = torch.arange(first, end, device=device)
     query_Q1 = torch.arange(end - queries, end, device=device)[:, None]
     return visible(reach, query_Q1, key_L)
 
 
 def visible(reach: AttentionPattern, query: Tensor, key: Tensor) -> Tensor:
-    """Whether the query at a position sees the key at another, of its own sequence; shapes broadcast."""
+    """Return whether the query at one position sees the key at another, in the same sequence; shapes broadcast."""
     match reach.kind:
         case "window":
             return (key <= query) & (key > query - reach.size)
@@ -123,9 +137,15 @@ def attend_each(
     queries: Sequence[int],
     keys: Sequence[int],
 ) -> Tensor:
-    """Whole sequences, one after the other in the rows: each one's `queries` over its `keys`. Nothing is kept.
+    """Attend whole sequences one after the other, without a KV cache: [T, heads, W].
 
-    q_THD [T, heads, D], k_NKD [N, kv_heads, D], v_NKW [N, kv_heads, W] or None for a latent -> [T, heads, W].
+    Args:
+        op: The attention op.
+        q_THD: The queries [T, heads, D].
+        k_NKD: The keys [N, kv_heads, D].
+        v_NKW: The values [N, kv_heads, W]; None for latents.
+        queries: The number of queries of each sequence.
+        keys: The number of keys of each sequence.
     """
     if q_THD.is_meta:
         return q_THD.new_empty(*q_THD.shape[:2], op.value_dim)
@@ -139,7 +159,7 @@ def attend_each(
 
 
 def value_of(op: Attention, k_xD: Tensor, v_xW: Tensor | None) -> Tensor:
-    """The values [..., W], which of a latent are the first entries of its key."""
+    """Return the values [..., W], which for latents are the first entries of the keys."""
     if op.spec.v_dim:
         assert v_xW is not None
         return v_xW

@@ -1,4 +1,4 @@
-"""NearestCode: which row of a codebook is nearest to a vector (van den Oord et al., arXiv:1711.00937).
+"""The vector quantiser of a VQ-VAE: the nearest codebook row for each vector (van den Oord et al., arXiv:1711.00937).
 
 Shapes: P vectors, N codes, C numbers of each.
 """
@@ -14,11 +14,14 @@ from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.stored_module import weight
 
 BLOCK = 1024
-"""Vectors whose distances to all codes are in memory at a time."""
+"""The number of vectors whose distances to all codes are in memory at a time."""
 
 
 class NearestCode(Op):
-    """argmin over n of |x - code n|^2, in fp32. |x|^2 is the same for all codes and left out."""
+    """The index of the nearest codebook row, argmin over n of |x - code n|^2, in fp32.
+
+    |x|^2 is the same for all codes and omitted.
+    """
 
     kind = "quantise"
 
@@ -29,7 +32,7 @@ class NearestCode(Op):
 
     @override
     def forward(self, x_PC: Tensor) -> Tensor:
-        """x_PC [vectors, width] -> int64 [vectors]; of codes equally near the first."""
+        """Return the index of the nearest code for x_PC [vectors, width]: int64 [vectors], the first of equals."""
         if x_PC.is_meta:
             return x_PC.new_empty(len(x_PC), dtype=torch.int64)
         codes_NC = self.weight.float()
@@ -41,12 +44,12 @@ class NearestCode(Op):
         return torch.cat(nearest)
 
     def product_flops(self, rows: int) -> float:
-        """Of the products of vectors and codes."""
+        """Return the FLOPs of the products of vectors with codes."""
         return 2.0 * rows * self.entries * self.width
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """The products, a sum and a comparison of each; codes once, vectors in, ids out."""
+        """Return the products, one sum and one comparison for each; codes are read once, vectors enter, ids leave."""
         each = 2.0 * rows * self.entries + 2.0 * self.entries * self.width
         moved = rows * (self.width * self.weight.element_size() + 8)
         return Cost({"fp32": self.product_flops(rows) + each}, self.stored_bytes(), activation_bytes=moved)

@@ -1,27 +1,27 @@
-"""The places of a model whose number format a recipe chooses."""
+"""The slots of a model, for which a quantisation recipe chooses weight formats."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 WeightSlotKind = Literal["matrix", "expert", "router", "embedding", "head"]
+"""The role of a weight, by which quantisation recipes choose its format."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightSlot:
-    """The place of a matrix or of the token table in a model, by which its number format is chosen.
-
-    name: what the checkpoint calls the module whose `weight` it is; of experts, the first one's. inputs and outputs: of
-    all ranks together; of the embedding, the width of a row and the entries. spellings: the names that other
-    checkpoints and quantisers have for the module.
-    """
+    """A weight matrix or token table of a model whose weight format a quantisation recipe chooses."""
 
     name: str
+    """The checkpoint's name of the module whose `weight` this is; for experts, of the first expert."""
     kind: WeightSlotKind
     inputs: int
+    """The number of inputs over all ranks; for an embedding, the width of a row."""
     outputs: int
+    """The number of outputs over all ranks; for an embedding, the number of entries."""
     spellings: tuple[str, ...] = ()
+    """The names of the same module in other checkpoints and quantisers."""
 
     def is_named(self, by: Callable[[str], bool]) -> bool:
-        """Return whether a list of modules has the place under any of its names."""
+        """Return whether a predicate on module names holds for any name of the slot."""
         return any(map(by, (self.name, *self.spellings)))

@@ -1,7 +1,8 @@
-"""Work: what one step asks of a model, as sums. An op turns it into a Cost.
+"""The size of a step, as sums over its sequences, from which ops compute their cost.
 
-A step runs rows of several sorts, each a space of its own: tokens of the sequences, the positions whose logits are
-wanted, positions of an encoder. Attention is told by reach, which says what keys a query sees.
+A step has rows on several axes: tokens of the sequences, positions whose logits are needed, positions of an encoder.
+Queries, query-key pairs and keys are summed separately for each attention pattern, which defines the keys that a query
+sees.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,38 +14,49 @@ import msgspec
 from typing_extensions import override
 
 RowAxis = str
-"""What rows are rows of: TOKENS, LOGITS, ENCODER, or a name that a model gives (latents of a denoiser)."""
+"""The axis that rows belong to: TOKENS, LOGITS, ENCODER, or a name that a model defines (a denoiser's latents)."""
 
 TOKENS: RowAxis = "tokens"
 LOGITS: RowAxis = "logits"
 ENCODER: RowAxis = "encoder"
-_ADAPTER = "adapter "  # then its number
+_ADAPTER = "adapter "
+"""The prefix of an adapter's row axis, followed by the adapter's number."""
 
 
 def adapter_axis(number: int) -> RowAxis:
-    """Rows for which an adapter is asked, counted from 1: some of the tokens' rows."""
+    """Return the axis of the token rows that use an adapter; `number` counts adapters from 1."""
     return f"{_ADAPTER}{number}"
 
 
 MAX_VERIFY_TOKENS = 8
-"""Most queries of a sequence for which its attention is still bound by reading keys, as in a decode step: the positions
-that a speculative step verifies."""
+"""The most queries per sequence for which attention is still bound by reading keys, as in a decode step.
+
+A speculative step verifies at most this many positions per sequence with such a kernel.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionPattern:
-    """Which keys a query sees.
+    """The keys that a query sees: the kind of an attention mask and its size.
 
-    causal: itself and all before it. window: of these the last `size`. chunked: of these the ones in its own chunk of
-    `size` positions (Llama 4). full: all of its sequence. local: of these the ones at most `size` away, on either side
-    (ModernBERT). cross: all of the encoder's. recurrent: all before it, through a state; those of the step itself that
-    lie within `size` rows in pairs. space: the rows that ask. keys: of cross, the rows that are seen.
+    The kinds:
+    - causal: the query's own position and all before it.
+    - window: the last `size` of the causal positions (sliding window).
+    - chunked: the causal positions in the query's own chunk of `size` positions (Llama 4).
+    - full: all positions of the sequence.
+    - local: the positions at most `size` away, on either side (ModernBERT).
+    - cross: all positions of the encoder.
+    - recurrent: all positions before, through a state; within a step, the rows of one chunk of `size` also meet in
+      pairs.
     """
 
     kind: Literal["causal", "window", "chunked", "full", "local", "cross", "recurrent"]
     size: int = 0
+    """The size of a window or chunk in positions; 0 for kinds without one."""
     space: RowAxis = TOKENS
+    """The row axis of the queries."""
     keys: RowAxis = ENCODER
+    """The row axis of the keys, for cross-attention."""
 
     def __post_init__(self) -> None:
         sized = self.kind in ("window", "chunked", "local", "recurrent")
@@ -52,7 +64,7 @@ class AttentionPattern:
 
     @property
     def both_ways(self) -> bool:
-        """Whether a position sees later ones, so that a sequence runs in one step and keeps nothing."""
+        """Whether attention is bidirectional: a sequence then runs whole in one step and caches nothing."""
         return self.kind in ("full", "local")
 
     @override
@@ -65,33 +77,37 @@ FULL = AttentionPattern("full")
 ENCODER_FULL = AttentionPattern("full", space=ENCODER)
 CROSS = AttentionPattern("cross")
 RECURRENT = AttentionPattern("recurrent", 64)
-"""Of all recurrent layers, in chunks as long as kernels at hand have them (flash-linear-attention, Mamba's halved)."""
+"""The pattern of all recurrent layers, with the chunk length of common kernels.
+
+It is flash-linear-attention's chunk, and half of Mamba's.
+"""
 
 
 def windowed(size: int | None) -> AttentionPattern:
-    """The reach of a sliding window; None for no window."""
+    """Return the pattern of sliding-window attention, or of causal attention if `size` is None."""
     return CAUSAL if size is None else AttentionPattern("window", size)
 
 
 @dataclass(frozen=True, slots=True)
 class StepSegment:
-    """The part of one sequence that a step runs: its last `q_len` positions of `kv_len`.
-
-    encoded: positions of the encoder that the sequence looks at. encodes: whether this step runs them. inputs: as how
-    many, of equal length.
-    """
+    """The part of one sequence that a step runs: the last `q_len` of its `kv_len` positions."""
 
     q_len: int
+    """The number of positions that the step runs."""
     kv_len: int
+    """The number of positions of the sequence, those of this step included."""
     encoded: int = 0
+    """The number of encoder positions that the sequence attends to."""
     encodes: bool = False
+    """Whether the encoder runs these positions in this step."""
     inputs: int = 1
+    """The number of separate encoder inputs, such as images, that share `encoded` equally."""
 
     def __post_init__(self) -> None:
         assert 0 < self.q_len <= self.kv_len, f"{self} runs positions that the sequence does not have"
 
     def attention(self, reach: AttentionPattern) -> "AttentionSum":
-        """What attention of this reach has to do for it in one layer."""
+        """Return the queries, pairs and keys that attention of one pattern has for this segment in one layer."""
         if reach.space == ENCODER:
             rows = self.encoded if self.encodes else 0
             return AttentionSum(self.inputs if rows else 0, rows, rows * rows // self.inputs, rows, rows)
@@ -102,7 +118,7 @@ class StepSegment:
         return AttentionSum(1, self.q_len, self.pairs(reach), self.keys(reach), written)
 
     def pairs(self, reach: AttentionPattern = CAUSAL) -> int:
-        """Query-key pairs among its own positions that the reach leaves, per head."""
+        """Return the number of query-key pairs per head that a pattern leaves among the sequence's own positions."""
         start, end, size = self.kv_len - self.q_len, self.kv_len, reach.size
         match reach.kind:
             case "full":
@@ -123,8 +139,10 @@ class StepSegment:
                 return _triangle(end) - _triangle(start)
 
     def keys(self, reach: AttentionPattern = CAUSAL) -> int:
-        """Positions of its own that some query of the segment sees, itself included; a state, which is all zeros before
-        the first position, stands for all before.
+        """Return the number of the sequence's own positions that at least one query of the segment sees.
+
+        For a recurrent pattern it is the number of states read: 1, or 0 at the first position, because the state is all
+        zeros before it.
         """
         start = self.kv_len - self.q_len
         match reach.kind:
@@ -139,32 +157,35 @@ class StepSegment:
 
 
 def _triangle(n: int) -> int:
-    """1 + 2 + ... + n: the pairs of the first n positions."""
+    """Return 1 + 2 + ... + n: the causal query-key pairs of the first n positions."""
     return n * (n + 1) // 2
 
 
 def _sawtooth(n: int, size: int) -> int:
-    """The pairs of the first n positions where each sees only its own chunk."""
+    """Return the causal pairs of the first n positions if each sees only its own chunk of `size` positions."""
     return n // size * _triangle(size) + _triangle(n % size)
 
 
 class AttentionSum(msgspec.Struct, frozen=True, gc=False):
-    """Attention in one layer, summed over sequences.
+    """The attention of one layer in a step, summed over sequences.
 
-    sequences: how many ask. queries: their rows. pairs: of a query and a key that it sees, per head. keys: positions
-    whose keys and values are read, once a sequence. written: positions whose keys and values are new. Of a recurrence,
-    keys are states that are read, and written those that are written.
+    For a recurrence, `keys` counts the states read and `written` those written.
     """
 
     sequences: int = 0
+    """The number of sequences with queries."""
     queries: int = 0
+    """The number of queries."""
     pairs: int = 0
+    """The number of query-key pairs per head that the mask leaves."""
     keys: int = 0
+    """The number of positions whose keys and values are read, each once per sequence."""
     written: int = 0
+    """The number of positions whose keys and values are new."""
 
     @classmethod
     def of(cls, parts: Sequence["AttentionSum"]) -> "AttentionSum":
-        """The sum of several: of all at once, as a simulator asks for thousands of steps."""
+        """Return the sum of several attention sums, in one pass because simulators need thousands."""
         if len(parts) <= 1:
             return parts[0] if parts else _NOTHING
         return cls(
@@ -194,17 +215,21 @@ _NOTHING = AttentionSum()
 
 
 class AttentionWork(msgspec.Struct, frozen=True, gc=False):
-    """Attention of one reach, by how many queries a sequence has: one, a few (2 to FEW), or many. Each class is served
-    by a kernel of its own.
+    """The attention of one pattern in a step, divided into classes by the number of queries per sequence.
+
+    Each class runs in a kernel of its own.
     """
 
     one: AttentionSum = _NOTHING
+    """The sequences with one query: decode."""
     few: AttentionSum = _NOTHING
+    """The sequences with 2 to MAX_VERIFY_TOKENS queries: verification in speculative decoding."""
     many: AttentionSum = _NOTHING
+    """The sequences with more queries: prefill."""
 
     @classmethod
     def of(cls, each: Iterable[AttentionSum]) -> "AttentionWork":
-        """The sum over single sequences."""
+        """Return the sums over single sequences, each put into its class of query length."""
         classes: tuple[list[AttentionSum], ...] = ([], [], [])
         for one in each:
             if one.queries or one.written:
@@ -213,8 +238,8 @@ class AttentionWork(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def total(self) -> AttentionSum:
-        """All classes together."""
-        if self.few is _NOTHING and self.many is _NOTHING:  # a decode step, of which a simulator prices thousands
+        """The sum over all classes of query length."""
+        if self.few is _NOTHING and self.many is _NOTHING:  # a decode step: simulators price thousands
             return self.one
         return self.one + self.few + self.many
 
@@ -227,46 +252,43 @@ class AttentionWork(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One step, summed over its sequences.
-
-    rows: by space, how many rows run; a space that is not there has none. sequences: how many sequences they belong to.
-    attention: by the reaches of the model's layers.
-    """
+    """The size of one step, summed over its sequences."""
 
     rows: Mapping[RowAxis, int]
+    """The number of rows on each axis; an axis that is missing has none."""
     sequences: int
+    """The number of sequences that the rows belong to."""
     attention: Mapping[AttentionPattern, AttentionWork] = field(default_factory=dict)
+    """The attention in one layer of each pattern that the model has."""
 
     @property
     def tokens(self) -> int:
-        """Positions of sequences that run through the layers."""
+        """The number of token positions that run through the layers."""
         return self.rows.get(TOKENS, 0)
 
     @property
     def logit_rows(self) -> int:
-        """Positions whose logits are wanted."""
+        """The number of positions whose logits are needed."""
         return self.rows.get(LOGITS, 0)
 
     @property
     def decodes(self) -> bool:
-        """Whether each sequence runs one position, of which a token is sampled, and no encoder runs."""
+        """Whether this is a pure decode step: one position per sequence, each of them sampled, and no encoder."""
         return self.tokens == self.logit_rows == self.sequences and not self.rows.get(ENCODER)
 
     @property
     def is_verify(self) -> bool:
-        """Whether a token is sampled of every position that runs, one or several of each sequence, and no encoder
-        runs.
-        """
+        """Whether a token is sampled at every position that runs, one or several per sequence, and no encoder runs."""
         return self.tokens == self.logit_rows and not self.rows.get(ENCODER)
 
     @property
     def adapted(self) -> bool:
-        """Whether an adapter is asked for some of its rows."""
+        """Whether some rows use a LoRA adapter."""
         return any(space.startswith(_ADAPTER) for space in self.rows)
 
     @property
     def shape(self) -> tuple[tuple[RowAxis, int], ...]:
-        """All that ops which do not read the context depend on."""
+        """The row counts by axis: all that the cost of ops which do not read the context depends on."""
         return tuple(self.rows.items())
 
     @classmethod
@@ -276,7 +298,13 @@ class Work:
         reaches: Iterable[AttentionPattern] = (CAUSAL,),
         logit_rows: int | None = None,
     ) -> "Work":
-        """The work of `segments` in a model whose layers have these `reaches`; by default one logit row a segment."""
+        """Return the work of a step that runs these segments.
+
+        Args:
+            segments: The part of each sequence that runs.
+            reaches: The attention patterns of the model's layers.
+            logit_rows: The number of positions whose logits are needed; by default one per segment.
+        """
         segments = list(segments)
         attention = {reach: AttentionWork.of(s.attention(reach) for s in segments) for reach in set(reaches)}
         rows = {TOKENS: sum(s.q_len for s in segments), LOGITS: len(segments) if logit_rows is None else logit_rows}
@@ -285,8 +313,10 @@ class Work:
 
     @classmethod
     def whole(cls, lengths: Mapping[RowAxis, Sequence[int]]) -> "Work":
-        """Sequences that run whole, whose positions all see each other, such as a denoiser's: by space, the rows of
-        each.
+        """Return the work of whole sequences whose positions all see each other, as in a denoiser.
+
+        Args:
+            lengths: The length of each sequence, by row axis.
         """
         attention = {
             AttentionPattern("full", space=space): AttentionWork.of(AttentionSum(1, n, n * n, n, n) for n in each)
@@ -298,10 +328,15 @@ class Work:
     def decode(
         cls, contexts: Sequence[int], reaches: Iterable[AttentionPattern] = (CAUSAL,), encoded: Sequence[int] = ()
     ) -> "Work":
-        """One new position in each of several sequences; `contexts`: the positions each has, the new one included.
-        encoded: the encoder's positions that each looks at.
+        """Return the work of a decode step: one new position in each of several sequences.
 
-        Equal to `of` one segment each, without making them: a simulator asks this for every step.
+        The result equals that of `of` with one segment per sequence. It is computed without creating the segments
+        because a simulator needs it for every step.
+
+        Args:
+            contexts: The number of positions of each sequence, the new one included.
+            reaches: The attention patterns of the model's layers.
+            encoded: The number of encoder positions that each sequence attends to.
         """
         count = len(contexts)
         attention = {}
@@ -326,7 +361,7 @@ class Work:
         return Work(rows, self.sequences + other.sequences, attention)
 
     def __mul__(self, count: int) -> "Work":
-        """The work of `count` steps like this one in one."""
+        """Return the work of `count` such steps as one step."""
         rows = {space: rows * count for space, rows in self.rows.items()}
         return Work(
             rows, self.sequences * count, {reach: attention * count for reach, attention in self.attention.items()}
@@ -334,7 +369,7 @@ class Work:
 
 
 def _decode_keys(contexts: Sequence[int], reach: AttentionPattern) -> int:
-    """Keys that the last position of each of these contexts sees."""
+    """Return the number of keys that the last position of each sequence sees, summed over the sequences."""
     if reach.kind == "window":
         return sum(map(min, contexts, repeat(reach.size)))
     if reach.kind == "chunked":

@@ -1,4 +1,4 @@
-"""How matrices are stored: `matrix.py` is the contract, then a file a form."""
+"""The weight matrices, one file per storage format; `matrix.py` has their common interface."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -37,11 +37,11 @@ _BY_NAME: dict[str, type[PrequantisedMatrix]] = {
     "int-quantized": SignedMatrix, **dict.fromkeys(BLOCKS, GGUFMatrix),
 }  # fmt: skip
 LAYOUTS: Mapping[str, type[PrequantisedMatrix]] = MappingProxyType(_BY_NAME)
-"""How checkpoints lay tensors out, by `WeightFormat.layout`."""
+"""The matrix class for each checkpoint layout, by `WeightFormat.layout`."""
 
 
 def matrix_of(spec: MatrixSpec, stored: WeightFormat | None = None) -> Matrix:
-    """The matrix of a spec, its numbers stored in a format; None for the model's dtype."""
+    """Return a new matrix for a spec, in the given weight format, or in the model's dtype if that is None."""
     if stored is None:
         return PlainMatrix(spec)
     if stored.layout:

@@ -1,7 +1,7 @@
-"""Matrices as AWQ's tools store them for their GEMM kernels (arXiv:2306.00978; the tensors are those of AutoAWQ).
+"""Matrices in the GEMM checkpoint format of AWQ (arXiv:2306.00978), with the tensors of AutoAWQ.
 
-Words of int32 hold eight integers of 4 bits each, of outputs in an order of their own. `qweight` [I, O / 8]; `qzeros`
-[G, O / 8]; `scales` [G, O].
+Words of int32 hold eight 4-bit integers of eight outputs, in an order of their own: `qweight` [I, O / 8]; `qzeros` [G,
+O / 8]; `scales` [G, O].
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,14 @@ from ridgeline.core.ops.matrix.prequantised import PrequantisedMatrix, check_dty
 from ridgeline.core.ops.matrix.quantised import packed
 
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Where in a word each of eight outputs is: from the lowest bits on they are 0, 2, 4, 6, 1, 3, 5, 7."""
+"""The 4-bit field of a word that holds each of its eight outputs, counted from the lowest bits.
+
+So the fields hold the outputs 0, 2, 4, 6, 1, 3, 5, 7.
+"""
 
 
 class AwqMatrix(PrequantisedMatrix):
-    """A zero for each scale; the order of outputs in words is undone."""
+    """A matrix in the AWQ format, with a zero point for each scale; loading restores the order of the outputs."""
 
     @override
     def layout_names(self) -> tuple[str, ...]:

@@ -1,8 +1,16 @@
-"""Matrices of integers as compressed-tensors stores them, packed into words or a byte each.
+"""Integer matrices in the formats of compressed-tensors, packed into words or one byte per integer.
 
-The tensors are those of its compressors: `weight_packed` int32 [O, I / n], `weight_shape`, and `weight_zero_point`
-int32 [O / n, G] of n integers a word; or `weight` and `weight_zero_point` int8. `weight_scale` [O / rows, G];
-`weight_g_idx` [I]: the group of each input, where groups are not of inputs side by side.
+Packed, with n integers in a word of int32:
+- `weight_packed` [O, I / n].
+- `weight_shape`.
+- `weight_zero_point` [O / n, G].
+
+Unpacked:
+- `weight` and `weight_zero_point`, int8.
+
+Both:
+- `weight_scale` [O / rows, G].
+- `weight_g_idx` [I]: the group of each input, if groups are not of consecutive inputs.
 """
 
 from collections.abc import Mapping
@@ -16,7 +24,7 @@ from ridgeline.core.ops.matrix.prequantised import PrequantisedMatrix, check_dty
 
 
 class SignedMatrix(PrequantisedMatrix):
-    """Integers of a signed byte each."""
+    """A matrix of signed integers, one byte each (int-quantized)."""
 
     weight_name, zero_name = "weight", "weight_zero_point"
 
@@ -35,32 +43,36 @@ class SignedMatrix(PrequantisedMatrix):
             case "weight_g_idx":
                 check_dtype(full, torch.int32)
                 check_shape(full, self.spec.inputs)
-                unordered = bool((full < 0).any())  # as it is before groups are given inputs
+                unordered = bool((full < 0).any())  # the initial value, before calibration assigns groups
                 return self.put_groups(self.side_by_side() if unordered else full)
         return self.put_codes(self.of_inputs(self.bytes_of(full)))
 
     def bytes_of(self, full: Tensor) -> Tensor:
-        """The codes of this rank's outputs, as they are held."""
+        """Return the codes of this rank's outputs, converted to unsigned bytes."""
         check_dtype(full, torch.int8)
         check_shape(full, self.spec.outputs, self.spec.inputs)
         return self.of_outputs(full).contiguous().view(torch.uint8) ^ SIGN_BIT
 
     def zeros(self, full: Tensor) -> Tensor:
-        """The zeros of all ranks, as they are held: uint8 of the shape of the scales."""
+        """Return the zero points of all ranks as uint8, in the shape of the scales."""
         check_dtype(full, torch.int8)
         return full.contiguous().view(torch.uint8) ^ SIGN_BIT
 
     def _of_scales(self, full: Tensor) -> Tensor:
+        """Return this rank's part of a tensor with one entry per scale, after checking its shape."""
         rows = self.stored.block[0]
         shape = -(-self.spec.outputs // (rows or self.spec.outputs)), self.whole_groups
-        if self.stored.block[1] is None and full.numel() == shape[0]:  # stored with one axis
+        if self.stored.block[1] is None and full.numel() == shape[0]:  # stored without a second axis
             full = full.reshape(shape)
         check_shape(full, *shape)
         return self.of_groups(full if rows is None else self.of_outputs(full, each=rows))
 
 
 class PackedMatrix(SignedMatrix):
-    """Unsigned integers in words, the first in the lowest bits: bytes of words are codes as they are held."""
+    """A matrix of unsigned integers packed into words, the first in the lowest bits (pack-quantized).
+
+    The bytes of these words are already codes as kernels read them.
+    """
 
     weight_name = "weight_packed"
 

@@ -1,7 +1,8 @@
-"""Matrices of fp8 as checkpoints have them: `weight` in e4m3 (arXiv:2209.05433) beside its scales.
+"""Matrices in fp8 as checkpoints store them: `weight` in e4m3 (arXiv:2209.05433) and its scales.
 
-A scale is of a block of outputs and inputs (DeepSeek-V3, arXiv:2412.19437, section 3.3.2: 128 x 128), of an output or
-of all of them. The scales of activations that static quantisation stores too are passed over: rows are not quantised.
+A scale belongs to a block of outputs and inputs (128 x 128 in DeepSeek-V3, arXiv:2412.19437, section 3.3.2), to one
+output, or to the whole matrix. The activation scales that static quantisation also stores are ignored, because
+activations are not quantised.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,21 +15,24 @@ from ridgeline.core.ops.matrix.prequantised import PrequantisedMatrix, check_dty
 from ridgeline.core.ops.matrix.quantised import packed
 
 SCALE_NAMES = ("weight_scale_inv", "weight_scale")
-"""What the scales are called: by DeepSeek and transformers, though numbers are multiplied with them; by all others."""
-_MOST = 128.0  # kernels widen by 2^120 times a scale, which has to stay within fp32
+"""The names of the scale tensor in checkpoints.
+
+DeepSeek and transformers use the first, although weights are multiplied by the scales; all others use the second.
+"""
+_MOST = 128.0  # kernels multiply by 2^120 times a scale, which must fit in fp32
 
 
 class Fp8Matrix(PrequantisedMatrix):
-    """`weight` [O, I] float8_e4m3fn and its scales [O / rows, I / group]."""
+    """A matrix in fp8: `weight` [O, I] float8_e4m3fn and its scales [O / rows, I / group]."""
 
     @override
     def layout_names(self) -> tuple[str, ...]:
-        """As PrequantisedMatrix.layout_names; a checkpoint may have another of SCALE_NAMES."""
+        """Return the default names of the weight and its scales; a checkpoint may use another of SCALE_NAMES."""
         return "weight", SCALE_NAMES[0]
 
     @override
     def match_checkpoint(self, dtype_of: Callable[[str], str | None]) -> None:
-        """As Stored.match_checkpoint: the name that it has for the scales."""
+        """Choose the name that this checkpoint uses for the scales."""
         named = (name for name in SCALE_NAMES if dtype_of(name) is not None)
         self.names = "weight", next(named, SCALE_NAMES[0])
 
@@ -41,7 +45,7 @@ class Fp8Matrix(PrequantisedMatrix):
             return {"codes": packed(self.of_inputs(self.of_outputs(full)), "fp8")}
         rows, group = self.stored.block
         shape = -(-spec.outputs // (rows or spec.outputs)), -(-spec.inputs // (group or spec.inputs))
-        if group is None and full.numel() == shape[0]:  # stored with one axis or none where it has no second
+        if group is None and full.numel() == shape[0]:  # stored without a second axis
             full = full.reshape(shape)
         check_shape(full, *shape)
         check_scale_dtype(full)

@@ -1,5 +1,6 @@
-"""Matrices in the blocks of GGUF files, which ggml's types are made of (ggml/src/ggml-common.h): taken apart into codes
-and scales as they are loaded, every number the same.
+"""Matrices in the block formats of GGUF files (ggml/src/ggml-common.h), unpacked while loading.
+
+The unpacked codes and scales stand for exactly the numbers of the file.
 
 Shapes: O outputs, G groups of inputs, S blocks of 256 inputs, B bytes of a row.
 """
@@ -21,68 +22,74 @@ from ridgeline.core.ops.number_formats import WeightFormat
 from ridgeline.core.ops.shard import Indivisible
 from ridgeline.core.ops.stored_module import weight
 
-_ROWS = 1 << 22  # bytes of blocks that are taken apart at a time
+_ROWS = 1 << 22  # the bytes of blocks that are unpacked at a time
 
 
 class _Parts(NamedTuple):
-    """Blocks taken apart: codes uint8 [O, I] from 0 on; scale and, where zero has no code, what is added to all numbers
-    of a group [O, G].
-    """
+    """The codes and scales of unpacked GGUF blocks."""
 
     codes: Tensor
+    """The unsigned codes, uint8 [O, I]."""
     scale: Tensor
+    """The scale of each group [O, G]."""
     low: Tensor | None = None
+    """The number added to code x scale in each group [O, G]; None if a fixed code stands for zero."""
 
 
 def _halves(blocks: Tensor) -> Tensor:
-    """The numbers of fp16 that the last dimension, 2 bytes, is."""
+    """Return the fp16 numbers that the two bytes of the last dimension encode."""
     return blocks.contiguous().view(torch.float16).squeeze(-1)
 
 
 def _nibbles(blocks: Tensor) -> Tensor:
-    """Bytes [..., n] -> their low halves, then their high ones [..., 2 n]."""
+    """Return the low halves of bytes [..., n], followed by their high halves: [..., 2 n]."""
     return torch.cat((blocks & 15, blocks >> 4), dim=-1)
 
 
 def _q8_0(raw_OB: Tensor) -> _Parts:
+    """Unpack blocks of q8_0: 32 signed bytes after an fp16 scale."""
     blocks_OG = raw_OB.reshape(len(raw_OB), -1, 34)
     return _Parts((blocks_OG[..., 2:] ^ 128).flatten(1), _halves(blocks_OG[..., :2]))
 
 
 def _q4_0(raw_OB: Tensor) -> _Parts:
+    """Unpack blocks of q4_0: 32 codes of 4 bits after an fp16 scale."""
     blocks_OG = raw_OB.reshape(len(raw_OB), -1, 18)
     return _Parts(_nibbles(blocks_OG[..., 2:]).flatten(1), _halves(blocks_OG[..., :2]))
 
 
 def _q4_1(raw_OB: Tensor) -> _Parts:
+    """Unpack blocks of q4_1: 32 codes of 4 bits after an fp16 scale and minimum."""
     blocks_OG = raw_OB.reshape(len(raw_OB), -1, 20)
     return _Parts(_nibbles(blocks_OG[..., 4:]).flatten(1), *_scale_and_low(blocks_OG))
 
 
 def _fifths(blocks_OG: Tensor) -> Tensor:
-    """The codes of blocks [O, G, 20]: a bit of each of 32 numbers, the highest, then the four others."""
+    """Return the 5-bit codes of blocks [O, G, 20], which store the high bit of 32 numbers, then their low four bits."""
     bits = torch.arange(8, dtype=torch.uint8)
     high = (blocks_OG[..., :4, None] >> bits & 1).flatten(2)
     return (_nibbles(blocks_OG[..., 4:]) | high << 4).flatten(1)
 
 
 def _q5_0(raw_OB: Tensor) -> _Parts:
+    """Unpack blocks of q5_0: 32 codes of 5 bits after an fp16 scale."""
     blocks_OG = raw_OB.reshape(len(raw_OB), -1, 22)
     return _Parts(_fifths(blocks_OG[..., 2:]), _halves(blocks_OG[..., :2]))
 
 
 def _q5_1(raw_OB: Tensor) -> _Parts:
+    """Unpack blocks of q5_1: 32 codes of 5 bits after an fp16 scale and minimum."""
     blocks_OG = raw_OB.reshape(len(raw_OB), -1, 24)
     return _Parts(_fifths(blocks_OG[..., 4:]), *_scale_and_low(blocks_OG))
 
 
 def _scale_and_low(blocks_OG: Tensor) -> tuple[Tensor, Tensor]:
-    """Of q4_1 and q5_1, each in 16 bits."""
+    """Return the fp16 scale and minimum with which blocks of q4_1 and q5_1 begin."""
     return _halves(blocks_OG[..., :2]), _halves(blocks_OG[..., 2:4]).float()
 
 
 def _q2_k(raw_OB: Tensor) -> _Parts:
-    """A scale and a minimum of 4 bits in a byte for each 16 numbers."""
+    """Unpack blocks of q2_K, in which one byte holds the 4-bit scale and minimum of each 16 numbers."""
     blocks_OS = raw_OB.reshape(len(raw_OB), -1, 84)
     scale, low = (
         (_halves(blocks_OS[..., at : at + 2]).float()[..., None] * own.float()).flatten(1)
@@ -92,7 +99,10 @@ def _q2_k(raw_OB: Tensor) -> _Parts:
 
 
 def _q3_k(raw_OB: Tensor) -> _Parts:
-    """Scales of 6 bits from -32 on: the low four of 16 in halves of 8 bytes, the high two in quarters of 4."""
+    """Unpack blocks of q3_K, in which each 16 numbers have a 6-bit scale, stored plus 32.
+
+    The low four bits of the 16 scales are in the halves of 8 bytes, and the high two bits in the quarters of 4 bytes.
+    """
     blocks_OS = raw_OB.reshape(len(raw_OB), -1, 110)
     high = torch.cat([blocks_OS[..., :32] >> bit & 1 for bit in range(8)], dim=-1)
     above = torch.cat([blocks_OS[..., 104:108] >> shift & 3 for shift in (0, 2, 4, 6)], dim=-1)
@@ -102,31 +112,38 @@ def _q3_k(raw_OB: Tensor) -> _Parts:
 
 
 def _pairs(blocks_OS: Tensor) -> Tensor:
-    """Bytes [O, S, 64] -> their numbers of 2 bits [O, S, 256]: of each 32 bytes the lowest, and so on."""
+    """Unpack bytes [O, S, 64] into 2-bit codes [O, S, 256].
+
+    Of each 32 bytes, the lowest two bits come first, then the next two, and so on.
+    """
     halves = blocks_OS.reshape(*blocks_OS.shape[:2], 2, 32)
     return torch.cat([halves >> shift & 3 for shift in (0, 2, 4, 6)], dim=-1).flatten(2)
 
 
 def _q4_k(raw_OB: Tensor) -> _Parts:
+    """Unpack blocks of q4_K: 256 codes of 4 bits with a 6-bit scale and minimum for each 32."""
     blocks_OS = raw_OB.reshape(len(raw_OB), -1, 144)
     return _Parts(_in_groups(blocks_OS[..., 16:]).flatten(1), *_scales_and_lows(blocks_OS))
 
 
 def _q5_k(raw_OB: Tensor) -> _Parts:
-    """As q4_k, with the highest bit of the numbers 32 apart in one byte."""
+    """Unpack blocks of q5_K, which are like q4_K plus a high bit: one byte holds those of eight numbers 32 apart."""
     blocks_OS = raw_OB.reshape(len(raw_OB), -1, 176)
     high = torch.cat([blocks_OS[..., 16:48] >> bit & 1 for bit in range(8)], dim=-1)
     return _Parts((_in_groups(blocks_OS[..., 48:]) | high << 4).flatten(1), *_scales_and_lows(blocks_OS))
 
 
 def _in_groups(blocks_OS: Tensor) -> Tensor:
-    """Bytes [O, S, 128] -> their halves [O, S, 256]: of each 32 bytes the low ones, then the high ones."""
+    """Unpack bytes [O, S, 128] into 4-bit codes [O, S, 256]: the low halves of each 32 bytes, then the high halves."""
     return _nibbles(blocks_OS.reshape(*blocks_OS.shape[:2], 4, 32)).flatten(2)
 
 
 def _scales_and_lows(blocks_OS: Tensor) -> tuple[Tensor, Tensor]:
-    """Of q4_k and q5_k. Scales and minima of 6 bits: of the first four groups each in a byte of its own, whose two
-    highest bits are those of the other four's, which have their other bits in halves of the last four bytes.
+    """Return the scales and minima of blocks of q4_K and q5_K, [O, G] each.
+
+    They are integers of 6 bits for 8 groups, multiplied by an fp16 number of the block. Those of the first four groups
+    have a byte each, whose two highest bits are the high bits of the other four groups. These have their low bits in
+    halves of the last four bytes.
     """
     first, second, rest = blocks_OS[..., 4:8], blocks_OS[..., 8:12], blocks_OS[..., 12:16]
     scales_OS8 = torch.cat((first & 63, (rest & 15) | (first >> 6 << 4)), dim=-1)
@@ -139,7 +156,11 @@ def _scales_and_lows(blocks_OS: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _q6_k(raw_OB: Tensor) -> _Parts:
-    """Of each 128 numbers the low four bits in 64 bytes, the numbers 64 apart in one, and the high two in 32."""
+    """Unpack blocks of q6_K, 128 numbers at a time.
+
+    The low four bits are in 64 bytes, each shared by two numbers 64 apart. The high two bits are in 32 bytes, each
+    shared by four numbers 32 apart.
+    """
     blocks_OS = raw_OB.reshape(len(raw_OB), -1, 210)
     shape = blocks_OS.shape[:2]
     low = _nibbles(blocks_OS[..., :128].reshape(*shape, 2, 64)).view(*shape, 2, 4, 32)
@@ -151,20 +172,25 @@ def _q6_k(raw_OB: Tensor) -> _Parts:
 
 
 class _Type(NamedTuple):
-    """Of a type the numbers and the bytes of a block, of what size groups are and codes are held as, what takes blocks
-    apart, and the code of zero; None where each group has something added instead.
-    """
+    """The description of one GGUF block type."""
 
     bits: int
+    """The bits of a code."""
     numbers: int
+    """The numbers in a block."""
     nbytes: int
+    """The bytes of a block."""
     group: int
+    """The numbers that share a scale."""
     code: str
+    """The type in which unpacked codes are stored: int8 or int4."""
     apart: Callable[[Tensor], _Parts]
+    """The function that unpacks blocks."""
     zero: int | None
+    """The code that stands for zero; None if each group adds a minimum instead."""
 
     def stored(self, layout: str) -> WeightFormat:
-        """Numbers of so many bits; what a block has beside them is scales."""
+        """Return the weight format of this block type; all bytes besides the codes count as scales."""
         scales = (8 * self.nbytes - self.bits * self.numbers) / (self.numbers // self.group)
         return WeightFormat(layout.lower(), self.bits, (1, self.group), scales, code=self.code, layout=layout)
 
@@ -184,14 +210,14 @@ _TYPES: Mapping[str, _Type] = MappingProxyType(
     }
 )
 BLOCKS: Mapping[str, WeightFormat] = MappingProxyType({name: own.stored(name) for name, own in _TYPES.items()})
-"""The types that are read, by ggml's names."""
+"""The weight formats of the GGUF block types that can be loaded, by ggml's names."""
 
 
 class GGUFMatrix(PrequantisedMatrix):
-    """`weight` in blocks, as bytes [O, B].
+    """A matrix from a GGUF file: `weight` in blocks, as bytes [O, B].
 
-    Scales are held as the numbers that they are: those of 16 bits as they are stored, those that are products in fp32,
-    which has all their digits, and so has `low`, what is added to the numbers of a group.
+    Scales keep their exact values: 16-bit scales stay as stored, and scales that are products are in fp32, which holds
+    all their digits. So is `low`, the minimum that is added to the numbers of a group.
     """
 
     def __init__(self, spec: MatrixSpec, stored: WeightFormat) -> None:
@@ -204,6 +230,7 @@ class GGUFMatrix(PrequantisedMatrix):
 
     @property
     def _type(self) -> _Type:
+        """The block type of this matrix."""
         return _TYPES[self.stored.layout]
 
     @property
@@ -214,7 +241,7 @@ class GGUFMatrix(PrequantisedMatrix):
     @property
     @override
     def rounds_units(self) -> bool:
-        """As QuantisedMatrix.rounds_units: in any dtype, as ggml multiplies its types (ggml-cpu.c, vec_dot_type)."""
+        """Whether activations may be rounded to int8: in any dtype, as in ggml (ggml-cpu.c, vec_dot_type)."""
         return True
 
     @property
@@ -224,13 +251,13 @@ class GGUFMatrix(PrequantisedMatrix):
 
     @override
     def drawn(self, block: Tensor) -> dict[str, Tensor]:
-        """As QuantisedMatrix.drawn; what is added to all numbers of a group makes the middle code zero."""
+        """Return random codes and scales, with minima that make the middle code zero."""
         made = super().drawn(block)
         return made if self.low is None else {**made, "low": -self.middle * made["scale"].float()}
 
     @override
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As PrequantisedMatrix.put: blocks are taken apart."""
+        """Unpack the blocks of this rank's rows into codes, scales and minima."""
         check_dtype(full, torch.uint8)
         check_shape(full, self.spec.outputs, self.spec.inputs // self._type.numbers * self._type.nbytes)
         codes, scale, low = taken_apart(self.of_inputs(self.of_outputs(full)), self.stored.layout)
@@ -241,7 +268,7 @@ class GGUFMatrix(PrequantisedMatrix):
 
     @override
     def refuse_division(self) -> None:
-        """As Stored.refuse_division, of blocks that are longer than a group."""
+        """Raise Indivisible if ranks would cut a group, or a block, which may be longer than a group."""
         super().refuse_division()
         spec, numbers = self.spec, self._type.numbers
         if spec.split == "row" and self.inputs % numbers:
@@ -252,7 +279,7 @@ class GGUFMatrix(PrequantisedMatrix):
 
 
 def taken_apart(raw_OB: Tensor, layout: str) -> _Parts:
-    """Rows of blocks of a type, uint8 [O, B], taken apart."""
+    """Unpack rows of blocks of one type, uint8 [O, B], a few megabytes at a time."""
     own = _TYPES[layout].apart
     pieces = [own(piece) for piece in torch.split(raw_OB, max(1, _ROWS // raw_OB.shape[1]))]
     codes, scale, low = (None if column[0] is None else torch.cat(column) for column in zip(*pieces, strict=True))

@@ -1,7 +1,11 @@
-"""Matrices as GPTQ's tools store them (arXiv:2210.17323; the tensors are those of AutoGPTQ and GPTQModel).
+"""Matrices in the checkpoint format of GPTQ (arXiv:2210.17323), with the tensors of AutoGPTQ and GPTQModel.
 
-Words of int32 hold integers of 4 or 8 bits, the first in the lowest bits. `qweight` [I / n, O]: n inputs of an output a
-word; `qzeros` [G, O / n]: n outputs a word; `scales` [G, O]; `g_idx` int32 [I]: the group of each input.
+Words of int32 hold integers of 4 or 8 bits, the first in the lowest bits; n is the number of integers in a word.
+
+- `qweight` [I / n, O]: each word holds n inputs of one output.
+- `qzeros` [G, O / n]: each word holds the zero points of n outputs.
+- `scales` [G, O].
+- `g_idx` int32 [I]: the group of each input.
 """
 
 from collections.abc import Mapping
@@ -14,11 +18,11 @@ from ridgeline.core.ops.matrix.packed_words import integers, words_for
 from ridgeline.core.ops.matrix.prequantised import PrequantisedMatrix, check_dtype, check_shape
 
 _ONES = {4: 0x11111111, 8: 0x01010101}
-"""One in each integer of a word."""
+"""A word with 1 in each of its integers, by the bits of an integer."""
 
 
 class GptqMatrix(PrequantisedMatrix):
-    """The second version of the format: zeros are stored as they are."""
+    """A matrix in the second version of the GPTQ format, which stores zero points as they are."""
 
     @override
     def layout_names(self) -> tuple[str, ...]:
@@ -32,7 +36,7 @@ class GptqMatrix(PrequantisedMatrix):
                 check_dtype(full, torch.int32)
                 check_shape(full, words_for(spec.inputs, bits), spec.outputs)
                 bytes_OB = self.of_outputs(full.t()).contiguous().view(torch.uint8)
-                whole = -(-spec.inputs * bits // 8)  # of an odd number of inputs a word has more
+                whole = -(-spec.inputs * bits // 8)  # words may be padded
                 return self.put_codes(self.of_inputs(bytes_OB[:, :whole]))
             case "g_idx":
                 check_dtype(full, torch.int32)
@@ -47,13 +51,15 @@ class GptqMatrix(PrequantisedMatrix):
         return {"zero": self.of_groups(self.of_outputs(zeros_GO.t())).contiguous()}
 
     def zeros(self, words: Tensor) -> Tensor:
-        """Words of zeros, of words as they are stored."""
+        """Return words of zero points, from the words as stored."""
         return words
 
 
 class GptqV1Matrix(GptqMatrix):
-    """The first version, which most checkpoints are in: zeros are stored less one. Their tools subtract it from whole
-    words, in which a zero of 0 borrows from its neighbour; added to whole words it comes out right.
+    """A matrix in the first version of the GPTQ format, which stores zero points less one.
+
+    Most checkpoints use this version. The quantiser subtracts 1 in each integer of a whole word at once, so a zero
+    point of 0 borrows from its neighbour. Adding to whole words reverses this exactly.
     """
 
     @override

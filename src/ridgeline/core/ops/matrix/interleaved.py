@@ -1,4 +1,4 @@
-"""Codes of several outputs side by side, as kernels read them whose registers have an output in each lane.
+"""The interleaved memory layout of quantised matrices, for kernels that hold one output in each vector lane.
 
 Shapes: O outputs, B bytes of a row of codes, G groups of inputs, P panels of LANES outputs.
 """
@@ -6,27 +6,27 @@ Shapes: O outputs, B bytes of a row of codes, G groups of inputs, P panels of LA
 from torch import Tensor
 
 LANES = 16
-"""Outputs side by side: native/interleaved.h has a register's lanes for them."""
+"""The number of outputs in a panel, one per lane of a register in native/interleaved.h."""
 
 PIECE = 4
-"""Bytes of a row that lie in one piece: a lane's."""
+"""The number of consecutive bytes of one output's codes, which go into one lane."""
 
 
 def codes_side_by_side(codes_OB: Tensor) -> Tensor:
-    """[O, B] -> a view of it [P, B / PIECE, LANES, PIECE]."""
+    """Return a view of codes [O, B] in interleaved order: [P, B / PIECE, LANES, PIECE]."""
     return codes_OB.view(-1, LANES, codes_OB.shape[1] // PIECE, PIECE).transpose(1, 2)
 
 
 def scales_side_by_side(scales_OG: Tensor) -> Tensor:
-    """[O, G], of scales or zeros -> a view of it [P, G, LANES]."""
+    """Return a view of scales or zero points [O, G] in interleaved order: [P, G, LANES]."""
     return scales_OG.view(-1, LANES, scales_OG.shape[1]).transpose(1, 2)
 
 
 def by_row(interleaved: Tensor) -> Tensor:
-    """What either of these gave, as a view of it in the order of rows: [P, LANES, ...]."""
+    """Return a view of interleaved codes or scales in the order of rows: [P, LANES, ...]."""
     return interleaved.transpose(1, 2)
 
 
 def in_rows(interleaved: Tensor) -> Tensor:
-    """The same, row after row in memory again: [O, B] or [O, G]."""
+    """Copy interleaved codes or scales back into row order: [O, B] or [O, G]."""
     return by_row(interleaved).flatten(0, 1).flatten(1)

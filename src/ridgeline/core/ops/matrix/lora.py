@@ -1,7 +1,8 @@
-"""A matrix with adapters beside it: LoRA (Hu et al., arXiv:2106.09685), y = x W^T + s (x A^T) B^T for the rows that an
-adapter is asked for.
+"""A weight matrix with LoRA adapters (Hu et al., arXiv:2106.09685).
 
-Shapes: T rows of a step, N those of them with an adapter, I inputs, O outputs.
+For the rows that use an adapter, y = x W^T + s (x A^T) B^T.
+
+Shapes: T rows of a step, N rows with an adapter, I inputs, O outputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from ridgeline.core.ops.work import RowAxis, adapter_axis
 
 @dataclass(frozen=True, slots=True)
 class AdapterSlice:
-    """The rows of one adapter among those that have one: from `start` to `stop`."""
+    """The rows of one adapter within the list of all rows that have an adapter: from `start` to `stop`."""
 
     number: int
     start: int
@@ -28,12 +29,16 @@ class AdapterSlice:
 
 
 class AdapterRows:
-    """Which rows of the step that runs are whose: one object a model, which all its adapted matrices look at, because
-    an op is given rows and nothing else. Whoever runs a step says it first (`choose`).
+    """The rows of each adapter in the running step, shared by all adapted matrices of a model.
 
-    own_N: int64, the rows with an adapter, adapter by adapter; parts: of each adapter in the step, where in own_N; none
-    in a step that no adapter is in. rest: int64, the rows without. whole: all rows have one, and in order. count: how
-    many rows there are.
+    Ops receive only tensors of rows, so they look up the adapters here. The code that runs a step calls `choose` first.
+
+    Attributes:
+        own_N: The rows with an adapter, adapter by adapter, int64.
+        parts: The slice of `own_N` for each adapter in the step; empty if the step uses no adapter.
+        rest: The rows without an adapter, int64.
+        whole: Whether every row has an adapter and `own_N` lists all rows in order.
+        count: The number of rows in the step.
     """
 
     def __init__(self) -> None:
@@ -43,7 +48,13 @@ class AdapterRows:
         self.count = 0
 
     def choose(self, adapters: Sequence[int], counts: Sequence[int], device: torch.device) -> None:
-        """A step of sequences with so many rows each; adapters: the number of each one's, 0 for none."""
+        """Set the adapters for a step.
+
+        Args:
+            adapters: The adapter number of each sequence; 0 for none.
+            counts: The number of rows of each sequence.
+            device: The device of the index tensors.
+        """
         if not any(adapters):
             self.parts = ()
             return
@@ -61,24 +72,24 @@ class AdapterRows:
         self.parts, self.count, self.whole = parts, first, own == list(range(first))
 
     def of(self, x_TI: Tensor) -> Tensor:
-        """The rows with an adapter: [N, ...]."""
+        """Return the rows that have an adapter: [N, ...]."""
         assert len(x_TI) == self.count, f"{len(x_TI)} rows run, adapters were chosen for {self.count}"
         return x_TI if self.whole else x_TI.index_select(0, self.own_N)
 
 
 class AdaptedMatrix(Matrix):
-    """A matrix, and by their numbers the adapters that add to it. Its own numbers are left as they are."""
+    """A matrix with the LoRA adapters that extend it, by number; its own weights stay unchanged."""
 
     def __init__(self, base: Matrix, rows: AdapterRows) -> None:
         nn.Module.__init__(self)
         self.spec, self.stored, self.inputs, self.outputs = base.spec, base.stored, base.inputs, base.outputs
-        self.bias = None  # the base has it
+        self.bias = None  # the base matrix adds its own
         self.unnamed, base.unnamed = base.unnamed, True
         self.base, self.rows = base, rows
         self._adapters: dict[int, LoraWeights] = {}
 
     def adapt(self, number: int, added: LoraWeights) -> None:
-        """Put an adapter beside it."""
+        """Attach an adapter's low-rank weights under its number."""
         added.backend = self.base.backend
         self._adapters[number] = added
         self.add_module(f"adapter_{number}", added)
@@ -90,13 +101,13 @@ class AdaptedMatrix(Matrix):
     @property
     @override
     def operands(self) -> Operands | None:
-        """As Matrix.operands: those of the matrix without adapters."""
+        """The operands of the base matrix, without adapters."""
         return self.base.operands
 
     @property
     @override
     def alone(self) -> bool:
-        """As Matrix.alone: in a step that no adapter is in."""
+        """Whether the running step uses no adapter."""
         return not self.rows.parts
 
     @override
@@ -104,7 +115,7 @@ class AdaptedMatrix(Matrix):
         return self.add(self.base.product(x_TI), x_TI)
 
     def add(self, y_TO: Tensor, x_TI: Tensor) -> Tensor:
-        """What adapters give for the rows that have one, added to the matrix's own product, in its place and dtype."""
+        """Add the adapters' contributions to the base product y_TO, in place and in its dtype, and return it."""
         if not self.rows.parts or x_TI.is_meta:
             return y_TO
         added_NO = self._added(self.rows.of(x_TI)).to(y_TO.dtype)
@@ -112,7 +123,7 @@ class AdaptedMatrix(Matrix):
 
     @override
     def values(self) -> Tensor:
-        """As Matrix.values: those of the matrix without adapters."""
+        """Return the weights of the base matrix, without adapters."""
         return self.base.values()
 
     @override
@@ -120,7 +131,7 @@ class AdaptedMatrix(Matrix):
         return self.product(x_TI)
 
     def adapted(self, x_NI: Tensor) -> Tensor:
-        """The product of the rows that have an adapter, as `AdapterRows.of` gives them."""
+        """Return the product with adapters for rows that all have one, as selected by `AdapterRows.of`."""
         return self.base.product(x_NI).add_(self._added(x_NI))
 
     def _added(self, x_NI: Tensor) -> Tensor:
@@ -132,12 +143,16 @@ class AdaptedMatrix(Matrix):
         return added_NO
 
     def of_step(self, rows: Mapping[RowAxis, int]) -> list[tuple[LoraWeights, int]]:
-        """What adapters add in a step with so many rows by space, and how many rows have it."""
+        """Return the low-rank weights of each adapter that a step uses, with its number of rows.
+
+        Args:
+            rows: The row counts of the step, by row axis.
+        """
         counts = ((low_rank, rows.get(adapter_axis(number), 0)) for number, low_rank in self._adapters.items())
         return [(low_rank, count) for low_rank, count in counts if count]
 
     def shape(self) -> tuple[tuple[int, int], ...]:
-        """The adapters by number, and the rank of each: what their cost depends on."""
+        """Return the number and the rank of each adapter, on which the cost depends."""
         return tuple((number, low_rank.rank) for number, low_rank in self._adapters.items())
 
     @property
@@ -152,10 +167,10 @@ class AdaptedMatrix(Matrix):
 
     @override
     def shares(self) -> tuple[StorageShare, ...]:
-        """As Stored.shares, of the matrix itself: that is what every step reads."""
+        """Return the storage of the base matrix alone, which every step reads."""
         return self.base.shares()
 
     @override
     def tensors(self) -> tuple[str, ...]:
-        """As Stored.tensors: the matrix itself has them."""
+        """Return no names: the base matrix loads its own tensors."""
         return ()

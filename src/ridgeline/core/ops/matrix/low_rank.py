@@ -1,5 +1,4 @@
-"""The two narrow matrices of an adapter, whose product is added to a matrix of the model: LoRA (Hu et al.,
-arXiv:2106.09685).
+"""The two low-rank matrices with which a LoRA adapter extends a weight matrix (Hu et al., arXiv:2106.09685).
 
 Shapes: N rows with the adapter, I inputs, O outputs, K rank.
 """
@@ -15,15 +14,15 @@ from ridgeline.core.ops.stored_module import StoredModule, weight
 
 
 class LowRankBackend:
-    """The part of a backend that the matrices of adapters call, in PyTorch."""
+    """The methods of a backend that adapter matrices call, implemented in PyTorch."""
 
     def linear(self, x_NI: Tensor, weight_OI: Tensor) -> Tensor:
-        """Return x W^T of a weight in the dtype of the rows: [N, O]."""
+        """Return x W^T [N, O], for a weight in the dtype of the rows."""
         return functional.linear(x_NI, weight_OI)
 
 
 class LoraWeights(StoredModule):
-    """What one adapter adds to a matrix: s (x A^T) B^T, in the model's dtype."""
+    """The low-rank weights of one adapter for one matrix, which add s (x A^T) B^T, in the model's dtype."""
 
     is_adapter = True
     backend: LowRankBackend = LowRankBackend()
@@ -35,28 +34,30 @@ class LoraWeights(StoredModule):
 
     @override
     def tensors(self) -> tuple[str, ...]:
-        """As Stored.tensors: none of the model's checkpoint."""
+        """Return no names: these weights come from the adapter, not from the model's checkpoint."""
         return ()
 
     def fill(self, first: Tensor, second: Tensor) -> None:
-        """Take A [K, I] and B [O, K]."""
+        """Set the weights A [K, I] and B [O, K]."""
         self.lora_A, self.lora_B = (nn.Parameter(each, requires_grad=False) for each in (first, second))
 
     def added(self, x_NI: Tensor) -> Tensor:
-        """x_NI -> [N, O]."""
+        """Return the adapter's contribution s (x A^T) B^T [N, O] to the product of x_NI."""
         narrow_NK = self.backend.linear(x_NI, self.lora_A)
         return self.backend.linear(narrow_NK, self.lora_B).mul_(self.scale)
 
     def cost_of(self, rows: int) -> Cost:
-        """2 x rows x rank x (inputs + outputs) FLOPs; A and B once, however many rows share them. What goes in and
-        comes out is counted with the matrix.
+        """Return the cost of the adapter for `rows` rows: 2 x rows x rank x (inputs + outputs) FLOPs.
+
+        A and B are read once, however many rows share them. The rows that enter and leave are counted with the base
+        matrix.
         """
         numbers = self.rank * (self.inputs + self.outputs)
         flops = {format_of(self.lora_A.dtype).name: 2.0 * rows * numbers}
         return Cost(flops=flops, weight_bytes=numbers * self.lora_A.dtype.itemsize)
 
     def moved_by(self, rows: int) -> Cost:
-        """The same with what its two products read and write of activations, and the addition."""
+        """Return the cost for `rows` rows with the activation traffic of the two products and of the addition."""
         moved = rows * (self.inputs + 2 * self.rank + 3 * self.outputs) * self.lora_A.dtype.itemsize
         return self.cost_of(rows) + Cost(activation_bytes=moved)
 

@@ -1,4 +1,4 @@
-"""Matrix: one stored matrix of a model, y = x W^T + b, in whatever form its numbers are kept.
+"""The base class of weight matrices, y = x W^T + b, in any storage format.
 
 Shapes: T rows of a step, I inputs, O outputs.
 """
@@ -20,62 +20,76 @@ from ridgeline.core.ops.stored_module import StorageShare, StoredModule, weight
 from ridgeline.core.ops.weight_slot import WeightSlot, WeightSlotKind
 
 Split = Literal["column", "row"]
+"""The dimension along which tensor parallelism divides a matrix: its outputs ("column") or its inputs ("row")."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixSpec:
-    """What a matrix is, whatever form it is stored in. inputs and outputs: of all ranks together.
-
-    split: "column" holds a part of the outputs, "row" a part of the inputs (then an AllReduce adds the ranks up).
-    parts: the outputs of each matrix that the checkpoint fused into this one; one entry where it did not.
-    transposed: whether the checkpoint stores it [in, out]. kernel: pixels of a side, where the checkpoint stores it as
-    a convolution whose places do not overlap, [out, channels, kernel, kernel], of frames [out, channels, 1, kernel,
-    kernel]; 0 where it does not.
-    """
+    """The shape, dtype and tensor-parallel split of a matrix, independent of its storage format."""
 
     inputs: int
+    """The number of inputs over all ranks."""
     outputs: int
+    """The number of outputs over all ranks."""
     dtype: torch.dtype
     bias: bool = False
     split: Split | None = None
+    """The dimension that tensor parallelism divides: "column" for the outputs, "row" for the inputs.
+
+    After a row split, an AllReduce adds up the ranks' products.
+    """
     shard: Shard = WHOLE
+    """The place of this rank among those that divide the matrix."""
     parts: tuple[int, ...] = ()
+    """The outputs of each matrix that the checkpoint fused into this one; empty or one entry if it fused none."""
     transposed: bool = False
+    """Whether the checkpoint stores the weight as [in, out]."""
     kernel: int = 0
+    """The kernel size in pixels, if the checkpoint stores the matrix as a convolution; 0 otherwise.
+
+    It is a convolution of patches that do not overlap. The stored shape is [out, channels, kernel, kernel], or [out,
+    channels, 1, kernel, kernel] for video frames.
+    """
 
     @property
     def own_inputs(self) -> int:
-        """Inputs of this rank."""
+        """The number of inputs of this rank."""
         return self.shard.part(self.inputs, "inputs") if self.split == "row" else self.inputs
 
     @property
     def own_parts(self) -> tuple[int, ...]:
-        """Outputs of this rank, of each part."""
+        """The number of outputs of this rank in each fused part."""
         parts = self.parts or (self.outputs,)
         return tuple(self.shard.part(n, "outputs") for n in parts) if self.split == "column" else parts
 
     @property
     def own_outputs(self) -> int:
-        """Outputs of this rank."""
+        """The number of outputs of this rank."""
         return sum(self.own_parts)
 
     def place(self, kind: WeightSlotKind, name: str = "") -> WeightSlot:
-        """Return the place of the matrix in an op. name: its path there, "" if the op is named as the matrix."""
+        """Return the weight slot of the matrix in an op.
+
+        Args:
+            kind: The kind of slot, by which recipes choose a format.
+            name: The path of the matrix within the op; "" if the op itself has the matrix's name.
+        """
         return WeightSlot(name, kind, self.inputs, self.outputs)
 
 
 class MatrixBackend(LowRankBackend):
-    """The part of a backend that matrices call, in PyTorch."""
+    """The methods of a backend that matrices call, implemented in PyTorch."""
 
     def product(self, matrix: "Matrix", x_TI: Tensor) -> Tensor:
-        """Return x W^T + b of a stored matrix: [T, O]."""
+        """Return the product x W^T + b [T, O] of rows with a stored matrix."""
         return matrix.computed(x_TI)
 
 
 class Matrix(StoredModule, ABC):
-    """A stored matrix: what Linear, Projections, Experts and every other op that multiplies have in common.
+    """The base class of stored matrices, which Linear, Projections, Experts and other ops multiply by.
 
-    stored: the format of its numbers, None for the model's dtype.
+    Attributes:
+        stored: The weight format; None for the model's dtype.
     """
 
     backend: MatrixBackend = MatrixBackend()
@@ -87,43 +101,46 @@ class Matrix(StoredModule, ABC):
         self.bias = weight(self.outputs, dtype=spec.dtype) if spec.bias else None
 
     def product(self, x_TI: Tensor) -> Tensor:
-        """x_TI [rows, inputs] -> [rows, outputs]; of a row split, this rank's summand of them."""
+        """Return the product of rows x_TI [rows, inputs] with the matrix: [rows, outputs].
+
+        If the inputs are split over ranks, it is this rank's summand.
+        """
         return x_TI.new_empty(len(x_TI), self.outputs) if x_TI.is_meta else self.backend.product(self, x_TI)
 
     @property
     def operands(self) -> Operands | None:
-        """What our kernels multiply rows with; None where they know no such form."""
+        """The operands for our own kernels; None if these do not support the storage format."""
         return None
 
     def for_kernel(self, x_TI: Tensor) -> tuple[Tensor, Operands | None]:
-        """Return rows in the order in which a kernel multiplies them, and the operands for that order, if any."""
+        """Return the rows with their inputs in the order that a kernel needs, and the operands for it, if supported."""
         return x_TI, self.operands
 
     def low_rank(self, number: int) -> LoraWeights | None:
-        """Return what the adapter of this number adds; None if it leaves the matrix alone."""
+        """Return the low-rank weights of an adapter for this matrix, or None if the adapter does not change it."""
         return None
 
     @property
     def alone(self) -> bool:
-        """Whether a product with its operands is all that is to be computed, in the step that runs."""
+        """Whether the product with `operands` is the complete result in the running step, without adapters."""
         return True
 
     @abstractmethod
     def values(self) -> Tensor:
-        """The numbers that it stands for, without its bias [O, I], in the model's dtype."""
+        """Return the weights without the bias [O, I], in the model's dtype."""
 
     @abstractmethod
     def computed(self, x_TI: Tensor) -> Tensor:
-        """Return the product in PyTorch, for rows that have numbers."""
+        """Compute the product in PyTorch, for rows that are not on the meta device."""
 
     @property
     def number_format(self) -> str:
-        """The format whose arithmetic units a product keeps busy."""
+        """The number format whose arithmetic units the product uses."""
         return arithmetic(self.spec.dtype, self.stored)
 
     @override
     def shares(self) -> tuple[StorageShare, ...]:
-        """As Stored.shares; biases are in the model's dtype."""
+        """Return the parameters and bytes of the weight and of the bias, which is in the model's dtype."""
         count, stored, bias = self.inputs * self.outputs, self.stored, self.bias
         nbytes = count * self.spec.dtype.itemsize if stored is None else stored.nbytes(self.outputs, self.inputs)
         weights = StorageShare(stored, count, float(nbytes))
@@ -134,9 +151,9 @@ class Matrix(StoredModule, ABC):
         return ("weight", "bias") if self.spec.bias else ("weight",)
 
     def own(self, name: str, full: Tensor) -> Tensor:
-        """This rank's part of the checkpoint's weight or bias."""
+        """Return this rank's part of the checkpoint's weight or bias."""
         spec = self.spec
-        if name == "bias" and full.dim() == 2 and len(full) == 1:  # as BART's checkpoints store that of the logits
+        if name == "bias" and full.dim() == 2 and len(full) == 1:  # BART checkpoints store the bias of the logits so
             full = full[0]
         square = (spec.kernel, spec.kernel)
         if name == "weight" and spec.kernel and full.shape[2:] in (square, (1, *square)):
@@ -149,7 +166,10 @@ class Matrix(StoredModule, ABC):
 
     @property
     def own_bias(self) -> Tensor | None:
-        """The bias that this rank adds: of a row split only the first does, because the sum over ranks has one."""
+        """The bias that this rank adds; None except on rank 0 if the inputs are split over ranks.
+
+        The sum over ranks then contains the bias once.
+        """
         return None if self.spec.split == "row" and self.spec.shard.rank > 0 else self.bias
 
     @override
@@ -164,5 +184,5 @@ class Matrix(StoredModule, ABC):
 
 
 def stored_alike(matrices: Iterable[Matrix]) -> bool:
-    """Whether they are all in one format, as one call of our kernels has them."""
+    """Return whether all matrices have the same weight format, as one call of our kernels requires."""
     return len({matrix.stored for matrix in matrices}) == 1

@@ -1,4 +1,4 @@
-"""The operands of a product: a matrix that is plain or of codes, as kernels multiply rows with it.
+"""The operands of a matrix product, as the project's own kernels read them: plain weights or quantised codes.
 
 Shapes: I inputs, O outputs, G groups of inputs.
 """
@@ -10,41 +10,45 @@ import torch
 from torch import Tensor
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1}
-"""The dtypes that our kernels read, each with its number in DType of backends/cpu/native/kernels.h."""
+"""The dtypes that the project's own kernels read, each with its number in `DType` of backends/cpu/native/kernels.h."""
 
 UNIT = 32
-"""Codes that kernels read at once: a row of them is a whole number of these."""
+"""The number of codes that kernels read at once; the rows of a quantised matrix are padded to a multiple."""
 
 MAX_INTEGERS = 1 << 16
-"""How many products of an int8 and a byte have a sum within 32 bits: 127 x 255 x so many is below 2^31."""
+"""The number of products of an int8 and a byte whose sum fits in 32 bits: 127 x 255 x 65,536 is below 2^31."""
 
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """What the codes of a matrix stand for: code x scale - zero x scale.
-
-    kind: int8 or int4 (both unsigned; of 4 bits two a byte, the first in the low half) or fp8 (e4m3); w8a8 is int8 with
-    rows that are rounded to int8 too, each with a scale of its own. group: inputs that share a scale, a multiple of
-    UNIT, or half of one, or all of them, as in w8a8. scales_OG: fp32, bf16 or fp16, a row for each output, or for each
-    `outputs` of them. zeros_OG: uint8, one a scale, or one number for all. lows_OG: fp32, one a scale: what is added to
-    code x scale instead of - zero x scale (the minima of GGUF's Q4_K). interleaved: bytes, scales and zeros are in
-    memory as core/ops/matrix/interleaved.py lays them, whatever their shapes say.
-    """
+    """The quantisation parameters of a matrix: a code stands for code x scale - zero x scale."""
 
     kind: str
+    """The type of the codes: int8, int4, fp8 (e4m3) or w8a8.
+
+    Codes of int8 and int4 are unsigned. Two of int4 share a byte, the first in the low half. w8a8 is int8 with
+    activations that are rounded to int8 too, with one scale per row.
+    """
     group: int
+    """The number of inputs that share a scale: a multiple of UNIT, half of UNIT, or all inputs, as in w8a8."""
     scales_OG: Tensor
+    """The scales in fp32, bf16 or fp16, with one row for every `outputs` outputs."""
     zeros_OG: Tensor | float = 0.0
+    """The zero points: uint8, one per scale, or one number for all."""
     outputs: int = 1
+    """The number of outputs that share a scale."""
     lows_OG: Tensor | None = None
+    """The minima of GGUF formats such as Q4_K, fp32, one per scale; code x scale + minimum replaces the zero point."""
     interleaved: bool = False
+    """Whether codes, scales and zeros lie in memory as in core/ops/matrix/interleaved.py, whatever their shapes are."""
 
 
 class Operands(NamedTuple):
-    """A matrix and its bias [O], as our kernels multiply rows with them. weight: [O, I] in the dtype of the rows, or,
-    where there are codes, uint8 [O, bytes of a row].
-    """
+    """A matrix and its bias, as the project's own kernels multiply rows with them."""
 
     weight: Tensor
+    """The weights [O, I] in the dtype of the rows; if there are codes, uint8 [O, bytes of a row]."""
     bias: Tensor | None
+    """The bias [O], or None."""
     codes: Codes | None = None
+    """The quantisation parameters of the codes; None for plain weights."""

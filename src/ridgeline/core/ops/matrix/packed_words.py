@@ -1,24 +1,28 @@
-"""Integers of 4 or 8 bits in words of 32, as quantisers pack them: the first in the lowest bits."""
+"""Integers of 4 or 8 bits packed into 32-bit words, as quantisers store them: the first in the lowest bits."""
 
 import torch
 from torch import Tensor
 
 WORD = 32
+"""The number of bits in a word."""
 SIGN_BIT = 0x80
-"""Inverted, it makes a signed byte an unsigned one of which 128 stands for zero, and the other way round."""
+"""The bit that converts between signed bytes and unsigned bytes with zero at 128, if it is inverted."""
 
 
 def integers(words: Tensor, bits: int) -> Tensor:
-    """Words or bytes [..., n] -> uint8, each integer by itself [..., n x 32 / bits, or n x 8 / bits]."""
+    """Unpack words or bytes [..., n] into one uint8 per integer: [..., n x 32 / bits], or [..., n x 8 / bits]."""
     bytes_ = words.contiguous().view(torch.uint8)
     return bytes_ if bits == 8 else torch.stack((bytes_ & 15, bytes_ >> 4), dim=-1).flatten(-2)
 
 
 def bytes_of(integers_xn: Tensor, bits: int) -> Tensor:
-    """What `integers` takes apart: uint8 [..., n], an even number of those of 4 bits -> bytes [..., n x bits / 8]."""
+    """Pack uint8 integers [..., n] into bytes [..., n x bits / 8], the inverse of `integers`.
+
+    The number of 4-bit integers must be even.
+    """
     return integers_xn if bits == 8 else integers_xn[..., ::2] | (integers_xn[..., 1::2] << 4)
 
 
 def words_for(count: int, bits: int) -> int:
-    """How many words hold so many integers."""
+    """Return the number of 32-bit words that hold `count` integers."""
     return -(-count * bits // WORD)

@@ -1,4 +1,4 @@
-"""Matrices in the model's dtype, and those whose narrower form is only priced."""
+"""Matrices in the model's dtype, and matrices in a narrower format that is only priced, not run."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from ridgeline.core.ops.stored_module import weight
 
 
 class PlainMatrix(Matrix):
-    """A matrix in the model's dtype: `weight` [out, in], or [in, out] where the checkpoint stores it transposed."""
+    """A matrix in the model's dtype: `weight` [out, in], or [in, out] if the checkpoint stores it transposed."""
 
     def __init__(self, spec: MatrixSpec, stored: WeightFormat | None = None) -> None:
         super().__init__(spec, stored)
@@ -23,7 +23,7 @@ class PlainMatrix(Matrix):
     @property
     @override
     def operands(self) -> Operands | None:
-        """What our kernels multiply with; None where the checkpoint stores the weight transposed."""
+        """The weight and bias for our own kernels; None if the weight is stored transposed."""
         return None if self.spec.transposed else Operands(self.weight, self.own_bias)
 
     @override
@@ -40,7 +40,10 @@ class PlainMatrix(Matrix):
 
 
 class PricedMatrix(PlainMatrix):
-    """A matrix in a form that is priced, not run: it has the shape of a plain one and the bytes of its format."""
+    """A matrix in a weight format that is only priced, not run.
+
+    It has the shape of a plain matrix and the byte count of its format.
+    """
 
     @property
     @override

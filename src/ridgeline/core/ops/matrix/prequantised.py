@@ -1,4 +1,4 @@
-"""Matrices that a checkpoint holds as codes already, in the tensors of a quantiser's layout (`WeightFormat.layout`)."""
+"""Matrices that the checkpoint stores already quantised, in a quantiser's layout (`WeightFormat.layout`)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,20 +16,23 @@ from ridgeline.core.ops.number_formats import WeightFormat
 from ridgeline.core.ops.shard import Indivisible
 from ridgeline.core.ops.stored_module import StorageShare, weight
 
-_BYTE = 2  # inputs of 4 bits, which ranks must not part
+_BYTE = 2  # two 4-bit inputs share a byte, which ranks must not divide
 _SCALES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class PrequantisedMatrix(QuantisedMatrix, ABC):
-    """A QuantisedMatrix that takes its codes, scales and zeros from a checkpoint as they are: they may be repacked and
-    put into another order, no number changes. They are billed as the checkpoint stores them.
+    """A quantised matrix whose codes, scales and zero points come from the checkpoint unchanged.
 
-    `order`: int32 [I], the inputs sorted by group, where a group is not of inputs side by side (GPTQ's act-order). The
-    codes of a row are held in this order, and what is multiplied with them is brought into it.
+    Loading may repack and reorder them, but changes no number. Their size is counted as the checkpoint stores them.
+
+    Attributes:
+        names: The names of the checkpoint's tensors, without the bias.
+        order: The inputs sorted by group, int32 [I], if groups are not of consecutive inputs (GPTQ's act-order). The
+            codes of a row are stored in this order, and activations are permuted into it before the product.
     """
 
     names: tuple[str, ...]
-    """The checkpoint's tensors, but for the bias."""
+    """The names of the checkpoint's tensors, without the bias."""
 
     def __init__(self, spec: MatrixSpec, stored: WeightFormat) -> None:
         super().__init__(spec, stored)
@@ -44,22 +47,22 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
     @abstractmethod
     def layout_names(self) -> tuple[str, ...]:
-        """The tensors that a checkpoint in its format has, as `names`."""
+        """Return the default names of the tensors that a checkpoint in this format has."""
 
     @abstractmethod
     def put(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As Stored.take, of the tensors of the layout."""
+        """Return this rank's parameters from one tensor of the layout, by parameter name."""
 
     @property
     @override
     def scale_dtype(self) -> torch.dtype:
-        """As the format says, until `put_scales` takes the checkpoint's."""
+        """The dtype of the scales according to the format, until `put_scales` adopts the checkpoint's."""
         return torch.float32 if self.stored.scale_bits > 16 else torch.float16
 
     @property
     @override
     def operands(self) -> Operands | None:
-        """As Matrix.operands; None where rows come in another order."""
+        """The operands for our own kernels; None if the activations must be permuted first."""
         return super().operands if self.order is None else None
 
     @override
@@ -73,7 +76,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
     @override
     def drawn(self, block: Tensor) -> dict[str, Tensor]:
-        """As Stored.drawn; inputs stay side by side."""
+        """Return random parameters, with the inputs in their natural order."""
         order = {} if self.order is None else {"order": torch.arange(self.inputs, dtype=torch.int32)}
         return super().drawn(block) | order
 
@@ -83,12 +86,12 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
     @override
     def dtype_of(self, name: str) -> torch.dtype | None:
-        """As Stored.dtype_of: codes and scales have dtypes of their own."""
+        """Return the dtype for the bias, and None for codes and scales, which keep the dtypes they are stored in."""
         return super().dtype_of(name) if name == "bias" else None
 
     @override
     def shares(self) -> tuple[StorageShare, ...]:
-        """As Stored.shares: of what the checkpoint has."""
+        """Return the parameters and bytes as the checkpoint stores them."""
         return Matrix.shares(self)
 
     @property
@@ -103,7 +106,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
     @override
     def refuse_division(self) -> None:
-        """As Stored.refuse_division: the ranks that share it do not cut a group."""
+        """Raise Indivisible if the ranks would cut a quantisation group."""
         spec, stored = self.spec, self.stored
         rows, group = stored.block
         if spec.shard.size == 1 or spec.split is None:
@@ -121,19 +124,20 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
     # -- this rank's part ---------------------------------------------------------------------------------------------
 
     def of_outputs(self, full: Tensor, dim: int = 0, each: int = 1) -> Tensor:
-        """This rank's part of a tensor in which each place along `dim` is of `each` outputs."""
+        """Return this rank's part of a tensor whose entries along `dim` stand for `each` outputs."""
         if self.spec.split != "column":
             return full
         parts = [part // each for part in self.spec.parts]
         return self.spec.shard.slice(full, dim, parts or None)
 
     def of_inputs(self, full: Tensor, dim: int = 1) -> Tensor:
-        """This rank's part of a tensor whose places along `dim` are inputs, or groups of them."""
+        """Return this rank's part of a tensor whose entries along `dim` are inputs or groups of inputs."""
         return self.spec.shard.slice(full, dim) if self.spec.split == "row" else full
 
     def of_groups(self, full: Tensor, dim: int = 1) -> Tensor:
-        """This rank's part of a tensor whose places along `dim` are groups of inputs; ranks share a group of all
-        inputs.
+        """Return this rank's part of a tensor whose entries along `dim` are groups of inputs.
+
+        If one group covers all inputs, every rank has the whole tensor.
         """
         return full if self.stored.block[1] is None else self.of_inputs(full, dim)
 
@@ -141,12 +145,14 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
     @property
     def whole_groups(self) -> int:
-        """Groups of inputs, of all ranks together."""
+        """The number of groups of inputs, over all ranks."""
         return -(-self.spec.inputs // (self.stored.block[1] or self.spec.inputs))
 
     def put_codes(self, own_OB: Tensor) -> Mapping[str, Tensor]:
-        """This rank's codes, uint8, packed as they are held but not filled up to whole units; nothing yet where their
-        order is still to come.
+        """Return this rank's codes as a parameter, padded to whole units, or nothing until their order is known.
+
+        Args:
+            own_OB: The packed codes of this rank, uint8.
         """
         if self.order is None:
             missing = self.codes.shape[1] - own_OB.shape[1]
@@ -155,13 +161,18 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         return self._put_in_order()
 
     def side_by_side(self) -> Tensor:
-        """The group of each input of all ranks, where groups are of inputs side by side: int32 [I]."""
+        """Return the group of each input over all ranks, for groups of consecutive inputs: int32 [I]."""
         inputs = self.spec.inputs
         return torch.arange(inputs, dtype=torch.int32) // (self.stored.block[1] or inputs)
 
     def put_groups(self, groups_I: Tensor) -> Mapping[str, Tensor]:
-        """The `order` that brings the inputs of each group side by side. groups_I: the group of each input, as the
-        checkpoint has it; nothing is kept where groups are side by side already. Raises ValueError.
+        """Return the `order` that makes the inputs of each group consecutive, or nothing if they are already.
+
+        Args:
+            groups_I: The group of each input, as in the checkpoint.
+
+        Raises:
+            ValueError: If the config declares no order but the checkpoint has one, or if the groups differ in size.
         """
         wanted_I = self.side_by_side()
         order_I = groups_I.argsort(stable=True)
@@ -178,6 +189,7 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         return self._put_in_order()
 
     def _put_in_order(self) -> Mapping[str, Tensor]:
+        """Return the codes in the order of the groups and that order, once both have been read."""
         if len(self._waiting) < 2:
             return {}
         codes_OB, order_I = self._waiting.pop("codes"), self._waiting.pop("order")
@@ -185,7 +197,11 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
         return {"codes": packed(codes_OI.index_select(1, order_I), self.kind), "order": order_I}
 
     def put_scales(self, own_OG: Tensor) -> Mapping[str, Tensor]:
-        """This rank's scales, which stay in the dtype that the checkpoint has them in. Raises ValueError."""
+        """Return this rank's scales as a parameter, in the dtype of the checkpoint.
+
+        Raises:
+            ValueError: If the dtype is not one of fp32, bf16 and fp16, or a scale is NaN or infinite.
+        """
         check_scale_dtype(own_OG)
         if not torch.isfinite(own_OG).all():
             raise ValueError("holds NaN or infinity; the checkpoint is broken, fetch it again")
@@ -195,18 +211,18 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
 
 
 def check_shape(full: Tensor, *shape: int) -> None:
-    """Raises ValueError for a tensor of another shape."""
+    """Raise ValueError if a tensor has another shape."""
     if tuple(full.shape) != shape:
         raise ValueError(f"is {list(full.shape)}, the config wants {list(shape)}")
 
 
 def check_dtype(full: Tensor, dtype: torch.dtype) -> None:
-    """Raises ValueError for a tensor of another dtype."""
+    """Raise ValueError if a tensor has another dtype."""
     if full.dtype != dtype:
         raise ValueError(f"is {full.dtype}, such weights are stored as {dtype}")
 
 
 def check_scale_dtype(full: Tensor) -> None:
-    """Raises ValueError for scales in another dtype than those that are read."""
+    """Raise ValueError if scales have a dtype other than fp32, bf16 and fp16."""
     if full.dtype not in _SCALES:
         raise ValueError(f"is {full.dtype}; scales are float32, bfloat16 or float16")

@@ -19,28 +19,33 @@ from ridgeline.core.ops.number_formats import WeightFormat
 from ridgeline.core.ops.stored_module import StorageShare, dtype_mismatch, weight
 
 MIDDLE = {"int8": 128, "int4": 8, "fp8": 0}
-"""The code that stands for zero where a format has no zeros."""
+"""The code that stands for zero in formats without zero points."""
 
 _LARGEST = {"int8": 127, "int4": 7, "fp8": 448}
-_PIECE = 1 << 18  # numbers that are quantised at a time: what that takes in fp32 is little beside a matrix
+"""The largest magnitude of a code relative to zero, by type of code."""
+_PIECE = 1 << 18  # the numbers quantised at a time, so that fp32 copies stay small
 
 
 class QuantisedMatrixBackend(MatrixBackend):
-    """The part of a backend that quantised matrices call, in PyTorch."""
+    """The methods of a backend that quantised matrices call, implemented in PyTorch."""
 
     def gather_coded(self, table: "QuantisedMatrix", numbers_N: Tensor) -> Tensor:
-        """Return the rows of a table of codes that have these numbers, int64 [N], in the model's dtype: [N, I]."""
+        """Return the rows of a quantised table with these indices, int64 [N], in the model's dtype: [N, I]."""
         return table.dense(numbers_N).to(table.spec.dtype)
 
 
 class QuantisedMatrix(Matrix):
-    """A matrix of numbers code x scale - zero x scale, which are widened on the way into the product.
+    """A matrix whose weights are code x scale - zero x scale, dequantised on the fly in each product.
 
-    `codes`: uint8 [O, B], each row filled up to a whole number of UNITs: unsigned integers of 8 bits, or of 4, two a
-    byte, the first in the low half, or fp8 (e4m3). `scale`: [O, G]; [O / rows, G] where blocks of `rows` outputs share
-    one. `zero`: uint8, as many as scales, where the format has zeros; else zero is the MIDDLE of the codes. A plain
-    weight is quantised when it is taken; codes of a checkpoint are a PrequantisedMatrix's. All three may be interleaved
-    for good once they are there (core/ops/matrix/interleaved.py), which their shapes then say.
+    A plain weight is quantised when it is loaded; PrequantisedMatrix loads the codes of a checkpoint instead. Once
+    loaded, codes, scales and zero points may be interleaved for good (core/ops/matrix/interleaved.py), which their
+    shapes show.
+
+    Attributes:
+        codes: The codes, uint8 [O, B], each row padded to a whole number of UNITs: unsigned integers of 8 bits, or of 4
+            bits, two per byte with the first in the low half, or fp8 (e4m3).
+        scale: The scales [O, G], or [O / rows, G] if blocks of `rows` outputs share one.
+        zero: The zero points, uint8, one per scale; None if the format has none, and zero is the MIDDLE of the codes.
     """
 
     stored: WeightFormat
@@ -58,8 +63,10 @@ class QuantisedMatrix(Matrix):
 
     @property
     def scale_dtype(self) -> torch.dtype:
-        """As wide as the format says. Scales of 16 bits are in the model's dtype, of a model in fp32 in bf16: those of
-        small weights would be subnormal in fp16.
+        """The dtype of the scales, as wide as the format defines.
+
+        16-bit scales are in the model's dtype, or in bf16 for a model in fp32: the scales of small weights would be
+        subnormal in fp16.
         """
         if self.stored.scale_bits == 32:
             return torch.float32
@@ -68,7 +75,7 @@ class QuantisedMatrix(Matrix):
     @property
     @override
     def operands(self) -> Operands | None:
-        """As Matrix.operands; None where groups are of a size that our kernels do not take."""
+        """The operands for our own kernels; None if these lack the group size or, for W8A8, the input count."""
         if self.group % UNIT and self.group not in (UNIT // 2, self.inputs):
             return None
         if self.rounds_rows and self.inputs > min(self.group, MAX_INTEGERS):
@@ -77,6 +84,7 @@ class QuantisedMatrix(Matrix):
 
     @property
     def _codes(self) -> Codes:
+        """The quantisation parameters, for kernels."""
         sharers = self.stored.block[0] or self.outputs
         zeros: Tensor | float = float(MIDDLE[self.kind]) if self.zero is None else self.zero
         scales_OG: Tensor = self.scale
@@ -87,19 +95,20 @@ class QuantisedMatrix(Matrix):
 
     @property
     def interleaved(self) -> bool:
-        """Whether codes, scales and zeros are."""
+        """Whether codes, scales and zero points are in interleaved order."""
         return self.codes.dim() > 2
 
     @property
     @override
     def number_format(self) -> str:
-        """As Matrix.number_format; of codes that are interleaved int8, to which rows are rounded."""
+        """The number format of the product; int8 for interleaved codes, because activations are rounded to int8."""
         return "int8" if self.interleaved else super().number_format
 
     @property
     def rounds_units(self) -> bool:
-        """Whether rows may be rounded to int8 on their way into the product, UNIT inputs at a time: those of a model
-        that rounds them to bf16, and those that are rounded anyway.
+        """Whether kernels may round activations to int8, UNIT inputs at a time, before the product.
+
+        It is so in a model in bf16, which rounds activations anyway, and for W8A8.
         """
         return self.spec.dtype == torch.bfloat16 or self.rounds_rows
 
@@ -113,7 +122,11 @@ class QuantisedMatrix(Matrix):
         return self.held().values() if self.interleaved else ()
 
     def held(self, *, interleaved: bool = False) -> dict[str, Tensor]:
-        """Codes, scales and zeros by name; views of those of a matrix that is not interleaved as if it were."""
+        """Return codes, scales and zero points by name.
+
+        Args:
+            interleaved: Whether to return views of a matrix in row order as if it were interleaved.
+        """
         found: dict[str, Tensor] = {"codes": self.codes, "scale": self.scale}
         if self.zero is not None:
             found["zero"] = self.zero
@@ -126,17 +139,17 @@ class QuantisedMatrix(Matrix):
 
     @property
     def middle(self) -> int:
-        """The code in the middle of those that there are, of which a format may have fewer than it is held in bits."""
+        """The code in the middle of the format's range, which may have fewer bits than a stored code."""
         return 0 if self.kind == "fp8" else 1 << self.stored.bits - 1
 
     @property
     def rounds_rows(self) -> bool:
-        """Whether rows are rounded to int8 on their way into the product (W8A8)."""
+        """Whether activations are rounded to int8 before the product, with one scale per row (W8A8)."""
         return self.stored.kind == "w8a8"
 
     @override
     def shares(self) -> tuple[StorageShare, ...]:
-        """As Stored.shares; of codes, scales and zeros as they are held."""
+        """Return the parameters and the bytes of codes, scales and zero points as stored in memory, and the bias."""
         _, *bias = super().shares()
         held = self.codes.nbytes + self.scale.nbytes + (0 if self.zero is None else self.zero.nbytes)
         return StorageShare(self.stored, self.outputs * self.inputs, float(held)), *bias
@@ -146,11 +159,11 @@ class QuantisedMatrix(Matrix):
         return self.dense().to(self.spec.dtype)
 
     def rows(self, picked_R: Tensor) -> Tensor:
-        """The numbers of some outputs (int64) in the model's dtype [R, I]."""
+        """Return the weights of some outputs, given by int64 indices, in the model's dtype: [R, I]."""
         return self.backend.gather_coded(self, picked_R)
 
     def dense(self, picked_R: Tensor | None = None) -> Tensor:
-        """What the codes stand for: fp32 [O, I], or of the outputs that are picked (int64) [R, I]."""
+        """Return the dequantised weights in fp32: [O, I], or [R, I] for the outputs with the given int64 indices."""
         own = self._codes
         every_R = torch.arange(self.outputs, device=self.codes.device) if picked_R is None else picked_R
         codes_OB: Tensor = self.codes
@@ -175,7 +188,7 @@ class QuantisedMatrix(Matrix):
 
     @override
     def drawn(self, block: Tensor) -> dict[str, Tensor]:
-        """As Stored.drawn, but for the bias: a block of numbers, quantised with one scale and repeated."""
+        """Return random parameters except the bias: a block of numbers, quantised with one scale and repeated."""
         largest = _LARGEST[self.kind] if self.kind == "fp8" else self.middle - 1
         scale = float(block.float().abs().max()) / largest
         steps = block.float().view(1, -1) / scale
@@ -196,12 +209,12 @@ class QuantisedMatrix(Matrix):
 
     @override
     def dtype_of(self, name: str) -> torch.dtype | None:
-        """As Stored.dtype_of: a plain weight is quantised from the model's dtype."""
+        """Return the model's dtype, from which a plain weight is quantised."""
         return self.spec.dtype
 
     @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """As Stored.take: a plain weight is quantised."""
+        """Quantise this rank's part of a plain weight; keep a bias as it is."""
         own = self.own(name, full)
         if name == "bias":
             return {name: own}
@@ -219,30 +232,28 @@ class QuantisedMatrix(Matrix):
 
 
 def rounded_rows(x_TI: Tensor) -> Tensor:
-    """Rows rounded to int8, each with a scale of its own (its largest magnitude over 127), as the fp32 numbers that the
-    codes stand for.
-    """
+    """Return rows rounded to int8 and back to fp32, each with its own scale, its largest magnitude / 127."""
     scale_T1 = x_TI.float().abs().amax(dim=-1, keepdim=True) / 127
     steps_TI = x_TI.float() * torch.where(scale_T1 == 0, 0, 1 / scale_T1)
     return steps_TI.round().clamp(-127, 127) * scale_T1
 
 
 def row_bytes(inputs: int, kind: str) -> int:
-    """Bytes of a row of so many codes."""
+    """Return the bytes of a row of `inputs` codes, padded to whole units."""
     whole = -(-inputs // UNIT) * UNIT
     return whole // 2 if kind == "int4" else whole
 
 
 def packed(codes_OI: Tensor, kind: str) -> Tensor:
-    """Unsigned integers, or numbers of fp8, [O, I] -> uint8 [O, B], filled up with zeros."""
+    """Pack unsigned integers or fp8 numbers [O, I] into bytes [O, B], padding each row with zeros."""
     own = codes_OI.contiguous().view(torch.uint8) if kind == "fp8" else codes_OI.to(torch.uint8).contiguous()
     missing = -own.shape[1] % UNIT
-    full = functional.pad(own, (0, missing)) if missing else own  # whole units stay where they are, mapped
+    full = functional.pad(own, (0, missing)) if missing else own  # whole units stay memory-mapped
     return bytes_of(full, 4) if kind == "int4" else full
 
 
 def unpacked(codes_OB: Tensor, kind: str) -> Tensor:
-    """The codes of `packed`, as fp32 numbers [O, whole units of I]."""
+    """Return the codes of packed bytes as fp32 numbers [O, whole units of I], the inverse of `packed`."""
     match kind:
         case "int4":
             return integers(codes_OB, 4).float()
@@ -253,11 +264,17 @@ def unpacked(codes_OB: Tensor, kind: str) -> Tensor:
 
 
 def quantised(rows_OI: Tensor, kind: str, group: int, dtype: torch.dtype, *, zeros: bool) -> dict[str, Tensor]:
-    """Numbers [O, I] to the nearest codes, and the scales of their groups in a dtype: `codes`, `scale`, and `zero` if
-    there are to be zeros.
+    """Quantise numbers [O, I] to the nearest codes, and return `codes`, `scale` and, on request, `zero`.
 
-    A group's largest magnitude, or with zeros its range (0 included), takes all codes. The scale is rounded to its
-    dtype first, so that what is divided by is what is multiplied with.
+    The scale maps the largest magnitude of a group, or with zero points its range (0 included), to the full range of
+    codes. It is rounded to its dtype first, so that quantisation divides by the same number that products multiply by.
+
+    Args:
+        rows_OI: The numbers to quantise.
+        kind: The type of the codes: int8, int4 or fp8.
+        group: The number of inputs that share a scale.
+        dtype: The dtype of the scales.
+        zeros: Whether to compute zero points; only for int4.
     """
     pieces = [
         _quantised(piece_OI.float(), kind, group, dtype, zeros=zeros)
@@ -267,7 +284,7 @@ def quantised(rows_OI: Tensor, kind: str, group: int, dtype: torch.dtype, *, zer
 
 
 def _quantised(rows_OI: Tensor, kind: str, group: int, dtype: torch.dtype, *, zeros: bool) -> dict[str, Tensor]:
-    """As `quantised`, of fp32, at once."""
+    """Quantise fp32 numbers all at once, as `quantised` does piece by piece."""
     outputs, inputs = rows_OI.shape
     grouped_OGI = functional.pad(rows_OI, (0, -inputs % group)).view(outputs, -1, group)
     largest = _LARGEST[kind]
@@ -289,5 +306,5 @@ def _quantised(rows_OI: Tensor, kind: str, group: int, dtype: torch.dtype, *, ze
 
 
 def _nonzero(scale_OG: Tensor) -> Tensor:
-    """Scales, 1 of groups of zeros."""
+    """Return scales with 0, which groups of zeros have, replaced by 1."""
     return torch.where(scale_OG == 0, torch.ones_like(scale_OG), scale_OG)
