@@ -78,7 +78,7 @@ class Attention(Op):
     0), the value is the first `value_dim` entries of k: a latent (DeepSeek-V2, arXiv:2405.04434).
 
     Attributes:
-        layer: The index among the model's layers with a KV cache or a recurrent state.
+        layer: The index of the op's cache among the model's KV caches and recurrent states.
         heads: The number of query heads of this rank.
         softcap: The bound to which scores are soft-capped (Gemma 2, arXiv:2408.00118); None for no cap.
         sinks_H: A learned score per head that takes part in the softmax but has no value (gpt-oss); None without sinks.
@@ -91,7 +91,8 @@ class Attention(Op):
     backend: AttentionBackend = AttentionBackend()
     parts: tuple[str, ...] = ("rotate", "attend")
     reads_context = True
-    ROTATE_FLOPS = 3  # per entry
+    ROTATE_FLOPS = 3
+    """FLOPs of the rotation per entry."""
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class Attention(Op):
         """Create the attention of one layer.
 
         Args:
-            layer: The index among the model's layers with a KV cache or a recurrent state.
+            layer: The index of the op's cache among the model's KV caches and recurrent states.
             heads: The number of query heads of this rank.
             spec: The format of the layer's KV cache, and its mask pattern.
             rope: The rotary embedding of queries and keys; None for none.

@@ -44,7 +44,7 @@ the size of the vocabulary.
 
 
 class ReplayShape(NamedTuple):
-    """The size to which a replayed step is padded."""
+    """The size of a replayed step, padding included."""
 
     rows: int
     """The number of token rows."""
@@ -61,7 +61,7 @@ class ReplayedSteps(Protocol):
     """The participle for them in messages about a draft model, such as "captured"."""
 
     def shape_of(self, work: Work) -> ReplayShape | None:
-        """Return the size to which a step of `work` is padded for replay, or None if it is not replayed."""
+        """Return the size with which a step of `work` is replayed, padding included, or None if it is not replayed."""
         ...
 
     def largest(self, tokens: int) -> ReplayShape:

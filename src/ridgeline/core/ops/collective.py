@@ -41,7 +41,10 @@ class AllReduce(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the bytes of the rows of every gathered rank; the link's price says how often each byte travels."""
+        """Return the size of the message, the rows of every gathered rank.
+
+        The price of the link counts how often each byte travels.
+        """
         return Cost(communication={"all_reduce": float(rows * self.gathered * self.width * self.dtype.itemsize)})
 
     @property
@@ -78,7 +81,7 @@ class AllGather(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the bytes of the joined logits in fp32."""
+        """Return the size of the message, the joined logits in fp32."""
         return Cost(communication={"all_gather": float(rows * self.width * 4)})
 
     @override

@@ -72,9 +72,9 @@ class Convolution(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return 2 x kernel x inputs FLOPs per output channel and position, including products with padding.
+        """Return the cost: 2 x kernel x inputs FLOPs per output channel and position, and the activation's.
 
-        Weights are read once, rows enter and leave.
+        Products with zero padding count, because they are computed. Weights are read once, rows enter and leave.
         """
         results = rows * self.results * self.outputs
         moved = rows * self.positions * self.inputs + results

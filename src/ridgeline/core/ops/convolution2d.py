@@ -48,9 +48,9 @@ class Convolution2d(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return 2 x kernel^2 x inputs FLOPs per output channel and pixel, including products with padding.
+        """Return the cost: 2 x kernel^2 x inputs FLOPs per output channel and pixel.
 
-        Weights are read once, pixels enter and leave.
+        Products with zero padding count, because they are computed. Weights are read once, pixels enter and leave.
         """
         results = rows // self.stride**2 * self.outputs
         return Cost(
@@ -117,7 +117,7 @@ class Upsample(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the bytes of one pixel read and four written, without FLOPs."""
+        """Return the cost of reading one pixel and writing four, without FLOPs."""
         return Cost(activation_bytes=5 * rows * self.channels * self.dtype.itemsize)
 
     @override

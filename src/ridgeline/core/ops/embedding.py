@@ -125,7 +125,7 @@ class Embedding(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the bytes of the gathered rows, not of the table: one token reads one row of 128,256."""
+        """Return the cost of the gathered rows, not of the table: one token reads one row of 128,256."""
         row = self.width * self.dtype.itemsize
         read = row if self.stored is None else self.stored.nbytes(1, self.width)
         return Cost(weight_bytes=rows * read / self.shard.size, activation_bytes=rows * row)

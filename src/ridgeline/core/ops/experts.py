@@ -373,7 +373,7 @@ class Experts(nn.ModuleList, Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the FLOPs of `active` experts per token, and the bytes of the experts that are hit."""
+        """Return the cost: the FLOPs of `active` experts per token, and the bytes of the experts that are hit."""
         return self._cost_of(rows, tuple(self.specs))
 
     def _cost_of(self, rows: int, names: Sequence[str]) -> Cost:

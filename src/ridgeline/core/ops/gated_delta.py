@@ -64,7 +64,7 @@ class GatedDeltaRule(Recurrence):
 
     @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """Return this rank's heads of a parameter."""
+        """Return this rank's part of a parameter that has one number per head."""
         return {name: self._shard.slice(full, 0)}
 
     @override
@@ -102,7 +102,7 @@ class GatedDeltaRule(Recurrence):
 
     @override
     def products(self, sums: AttentionSum) -> float:
-        """Return 6 x key x value FLOPs per position and value head, and the FLOPs of pairs within a chunk.
+        """Return the FLOPs: 6 x key x value per position and value head, and those of pairs within a chunk.
 
         The former are the products of the state with key and query, and the update. The latter are the products of keys
         with earlier keys, the substitution that follows, the products of queries with keys, and the sums of updates.

@@ -83,7 +83,7 @@ class LatentAttention(Attention):
         """Create the latent attention of one layer.
 
         Args:
-            layer: The index among the model's layers with a KV cache or a recurrent state.
+            layer: The index of the op's cache among the model's KV caches and recurrent states.
             heads: The number of heads of this rank; latents belong to all heads and are whole on each rank.
             sizes: The sizes of latents, keys and values.
             kv_b: The matrix from a latent to each head's key without positions and its value, head by head.

@@ -122,7 +122,7 @@ class RunningNorm(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return one sum and one product per number, which is read and written (a log-variance needs only the sum)."""
+        """Return the cost of one sum and one product per number; a log-variance needs only the sum."""
         elements = rows * self.width
         return Cost({"fp32": 2.0 * elements}, weight_bytes=self.stored_bytes(), activation_bytes=8 * elements)
 

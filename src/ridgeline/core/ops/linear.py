@@ -63,7 +63,7 @@ class MatrixOp(Op):
 
     @override
     def launches(self, work: Work, space: RowAxis = TOKENS) -> tuple[Launch, ...]:
-        """Return the kernel launches of one call, including two for each adapter in the step."""
+        """Return the kernel launches of one call, including two per matrix and adapter in the step."""
         return (*super().launches(work, space), *self.adapter_launches(work))
 
     def adapter_launches(self, work: Work) -> tuple[Launch, ...]:
@@ -87,7 +87,7 @@ class MatrixOp(Op):
         return [each for matrix in adapted for each in matrix.of_step(work.rows)]
 
     def adapters(self) -> Hashable:
-        """Return the numbers and ranks of all adapters of each matrix, as a part of the signature."""
+        """Return the number and rank of each adapter on each matrix, which the cost depends on."""
         return tuple(matrix.shape() if isinstance(matrix, AdaptedMatrix) else () for matrix in self.matrices)
 
 
@@ -134,7 +134,7 @@ class Linear(MatrixOp):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return 2 x rows x inputs x outputs FLOPs; the weight is read once, however many rows share it."""
+        """Return the cost of the product: 2 x rows x inputs x outputs FLOPs, and the weight read once for all rows."""
         return products_cost(rows, (self.matrix,))
 
     @override

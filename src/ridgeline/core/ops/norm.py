@@ -144,7 +144,7 @@ class RMSNorm(Norm):
 
     @property
     def rounds_alike(self) -> bool:
-        """Whether our kernels round at the same point as this op."""
+        """Whether our kernels round at the same point of the computation as this op, so that results are equal."""
         return self.from_one or not self.cast_last or self.weight.dtype == torch.float32
 
 
@@ -177,7 +177,7 @@ class SumOfSquares(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return two operations per entry, each of which is read once."""
+        """Return the cost of the sums: two operations per entry, each of which is read once."""
         elements = rows * self.width
         return Cost({"fp32": 2.0 * elements}, activation_bytes=elements * self.dtype.itemsize + 4 * rows)
 

@@ -81,7 +81,7 @@ class Op(StoredModule, ABC):
     backend: OpBackend = OpBackend()
     """The backend that executes the op."""
     parts: tuple[str, ...] = ("forward",)
-    """The methods that `forward` calls, if they launch kernels of several classes."""
+    """The methods that launch the op's kernels: `forward`, or those that it calls if they launch several classes."""
     fused = False
     """Whether the backend does the whole op in one call; then `forward` is the only part."""
     _pytorch_parts: tuple[str, ...] = ()

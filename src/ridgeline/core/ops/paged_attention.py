@@ -74,12 +74,13 @@ class PagedGroup:
     def _bucket(self, length: int) -> int:
         """Return the length class of a decoding sequence; the sequences of one class share a call.
 
-        Padding is then at most half of a sequence's length in the call.
+        At most half of a padded sequence is then padding.
         """
         seen = length - self.spec.first_seen(length - 1)
         return (seen // self.page_size).bit_length()
 
     def _segment(self, sequence: int, start: int, stop: int, *, new: bool) -> PagedSegment:
+        """Return a segment, without pages if all positions of the sequence are new."""
         if new:
             return PagedSegment(start, stop, stop - start, 0, None)
         first, pages = self.tables.first[sequence], self.tables.pages[sequence]
@@ -87,6 +88,7 @@ class PagedGroup:
         return PagedSegment(start, stop, self.lengths[sequence] - first, first, pages_1P)
 
     def _decode(self, sequences: Sequence[int], rows: Sequence[int]) -> PagedDecode:
+        """Return sequences with one query each, with their page tables padded to the longest."""
         pages = [self.tables.pages[sequence] for sequence in sequences]
         width = max(map(len, pages))
         padded = [[*own, *[NULL_PAGE] * (width - len(own))] for own in pages]

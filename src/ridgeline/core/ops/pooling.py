@@ -58,7 +58,7 @@ class Pooling(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the bytes of all rows; mean and maximum need one operation per entry."""
+        """Return the cost of reading all rows; mean and maximum also need one operation per entry."""
         elements = rows * self.width
         looked_at = elements if self.mode in ("mean", "max") else 0
         return Cost({"fp32": float(looked_at)}, activation_bytes=elements * self.dtype.itemsize)
@@ -97,7 +97,10 @@ class Normalise(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return a square, a sum and a division per entry, which is read in the model's dtype and written in fp32."""
+        """Return the cost of a square, a sum and a division per entry.
+
+        Entries are read in the model's dtype and written in fp32.
+        """
         elements = rows * self.width
         return Cost({"fp32": float(3 * elements)}, activation_bytes=elements * (self.dtype.itemsize + 4))
 

@@ -52,7 +52,7 @@ class QueryScaleTable(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the FLOPs of one scale per row, and the bytes written."""
+        """Return the cost of computing and writing one scale per row."""
         return Cost({"fp32": float(self.FLOPS * rows)}, activation_bytes=4 * rows)
 
     @override

@@ -47,7 +47,7 @@ class Recurrence(Op):
         """Create the op of one layer.
 
         Args:
-            layer: The index among the model's layers with a KV cache or a recurrent state.
+            layer: The index of the op's cache among the model's KV caches and recurrent states.
             spec: The size and dtype of the state.
             width: The entries of a result row.
             dtype: The dtype of input and result rows.
@@ -155,7 +155,7 @@ class ShortConvolution(Recurrence):
         """Create the convolution of one layer.
 
         Args:
-            layer: The index among the model's layers with a KV cache or a recurrent state.
+            layer: The index of the op's cache among the model's KV caches and recurrent states.
             parts: The channels, over all ranks, of each part that the checkpoint concatenates; ranks divide each part.
             kernel: The number of positions under the kernel.
             dtype: The model's dtype.
@@ -199,7 +199,7 @@ class ShortConvolution(Recurrence):
 
     @override
     def products(self, sums: AttentionSum) -> float:
-        """Return 2 x kernel FLOPs per number."""
+        """Return the FLOPs of the convolution, 2 x kernel per number."""
         return 2.0 * self.kernel_size * self.channels * sums.queries
 
     @property

@@ -163,7 +163,7 @@ class RotaryTable(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return two operations for each cosine and each sine, which are written in fp32."""
+        """Return the cost of two operations per cosine and per sine, which are written in fp32."""
         elements = rows * self.rope.dim
         return Cost(flops={"fp32": float(2 * elements)}, activation_bytes=elements * 4)
 

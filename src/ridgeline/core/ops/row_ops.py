@@ -39,7 +39,7 @@ class PaddingRow(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the bytes of the learned row; the few rows that are written are ignored."""
+        """Return the cost of reading the learned row; the few rows that it overwrites are ignored."""
         return Cost(weight_bytes=self.stored_bytes())
 
     @override

@@ -16,10 +16,12 @@ class Indivisible(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A rank's share of something that `size` ranks divide equally."""
+    """A rank's share of a model or tensor that `size` ranks divide equally."""
 
     rank: int = 0
+    """The index of the rank, from 0."""
     size: int = 1
+    """The number of ranks."""
 
     def __post_init__(self) -> None:
         assert 0 <= self.rank < self.size

@@ -59,7 +59,7 @@ class StateSpace(Recurrence):
         """Create the scan of one layer.
 
         Args:
-            layer: The index among the model's layers with a KV cache or a recurrent state.
+            layer: The index of the op's cache among the model's KV caches and recurrent states.
             sizes: The head counts and sizes.
             dtype: The model's dtype.
             least: The smallest step size.
@@ -74,7 +74,7 @@ class StateSpace(Recurrence):
 
     @override
     def take(self, name: str, full: Tensor) -> Mapping[str, Tensor]:
-        """Return this rank's heads of a parameter."""
+        """Return this rank's part of a parameter that has one number per head."""
         return {name: self._shard.slice(full, 0)}
 
     @override
@@ -110,7 +110,7 @@ class StateSpace(Recurrence):
 
     @override
     def products(self, sums: AttentionSum) -> float:
-        """Return 4 x head x state FLOPs per position and head, and the FLOPs of pairs within a chunk.
+        """Return the FLOPs: 4 x head x state per position and head, and those of pairs within a chunk.
 
         The former are the update of the state and its product with C. The latter are the products of C with B in each
         group, and the sums of updates in each head.

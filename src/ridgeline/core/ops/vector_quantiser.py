@@ -49,7 +49,10 @@ class NearestCode(Op):
 
     @override
     def cost_of(self, rows: int) -> Cost:
-        """Return the products, one sum and one comparison for each; codes are read once, vectors enter, ids leave."""
+        """Return the cost of the products, and of a sum and a comparison for each.
+
+        Codes are read once, vectors enter, and indices leave.
+        """
         each = 2.0 * rows * self.entries + 2.0 * self.entries * self.width
         moved = rows * (self.width * self.weight.element_size() + 8)
         return Cost({"fp32": self.product_flops(rows) + each}, self.stored_bytes(), activation_bytes=moved)

@@ -24,6 +24,7 @@ class AdapterSlice:
     """The rows of one adapter within the list of all rows that have an adapter: from `start` to `stop`."""
 
     number: int
+    """The number of the adapter, from 1."""
     start: int
     stop: int
 

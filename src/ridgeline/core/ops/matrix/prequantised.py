@@ -26,7 +26,6 @@ class PrequantisedMatrix(QuantisedMatrix, ABC):
     Loading may repack and reorder them, but changes no number. Their size is counted as the checkpoint stores them.
 
     Attributes:
-        names: The names of the checkpoint's tensors, without the bias.
         order: The inputs sorted by group, int32 [I], if groups are not of consecutive inputs (GPTQ's act-order). The
             codes of a row are stored in this order, and activations are permuted into it before the product.
     """
