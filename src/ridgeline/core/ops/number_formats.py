@@ -92,7 +92,7 @@ class KVFormat:
     name: str
     bits: int
     scale_bits: int = 0
-    """The bits of a scale, of which each key or value vector of a head has one, or one per `block` numbers."""
+    """The bits of a scale; each key or value vector of a head has one scale, or one per `block` numbers."""
     block: int | None = None
     """The number of entries of a vector that share a scale; None for the whole vector."""
     code: str = ""

@@ -1,4 +1,4 @@
-"""The residual addition alone, for places where no norm follows or where the summand is itself a sum."""
+"""The residual addition alone, if no norm follows or the summand is itself a sum."""
 
 from torch import Tensor
 from typing_extensions import override
