@@ -1,1 +1,1 @@
-"""What a model is: the ops that compute it, the families that connect them, checkpoints and text."""
+"""The definition of a model: the ops that compute it, the families that connect them, its checkpoint and its text."""

@@ -1,9 +1,10 @@
-"""Model families: a config.json becomes a module wired from ops.
+"""Model families: each builds a model from ops, as a config.json describes it.
 
-families/ has a file for each family, common/ what they share: `fields.py` reads config.json strictly, `decoder.py` is
-the transformer that most families are, `family.py` says how a family is written, `parameter_breakdown.py` counts
-parameters, `recipes/` says in what formats they are stored. `denoiser.py` and `image_autoencoder.py` are contracts of
-models that draw. `registry.py` lists the families and finds that of a config, `building.py` builds its model.
+families/ has one file per family. common/ has the parts that they share: `fields.py` reads config.json strictly,
+`decoder.py` is the transformer that most families are, `family.py` explains how to write a family,
+`parameter_breakdown.py` counts parameters, and `recipes/` chooses the format in which each matrix is stored.
+`denoiser.py` and `image_autoencoder.py` are the contracts of models that generate images. `registry.py` lists the
+families and finds the family of a config; `building.py` builds its model.
 """
 
 from ridgeline.core.models.building import build, build_to_run

@@ -1,4 +1,4 @@
-"""The model of a config, on the meta device: to be priced, or to be filled and run."""
+"""The construction of a config's model on the meta device, either to estimate its cost or to load and run it."""
 
 import re
 from dataclasses import replace
@@ -27,12 +27,21 @@ def build(
     experts: Shard | None = None,
     family: Family | None = None,
 ) -> Model:
-    """The model of a config on the meta device: shapes without memory, ready to be priced, or filled if it `runs`.
+    """Build the model of a config on the meta device: it has shapes but no memory.
 
-    dtype: the number format of what no recipe narrows, as the config says by default. shard: one rank of a
-    tensor-parallel model. recipe: how its matrices, keys and values are stored, as the config says by default. experts:
-    one rank of those that share the experts, all else being whole on each of them, priced only. family: what it is
-    built as, by default what its config says. Raises ModelRefused.
+    Its cost can be estimated, and it can be loaded if it `runs`.
+
+    Args:
+        fields: The config.
+        dtype: The dtype of everything that the recipe does not quantise. Default: the config's.
+        shard: The tensor-parallel rank whose part is built.
+        recipe: The storage formats of the matrices and of the KV cache. Default: the config's.
+        experts: The expert-parallel rank whose experts are built, with everything else whole on each rank. Such a model
+            is priced but does not run.
+        family: The family to build it as. Default: the family that the config names.
+
+    Raises:
+        ModelRefused: If the config cannot be built, or has a key that changes the result and that nothing reads.
     """
     family = family or family_of(fields)
     recipe = read_recipe(fields) if recipe is None else recipe
@@ -65,11 +74,21 @@ def build_to_run(
     weights: str | None = None,
     kv: str | None = None,
 ) -> Model:
-    """As `build`, of a model that runs as its config says it is stored, or whose plain weights are quantised to the
-    format `weights` while they are loaded. Of what is quantised numbers in fp16 are widened to fp32, in which scales of
-    fp16 are exact, as they are not in bf16. kv: the format of keys and values where it is not to be the config's: the
-    model's own, int8 or fp8. Raises ModelRefused for one that is priced only, ValueError for no format that there
-    is.
+    """Build the model of a config to be loaded and run, in the storage formats of its config or the given ones.
+
+    In a quantised model, plain numbers in fp16 are widened to fp32, which represents fp16 scales exactly; bf16 does
+    not.
+
+    Args:
+        fields: The config.
+        shard: The tensor-parallel rank whose part is built.
+        family: The family to build it as. Default: the family that the config names.
+        weights: The format to which plain weights are quantised while they are loaded. Default: as they are stored.
+        kv: The format of the KV cache: the model's own, int8 or fp8. Default: the config's.
+
+    Raises:
+        ModelRefused: If the model can be priced but does not run, or cannot be built.
+        ValueError: If there is no such format.
     """
     family, recipe = family or family_of(fields), read_recipe(fields)
     stated_kv = recipe.kv
@@ -95,8 +114,10 @@ def build_to_run(
 
 
 def build_denoiser(fields: Fields, dtype: torch.dtype | None = None) -> Denoiser:
-    """The denoiser of a config on the meta device, as `build`; in fp32 where neither a dtype is given nor the config
-    has one. Raises ModelRefused.
+    """Build the denoiser of a config on the meta device, in the given dtype, else the config's, else fp32.
+
+    Raises:
+        ModelRefused: If the config cannot be built.
     """
     family = denoiser_of(fields)
     with torch.device("meta"):
@@ -107,8 +128,11 @@ def build_denoiser(fields: Fields, dtype: torch.dtype | None = None) -> Denoiser
 
 
 def stored_dtype(fields: Fields, family: Family | None = None) -> torch.dtype:
-    """Return the dtype of the numbers that no recipe narrows: bf16 if a quantised config does not state it, and fp32
-    instead of fp16 in families that go beyond its range. family: as `build`.
+    """Return the dtype of the numbers that no recipe quantises.
+
+    It is the dtype that the config states. If the config states none, it is bf16 for a quantised checkpoint and fp32
+    for any other. Families whose activations exceed the range of fp16 get fp32 instead of fp16. The family is by
+    default the one that the config names.
     """
     stated = fields.stated_dtype or (torch.bfloat16 if read_recipe(fields).name else torch.float32)
     upcast_from = stated == torch.float16 and (family or family_of(fields)).widens_fp16
@@ -116,10 +140,11 @@ def stored_dtype(fields: Fields, family: Family | None = None) -> torch.dtype:
 
 
 def _store(fields: Fields, model: Model, recipe: Recipe, family: Family) -> None:
-    """Store a model as a recipe says, which knows each place by its names in the family's checkpoints.
+    """Set the storage format of each weight of a model, as a recipe chooses it by the weight's checkpoint name.
 
-    Raises ModelRefused if the recipe narrows no weight of the model, or lists a module that the model lacks: the
-    weights would silently stay in a wider format.
+    Raises:
+        ModelRefused: If the recipe quantises no weight of the model, or lists a module that the model does not have:
+            the weights would silently stay in a wider format.
     """
     choose, known, narrowed = recipe.choice(model), set[str](), False
 
@@ -149,7 +174,7 @@ def _store(fields: Fields, model: Model, recipe: Recipe, family: Family) -> None
 
 
 def _of_all_experts(name: str) -> tuple[str, ...]:
-    """Return the names that a list may have for all experts' matrices of a layer, by that of the first expert."""
+    """Return the names that lists of modules may use for a matrix of all experts, from the first expert's name."""
     mixture, _, matrix = name.partition(".experts.0.")
     if not matrix:
         return ()
@@ -157,8 +182,17 @@ def _of_all_experts(name: str) -> tuple[str, ...]:
 
 
 def kv_format_to_run(kv: str | None, fields: Fields, stated: KVFormat | None, dtype: torch.dtype) -> KVFormat | None:
-    """The format `kv` that is asked for, by default the one that the config states; None for the model's own, `dtype`.
-    Raises ModelRefused where the config states one that is priced only, ValueError where such a one is asked for.
+    """Return the KV-cache format to run with: the requested one, else the config's; None for the model's own dtype.
+
+    Args:
+        kv: The requested format.
+        fields: The config, for error messages.
+        stated: The format that the config states.
+        dtype: The model's own dtype.
+
+    Raises:
+        ModelRefused: If the format of the config is priced but does not run.
+        ValueError: If the requested format does not run.
     """
     running = [known.name for known in KV_FORMATS if known.code]
     if kv is None:
@@ -179,8 +213,16 @@ def kv_format_to_run(kv: str | None, fields: Fields, stated: KVFormat | None, dt
 
 
 def check_kv_format(model: Model, kv: str | None, fields: Fields) -> None:
-    """Raises ValueError where a format is asked for and the model keeps nothing, ModelRefused for a checkpoint's scales
-    that nothing reads.
+    """Check that a requested KV-cache format applies to a model.
+
+    Args:
+        model: The model, with its KV format set.
+        kv: The requested format.
+        fields: The config, for error messages.
+
+    Raises:
+        ValueError: If a format is requested and the model has no KV cache.
+        ModelRefused: If the checkpoint has fp8 scales for latents (MLA), which nothing reads.
     """
     kept = [spec for spec in model.kv_specs if not spec.is_state]
     if kv is not None and not kept:

@@ -1,4 +1,4 @@
-"""The families that can be built, and which of them a config names."""
+"""The list of model families, and the lookup of the family that a config names."""
 
 import re
 import tomllib
@@ -92,30 +92,40 @@ REGISTERED: tuple[Family, ...] = (
     autoencoder_kl.FAMILY,
     vq_autoencoder.FAMILY,
 )
-"""Every family that is built, in the order in which pages list them."""
+"""Every model family that can be built, in the order in which the documentation lists them."""
 
 
 def _of_kind(kind: FamilyKind) -> tuple[Family, ...]:
+    """Return the registered families of one kind."""
     return tuple(family for family in REGISTERED if family.kind == kind)
 
 
 FAMILIES = _of_kind("decoder")
+"""The decoder-only language models."""
 ENCODERS = _of_kind("encoder")
-"""The families that read a text and write none: they give hidden states, or the scores of labels."""
+"""The families that read a text and generate none: they return hidden states, or the scores of labels."""
 ENCODER_DECODERS = _of_kind("encoder-decoder")
-"""The families whose encoder reads the prompt."""
+"""The text-to-text families, whose encoder reads the prompt."""
 SPEECH = _of_kind("speech")
-"""The families whose encoder reads sound."""
+"""The families whose encoder reads audio."""
 VISION = _of_kind("vision")
-"""The families whose prompts may have images in them."""
+"""The families whose prompts may contain images."""
 DRAWERS = _of_kind("drawer")
-"""The families that write the tokens of an image."""
+"""The families that generate the tokens of an image."""
 DENOISERS = _of_kind("denoiser")
-"""The families that draw, with a text encoder and a VAE beside them. A config names them as its `_class_name`."""
+"""The diffusion transformers, which generate images or video together with a text encoder and a VAE.
+
+A config names one in `_class_name`.
+"""
 
 
 def family_of(fields: Fields) -> Family:
-    """The family of a config. Raises ModelRefused naming what it is and what there is."""
+    """Return the model family that a config names, by its architecture or its `model_type`.
+
+    Raises:
+        ModelRefused: If no language model, encoder or speech model has this architecture. The message says what the
+            config is and what is supported.
+    """
     name = fields.architecture
     kind = str(fields.values.get("model_type", ""))
     for family in (*FAMILIES, *VISION, *ENCODER_DECODERS, *ENCODERS, *SPEECH):  # T5 whole before its encoder
@@ -154,7 +164,7 @@ def family_of(fields: Fields) -> Family:
 
 
 def _text_inside(fields: Fields) -> str:
-    """Return a hint for a refusal, if a section of an unknown model's config is the config of a family; else ""."""
+    """Return a hint for an error message if a section of an unknown config belongs to a known family; else ""."""
     for path in _TEXT_SECTIONS:
         section: object = fields.values
         for name in path.split("."):
@@ -167,7 +177,11 @@ def _text_inside(fields: Fields) -> str:
 
 
 def _of_kin(kin: ArchitectureAlias, fields: Fields) -> Family:
-    """The family that builds the language model of a kin, with what is the kin's own."""
+    """Return the family that builds the language model of an alias, with the alias's prefixes and ignored tensors.
+
+    Raises:
+        ModelRefused: If the text config has an unsupported `model_type`.
+    """
     model_type = kin.of or kin.text_of(fields).text("model_type")
     family = next((family for family in FAMILIES if family.model_type == model_type), None)
     if family is None:
@@ -185,15 +199,20 @@ def _of_kin(kin: ArchitectureAlias, fields: Fields) -> Family:
 
 
 def not_built(name: str) -> str | None:
-    """Of a well-known model, by its name or its architecture's, that it is not built yet, what is missing, and where to
-    find what is; None for one that is not known to be missing anything.
+    """Return what an unsupported well-known model is missing, and where supported models are listed; else None.
+
+    The name may be that of the model or of its architecture.
     """
     missing = missing_for(name)
     return None if missing is None else f"{missing}; `ridgeline plan --list` shows models that are"
 
 
 def drawer_of(fields: Fields) -> Family:
-    """The family of the config of a model that writes the tokens of an image. Raises ModelRefused."""
+    """Return the family of a config whose model generates the tokens of an image.
+
+    Raises:
+        ModelRefused: If the config names another architecture.
+    """
     for family in DRAWERS:
         if family.builds(fields.architecture):
             return family
@@ -202,7 +221,11 @@ def drawer_of(fields: Fields) -> Family:
 
 
 def denoiser_of(fields: Fields) -> Family:
-    """The family of the config of a denoiser. Raises ModelRefused."""
+    """Return the family of a denoiser's config.
+
+    Raises:
+        ModelRefused: If the config names another architecture.
+    """
     for family in DENOISERS:
         if family.builds(fields.architecture):
             return family
@@ -215,8 +238,9 @@ _VERSION, _WORD = re.compile(r"\d"), re.compile(r"[A-Z][A-Za-z]*")
 
 
 def missing_for(name: str) -> str | None:
-    """Return a sentence with what is missing for a model that is not covered; None for any other model. name: of the
-    catalogue, of its architecture, or its `model_type`.
+    """Return a sentence that lists what is missing to support a well-known model; None for any other model.
+
+    The name may be that of the catalogue, of the architecture, or the `model_type`.
     """
     text = resources.files("ridgeline").joinpath("data", "catalogue", "unsupported.toml").read_text(encoding="utf-8")
     entries = tomllib.loads(text)
@@ -229,15 +253,17 @@ def missing_for(name: str) -> str | None:
 
 
 def _is_named(name: str, known: str, entry: Mapping[str, Any]) -> bool:
-    """Return whether a name is one of an entry's own. known: the name of the catalogue."""
+    """Return whether a name is one of the names of a catalogue entry, whose key in the catalogue is `known`."""
     architectures = (entry["architecture"], *entry.get("also", ()))
     stems = (known, *map(_stem, architectures))
     return name in architectures or _letters(name) in map(_letters, stems)
 
 
 def _is_copy(name: str, architecture: str) -> bool:
-    """Return whether a name is an architecture's with another ending or a word more or less before it: copies of
-    MiniMaxM3SparseForConditionalGeneration say MiniMaxM3ForCausalLM. Both have the version, and the word has none.
+    """Return whether a name is an architecture's with another ending, or with one word more or less before it.
+
+    Copies of MiniMaxM3SparseForConditionalGeneration call themselves MiniMaxM3ForCausalLM, for example. Both names must
+    contain the version number, and the additional word must not.
     """
     short, long = sorted((_stem(name), _stem(architecture)), key=len)
     more = long.removeprefix(short)
@@ -245,8 +271,10 @@ def _is_copy(name: str, architecture: str) -> bool:
 
 
 def _stem(architecture: str) -> str:
+    """Return the part of an architecture's name before "For", as `Qwen3` of `Qwen3ForCausalLM`."""
     return architecture.partition("For")[0]
 
 
 def _letters(name: str) -> str:
+    """Return a name in lower case without anything but letters and digits."""
     return _NO_LETTERS.sub("", name.lower())

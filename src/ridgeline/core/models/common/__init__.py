@@ -1,1 +1,1 @@
-"""The parts that model families share: the reading of config.json, blocks, whole decoders and denoisers, contracts."""
+"""The parts that model families share: config readers, blocks, decoders, denoisers, and the contracts of models."""

@@ -1,4 +1,4 @@
-"""Activations that are alive at once: what a run of a network holds beside its weights."""
+"""The peak of activation memory: the bytes of all tensors that are alive at once while a model runs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,10 +12,10 @@ from ridgeline.core.ops.op import Op
 
 
 class ActivationTracker:
-    """Told of each call of a run on meta, what its results take until nobody holds them any more, and the most of it.
+    """The callback of a run on meta that adds up the bytes of all live op inputs and results, and keeps the peak.
 
-    An op's inputs are there while it runs, and so are its results. What an op needs within itself is not seen: a copy
-    with a line and a column of zeros in `Downsample`, which is less than what a residual block beside it holds.
+    It counts an op's inputs and results while the op runs. It does not see what an op allocates internally, such as the
+    padded copy in `Downsample`, which is smaller than what the neighbouring residual block holds.
     """
 
     def __init__(self) -> None:
@@ -23,6 +23,7 @@ class ActivationTracker:
         self.peak = 0
 
     def __call__(self, _: str, __: Op, inputs: tuple[Any, ...], output: Any) -> None:
+        """Record the inputs and the result of a call, forget tensors that were freed, and update the peak."""
         for value in (*inputs, *(output if isinstance(output, tuple) else (output,))):
             if isinstance(value, Tensor):
                 storage = value.untyped_storage()
@@ -39,8 +40,13 @@ class ActivationTracker:
 def peak_bytes(
     network: PricedModule, shape: tuple[int, ...], run: Callable[[Tensor], object], dtype: torch.dtype = torch.float32
 ) -> int:
-    """Most bytes of activations that are alive at once while `run` is called with a tensor of this shape, which its
-    caller holds. It calls the network on meta, at true sizes.
+    """Return the peak bytes of activations while `run` processes a tensor of this shape, which its caller keeps alive.
+
+    Args:
+        network: The model, which runs on meta at full size, so that no memory is needed.
+        shape: The shape of the input tensor.
+        run: The function that calls the model with the tensor.
+        dtype: The dtype of the input tensor.
     """
     alive = ActivationTracker()
     with network.outlined(alive):

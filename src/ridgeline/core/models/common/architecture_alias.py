@@ -1,4 +1,4 @@
-"""Aliases: architectures that another family builds, under another name or as the text half of a larger model."""
+"""Aliases: architectures that another family builds, under another name or as the text model of a multimodal one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,28 +10,32 @@ from ridgeline.core.models.common.recipes import SECTIONS
 
 @dataclass(frozen=True, slots=True)
 class ArchitectureAlias:
-    """An architecture whose language model is one of the families'.
-
-    model_type: as of Family. of: the model_type of that family; of a text half whose config names its own, "". section:
-    where the config of the text half is; "" where there is no other half. prefixes: as of Family; ignored: too, beside
-    the family's own. passed_over: fields that mean nothing to the text, if the config has no section for it. unstated:
-    what it takes where that section does not say it and the family takes something else. always: what it takes in any
-    case.
-    """
+    """An architecture whose language model is built by one of the families."""
 
     architecture: str
+    """The entry of `architectures` in config.json."""
     model_type: str
+    """The `model_type` that identifies the architecture in a config without `architectures`."""
     of: str = ""
+    """The `model_type` of the family that builds it; "" if the config of the text model states it."""
     section: str = ""
+    """The section that holds the config of the text model; "" if the architecture is a text model only."""
     prefixes: tuple[tuple[str, str], ...] = ()
+    """Pairs of a prefix of the checkpoint's names and the prefix here."""
     ignored: tuple[str, ...] = ()
+    """Patterns of tensors that the model does not load, in addition to the family's."""
     passed_over: tuple[str, ...] = ()
+    """Fields that have no effect on the text model, in a config without a section for it."""
     unstated: Mapping[str, Any] = field(default_factory=dict)
+    """Defaults of the text model's config that differ from the family's."""
     always: Mapping[str, Any] = field(default_factory=dict)
+    """Values that the text model's config has even if it does not state them; other values are refused."""
 
     def text_of(self, fields: Fields) -> Fields:
-        """The config of the language model. Old configs of Qwen's vision models have no section of their own; what a
-        section may leave out, these state.
+        """Return the config of the language model.
+
+        Old configs of Qwen's vision models have no section for it. They must state the values that a section may leave
+        out.
         """
         fields.ignore(*self.passed_over)
         unstated = {**self.unstated, **self.always}
@@ -92,8 +96,9 @@ KIN = (
     ),
     ArchitectureAlias("MiMoForCausalLM", "mimo", "qwen2", ignored=(_PREDICTED,), passed_over=_MIMO),
 )  # fmt: skip
+"""The architectures that another family builds."""
 
 
 def alias_of(name: str, model_type: str) -> ArchitectureAlias | None:
-    """The kin of an architecture's name, or of a config's `model_type` where it has none."""
+    """Return the alias with an architecture's name, or with a `model_type` if there is no name; None without one."""
     return next((kin for kin in KIN if name == kin.architecture or (not name and model_type == kin.model_type)), None)

@@ -1,4 +1,4 @@
-"""What an architecture's name says: `Qwen3MoeForCausalLM` is Qwen, 3, a mixture of experts, for causal LM."""
+"""The parts of an architecture's name: `Qwen3MoeForCausalLM` is Qwen, version 3, a mixture of experts, causal LM."""
 
 import re
 from dataclasses import dataclass
@@ -21,16 +21,17 @@ _MIXTURES = ("Mixtral", "DeepseekV2", "DeepseekV3", "GptOss", "Qwen3Next", "Mini
 
 @dataclass(frozen=True, slots=True)
 class ArchitectureName:
-    """The parts of an architecture's name; `version` is empty where the name has none."""
+    """The parts of an architecture's name."""
 
     family: str
     version: str
+    """The version number; empty if the name has none."""
     kind: str
     task: str
 
 
 def parse(architecture: str) -> ArchitectureName:
-    """Take a transformers class name apart. An unforeseen name comes back whole as its family."""
+    """Split the class name of a transformers model into its parts; an unknown form becomes the family as a whole."""
     match = _NAME.fullmatch(architecture)
     if match is None:
         return ArchitectureName(architecture, "", "unknown", "unknown")

@@ -1,6 +1,6 @@
-"""What both halves of an autoencoder of images are made of (Rombach et al., arXiv:2112.10752): residual blocks of
-convolutions at one resolution after the other, and attention over all pixels at the coarsest.
+"""The blocks of both halves of an image autoencoder (Rombach et al., arXiv:2112.10752).
 
+Residual blocks of convolutions run at one resolution after the other, with attention over all pixels at the coarsest.
 Modules have the names that diffusers gives their tensors.
 
 Shapes: P pixels of all images at a resolution, C channels.
@@ -30,28 +30,31 @@ _EPS = 1e-6  # of every norm, which configs do not state
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """channels: at each resolution, the finest first. groups: of every norm. attends: whether there is attention in the
-    middle; attends_often: after each residual block at the coarsest resolution too. stem: channels of the encoder's
-    first convolution, where they are not those of the finest resolution. pointwise: whether checkpoints store the
-    matrices of attention as convolutions of single pixels.
-    """
+    """The widths of an autoencoder's resolutions, and the places of its attention."""
 
     channels: tuple[int, ...]
+    """Channels at each resolution, the finest first."""
     groups: int
+    """Groups of every norm."""
     attends: bool
+    """Whether the middle block has attention."""
     dtype: torch.dtype
     attends_often: bool = False
+    """Whether attention also follows each residual block at the coarsest resolution."""
     stem: int | None = None
+    """Channels of the encoder's first convolution; None for those of the finest resolution."""
     pointwise: bool = False
+    """Whether checkpoints store the matrices of attention as 1x1 convolutions."""
 
     def norm(self, channels: int, *, silu: bool = True) -> GroupNorm:
-        """A norm of so many channels."""
+        """Return a group norm of `channels` channels."""
         return GroupNorm(channels, self.groups, _EPS, self.dtype, silu=silu)
 
 
 class Resnet(nn.Module):
-    """x + conv(silu(norm(conv(silu(norm(x)))))), x through a convolution of single pixels where the channels differ (He
-    et al., arXiv:1603.05027).
+    """A residual block: x + conv(silu(norm(conv(silu(norm(x)))))) (He et al., arXiv:1603.05027).
+
+    A 1x1 convolution of x changes the number of channels if necessary.
     """
 
     def __init__(self, w: Widths, inputs: int, outputs: int) -> None:
@@ -65,7 +68,7 @@ class Resnet(nn.Module):
 
     @override
     def forward(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
-        """x_PC [pixels, inputs], which may be overwritten -> [pixels, outputs]."""
+        """Return the block's output [pixels, outputs] for x_PC [pixels, inputs], which it may overwrite."""
         # In one expression: a name for what lies between would hold on to it, and this is where memory is most needed.
         y_PC = self.conv2(self.norm2(self.conv1(self.norm1(x_PC, grid), grid), grid), grid)
         if self.conv_shortcut is not None:
@@ -75,10 +78,10 @@ class Resnet(nn.Module):
 
 
 class PixelAttention(nn.Module):
-    """x + attention(norm(x)): one head as wide as a pixel, over all pixels of an image."""
+    """An attention block: x + attention(norm(x)) over all pixels of an image, with one head as wide as a pixel."""
 
     def __init__(self, w: Widths, space: RowAxis) -> None:
-        """space: of the rows that are its pixels."""
+        """Build the block; `space` is the row axis of its pixels."""
         super().__init__()
         width, self.space = w.channels[-1], space
         spec = MatrixSpec(width, width, w.dtype, bias=True, kernel=1 if w.pointwise else 0)
@@ -91,7 +94,7 @@ class PixelAttention(nn.Module):
 
     @override
     def forward(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
-        """x_PC [pixels, width], which is overwritten -> [pixels, width]."""
+        """Return the block's output [pixels, width] for x_PC [pixels, width], which it overwrites."""
         each = Uncached([], {self.space: [grid.each] * grid.images})
         q_P1C, k_P1C, v_P1C = (part[:, None] for part in self.qkv(self.group_norm(x_PC, grid)))
         out: Tensor = self.add(x_PC, self.to_out[0](self.attend(q_P1C, k_P1C, v_P1C, each)))
@@ -99,7 +102,7 @@ class PixelAttention(nn.Module):
 
 
 class MiddleBlock(nn.Module):
-    """A residual block, attention and another, at the coarsest resolution."""
+    """The middle of an encoder or decoder at the coarsest resolution: residual block, attention, residual block."""
 
     def __init__(self, w: Widths, space: RowAxis) -> None:
         super().__init__()
@@ -109,7 +112,7 @@ class MiddleBlock(nn.Module):
 
     @override
     def forward(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
-        """x_PC [pixels, width] -> [pixels, width]."""
+        """Return the block's output [pixels, width] for x_PC [pixels, width]."""
         first, second = self.resnets
         x_PC = first(x_PC, grid)
         for attention in self.attentions:
@@ -119,7 +122,7 @@ class MiddleBlock(nn.Module):
 
 
 class Downsampler(nn.Module):
-    """What checkpoints call `downsamplers.0`."""
+    """The step to the next coarser resolution; checkpoints call it `downsamplers.0`."""
 
     def __init__(self, w: Widths, channels: int) -> None:
         super().__init__()
@@ -127,13 +130,13 @@ class Downsampler(nn.Module):
 
     @override
     def forward(self, x_PC: Tensor, grid: PixelGrid, halved: PixelGrid) -> Tensor:
-        """x_PC [pixels of the grid, channels] -> [pixels of the halved one, channels]."""
+        """Return the rows of the halved grid [pixels, channels] for x_PC [pixels of the grid, channels]."""
         out: Tensor = self.conv(x_PC, grid, halved)
         return out
 
 
 class Upsampler(nn.Module):
-    """What checkpoints call `upsamplers.0`."""
+    """The step to the next finer resolution; checkpoints call it `upsamplers.0`."""
 
     def __init__(self, w: Widths, channels: int) -> None:
         super().__init__()
@@ -142,19 +145,26 @@ class Upsampler(nn.Module):
 
     @override
     def forward(self, x_PC: Tensor, grid: PixelGrid, doubled: PixelGrid) -> Tensor:
-        """x_PC [pixels of the grid, channels] -> [pixels of the doubled one, channels]."""
+        """Return the rows of the doubled grid [pixels, channels] for x_PC [pixels of the grid, channels]."""
         out: Tensor = self.conv(self.upsample(x_PC, grid, doubled), doubled)
         return out
 
 
 class DownBlock(nn.Module):
-    """Residual blocks at one resolution, and the way to the next."""
+    """The residual blocks of an encoder at one resolution, and the step to the next coarser one."""
 
     def __init__(
         self, w: Widths, inputs: int, outputs: int, depth: int, *, last: bool, attends: RowAxis | None = None
     ) -> None:
-        """depth: residual blocks. last: whether no resolution follows. attends: whose rows attend after each of
-        them.
+        """Build the blocks.
+
+        Args:
+            w: The widths of the autoencoder.
+            inputs: Channels before the first residual block.
+            outputs: Channels after each residual block.
+            depth: Number of residual blocks.
+            last: Whether no resolution follows.
+            attends: The row axis of attention after each residual block; None for none.
         """
         super().__init__()
         self.resnets = nn.ModuleList(Resnet(w, outputs if i else inputs, outputs) for i in range(depth))
@@ -163,12 +173,12 @@ class DownBlock(nn.Module):
 
 
 class UpBlock(nn.Module):
-    """The same the other way."""
+    """The residual blocks of a decoder at one resolution, and the step to the next finer one."""
 
     def __init__(
         self, w: Widths, inputs: int, outputs: int, depth: int, *, last: bool, attends: RowAxis | None = None
     ) -> None:
-        """As DownBlock."""
+        """Build the blocks from the arguments of `DownBlock`."""
         super().__init__()
         self.resnets = nn.ModuleList(Resnet(w, outputs if i else inputs, outputs) for i in range(depth))
         self.attentions = nn.ModuleList([] if attends is None else [PixelAttention(w, attends) for _ in range(depth)])
@@ -176,10 +186,18 @@ class UpBlock(nn.Module):
 
 
 class ImageEncoder(nn.Module):
-    """Pixels to numbers of latents, through ever coarser resolutions."""
+    """The encoder of an image autoencoder: pixels to the numbers of latents, through ever coarser resolutions."""
 
     def __init__(self, w: Widths, inputs: int, outputs: int, depth: int, space: RowAxis) -> None:
-        """outputs: numbers of a latent pixel. depth: residual blocks at a resolution. space: of the latents' rows."""
+        """Build the encoder.
+
+        Args:
+            w: The widths of the autoencoder.
+            inputs: Numbers per pixel.
+            outputs: Numbers per latent pixel.
+            depth: Residual blocks per resolution.
+            space: The row axis of the latents.
+        """
         super().__init__()
         widths, last = w.channels, len(w.channels) - 1
         stem = w.stem or widths[0]
@@ -197,7 +215,10 @@ class ImageEncoder(nn.Module):
 
     @override
     def forward(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
-        """x_PC [pixels of the first of the grids, inputs]; grids: the finest first -> [pixels of the last, outputs]."""
+        """Return latent rows [pixels of the last grid, outputs] for x_PC [pixels of the first grid, inputs].
+
+        `grids` are the resolutions, the finest first.
+        """
         x_PC = self.conv_in(x_PC, grids[0])
         for level, block in enumerate(self.down_blocks):
             assert isinstance(block, DownBlock)
@@ -213,10 +234,21 @@ class ImageEncoder(nn.Module):
 
 
 class ImageDecoder(nn.Module):
-    """Latents to pixels, through ever finer resolutions; one residual block more at each than the encoder has."""
+    """The decoder of an image autoencoder: latents to pixels, through ever finer resolutions.
+
+    It has one residual block more per resolution than the encoder.
+    """
 
     def __init__(self, w: Widths, inputs: int, outputs: int, depth: int, space: RowAxis) -> None:
-        """inputs: numbers of a latent pixel. As ImageEncoder."""
+        """Build the decoder.
+
+        Args:
+            w: The widths of the autoencoder.
+            inputs: Numbers per latent pixel.
+            outputs: Numbers per pixel.
+            depth: Residual blocks per resolution of the encoder; the decoder has one more.
+            space: The row axis of the latents.
+        """
         super().__init__()
         widths = w.channels[::-1]
         self.conv_in = Convolution2d(inputs, widths[0], w.dtype)
@@ -233,7 +265,10 @@ class ImageDecoder(nn.Module):
 
     @override
     def forward(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
-        """x_PC [pixels of the last of the grids, inputs]; grids: the finest first -> [pixels of the first, outputs]."""
+        """Return pixel rows [pixels of the first grid, outputs] for x_PC [pixels of the last grid, inputs].
+
+        `grids` are the resolutions, the finest first.
+        """
         x_PC = self.mid_block(self.conv_in(x_PC, grids[-1]), grids[-1])
         # One loop: a block that were called would have its input held by whoever called it, to its end.
         for level, block in zip(reversed(range(len(grids))), self.up_blocks, strict=True):

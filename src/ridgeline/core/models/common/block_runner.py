@@ -1,7 +1,6 @@
-"""Walk: how a pass goes through a denoiser's blocks.
+"""BlockRunner: the way in which a denoiser's pass runs its blocks.
 
-Through all of them, unless whoever asks knows from earlier passes what most would give
-(`media/diffusion/step_cache.py`).
+A pass runs all of them, unless the caller reuses most of an earlier pass's result (`media/diffusion/step_cache.py`).
 """
 
 from collections.abc import Callable
@@ -12,22 +11,25 @@ from torch import Tensor
 from ridgeline.core.models.common.modulated import ResidualStream
 
 Blocks = Callable[[ResidualStream], ResidualStream]
-"""Some blocks in turn. They may write over what they are given."""
+"""A function that runs some blocks in turn. It may overwrite its input."""
 
 
 class BlockRunner(Protocol):
-    """From what the first block is given to what the last norm is."""
+    """The function that runs a denoiser's blocks, from the input of the first block to the input of the final norm."""
 
     def __call__(self, entered: ResidualStream, own: Tensor | None, first: Blocks, rest: Blocks) -> ResidualStream:
-        """Run blocks on the stream that enters them.
+        """Run blocks on the residual stream that enters them, and return the rows of latents that the final norm reads.
 
-        first: the first block in which a text acts on rows of latents. rest: all blocks after it. They are to be
-        called in this order, each at most once. own: which rows of the stream that goes into either are of latents,
-        picture after picture, as many of each; None where all are. The stream that `rest` gives, and the one returned,
-        have rows of latents alone.
+        Args:
+            entered: The residual stream before the first block.
+            own: The rows of the incoming streams that are latents, image after image, equally many of each; None if all
+                are.
+            first: The function that runs the first block in which a text acts on latents.
+            rest: The function that runs all blocks after it. Call `first` before `rest`, and each at most once. `rest`
+                returns rows of latents only.
         """
 
 
 def every_block(entered: ResidualStream, own: Tensor | None, first: Blocks, rest: Blocks) -> ResidualStream:
-    """The walk through all of them."""
+    """Run all blocks of a pass, without a cache."""
     return rest(first(entered))

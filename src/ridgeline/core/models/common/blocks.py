@@ -1,7 +1,7 @@
-"""Blocks: in what order a layer normalises, attends and passes its feed-forward part.
+"""Transformer blocks, which differ in the order of norms, attention and feed-forward part.
 
-The residual stream is passed on as two summands, x and what the last part adds to it, because the addition belongs to
-the norm that follows (`core/ops/norm.py`). The first block has nothing to add.
+The residual stream is passed on as two summands, x and the output of the last part, because the next norm does the
+addition (`core/ops/norm.py`). The first block has nothing to add.
 
 Shapes: T rows of a step, D hidden.
 """
@@ -33,17 +33,18 @@ from ridgeline.core.ops.shard import Shard
 
 @dataclass(frozen=True, slots=True)
 class Norms:
-    """What a family normalises its stream with. alone: a norm; adding: one with the addition before it; add: that
-    addition alone.
-    """
+    """The constructors of the norms of a family's residual stream."""
 
     alone: Callable[[], Norm]
+    """The constructor of a norm without addition."""
     adding: Callable[[], AddNorm]
+    """The constructor of a norm that adds its two inputs first."""
     add: Callable[[], ResidualAdd]
+    """The constructor of an addition without a norm."""
 
     @classmethod
     def rms(cls, d: Dimensions, *, multiplier: float = 1.0, from_one: bool = False, cast_last: bool = False) -> "Norms":
-        """RMSNorms. multiplier: as of AddNorm; the others as of RMSNorm."""
+        """Return constructors of RMSNorms; `multiplier` scales the added part, and the other options are RMSNorm's."""
         return cls(
             lambda: RMSNorm(d.hidden, d.eps, d.dtype, from_one=from_one, cast_last=cast_last),
             lambda: AddRMSNorm(d.hidden, d.eps, d.dtype, multiplier=multiplier, from_one=from_one, cast_last=cast_last),
@@ -52,7 +53,7 @@ class Norms:
 
     @classmethod
     def layer(cls, d: Dimensions, *, with_bias: bool = True) -> "Norms":
-        """LayerNorms."""
+        """Return constructors of LayerNorms."""
         return cls(
             lambda: LayerNorm(d.hidden, d.eps, d.dtype, with_bias=with_bias),
             lambda: AddLayerNorm(d.hidden, d.eps, d.dtype, with_bias=with_bias),
@@ -60,12 +61,15 @@ class Norms:
         )
 
     def entry(self, first: bool) -> Norm:
-        """The norm that a block begins with; the first block's adds nothing."""
+        """Return the first norm of a block; that of the first block has nothing to add."""
         return self.alone() if first else self.adding()
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + feed-forward(norm(x)); the second sum is left to the norm that follows."""
+    """A pre-norm block: x + attention(norm(x)), then x + feed-forward(norm(x)).
+
+    The next norm performs the last addition.
+    """
 
     def __init__(
         self,
@@ -77,8 +81,15 @@ class Block(nn.Module):
         norms: Norms | None = None,
         name: str = "self_attn",
     ) -> None:
-        """attention: called as SelfAttention is. first: whether the block is the first, to which nothing is to be
-        added. norms: RMSNorms where none are given. name: what checkpoints call the attention.
+        """Build the block around its attention and feed-forward modules.
+
+        Args:
+            d: The sizes.
+            attention: The attention, which is called as SelfAttention is.
+            feed_forward: The feed-forward layer.
+            first: Whether it is the model's first block, whose stream has no pending addition.
+            norms: The constructors of its norms. Default: RMSNorms.
+            name: The checkpoint's name of the attention.
         """
         super().__init__()
         norms = norms or Norms.rms(d)
@@ -90,7 +101,10 @@ class Block(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
-        """The stream as two summands [rows, hidden], the second None in the first block -> as two summands."""
+        """Return the residual stream after the block; it comes and goes as two summands [rows, hidden].
+
+        The second summand is None in the first block.
+        """
         x_TD, normed_TD = add_norm(self.input_layernorm, x_TD, y_TD)
         attention = self.get_submodule(self.attention_name)
         x_TD, normed_TD = self.post_attention_layernorm(x_TD, attention(normed_TD, angles, kv))
@@ -98,30 +112,36 @@ class Block(nn.Module):
 
 
 class MixerBlock(nn.Module):
-    """x + mixer(norm(x)), of one mixer: attention, something recurrent, or a feed-forward part; the sum is left to the
-    norm that follows.
+    """A block with one part: x + mixer(norm(x)), where the mixer is attention, a recurrence or a feed-forward layer.
+
+    The next norm performs the addition.
     """
 
     def __init__(self, mixer: nn.Module, *, first: bool, norms: Norms) -> None:
-        """mixer: called as SelfAttention is. first, norms: as of Block."""
+        """Build the block around a mixer, which is called as SelfAttention is.
+
+        The other arguments are those of Block.
+        """
         super().__init__()
         self.norm = norms.entry(first)
         self.mixer = mixer
 
     @override
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles | None, kv: KVContext) -> tuple[Tensor, Tensor]:
-        """As Block's."""
+        """Return the residual stream after the block, as two summands."""
         x_TD, normed_TD = add_norm(self.norm, x_TD, y_TD)
         return x_TD, self.mixer(normed_TD, angles, kv)
 
 
 class SandwichBlock(nn.Module):
-    """x + norm(attention(norm(x))), then x + norm(feed-forward(norm(x))) (Gemma 2); the second sum is left to the norm
-    that follows.
+    """A block with norms before and after each part, as in Gemma 2.
+
+    It computes x + norm(attention(norm(x))), then x + norm(feed-forward(norm(x))). The next norm performs the last
+    addition.
     """
 
     def __init__(self, attention: nn.Module, feed_forward: nn.Module, *, first: bool, norms: Norms) -> None:
-        """As Block."""
+        """Build the block from the arguments of Block."""
         super().__init__()
         self.input_layernorm = norms.entry(first)
         self.self_attn = attention
@@ -132,7 +152,7 @@ class SandwichBlock(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
-        """As Block's."""
+        """Return the residual stream after the block, as two summands."""
         x_TD, normed_TD = add_norm(self.input_layernorm, x_TD, y_TD)
         y_TD = self.post_attention_layernorm(self.self_attn(normed_TD, angles, kv))
         x_TD, normed_TD = self.pre_feedforward_layernorm(x_TD, y_TD)
@@ -140,12 +160,13 @@ class SandwichBlock(nn.Module):
 
 
 class PostNormBlock(nn.Module):
-    """x + norm(attention(x)), then x + norm(feed-forward(x)) (OLMo 2, arXiv:2501.00656); the second sum is left to
-    whoever comes next.
+    """A block with norms after its parts (OLMo 2): x + norm(attention(x)), then x + norm(feed-forward(x)).
+
+    See arXiv:2501.00656. The next block or the final norm performs the last addition.
     """
 
     def __init__(self, attention: nn.Module, feed_forward: nn.Module, *, first: bool, norms: Norms) -> None:
-        """As Block."""
+        """Build the block from the arguments of Block."""
         super().__init__()
         self.entry_add = None if first else norms.add()
         self.self_attn = attention
@@ -156,7 +177,7 @@ class PostNormBlock(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
-        """As Block's."""
+        """Return the residual stream after the block, as two summands."""
         if self.entry_add is not None:
             x_TD = self.entry_add(x_TD, y_TD)
         x_TD = self.attention_add(x_TD, self.post_attention_layernorm(self.self_attn(x_TD, angles, kv)))
@@ -164,12 +185,13 @@ class PostNormBlock(nn.Module):
 
 
 class ParallelBlock(nn.Module):
-    """x + attention(norm(x)) + feed-forward(norm(x)) (Wang and Komatsuzaki, GPT-J, 2021); the sum with x is left to the
-    norm that follows.
+    """A block with parallel parts: x + attention(norm(x)) + feed-forward(norm(x)) (GPT-J, Wang and Komatsuzaki, 2021).
+
+    The next norm performs the addition to x.
     """
 
     def __init__(self, attention: nn.Module, feed_forward: nn.Module, *, first: bool, norms: Norms) -> None:
-        """As Block."""
+        """Build the block from the arguments of Block."""
         super().__init__()
         self.input_layernorm = norms.entry(first)
         self.self_attn = attention
@@ -178,19 +200,24 @@ class ParallelBlock(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
-        """As Block's."""
+        """Return the residual stream after the block, as two summands."""
         x_TD, normed_TD = add_norm(self.input_layernorm, x_TD, y_TD)
         return x_TD, self.join(self.self_attn(normed_TD, angles, kv), self.mlp(normed_TD))
 
 
 class DividedNorm(nn.Module):
-    """An RMSNorm over all heads (OLMo 2) where a rank has some of them: the ranks add up their squares."""
+    """An RMSNorm over all heads (OLMo 2) that ranks divide: they add up their sums of squares."""
 
     per_token = 1
 
     def __init__(self, d: Dimensions, heads: int, shard: Shard) -> None:
-        """heads: of all ranks together, divided as `shard` says, by fewer ranks than there are where several hold the
-        same ones.
+        """Build the norm of this rank's heads.
+
+        Args:
+            d: The sizes.
+            heads: Heads of all ranks together.
+            shard: The division of the heads. Its size is below the number of ranks if several ranks hold the same
+                heads.
         """
         super().__init__()
         repeated = d.shard.size // shard.size
@@ -201,7 +228,7 @@ class DividedNorm(nn.Module):
 
     @override
     def forward(self, x_T1W: Tensor) -> Tensor:
-        """x_T1W [rows, 1, own width] -> normalised."""
+        """Return x_T1W [rows, 1, own width], normalised."""
         normed: Tensor = self.norm(x_T1W, self.all_reduce(self.squares(x_T1W)))
         return normed
 
@@ -211,7 +238,7 @@ HeadNorm = Norm | DividedNorm
 
 
 def head_norms(d: Dimensions, *, from_one: bool = False) -> tuple[Norm, Norm]:
-    """RMSNorms of each head's queries and of its keys. from_one: as of RMSNorm."""
+    """Return RMSNorms of each head's queries and of each head's keys; `from_one` is as in RMSNorm."""
     queries, keys = d.own_heads, d.kv_spec().heads
     return (
         RMSNorm(d.head_dim, d.eps, d.dtype, queries, from_one=from_one),
@@ -220,7 +247,7 @@ def head_norms(d: Dimensions, *, from_one: bool = False) -> tuple[Norm, Norm]:
 
 
 def norms_over_heads(d: Dimensions, *, cast_last: bool = False) -> tuple[HeadNorm, HeadNorm]:
-    """RMSNorms of all heads' queries at once, and of all keys. cast_last: as of RMSNorm."""
+    """Return an RMSNorm of all heads' queries at once, and one of all keys; `cast_last` is as in RMSNorm."""
 
     def norm(heads: int) -> HeadNorm:
         if d.shard.size > 1:
@@ -231,7 +258,7 @@ def norms_over_heads(d: Dimensions, *, cast_last: bool = False) -> tuple[HeadNor
 
 
 def add_norm(norm: nn.Module, x_TD: Tensor, y_TD: Tensor | None) -> tuple[Tensor, Tensor]:
-    """X + y and its norm; of x alone where there is no y."""
+    """Return x + y and its norm; x and its norm if y is None."""
     if y_TD is None:
         return x_TD, norm(x_TD)
     sum_TD, normed_TD = norm(x_TD, y_TD)
@@ -239,4 +266,4 @@ def add_norm(norm: nn.Module, x_TD: Tensor, y_TD: Tensor | None) -> tuple[Tensor
 
 
 BLOCKS = Block | MixerBlock | SandwichBlock | PostNormBlock | ParallelBlock
-"""What takes the stream as two summands and gives it as two."""
+"""The blocks that take and return the residual stream as two summands."""

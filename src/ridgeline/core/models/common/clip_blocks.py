@@ -1,4 +1,4 @@
-"""The block of CLIP (arXiv:2103.00020), which its text half and towers over images (arXiv:2303.15343) have.
+"""The block of CLIP (arXiv:2103.00020), used by its text encoder and by vision towers (arXiv:2303.15343).
 
 Shapes: T rows of a step, D hidden.
 """
@@ -17,12 +17,19 @@ from ridgeline.core.ops.norm import AddLayerNorm
 
 
 class ClipBlock(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)); the second sum is left to the norm that follows."""
+    """A pre-norm block: x + attention(norm(x)), then x + mlp(norm(x)); the next norm performs the second addition."""
 
     def __init__(
         self, d: Dimensions, attend: Attention, names: ProjectionNames = PROJECTIONS, *, bias: bool = True
     ) -> None:
-        """names: of the projections. bias: whether those to queries, keys and values have one."""
+        """Build the block.
+
+        Args:
+            d: The sizes.
+            attend: The attention op.
+            names: The checkpoint's names of the projections.
+            bias: Whether the query, key and value projections have a bias.
+        """
         super().__init__()
         self.layer_norm1 = AddLayerNorm(d.hidden, d.eps, d.dtype)
         self.self_attn = PlainSelfAttention(d, attend, names, bias=bias, output_bias=True)
@@ -32,14 +39,14 @@ class ClipBlock(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, y_TD: Tensor, kv: KVContext) -> tuple[Tensor, Tensor]:
-        """The stream as two summands [rows, hidden] -> as two summands."""
+        """Return the residual stream after the block; it comes and goes as two summands [rows, hidden]."""
         x_TD, normed_TD = self.layer_norm1(x_TD, y_TD)
         x_TD, normed_TD = self.layer_norm2(x_TD, self.self_attn(normed_TD, kv))
         return x_TD, self.mlp(normed_TD)
 
 
 class ClipLayers(nn.Module):
-    """The blocks: what checkpoints call `encoder`."""
+    """The list of blocks that checkpoints call `encoder`."""
 
     def __init__(self, blocks: Iterable[ClipBlock]) -> None:
         super().__init__()

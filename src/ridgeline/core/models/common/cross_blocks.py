@@ -1,5 +1,6 @@
-"""The block of denoisers that look at their text by cross-attention (PixArt: Chen et al., arXiv:2310.00426; Wan:
-arXiv:2503.20314), and what surrounds it.
+"""The block of denoisers with cross-attention to a text (PixArt, arXiv:2310.00426; Wan, arXiv:2503.20314).
+
+Embedders and the final layer around the blocks are here too.
 
 Shapes: N rows of latents, M of texts, R runs of rows of one noise level, C condition, D hidden, H heads, E entries of a
 head, S a third of D.
@@ -29,24 +30,27 @@ from ridgeline.core.ops.timestep import TimestepSinusoids
 from ridgeline.core.ops.work import AttentionPattern
 
 OF_LATENTS = AttentionPattern("full", space=LATENTS)
+"""The pattern of self-attention over the latents of an image."""
 OF_TEXT = AttentionPattern("cross", space=LATENTS, keys=TEXT)
+"""The pattern of cross-attention from latents to a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrossStyle:
-    """In what the families differ. rope: how queries and keys turn; None where positions are added to tokens. heads:
-    whether queries and keys are normalised, over all heads at once. crossing: whether there is a norm before
-    cross-attention. bias: whether projections to queries, keys and values have one.
-    """
+    """The differences between the families whose denoisers have cross-attention."""
 
     rope: Rope | None
+    """The rotary embedding of queries and keys; None if positions are added to the tokens."""
     heads: bool
+    """Whether queries and keys are normalised, over all heads at once."""
     crossing: bool
+    """Whether there is a norm before cross-attention."""
     bias: bool
+    """Whether the query, key and value projections have a bias."""
 
 
 class TextAttention(nn.Module):
-    """Attention of latents to a text, whose keys and values no noise level changes."""
+    """The cross-attention of latents to a text, whose keys and values are the same at every noise level."""
 
     part = "attention"
 
@@ -64,18 +68,19 @@ class TextAttention(nn.Module):
         self.o_proj = Linear(d.row(d.hidden, d.hidden, bias=True))
 
     def keys_values(self, text_MD: Tensor) -> tuple[Tensor, Tensor]:
-        """text_MD [rows of texts, hidden] -> keys and values, each [rows, heads, E]."""
+        """Return the keys and values, each [rows, heads, E], of text_MD [rows of texts, hidden]."""
         k_MD, v_MD = self.kv(text_MD)
         return self._heads(k_MD, self.k_norm), self._heads(v_MD)
 
     @override
     def forward(self, x_ND: Tensor, text: tuple[Tensor, Tensor], kv: Uncached) -> Tensor:
-        """x_ND [rows, hidden]; text: its keys and values -> [rows, hidden]."""
+        """Return the attention output [rows, hidden] of x_ND [rows, hidden] over a text's keys and values."""
         q_NHE = self._heads(self.to_q(x_ND), self.q_norm)
         out_ND: Tensor = self.o_proj(self.attend(q_NHE, *text, kv))
         return out_ND
 
     def _heads(self, x_xD: Tensor, norm: HeadNorm | None = None) -> Tensor:
+        """Split rows into heads [rows, heads, E], normalised if there is a norm."""
         if norm is not None:
             x_xD = norm(x_xD.view(len(x_xD), norm.per_token, norm.width))
         return x_xD.view(len(x_xD), -1, self.head_dim)
@@ -83,19 +88,22 @@ class TextAttention(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class CrossPass:
-    """What all blocks of a pass are given beside the stream: the condition of each run, rows of each run, angles of the
-    positions, and rows of each picture and each text.
-    """
+    """The inputs that all blocks of a pass share, in addition to the residual stream."""
 
     condition_RC: Tensor
+    """The condition of each run."""
     runs: Sequence[int]
+    """Rows of each run."""
     angles: Angles | None
+    """The rotary angles of the rows; None without rotary embedding."""
     kv: Uncached
+    """The KV context, with the rows of each image and of each text."""
 
 
 class CrossBlock(nn.Module):
-    """x + gate * attention(norm(x)), + attention to the text, + gate * feed-forward(norm(x)); the last sum is left to
-    the norm that follows. Scales and shifts of norms, and gates, come from the noise level.
+    """A block: x + gate * attention(norm(x)), + attention to the text, + gate * feed-forward(norm(x)).
+
+    The next norm performs the last addition. The scales and shifts of norms, and the gates, come from the noise level.
     """
 
     def __init__(self, d: Dimensions, style: CrossStyle, *, first: bool) -> None:
@@ -113,12 +121,12 @@ class CrossBlock(nn.Module):
         self.ffn = MLP(d, {"widen": up}, "narrow", down)
 
     def keys_values(self, text_MD: Tensor) -> tuple[Tensor, Tensor]:
-        """As TextAttention.keys_values."""
+        """Return the keys and values of a text in this block's cross-attention."""
         return self.attn2.keys_values(text_MD)
 
     @override
     def forward(self, stream: ResidualStream, text: tuple[Tensor, Tensor], given: CrossPass) -> ResidualStream:
-        """text: keys and values of this block."""
+        """Return the residual stream after the block, given the text's keys and values in this block."""
         runs, factors = given.runs, self.factors(given.condition_RC)
         _, _, gate, inner_shift, inner_scale, inner_gate = factors
         x_ND, normed_ND = enter(self.norm1, stream, factors, runs)
@@ -133,12 +141,21 @@ class CrossBlock(nn.Module):
 
 
 class CrossConditionEmbedder(nn.Module):
-    """What becomes of a noise level, and of a picture's size, for all blocks and for the last norm; and of a text, once
-    for all of them.
+    """The embedders of the conditions: noise level, size of the image if the model reads it, and text.
+
+    The noise level and the size become the conditions of the blocks and of the final norm. Each text is embedded once
+    for all blocks.
     """
 
     def __init__(self, d: Dimensions, sinusoids: int, text_width: int, *, sized: bool) -> None:
-        """sinusoids: numbers that a time becomes first. sized: whether it is told how large a picture is, too."""
+        """Build the embedders.
+
+        Args:
+            d: The sizes of the blocks.
+            sinusoids: Numbers of the sinusoidal embedding of a timestep.
+            text_width: Numbers per text token.
+            sized: Whether the size of the image is a condition too.
+        """
         super().__init__()
         self.sinusoids = TimestepSinusoids(sinusoids, d.dtype)
         self.time_embedder = embedder(d, sinusoids, d.hidden)
@@ -153,8 +170,11 @@ class CrossConditionEmbedder(nn.Module):
 
     @override
     def forward(self, times_R: Tensor, told: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """times_R fp32 [runs]; told: where the model is `sized`, height and width in pixels and their ratio, each fp32
-        [runs] -> the condition of the last norm [runs, hidden], and that of the blocks [runs, 6 x hidden].
+        """Return the condition of the final norm [runs, hidden] and that of the blocks [runs, 6 x hidden].
+
+        Args:
+            times_R: The timestep of each run, fp32 [runs].
+            told: Height and width in pixels and their ratio, each fp32 [runs], if the model is `sized`.
         """
         embedded_RD = self.time_embedder(self.sinusoids(times_R))
         if self.sized:
@@ -166,12 +186,15 @@ class CrossConditionEmbedder(nn.Module):
 
 
 class CrossFinalLayer(nn.Module):
-    """The last norm, scaled and shifted, and the projection to patches; checkpoints hold both at the top."""
+    """The final norm, scaled and shifted by the condition, and the projection to patches.
+
+    Checkpoints hold both at the top.
+    """
 
     unnamed = True
 
     def __init__(self, d: Dimensions, features: int) -> None:
-        """features: numbers of a patch."""
+        """Build the layer for patches of `features` numbers."""
         super().__init__()
         self.factors = ConditionTable(PART[:2], d.hidden, d.dtype, spread=True)
         self.norm_out = AddGatedLayerNorm(d.hidden, d.eps, d.dtype)
@@ -179,7 +202,7 @@ class CrossFinalLayer(nn.Module):
 
     @override
     def forward(self, stream: ResidualStream, embedded_RD: Tensor, runs: Sequence[int]) -> Tensor:
-        """The stream and the condition of the last norm -> [rows, features]."""
+        """Return the prediction [rows, features] from the residual stream and the final norm's condition."""
         shift_RD, scale_RD = self.factors(embedded_RD)
         _, normed_ND = self.norm_out(stream.x_ND, stream.y_ND, stream.gate_RD, scale_RD, shift_RD, runs)
         out_NF: Tensor = self.proj_out(normed_ND)

@@ -1,7 +1,7 @@
-"""CrossDenoiser: a denoiser whose latents look at their text by cross-attention, of pictures (PixArt) or clips (Wan).
+"""CrossDenoiser: a denoiser whose latents read their text by cross-attention, of images (PixArt) or video (Wan).
 
-Shapes: P clips, K channels, T, H and W latents, N rows of latents, M of texts, R runs of rows of one noise level, C
-condition, D hidden, F numbers of a patch.
+Shapes: P images or videos, K channels, T, H and W latents, N rows of latents, M of texts, R runs of rows of one noise
+level, C condition, D hidden, F numbers of a patch.
 """
 
 from abc import abstractmethod
@@ -45,18 +45,28 @@ from ridgeline.core.ops.work import AttentionSum, AttentionWork, RowAxis, Work
 
 @dataclass(frozen=True, slots=True)
 class CrossGrid:
-    """Patches of a clip: of one frame of latents, `side` x `side` each."""
+    """The grid of patches of a video's latents: each patch is `side` x `side` latents of one frame."""
 
     frames: int
+    """Frames of latents."""
     rows: int
+    """Rows of patches in a frame."""
     columns: int
+    """Columns of patches in a frame."""
     side: int
+    """Latents on a side of a patch."""
 
     @classmethod
     def of(cls, size: tuple[int, ...], side: int, most: int | None = None) -> "CrossGrid":
-        """The patches of `size` latents: (frames, height, width), or (height, width) of a picture. most: places of each
-        coordinate, where there are only so many. Raises ValueError where there are no patches that fit, or more than
-        places.
+        """Return the grid of patches of latents of a size.
+
+        Args:
+            size: (frames, height, width) of the latents; (height, width) for an image.
+            side: Latents on a side of a patch.
+            most: The maximum number of positions on each axis; None without a limit.
+
+        Raises:
+            ValueError: If the size does not divide into patches, or exceeds the positions.
         """
         *frames, height, width = size
         if frames == [0]:
@@ -72,24 +82,25 @@ class CrossGrid:
 
     @property
     def count(self) -> int:
-        """Patches of a clip."""
+        """The number of patches of a video."""
         return self.frames * self.rows * self.columns
 
     def positions(self, clips: int) -> Tensor:
-        """Frame, line and column of each patch of so many clips, int64 [rows, 3]."""
+        """Return the frame, row and column of each patch of `clips` videos, int64 [rows, 3]."""
         axes = (torch.arange(count) for count in (self.frames, self.rows, self.columns))
         return torch.cartesian_prod(*axes).repeat(clips, 1)
 
     def patches(self, latents_PKTHW: Tensor) -> Tensor:
-        """Latents [clips, channels, frames, height, width] -> a row a patch, the numbers of a channel together, as a
-        convolution's weights have them [N, F].
+        """Cut latents [videos, channels, frames, height, width] into one row per patch, [N, F].
+
+        The numbers of a channel lie together, as in the weights of a convolution.
         """
         clips, channels = latents_PKTHW.shape[:2]
         cut = latents_PKTHW.reshape(clips, channels, self.frames, self.rows, self.side, self.columns, self.side)
         return cut.permute(0, 2, 3, 5, 1, 4, 6).reshape(clips * self.count, -1)
 
     def latents(self, rows_NF: Tensor, clips: int) -> Tensor:
-        """Rows whose channels are innermost [N, F] -> latents [clips, channels, frames, height, width]."""
+        """Join patch rows [N, F], channels innermost, to latents [videos, channels, frames, height, width]."""
         cut = rows_NF.view(clips, self.frames, self.rows, self.columns, self.side, self.side, -1)
         return cut.permute(0, 6, 1, 2, 4, 3, 5).reshape(
             clips, -1, self.frames, self.rows * self.side, self.columns * self.side
@@ -97,58 +108,73 @@ class CrossGrid:
 
 
 def _written(size: tuple[int, ...]) -> str:
+    """Return a size as text, as `3 x 64 x 64`."""
     return " x ".join(map(str, size))
 
 
 _PIXELS = 8  # on a side of a latent, of the VAE that the models have which are told a picture's size (PixArt)
 Level = float | Sequence[float] | Tensor
-"""A noise level of all clips, of each, or of each token of each: fp32 [clips, tokens]."""
+"""The noise level of all images, of each image, or of each token of each: fp32 [images, tokens]."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrossSizes:
-    """What a config says beside the dimensions of blocks. channels: of latents. outputs: channels that it gives, of
-    which the first are of use. patch: of latents, on a side. text: rows that every text is padded to; None for as many
-    as it has. most: places of each coordinate, where there are only so many. sinusoids: numbers that a time becomes
-    first. scale: of times. sized: whether it is told how large a picture is.
-    """
+    """The settings of a config in addition to the dimensions of blocks."""
 
     channels: int
+    """Channels of the latents."""
     outputs: int
+    """Channels that the model predicts; only the first `channels` are used."""
     patch: int
+    """Latents on a side of a patch."""
     text_width: int
+    """Numbers per text token."""
     text: int | None
+    """Rows to which every text is padded; None if texts are not padded."""
     most: int | None
+    """The maximum number of positions on each axis; None without a limit."""
     sinusoids: int
+    """Numbers of the sinusoidal embedding of a timestep."""
     scale: float
+    """The factor that turns noise levels into timesteps."""
     sized: bool = False
+    """Whether the size of an image is a condition too."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrossLayout:
-    """The rows of a pass.
-
-    grid: of a clip. runs: rows of each run of one noise level. lengths: by space, rows of each clip or text.
-    positions: frame, line and column of each row. told: as of CrossConditionEmbedder.
-    """
+    """The layout of a denoising pass: the rows, their positions, and the rows that share a noise level."""
 
     grid: CrossGrid
+    """The patches of one image or video."""
     runs: Sequence[int]
+    """Rows of each run of one noise level."""
     lengths: Mapping[RowAxis, Sequence[int]]
+    """Rows of each image and of each text, by row axis."""
     positions: Tensor
+    """Frame, row and column of each row."""
     told: Sequence[Tensor]
+    """Height, width and aspect ratio of each run, if the model is `sized`; else empty."""
 
 
 class CrossDenoiser(Denoiser):
-    """Blocks of two attentions, with conditions and patches around them. Rows of texts are computed in `read` alone, so
-    that a pass that is given what was prepared runs none.
+    """A denoiser whose blocks have self-attention over latents and cross-attention to a text.
+
+    Only `read` computes rows of texts, so that a pass with a prepared text computes none.
     """
 
     spaces = (LATENTS, TEXT, PICTURES)
     block_lists = ("blocks",)
 
     def __init__(self, d: Dimensions, sizes: CrossSizes, style: CrossStyle, final: Dimensions) -> None:
-        """final: the dimensions of the last norm."""
+        """Build the blocks, and the embeddings and final layer around them.
+
+        Args:
+            d: The sizes of the blocks.
+            sizes: The other sizes.
+            style: The differences between families.
+            final: The sizes of the final norm, which may have another epsilon.
+        """
         super().__init__()
         self.storage, self.sizes, self.hidden = d.storage, sizes, d.hidden
         self.channels, self.patch, self.text_width = sizes.channels, sizes.patch, sizes.text_width
@@ -160,13 +186,13 @@ class CrossDenoiser(Denoiser):
 
     @abstractmethod
     def _placed(self, x_ND: Tensor, positions_N3: Tensor, grid: CrossGrid) -> tuple[Tensor, Angles | None]:
-        """Tokens with their positions in them, or the angles of these."""
+        """Return the latent tokens with their positions added, or the tokens and their rotary angles."""
 
     # -- what runs ----------------------------------------------------------------------------------------------------
 
     @override
     def prepare(self, texts: Sequence[Tensor]) -> Prepared:
-        """As Denoiser.prepare: keys and values of every block."""
+        """Compute the keys and values of the texts in every block."""
         lengths = self._text_lengths([len(text) for text in texts])
         rows_MC = texts[0].new_zeros(sum(lengths), self.text_width, dtype=self.storage.dtype)
         for own_MC, text_MC in zip(torch.split(rows_MC, lengths), texts, strict=True):
@@ -174,7 +200,7 @@ class CrossDenoiser(Denoiser):
         return Prepared(tuple(map(len, texts)), self.read(rows_MC))
 
     def read(self, texts_MC: Tensor) -> tuple[Tensor, ...]:
-        """Rows of texts [M, text_width] -> keys and values of each block in turn."""
+        """Return the keys and values of each block in turn, from rows of texts [M, text_width]."""
         text_MD = self.condition_embedder.text_embedder(texts_MC)
         blocks = (block for block in self.blocks if isinstance(block, CrossBlock))
         return tuple(each for block in blocks for each in block.keys_values(text_MD))
@@ -214,8 +240,14 @@ class CrossDenoiser(Denoiser):
         layout: CrossLayout,
         walk: BlockRunner = every_block,
     ) -> Tensor:
-        """Patches of latents [N, F], times of runs fp32, and what `read` gave -> what is predicted of each patch
-        [N, F].
+        """Run the blocks on patches of latents, and return the prediction for each patch, [N, F].
+
+        Args:
+            patches_NF: Patches of latents [N, F].
+            times_R: The timestep of each run, fp32.
+            text: The result of `read`.
+            layout: The rows of the pass.
+            walk: The function that runs the blocks.
         """
         x_ND, angles = self._placed(self.patch_embedding(patches_NF), layout.positions, layout.grid)
         embedded_RD, condition_RC = self.condition_embedder(times_R, layout.told)
@@ -235,21 +267,30 @@ class CrossDenoiser(Denoiser):
         return out_NF
 
     def grid(self, size: tuple[int, ...]) -> CrossGrid:
-        """The patches of a clip of `size` latents. Raises ValueError as Denoiser.forward."""
+        """Return the patches of one image or video of `size` latents.
+
+        Raises:
+            ValueError: If the size has the wrong number of axes, does not divide into patches, or exceeds the
+                positions.
+        """
         if len(size) != 2 + self.clips:
             wanted = "frames, height and width" if self.clips else "height and width"
             raise ValueError(f"latents of {' x '.join(map(str, size))}; this denoiser has {wanted}")
         return CrossGrid.of(size, self.patch, self.sizes.most)
 
     def _told(self, grid: CrossGrid, runs: int, device: torch.device | None = None) -> tuple[Tensor, ...]:
-        """Height and width of a picture in pixels, and their ratio, for each run of rows."""
+        """Return the height and width of the image in pixels and their ratio, each fp32 [runs]."""
         height, width = (count * self.patch * _PIXELS for count in (grid.rows, grid.columns))
         return tuple(
             torch.full((runs,), each, dtype=torch.float32, device=device) for each in (height, width, height / width)
         )
 
     def _text_lengths(self, texts: Sequence[int]) -> list[int]:
-        """Rows of texts that have so many tokens. Raises ValueError for none, or more than there is place for."""
+        """Return the rows that texts with these numbers of tokens take, padding included.
+
+        Raises:
+            ValueError: If there is no text, or one is empty or too long.
+        """
         check_texts(texts)
         if self.sizes.text is None:
             return list(texts)
@@ -261,7 +302,10 @@ class CrossDenoiser(Denoiser):
 
     @override
     def work(self, size: tuple[int, ...], texts: Sequence[int], *, levels: int = 1) -> Work:
-        """As Denoiser.work. levels: runs of tokens in a clip that have a noise level each."""
+        """Return the work of a pass over images of `size` latents, texts included.
+
+        `levels` is the number of runs of tokens per image that have a noise level of their own.
+        """
         latents, lengths = self.grid(size).count, self._text_lengths(texts)
         rows = {LATENTS: latents * len(texts), TEXT: sum(lengths), PICTURES: levels * len(texts)}
         full = AttentionSum(1, latents, latents * latents, latents, latents)
@@ -275,7 +319,7 @@ class CrossDenoiser(Denoiser):
 
     @override
     def pass_work(self, size: tuple[int, ...], texts: Sequence[int], *, levels: int = 1) -> Work:
-        """As Denoiser.pass_work, and `work`."""
+        """Return the work of a pass that gets prepared texts; `levels` is as in `work`."""
         return without(self.work(size, texts, levels=levels), TEXT)
 
     @override
@@ -291,7 +335,7 @@ class CrossDenoiser(Denoiser):
 
 
 def _runs(t: Level, clips: int, tokens: int) -> tuple[Sequence[float], Sequence[int]]:
-    """Noise levels of runs of tokens that share one, and how many tokens each run has."""
+    """Return the noise level of each run of tokens that share one, and the number of tokens of each run."""
     if not isinstance(t, Tensor):
         return for_each(t, clips), [tokens] * clips
     if t.shape != (clips, tokens):

@@ -1,13 +1,13 @@
-"""The decoder-only transformer, in parts: attention, feed-forward layers, a trunk of blocks (blocks.py), a head.
+"""The parts of a decoder-only transformer: attention, feed-forward layers, a backbone of blocks (blocks.py), a head.
 
-A family's file puts them together with what is its own as arguments. Modules carry the names of the checkpoint's
-tensors, so that loading needs no table: `model.layers.0.self_attn.q_proj.weight` is a path in both, once modules that
-are `unnamed` are left out.
+The file of a model family puts them together and passes what is special as arguments. Modules have the names of the
+checkpoint's tensors, so that loading needs no table: `model.layers.0.self_attn.q_proj.weight` is a path in both, if
+modules that are `unnamed` are left out.
 
-The residual stream is passed on as two summands, x and what the last part adds to it, because the addition belongs to
-the norm that follows (`core/ops/norm.py`).
+The residual stream is passed on as two summands, x and the output of the last attention or feed-forward part, because
+the next norm does the addition (`core/ops/norm.py`).
 
-Shapes: T rows of a step, R rows that are wanted, D hidden, V vocabulary.
+Shapes: T rows of a step, R requested rows, D hidden, V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,13 +38,14 @@ from ridgeline.core.ops.rotary import Angles, Rope, RotaryTable
 from ridgeline.core.ops.row_ops import JoinColumns, RowPicker
 
 MTP = (r"mtp\..*",)
-"""Tensors that a Family ignores: layers that predict the tokens after the next (multi-token prediction)."""
+"""Patterns of tensors that a family ignores: layers for multi-token prediction (MTP)."""
 
 
 class SelfAttention(nn.Module):
-    """Attention of a sequence to itself, whose queries and keys are normalised where there are norms for them: each
-    head (Qwen3) or all heads at once (OLMo 2), as the norms are wide; and whose result is gated where it is asked for
-    (Qwen3-Next): the projection to queries gives each head's queries, then its gate.
+    """The self-attention of a decoder layer, with optional norms of queries and keys and an optional output gate.
+
+    The norms apply to each head (Qwen3) or to all heads at once (OLMo 2), depending on their width. With a gate
+    (Qwen3-Next) the query projection returns each head's queries, then its gate.
     """
 
     part = "attention"
@@ -60,8 +61,16 @@ class SelfAttention(nn.Module):
         gated: bool = False,
         scaled: bool = False,
     ) -> None:
-        """qkv: what the queries, keys and values are projected with: three matrices, or a fused one. scaled: whether
-        queries are scaled by their position.
+        """Build the projections and norms around an attention op.
+
+        Args:
+            d: The sizes.
+            attend: The attention op.
+            qkv: The specs of the query, key and value projections: three matrices, or a fused one.
+            output_bias: Whether the output projection has a bias.
+            head_norms: The norms of queries and of keys.
+            gated: Whether a sigmoid gate multiplies the result.
+            scaled: Whether queries are scaled by their position.
         """
         super().__init__()
         self.head_dim = d.head_dim
@@ -78,7 +87,10 @@ class SelfAttention(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, angles: Angles | None, kv: KVContext) -> Tensor:
-        """x_TD [rows, hidden] -> [rows, hidden]. angles: passed by where its positions are not turned (NoPE)."""
+        """Return the attention output [rows, hidden] for x_TD [rows, hidden].
+
+        `angles` is not used in a layer without rotary embedding (NoPE).
+        """
         q_TO, k_TO, v_TO = self.qkv(x_TD)
         gate_THD: Tensor | None = None
         if self.gate is not None:
@@ -95,24 +107,30 @@ class SelfAttention(nn.Module):
         return out
 
     def _heads(self, x_TO: Tensor, norm: HeadNorm | None = None) -> Tensor:
-        """[rows, heads x D] -> [rows, heads, D], normalised."""
+        """Split [rows, heads x D] into [rows, heads, D], normalised if there is a norm."""
         if norm is not None:
             x_TO = norm(x_TO.reshape(len(x_TO), norm.per_token, norm.width))
         return x_TO.reshape(len(x_TO), -1, self.head_dim)
 
 
 class MLP(nn.Module):
-    """down(act(up(x))), or down(act(gate(x)) * up(x)), under the names of a checkpoint."""
+    """A feed-forward layer with the checkpoint's names: down(act(up(x))), or down(act(gate(x)) * up(x))."""
 
     part = "feed-forward"
     first: ClassVar[str] = "fc"
+    """The name of the module that holds the first matrices."""
 
     def __init__(
         self, d: Dimensions, up: Mapping[str, MatrixSpec], down: str, spec: MatrixSpec, *, summand: bool = False
     ) -> None:
-        """up: what the width comes of, by names: a matrix, or those of a gate and of what it gates, two or a fused one.
-        down: the name of the last matrix, which is `spec`. summand: whether ranks are left to be added up by whoever
-        adds more to it.
+        """Build the layer from the specs of its matrices.
+
+        Args:
+            d: The sizes.
+            up: The specs of the first matrices by name: one, or those of gate and up, separate or fused.
+            down: The name of the last matrix.
+            spec: The spec of the last matrix.
+            summand: Whether the caller sums the result over the ranks, because it adds something to it first.
         """
         super().__init__()
         self.add_module(self.first, ActivatedProjections(up, d.activation))
@@ -122,13 +140,13 @@ class MLP(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor) -> Tensor:
-        """x_TD [rows, hidden] -> [rows, hidden]."""
+        """Return the layer's output [rows, hidden] for x_TD [rows, hidden]."""
         out: Tensor = self.all_reduce(getattr(self, self.down)(getattr(self, self.first)(x_TD)))
         return out
 
 
 class GatedMLP(MLP):
-    """down(act(gate(x)) * up(x)), the last matrix called as Llama's."""
+    """A gated feed-forward layer, down(act(gate(x)) * up(x)), whose last matrix is called `down_proj` as in Llama."""
 
     first = "gate_up"
 
@@ -141,14 +159,20 @@ class GatedMLP(MLP):
         width: int | None = None,
         summand: bool = False,
     ) -> None:
-        """gate_up: the matrices of the gate and of what it gates: two, or a fused one. width: their columns, where they
-        are not the model's. summand: as of MLP.
+        """Build the layer from the specs of its gate and up matrices.
+
+        Args:
+            d: The sizes.
+            gate_up: The specs of the gate and up matrices: two, or a fused one.
+            bias: Whether the last matrix has a bias.
+            width: The width of the layer, if it is not the model's.
+            summand: Whether the caller sums the result over the ranks.
         """
         super().__init__(d, gate_up, "down_proj", d.row(width or d.width, d.hidden, bias=bias), summand=summand)
 
 
 class Backbone(nn.Module):
-    """Embedding, blocks and the last norm: what checkpoints call `model`."""
+    """The decoder without its head: embedding, blocks and final norm; checkpoints call it `model`."""
 
     def __init__(
         self,
@@ -161,8 +185,16 @@ class Backbone(nn.Module):
         local: tuple[Rope, Sequence[bool]] | None = None,
         query_scale: QueryScale | None = None,
     ) -> None:
-        """rope: None where no layer turns. blocks: called as Block is. norm: the last one, by default AddRMSNorm.
-        local: a second rope, and which layers turn by it (Gemma 3). query_scale: of the layers that scale queries.
+        """Build the embedding and the rotary tables around the blocks.
+
+        Args:
+            d: The sizes.
+            rope: The rotary embedding; None if no layer has one.
+            blocks: The transformer blocks, which are called as `Block` is.
+            norm: The final norm. Default: an AddRMSNorm.
+            embedding_scale: The factor of embedded tokens (Gemma).
+            local: A second rotary embedding, and which layers use it (Gemma 3).
+            query_scale: The scale of queries by position, for layers that use it.
         """
         super().__init__()
         self.wanted = RowPicker()
@@ -180,8 +212,9 @@ class Backbone(nn.Module):
         self.join: JoinColumns | None = None
 
     def stop_after(self, *layers: int) -> None:
-        """Give what the first so many layers give, not normed; of several, side by side, the last of which is run
-        last.
+        """Return the states after these numbers of layers from now on, without final norm, and drop the layers above.
+
+        Several numbers give the states side by side; the last number is the highest.
         """
         assert isinstance(self.norm, AddNorm)
         *self.taken, last = layers
@@ -196,8 +229,14 @@ class Backbone(nn.Module):
     def forward(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, placed_ED: Tensor | None = None
     ) -> Tensor:
-        """ids_T, positions_T int64 [rows] -> the last hidden states of the rows that are wanted, normed [R, hidden].
-        placed_ED: of a PlacedEmbedding, the rows that stand for ids below 0.
+        """Return the last hidden states of the requested rows, after the final norm, [R, hidden].
+
+        Args:
+            ids_T: Token ids int64 [rows].
+            positions_T: Positions int64 [rows].
+            kv: The KV context of the step.
+            rows_R: Indices int64 of the requested rows.
+            placed_ED: The rows that stand for ids below 0, if the embedding is a PlacedEmbedding.
         """
         embedded_TD = self.embed_tokens(ids_T) if placed_ED is None else self.embed_tokens(ids_T, placed_ED)
         x_TD: Tensor = self.all_reduce(embedded_TD)
@@ -218,7 +257,7 @@ class Backbone(nn.Module):
 
 
 class Decoder(Model):
-    """A trunk with a head, which is the embedding where `tied`."""
+    """A decoder-only language model: a backbone with a head, which may be tied to the embedding."""
 
     def __init__(
         self,
@@ -231,8 +270,16 @@ class Decoder(Model):
         bias: bool = False,
         names: tuple[str, str] = ("model", "embed_tokens"),
     ) -> None:
-        """trunk: called as Backbone is. softcap, multiplier: of the logits (Gemma 2; Granite). bias: whether the head
-        has one. names: what checkpoints call the trunk, and the embedding in it.
+        """Add a head to a backbone.
+
+        Args:
+            d: The sizes.
+            trunk: The backbone, which is called as `Backbone` is.
+            tied: Whether the head's weight is the embedding.
+            softcap: The soft cap of the logits (Gemma 2).
+            multiplier: The factor of the logits (Granite).
+            bias: Whether the head has a bias.
+            names: The checkpoint's names of the backbone and of the embedding in it.
         """
         super().__init__()
         self.context, self.vocabulary, self.storage = d.context, d.vocabulary, d.storage
@@ -253,12 +300,12 @@ class Decoder(Model):
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
-        """As Model.hidden; only the wanted rows pass the last norm."""
+        """Return the last hidden states of the requested rows; only these pass the final norm."""
         out_RD: Tensor = self.get_submodule(self.trunk_name)(ids_T, positions_T, kv, rows_R)
         return out_RD
 
     def drop_head(self) -> None:
-        """Give hidden states alone from now on; before it is filled."""
+        """Return hidden states only from now on; call it before weights are loaded."""
         del self.lm_head, self.all_gather
         self.has_head, self.ties = False, {}
         if self.tables is not None:
@@ -266,10 +313,14 @@ class Decoder(Model):
         self.passed_over = (*self.passed_over, r"lm_head\.weight")
 
     def stop_after(self, *layers: int) -> None:
-        """Give hidden states after the first so many layers, before any norm, from now on; of several, those after
-        each, side by side; before it is filled. So pipelines that draw read their prompts: in transformers' words,
-        `hidden_states[layers]`. Raises ValueError where there are not so many layers, or it is the last, after which
-        states are normed, or one does not come after the other.
+        """Return hidden states after these numbers of layers from now on, before any norm, and no logits.
+
+        Several numbers give the states after each of them side by side. Call it before weights are loaded. Diffusion
+        pipelines read their prompts this way: it is `hidden_states[layers]` in transformers.
+
+        Raises:
+            ValueError: If the numbers do not ascend, or one is not from 1 to the number of layers - 1. After the last
+                layer, states are normed.
         """
         trunk = self.get_submodule(self.trunk_name)
         assert isinstance(trunk, Backbone)
@@ -286,8 +337,9 @@ class Decoder(Model):
         self.passed_over = (*self.passed_over, rf"({self.trunk_name}\.)?(layers\.({left_out})\..*|norm\.weight)")
 
     def disable_kv_cache(self) -> None:
-        """From now on every sequence is run, and priced, whole in one step, and nothing of it is kept for a later one:
-        attention is given Uncached, not KV memory.
+        """Run and price every sequence whole in one step from now on, without a KV cache.
+
+        Attention then gets `Uncached` instead of KV memory.
         """
         for _, op in self.ops():
             op.disable_kv_cache()
@@ -300,8 +352,9 @@ class Decoder(Model):
 
 
 def further_layers(fields: Fields, layers: int, name: str) -> tuple[str, ...]:
-    """What the tensors of layers beyond the last are called, as many as the field `name` says: they predict further
-    tokens in training (MTP), lie in a release, and are no part of the model.
+    """Return the patterns of the tensors of multi-token prediction (MTP) layers in a checkpoint.
+
+    These layers follow the `layers` of the model itself, and the field `name` counts them. Only training uses them.
     """
     further = fields.natural(name) if fields.has(name) else 0
     return tuple(rf"model\.layers\.{layer}\..*" for layer in range(layers, layers + further))

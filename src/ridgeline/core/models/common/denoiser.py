@@ -1,4 +1,4 @@
-"""Denoiser: the contract of models that say which way noise lies in a picture."""
+"""Denoiser: the contract of diffusion models, which predict the velocity or the noise of noisy latents."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,44 +14,44 @@ from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.work import AttentionWork, RowAxis, Work
 
 LATENTS: RowAxis = "latents"
-"""Tokens of pictures: patches of latents, padding included."""
+"""The row axis of latent tokens: patches of latents, padding included."""
 TEXT: RowAxis = "text"
-"""Tokens of texts, padding included."""
+"""The row axis of text tokens, padding included."""
 JOINT: RowAxis = "joint"
-"""Both, of each picture beside its text."""
+"""The row axis of latent and text tokens together, those of each image next to those of its text."""
 PICTURES: RowAxis = "pictures"
-"""One row a picture: what comes of its noise level."""
+"""The row axis of conditions: one row per image, computed from its noise level."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a denoiser made of texts that is the same at every noise level (`Denoiser.prepare`).
-
-    lengths: tokens of each text. rows: what it made of all of them, for itself to read.
-    """
+    """The part of a denoiser's work on texts that is the same at every noise level (`Denoiser.prepare`)."""
 
     lengths: tuple[int, ...]
+    """Tokens of each text."""
     rows: tuple[Tensor, ...]
+    """The tensors computed from all texts, in a form that only the denoiser knows."""
 
 
 Texts = Sequence[Tensor] | Prepared
-"""The states of each text [tokens, text_width], or what was prepared of them."""
+"""The encoder states of each text, each [tokens, text_width], or what was prepared from them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LastTexts:
-    """The texts of the latest call that was given texts, the weights by which they were prepared, and the result.
-
-    texts: copies of the texts. tables: the parameters of each module. weights: their `_versions`.
-    """
+    """The texts of the latest call that was given texts, the weights by which they were prepared, and the result."""
 
     texts: tuple[Tensor, ...]
+    """Copies of the texts."""
     tables: Sequence[Mapping[str, Tensor | None]]
+    """The parameters of each module."""
     weights: list[tuple[int, int]]
+    """The `_versions` of these parameters."""
     prepared: Prepared
+    """The result of `prepare`."""
 
     def holds(self, texts: Sequence[Tensor]) -> bool:
-        """Whether preparing these texts now would give the same."""
+        """Return whether preparing these texts now would give the same result."""
         return (
             len(texts) == len(self.texts)
             and all(map(_same, texts, self.texts))
@@ -60,51 +60,57 @@ class _LastTexts:
 
 
 def _versions(tables: Sequence[Mapping[str, Tensor | None]]) -> list[tuple[int, int]]:
-    """Return where each parameter lies, and its version, which counts changes in place; -1 where none are counted."""
+    """Return the address of each parameter and its version, which counts in-place changes; -1 without a version."""
     every = (own for table in tables for own in table.values() if own is not None)
     return [(own.data_ptr(), -1 if own.is_inference() else own._version) for own in every]
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Whether two texts have the same numbers."""
+    """Return whether two texts have the same numbers."""
     return one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)
 
 
 class Denoiser(PricedModule):
-    """Latents and texts in, velocities out, in one convention whatever a release has: latents are
-    (1 - t) x picture + t x noise, t from 0 to 1, and the velocity is their derivative by t, noise - picture (Lipman et
-    al., arXiv:2210.02747; Liu et al., arXiv:2209.03003).
+    """A diffusion model: noisy latents and texts in, velocities out, in one convention for all releases.
 
-    channels: of latents.
-    patch: latents on a side of what is one token.
-    hidden: numbers of each row between blocks.
-    text_width: numbers of each token of a text.
-    predicts: noise, where it predicts that and no velocity: latents are then alpha x picture + sigma x noise with
-        alpha^2 + sigma^2 = 1, and t is a step of its training divided by all of them (Ho et al., arXiv:2006.11239).
-    clips: whether latents have frames, [pictures, channels, frames, height, width]; a size then has them first, too.
-    pooled_width: numbers of the vector that it takes of a text beside its tokens; None where it takes none.
-    takes_guidance: whether the scale of guidance is an input (distilled from two passes; Meng et al.,
-        arXiv:2210.03142).
-    text_first: whether a text stands before its picture among joint rows.
-    block_lists: names of the modules that hold the blocks of a pass.
+    Latents are (1 - t) x image + t x noise, with t from 0 to 1. The velocity is their derivative by t, noise - image
+    (Lipman et al., arXiv:2210.02747; Liu et al., arXiv:2209.03003).
     """
 
     channels: int
+    """Channels of the latents."""
     patch: int
+    """Latents on a side of the patch that is one token."""
     hidden: int
+    """Width of the rows between blocks."""
     text_width: int
+    """Numbers per text token."""
     predicts: Literal["velocity", "noise"] = "velocity"
+    """The model's output: the velocity or the noise.
+
+    A model that predicts noise reads latents alpha x image + sigma x noise with alpha^2 + sigma^2 = 1, and t is a
+    training step divided by the number of all steps (Ho et al., arXiv:2006.11239).
+    """
     clips = False
+    """Whether the model generates video instead of images.
+
+    Latents are then [videos, channels, frames, height, width], and sizes begin with the frames.
+    """
     pooled_width: int | None = None
+    """Numbers of the pooled text vector that the model reads besides the text's tokens; None if it reads none."""
     takes_guidance = False
+    """Whether the guidance scale is an input (distilled from two passes; Meng et al., arXiv:2210.03142)."""
     text_first = False
+    """Whether the text precedes its image among joint rows."""
     block_lists: tuple[str, ...] = ()
+    """The names of the modules that hold the blocks of a pass."""
     _last_texts: _LastTexts | None = None
 
     @override
     def __call__(self, *given: Any, **named: Any) -> Any:
-        """Call `forward` as a pipeline calls it: our kernels use as many threads as torch does now, and nothing is kept
-        for gradients, which our kernels do not have.
+        """Run `forward` as a pipeline needs it: in inference mode, with torch's number of threads.
+
+        Our kernels use as many threads as torch does now. They have no gradients, so that nothing is stored for them.
         """
         self.backend.share_threads()
         with torch.inference_mode():
@@ -122,37 +128,49 @@ class Denoiser(PricedModule):
         guidance: float | Sequence[float] | None = None,
         walk: BlockRunner = every_block,
     ) -> Tensor:
-        """latents_PCHW [pictures, channels, height, width]; t: the noise level of all of them, or of each; texts:
-        the states of each one's text [tokens, text_width], or what `prepare` made of them; pooled [pictures,
-        pooled_width] and guidance, a scale for all of them or for each, where the model takes them; walk: which of
-        its blocks run -> velocities, or what it `predicts`, as latents. Raises ValueError for sizes that do not
-        divide into patches, or that the model has no positions for, and for an input that the model wants and is
-        not given, or that it would not read.
+        """Return the predicted velocities of noisy latents, or the noise, as `predicts` says, in the latents' shape.
+
+        Args:
+            latents_PCHW: Latents [images, channels, height, width], with frames before the height for video.
+            t: The noise level of all images, or one for each.
+            texts: The states of each image's text [tokens, text_width], or the result of `prepare`.
+            pooled: Pooled text vectors [images, pooled_width], if the model reads them.
+            guidance: The guidance scale of all images or one for each, if the model reads it.
+            walk: The function that runs the blocks; a step cache skips some.
+
+        Raises:
+            ValueError: If the size does not divide into patches or exceeds the model's positions, or if an input is
+                missing or not used by the model.
         """
 
     @abstractmethod
     def work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
-        """A pass over pictures of `size` latents (height, width; of clips frames before these), whose texts have so
-        many tokens. Raises ValueError as `forward`.
+        """Return the work of a pass over images of `size` latents whose texts have these numbers of tokens.
+
+        The size is (height, width), for video (frames, height, width).
+
+        Raises:
+            ValueError: If the size or a text does not fit the model, as in `forward`.
         """
 
     def prepare(self, texts: Sequence[Tensor]) -> Prepared:
-        """What becomes of texts whatever the noise level is. It is made once a request and given to the passes in place
-        of the texts; results are the same bit for bit. A model in which all of it depends on the level gives the texts
-        themselves.
+        """Compute the part of the work on texts that does not depend on the noise level.
+
+        A request computes it once and passes it to each `forward` call instead of the texts; results are the same bit
+        for bit. A model without such a part returns the texts themselves.
         """
         return Prepared(tuple(map(len, texts)), tuple(texts))
 
     def prepared(self, texts: Texts, pictures: int) -> Prepared:
-        """What was prepared of a text for each picture, or is now where it was not."""
+        """Return the prepared form of one text per image, computed now if the texts were not prepared."""
         prepared = texts if isinstance(texts, Prepared) else self._prepared_once(texts)
         assert len(prepared.lengths) == pictures, "a text for each picture"
         return prepared
 
     def _prepared_once(self, texts: Sequence[Tensor]) -> Prepared:
-        """Return the result of `prepare`, and keep it, because a caller gives the same texts at each noise level.
+        """Return the result of `prepare`, and cache it, because a caller passes the same texts at each noise level.
 
-        Nothing is kept for texts on meta, and if changes of the weights cannot be seen.
+        Nothing is cached for texts on meta, or if changes of the weights cannot be detected.
         """
         last = self._last_texts
         if last is not None and last.holds(texts):
@@ -166,15 +184,18 @@ class Denoiser(PricedModule):
         return prepared
 
     def prepare_work(self, texts: Sequence[int]) -> Work:
-        """The work of `prepare`, of texts with so many tokens."""
+        """Return the work of `prepare` for texts with these numbers of tokens."""
         return Work({}, len(texts), {reach: AttentionWork() for reach in self.reaches})
 
     def pass_work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
-        """As `work`, of a pass that is given what was prepared: a request is one `prepare_work` and its passes."""
+        """Return the work of a pass that gets prepared texts.
+
+        A request's work is one `prepare_work` and one `pass_work` per pass.
+        """
         return self.work(size, texts)
 
     def check_conditions(self, pictures: int, pooled: Tensor | None, guidance: float | Sequence[float] | None) -> None:
-        """Raises ValueError as `forward`, for what it is given beside latents and texts."""
+        """Raise ValueError if `pooled` or `guidance` is missing, misshapen, or not an input of the model."""
         if (pooled is None) != (self.pooled_width is None):
             raise ValueError(
                 "this denoiser takes no pooled vector of a text; leave it out"
@@ -194,28 +215,30 @@ class Denoiser(PricedModule):
 
 
 def for_each(value: float | Sequence[float], pictures: int) -> Sequence[float]:
-    """A number for each picture, of one that holds for all or of one for each."""
+    """Return one number per image, from one number for all images or one for each."""
     each = [value] * pictures if isinstance(value, int | float) else value
     assert len(each) == pictures, "a number for each picture"
     return each
 
 
 def only(work: Work, space: RowAxis) -> Work:
-    """The part of a step's work that runs over rows of this space."""
+    """Return the part of a step's work that runs over rows of one axis."""
     attention = {reach: own if reach.space == space else AttentionWork() for reach, own in work.attention.items()}
     return Work({space: work.rows[space]}, work.sequences, attention)
 
 
 def without(work: Work, space: RowAxis) -> Work:
-    """A step's work but for what runs over rows of this space."""
+    """Return a step's work except the part that runs over rows of one axis."""
     rows = {other: count for other, count in work.rows.items() if other != space}
     attention = {reach: AttentionWork() if reach.space == space else own for reach, own in work.attention.items()}
     return Work(rows, work.sequences, attention)
 
 
 def patched(size: tuple[int, ...], side: int) -> tuple[int, int]:
-    """Rows and columns of the patches of `size` latents (height, width), `side` x `side` each. Raises ValueError where
-    there are none that fit.
+    """Return the rows and columns of patches, `side` x `side` latents each, of a size (height, width) in latents.
+
+    Raises:
+        ValueError: If the size is empty or does not divide into patches.
     """
     height, width = size
     if not height or not width or height % side or width % side:
@@ -227,6 +250,6 @@ def patched(size: tuple[int, ...], side: int) -> tuple[int, int]:
 
 
 def check_texts(texts: Sequence[int]) -> None:
-    """Raises ValueError unless each picture has a text, of so many tokens."""
+    """Raise ValueError unless there is a text and every text has a token, given the number of tokens of each."""
     if not texts or min(texts) < 1:
         raise ValueError("a text has no tokens; give at least one for each picture")

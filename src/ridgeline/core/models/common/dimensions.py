@@ -1,4 +1,4 @@
-"""Dimensions: the sizes that decoders have in common, how a config spells them, and the matrices that they make."""
+"""Dimensions: the sizes that decoders have in common, how configs spell them, and the matrices of these sizes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,28 +17,33 @@ from ridgeline.core.ops.work import AttentionPattern, windowed
 
 @dataclass(frozen=True, slots=True)
 class Dimensions:
-    """The sizes of a decoder, of all ranks together, and how it is stored."""
+    """The sizes of a transformer over all ranks, and how it is stored."""
 
     vocabulary: int
+    """Number of token ids."""
     context: int
+    """Maximum number of positions."""
     layers: int
     hidden: int
+    """Width of the residual stream."""
     heads: int
     kv_heads: int
     head_dim: int
     width: int
+    """Width of the feed-forward layers."""
     activation: str
     eps: float
+    """The epsilon of the norms."""
     storage: StorageConfig
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of weights, activations and KV."""
+        """The dtype of weights, activations and the KV cache."""
         return self.storage.dtype
 
     @property
     def shard(self) -> Shard:
-        """The part that this rank holds."""
+        """The part of the model that this rank holds."""
         return self.storage.shard
 
     @property
@@ -48,39 +53,44 @@ class Dimensions:
 
     @property
     def gathered(self) -> int:
-        """How many ranks' rows come together at the experts."""
+        """The number of ranks whose rows are gathered at the experts."""
         return 1 if self.storage.experts is None else self.storage.experts.size
 
     @property
     def own_heads(self) -> int:
-        """Query heads of this rank. Raises Indivisible, of the KV heads first: they are fewer."""
+        """The number of query heads of this rank.
+
+        Raises:
+            Indivisible: If heads do not divide over the ranks; it names the KV heads first, because there are fewer of
+                them.
+        """
         self.shard.of_heads(self.kv_heads).part(self.kv_heads, "KV heads")
         return self.shard.part(self.heads, "heads")
 
     @property
     def vocabulary_shard(self) -> Shard:
-        """The part of embedding and head that this rank holds: all of it where the vocabulary does not divide."""
+        """The part of the embedding and the head that this rank holds: all of it if the vocabulary does not divide."""
         return self.shard.if_divides(self.vocabulary)
 
     def kv_spec(self, window: int | None = None, *, chunk: int | None = None) -> KVSpec:
-        """What a layer of this rank keeps a position. window, chunk: positions that it sees, if not all before."""
+        """Return the KV-cache spec of a layer of this rank, optionally with a sliding window or a chunk size."""
         reach = windowed(window) if chunk is None else AttentionPattern("chunked", chunk)
         heads = self.shard.of_heads(self.kv_heads).part(self.kv_heads, "KV heads")
         return KVSpec(heads, self.head_dim, self.head_dim, reach, self.dtype, self.storage.kv)
 
     def qkv(self, *, bias: bool = False) -> dict[str, MatrixSpec]:
-        """Separate projections to queries, keys and values."""
+        """Return the specs of separate query, key and value projections."""
         wide, narrow = self.heads * self.head_dim, self.kv_heads * self.head_dim
         kv = self.column(self.hidden, narrow, bias=bias, shard=self.shard.of_heads(self.kv_heads))
         return {"q_proj": self.column(self.hidden, wide, bias=bias), "k_proj": kv, "v_proj": kv}
 
     def gate_up(self, *, bias: bool = False, width: int | None = None) -> dict[str, MatrixSpec]:
-        """Separate projections to a gate and what it gates."""
+        """Return the specs of separate gate and up projections."""
         spec = self.column(self.hidden, width or self.width, bias=bias)
         return {"gate_proj": spec, "up_proj": spec}
 
     def fused(self, name: str, *parts: int, bias: bool = False, transposed: bool = False) -> dict[str, MatrixSpec]:
-        """One stored matrix from the hidden states to several results."""
+        """Return the spec of one stored matrix that projects the hidden states to several fused `parts`."""
         return {name: self.column(self.hidden, sum(parts), bias=bias, parts=parts, transposed=transposed)}
 
     def column(
@@ -93,15 +103,15 @@ class Dimensions:
         parts: tuple[int, ...] = (),
         transposed: bool = False,
     ) -> MatrixSpec:
-        """A matrix whose outputs (of each of the fused `parts`) are divided over ranks."""
+        """Return the spec of a column-parallel matrix: ranks divide its outputs, those of each of the fused `parts`."""
         return MatrixSpec(inputs, outputs, self.dtype, bias, "column", shard or self.shard, parts, transposed)
 
     def row(self, inputs: int, outputs: int, *, bias: bool = False, transposed: bool = False) -> MatrixSpec:
-        """A matrix whose inputs are divided over ranks; an all-reduce follows."""
+        """Return the spec of a row-parallel matrix: ranks divide its inputs, and an all-reduce follows."""
         return MatrixSpec(inputs, outputs, self.dtype, bias, "row", self.shard, transposed=transposed)
 
     def whole(self, inputs: int, outputs: int, *, bias: bool = False) -> MatrixSpec:
-        """A matrix that every rank holds whole."""
+        """Return the spec of a matrix that every rank holds whole."""
         return MatrixSpec(inputs, outputs, self.dtype, bias)
 
 
@@ -115,9 +125,19 @@ def read_dimensions(
     eps: float | None = None,
     unstated: Mapping[str, int] = MappingProxyType({}),
 ) -> Dimensions:
-    """The sizes that Llama's descendants spell alike. kv_heads, head_dim, activation, eps: where a family reads them
-    itself, as it has them under another name or by another default. unstated: what counts are where releases leave them
-    out.
+    """Read the sizes of a decoder that spells them as Llama does.
+
+    Args:
+        fields: The config.
+        storage: The dtype, the KV format and the rank.
+        kv_heads: The number of KV heads, if the family reads it itself because its name or default differs.
+        head_dim: The same for the size of a head.
+        activation: The same for the activation.
+        eps: The same for the epsilon of norms.
+        unstated: The defaults of counts that releases leave out, by field.
+
+    Raises:
+        ModelRefused: If a size is missing or invalid.
     """
     fields.require("is_causal", True)
     heads, hidden = (fields.count(name, unstated.get(name)) for name in ("num_attention_heads", "hidden_size"))
@@ -142,27 +162,27 @@ def read_dimensions(
 
 
 def _head_dim(fields: Fields, hidden: int, heads: int) -> int:
-    """`head_dim`, or what the hidden states divide into."""
+    """Read `head_dim`; by default the hidden size divided by the number of heads."""
     if not fields.has("head_dim") and hidden % heads:
         raise fields.refuse(f"hidden_size {hidden} does not divide into {heads} heads; state head_dim")
     return fields.count("head_dim", hidden // heads)
 
 
 def divided(fields: Fields, name: str, hidden: int, heads: int) -> int:
-    """Entries of a head where heads divide the hidden states among them. name: what the config calls their size."""
+    """Return the size of a head if the heads divide the hidden size, whose name in the config is `name`."""
     if hidden % heads:
         raise fields.refuse(f"{name} {hidden} does not divide into {heads} heads")
     return hidden // heads
 
 
 def check_groups(fields: Fields, heads: int, kv_heads: int) -> None:
-    """Raises ModelRefused for query heads that do not share KV heads evenly."""
+    """Raise ModelRefused if the query heads do not divide evenly over the KV heads."""
     if heads % kv_heads:
         raise fields.refuse(f"{heads} attention heads do not divide over {kv_heads} KV heads (num_key_value_heads)")
 
 
 def read_activation(fields: Fields, name: str, default: str) -> str:
-    """The activation that a field names."""
+    """Read the name of an activation function, which must be a supported one."""
     activation = fields.text(name, default)
     if activation not in ACTIVATIONS:
         raise fields.refuse(f"{name} {activation!r} is not supported; {', '.join(ACTIVATIONS)} are")
@@ -170,7 +190,7 @@ def read_activation(fields: Fields, name: str, default: str) -> str:
 
 
 def read_softcap(fields: Fields, name: str, unstated: float | None) -> float | None:
-    """A soft cap: null for none, `unstated` where the config does not have the field."""
+    """Read a logit soft cap: None if the field is null, `unstated` if the config does not have the field."""
     if fields.has(name):
         return fields.positive(name)
     return None if name in fields.values else unstated

@@ -1,6 +1,6 @@
-"""Embedder: a model whose answer to a text is one vector, or the scores of labels: a trunk, pooling, and what follows.
+"""Embedder: a model that returns one vector per text, or the scores of labels: a backbone, pooling, and further stages.
 
-Shapes: T rows of a step, R sequences, D hidden, W width of the answer.
+Shapes: T rows of a step, R sequences, D hidden, W width of the result.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ _MAX_LABELS = 1_000_000
 
 
 class Dense(nn.Module):
-    """act(x W + b), as sentence-transformers has it: a matrix called `linear`. activation: None for none."""
+    """A layer act(x W + b) as in sentence-transformers, whose matrix is called `linear`; the activation may be None."""
 
     part = "head"
 
@@ -38,7 +38,7 @@ class Dense(nn.Module):
 
     @override
     def forward(self, x_RD: Tensor) -> Tensor:
-        """x_RD [R, inputs] -> [R, outputs]."""
+        """Return the layer's output [R, outputs] for x_RD [R, inputs]."""
         op = self.linear if self.activated is None else self.activated
         assert op is not None
         out: Tensor = op(x_RD)
@@ -46,10 +46,10 @@ class Dense(nn.Module):
 
 
 class Embedder(Model):
-    """A trunk whose states of a text are pooled into one, which then passes the stages.
+    """A model that pools a backbone's states of a text into one, and passes it through further stages.
 
-    The rows that are wanted of it are the last ones of texts, as a decoder's are; the whole text is in the step, unless
-    it is pooled by its last position, of a trunk that keeps the others.
+    The requested rows are the last rows of texts, as in a decoder. The step must contain the whole text, unless the
+    text is pooled by its last position and the backbone has a KV cache.
     """
 
     has_head = False
@@ -68,9 +68,17 @@ class Embedder(Model):
         squashed: bool = False,
         elsewhere: Mapping[str, Path] | None = None,
     ) -> None:
-        """stages: by the names that checkpoints have for them. width: of the answer, by default `hidden`. labels: how
-        many labels' scores it is; 0 for a vector. squashed: whether a score is read as sigmoid(score). elsewhere: of
-        the stages that the checkpoint does not hold, the folders that do.
+        """Put pooling and further stages on a backbone.
+
+        Args:
+            trunk: The model that returns hidden states; the head of a decoder is dropped.
+            mode: The pooling mode.
+            hidden: Width of the hidden states.
+            stages: The modules after pooling, by their names in checkpoints.
+            width: Width of the result. Default: `hidden`.
+            labels: Number of labels whose scores the result is; 0 for a vector.
+            squashed: Whether a score is read as sigmoid(score).
+            elsewhere: The folders of stages that the checkpoint does not contain, by stage.
         """
         super().__init__()
         trunk.unnamed = True  # a checkpoint's names begin within it
@@ -88,12 +96,12 @@ class Embedder(Model):
     @property
     @override
     def tables(self) -> TokenTables | None:  # type: ignore[override]
-        """The tables of the trunk, because the names of a checkpoint begin within it."""
+        """The token tables of the backbone, because the names of a checkpoint begin inside it."""
         return self.trunk.tables
 
     @override
     def arrange_tables(self, held: Mapping[str, str], there: Iterable[str]) -> None:
-        """Arrange the tables of the trunk, as `PricedModule.arrange_tables` does."""
+        """Arrange the token tables of the backbone, as `PricedModule.arrange_tables` does."""
         self.trunk.arrange_tables(held, there)
 
     @property
@@ -103,11 +111,11 @@ class Embedder(Model):
 
     @override
     def tensors(self) -> dict[str, tuple[StoredModule, str]]:
-        """As Model.tensors, without what the checkpoint does not hold."""
+        """Return the checkpoint tensors that fill the model, without those of stages outside the checkpoint."""
         return {name: place for name, place in super().tensors().items() if name.split(".")[0] not in self.elsewhere}
 
     def tensors_of(self, stage: str) -> dict[str, tuple[StoredModule, str]]:
-        """As tensors, of a stage that the checkpoint does not hold, by their names in its own folder."""
+        """Return the tensors that fill a stage outside the checkpoint, by their names in the stage's own folder."""
         every = super().tensors().items()
         return {name.removeprefix(f"{stage}."): place for name, place in every if name.startswith(f"{stage}.")}
 
@@ -115,7 +123,7 @@ class Embedder(Model):
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
-        """As Model.hidden, of texts: rows_R are their last rows -> [R, width]."""
+        """Return the result of each text, [R, width]; rows_R are the last rows of the texts."""
         if self.pooling is None:
             x_RD = self.trunk.hidden(ids_T, positions_T, kv, rows_R)
         else:
@@ -127,9 +135,10 @@ class Embedder(Model):
 
 
 def read_labels(fields: Fields) -> dict[str, Any]:
-    """What a classifier's config says of its scores, as arguments of an Embedder: how many labels it tells apart (as
-    many as it has names for, else `num_labels`, else 2), and whether a single one's score is squashed, which
-    sentence-transformers' CrossEncoder does unless the config names another activation.
+    """Return what a classifier's config states about its scores, as arguments of an Embedder.
+
+    The number of labels is that of the names in `id2label`, else `num_labels`, else 2. The score of a single label is
+    squashed by a sigmoid, as sentence-transformers' CrossEncoder does, unless the config names another activation.
     """
     names = fields.value("id2label")
     listed = isinstance(names, dict) and bool(names)

@@ -1,4 +1,4 @@
-"""Encoders: models that read a text in one step, keep nothing of it, and give its hidden states."""
+"""Encoders: models that read a text in one step without a KV cache, and return its hidden states."""
 
 from torch import Tensor, nn
 from typing_extensions import override
@@ -12,7 +12,7 @@ from ridgeline.core.ops.work import FULL, AttentionPattern
 
 
 class Encoder(Model):
-    """A trunk that gives hidden states, and no head."""
+    """An encoder model: a backbone that returns hidden states, without a head."""
 
     has_head = False
     whole = True
@@ -20,9 +20,15 @@ class Encoder(Model):
     def __init__(
         self, d: Dimensions, trunk: nn.Module, name: str, *, segments: int = 1, mode: PoolingMode | None = None
     ) -> None:
-        """trunk: called with ids, positions, a KV context and the rows that are wanted, gives these, normed. name: what
-        checkpoints call it. segments: as Model.segments. mode: how states are pooled, where the architecture says
-        it.
+        """Wrap a backbone as a model.
+
+        Args:
+            d: The sizes.
+            trunk: The backbone: it maps ids, positions, a KV context and the requested rows to the normed states of
+                these rows.
+            name: The checkpoint's name of the backbone.
+            segments: Number of texts that the model distinguishes in one prompt.
+            mode: The pooling of states that the architecture prescribes; None if it prescribes none.
         """
         super().__init__()
         self.context, self.vocabulary, self.storage, self.segments = d.context, d.vocabulary, d.storage, segments
@@ -39,5 +45,5 @@ class Encoder(Model):
 
 
 def looks_at(d: Dimensions, reach: AttentionPattern = FULL) -> KVSpec:
-    """What a layer's attention of such a reach looks at: one key and value a query head."""
+    """Return the KV spec of a layer's attention whose keys and values are all in the step, one head per query head."""
     return KVSpec(d.own_heads, d.head_dim, d.head_dim, reach, d.dtype, at_once=True)

@@ -1,8 +1,8 @@
-"""The encoder-decoder, in parts: attention to a sequence itself and to what an encoder gave, two stacks, a head.
+"""The parts of an encoder-decoder: self-attention, cross-attention to an encoder's output, two stacks and a head.
 
-A family's file puts them together; the residual stream is passed on as two summands, as in decoder.py.
+The file of a model family puts them together. The residual stream is passed on as two summands, as in decoder.py.
 
-Shapes: T rows of a step, E rows of an encoder, N rows of either, R rows that are wanted, D hidden, V vocabulary.
+Shapes: T rows of a step, E rows of an encoder, N rows of either, R requested rows, D hidden, V vocabulary.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from ridgeline.core.ops.work import AttentionPattern
 
 
 class ProjectionNames(NamedTuple):
-    """What a checkpoint calls the projections of an attention."""
+    """The checkpoint's names of the projections of an attention layer."""
 
     q: str
     k: str
@@ -35,12 +35,12 @@ class ProjectionNames(NamedTuple):
 
 
 PROJECTIONS = ProjectionNames("q_proj", "k_proj", "v_proj", "out_proj")
-"""As BART calls them, and those that came after it."""
+"""The names that BART and its successors use."""
 _EPS = 1e-5  # of torch's LayerNorm, which no config states
 
 
 class PlainSelfAttention(nn.Module):
-    """Attention of a sequence to itself, in either stack."""
+    """The self-attention of a layer in either stack, without rotary embedding or norms of queries and keys."""
 
     part = "attention"
 
@@ -54,8 +54,15 @@ class PlainSelfAttention(nn.Module):
         key_bias: bool | None = None,
         output_bias: bool | None = None,
     ) -> None:
-        """key_bias, output_bias: whether the projection to keys, and the last, has one, where it is apart from the
-        others.
+        """Build the projections around an attention op.
+
+        Args:
+            d: The sizes.
+            attend: The attention op.
+            names: The checkpoint's names of the projections.
+            bias: Whether the projections have a bias.
+            key_bias: The same for keys, if it differs.
+            output_bias: The same for the output projection, if it differs.
         """
         super().__init__()
         self.head_dim, self.output_name = d.head_dim, names.output
@@ -68,14 +75,14 @@ class PlainSelfAttention(nn.Module):
 
     @override
     def forward(self, x_ND: Tensor, kv: KVContext) -> Tensor:
-        """x_ND [rows, hidden] -> [rows, hidden]."""
+        """Return the attention output [rows, hidden] for x_ND [rows, hidden]."""
         q_NHD, k_NHD, v_NHD = (part.view(len(part), -1, self.head_dim) for part in self.qkv(x_ND))
         out: Tensor = self.all_reduce(getattr(self, self.output_name)(self.attend(q_NHD, k_NHD, v_NHD, kv)))
         return out
 
 
 class CrossAttention(nn.Module):
-    """Attention to an encoder's rows, whose keys and values are computed in the step that has them, and kept."""
+    """The attention to an encoder's rows, whose keys and values the encoder's step computes and caches."""
 
     part = "attention"
 
@@ -88,7 +95,15 @@ class CrossAttention(nn.Module):
         bias: bool = False,
         key_bias: bool | None = None,
     ) -> None:
-        """key_bias: as PlainSelfAttention."""
+        """Build the projections around an attention op.
+
+        Args:
+            d: The sizes.
+            attend: The attention op.
+            names: The checkpoint's names of the projections.
+            bias: Whether the projections have a bias.
+            key_bias: The same for keys, if it differs.
+        """
         super().__init__()
         self.head_dim, self.names = d.head_dim, names
         q, k, v = _columns(d, bias, key_bias)
@@ -100,7 +115,10 @@ class CrossAttention(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, encoded_ED: Tensor | None, kv: KVContext) -> Tensor:
-        """x_TD [rows, hidden]; encoded_ED [encoder rows, hidden], None where no encoder runs -> [rows, hidden]."""
+        """Return the attention output [rows, hidden] for x_TD [rows, hidden].
+
+        encoded_ED [encoder rows, hidden] is the encoder's output; None if no encoder runs in this step.
+        """
         q_THD = getattr(self, self.names.q)(x_TD).view(len(x_TD), -1, self.head_dim)
         k_EHD = v_EHD = None
         if encoded_ED is not None:
@@ -110,7 +128,7 @@ class CrossAttention(nn.Module):
 
 
 def _columns(d: Dimensions, bias: bool, key_bias: bool | None) -> tuple[MatrixSpec, MatrixSpec, MatrixSpec]:
-    """What projects to queries, keys and values."""
+    """Return the specs of the query, key and value projections."""
     column, key = (
         d.column(d.hidden, d.heads * d.head_dim, bias=own) for own in (bias, bias if key_bias is None else key_bias)
     )
@@ -118,7 +136,7 @@ def _columns(d: Dimensions, bias: bool, key_bias: bool | None) -> tuple[MatrixSp
 
 
 class FeedForward(MLP):
-    """fc2(act(fc1(x))), both with a bias; neither is in a module of its own in checkpoints."""
+    """A feed-forward layer fc2(act(fc1(x))) with biases, whose matrices lie directly in the block in checkpoints."""
 
     unnamed = True
 
@@ -130,7 +148,15 @@ class FeedForward(MLP):
 def attention_op(
     d: Dimensions, layer: int, reach: AttentionPattern, *, scale: float | None = None, bias: PositionBias | None = None
 ) -> Attention:
-    """The op of one attention. layer: its place among those that keep something; -1 in an encoder."""
+    """Return the attention op of a layer.
+
+    Args:
+        d: The sizes.
+        layer: The index of its KV cache among the caches of the model; -1 in an encoder, which has none.
+        reach: The attention pattern.
+        scale: The factor of the scores. Default: 1 / sqrt(head_dim).
+        bias: The position bias that is added to the scores.
+    """
     heads = d.own_heads
     return Attention(
         layer,
@@ -142,10 +168,10 @@ def attention_op(
 
 
 class EncoderDecoder(Model):
-    """A model of two stacks and a head. A family builds the stacks, says what they compute in `encode` and
-    `hidden`, and calls `finish`.
+    """A model of an encoder, a decoder and a head.
 
-    The head is the embedding where `ties` says so.
+    A family builds the stacks, implements `encode` and `hidden`, and calls `finish`. The head is the embedding if
+    `ties` says so.
     """
 
     encodes = True
@@ -153,8 +179,13 @@ class EncoderDecoder(Model):
     def __init__(
         self, d: Dimensions, encoder_context: int, *, head_scale: float | None = None, head_bias: bool = False
     ) -> None:
-        """encoder_context: positions that the encoder takes. head_scale: of the states before the head. head_bias:
-        whether logits have one.
+        """Prepare the head, which `finish` adds.
+
+        Args:
+            d: The sizes of the decoder.
+            encoder_context: Maximum number of positions of the encoder.
+            head_scale: The factor of the states before the head.
+            head_bias: Whether the head has a bias.
         """
         super().__init__()
         self.context, self.vocabulary, self.storage = d.context, d.vocabulary, d.storage
@@ -163,7 +194,7 @@ class EncoderDecoder(Model):
         self._head_scale, self._gathers = head_scale, all_gather(d.vocabulary, d.vocabulary_shard)
 
     def finish(self, ties: Mapping[str, str]) -> None:
-        """Once the stacks are there: the head, what layers keep, what is tied."""
+        """Add the head, record the KV cache of the layers and tie parameters; call it when the stacks are built."""
         self.lm_head = LMHead(self._head, scale=self._head_scale)
         self.all_gather = self._gathers
         self.note_kept()
@@ -179,9 +210,7 @@ class EncoderDecoder(Model):
 
 
 def read_stack(fields: Fields, storage: StorageConfig, stack: str, context: int) -> Dimensions:
-    """The sizes of the "encoder" or the "decoder", as BART and those that came after it spell them. context: its
-    positions.
-    """
+    """Read the sizes of the "encoder" or "decoder" stack as BART spells them; `context` is its number of positions."""
     hidden, heads = fields.count("d_model"), fields.count(f"{stack}_attention_heads")
     return Dimensions(
         vocabulary=fields.count("vocab_size"),

@@ -1,37 +1,39 @@
-"""Family: the models of an architecture, how one of them is built and what checkpoints call its tensors.
+"""Family: the models of one architecture, how to build one of them, and the tensor names in its checkpoints.
 
 A family is one file of families/. Its `build(fields, storage)` runs on the meta device:
 
 **It reads the config** through `Fields`. `read_dimensions` (dimensions.py) reads the sizes that most decoders spell
-alike; pass it what the family spells otherwise or has another default for. `read_rope` (rope.py) reads the rotary
-embedding, with `RopeDefaults` for what a config leaves out; windows.py reads which layers have a window, mixture.py the
-experts. A field that is left out means what transformers takes for it, or is refused. `Fields` takes null for absent;
-if the reference tells the two apart (null is no soft cap, absent is 50), look into `fields.values`, as `read_softcap`
-does.
+alike; pass the sizes for which the family has another name or default. `read_rope` (rope.py) reads the rotary
+embedding, with `RopeDefaults` for fields that the config leaves out; windows.py reads which layers have a sliding
+window, and mixture.py reads the experts. An absent field gets the default of transformers, or is refused. `Fields`
+treats null as absent; if the reference distinguishes them (null means no soft cap, absent means 50), look into
+`fields.values`, as `read_softcap` does.
 
-**It leaves no key unread.** Each key of the released configs is read, or named in `fields.ignore(...)` if the
-reference ignores it. `Fields.refuse_unread` refuses a key that nobody has read if its name says that it changes the
-result; a setting that is not built and whose name does not say so takes `fields.require_off`.
+**It leaves no key unread.** Read each key of the released configs, or name it in `fields.ignore(...)` if the reference
+ignores it. `Fields.refuse_unread` refuses an unread key if its name says that it changes the result. Use
+`fields.require_off` for a setting that is not implemented and whose name does not say so.
 
 **It connects parts**: `SelfAttention`, `MLP`, `GatedMLP`, `Backbone` and `Decoder` (decoder.py), `Mixture`
-(mixture.py), one of the blocks of blocks.py (they differ in where they normalise), and ops. What is the family's own is
-an argument of a part, not a flag in `Dimensions`, which makes the matrices of the parts (`qkv`, `gate_up`, `fused`,
-`column`, `row`, `whole`) and says how ranks divide them. `build_decoder` (llama_decoder.py) makes a plain backbone and
-head; call `Backbone` and `Decoder` for a scaled embedding, another last norm or a soft cap. A block of its own is a
-class in the family's file. It passes the residual stream on as two summands, because the norm that follows does the
-addition (`AddRMSNorm`); the first block's norm has nothing to add (`add_norm` handles both). Such a block joins the
-blocks of tests/support/differences.py, which finds the first module that differs from transformers.
+(mixture.py), one of the blocks of blocks.py (they differ in the place of their norms), and ops. Whatever is special in
+the family is an argument of a part, not a flag in `Dimensions`. `Dimensions` makes the matrix specs of the parts
+(`qkv`, `gate_up`, `fused`, `column`, `row`, `whole`) and says how ranks divide them. `build_decoder` (llama_decoder.py)
+makes a plain backbone and head; call `Backbone` and `Decoder` for a scaled embedding, another final norm or a soft cap.
+A block that only this family has is a class in the family's file. It passes the residual stream on as two summands,
+because the next norm does the addition (`AddRMSNorm`); the first block's norm has nothing to add (`add_norm` handles
+both). Add such a block to the blocks of tests/support/differences.py, which finds the first module that differs from
+transformers.
 
-**Only ops compute**: the cost audit refuses arithmetic between them. What an op lacks becomes an argument of the op.
+**Only ops compute**: the cost audit refuses arithmetic between them. If an op lacks something, add an argument to the
+op.
 
 **Modules have the names of the checkpoint's tensors**, so that loading needs no table. A module that only groups others
 is `unnamed` and left out of the name: `self_attn.qkv.q_proj.weight` is `self_attn.q_proj.weight` in a file, because
-`Projections` is. A name that differs from those of similar families is one of the `renames` of the `Family`. A mixture
-whose architecture does not say so in its name is listed in architecture_name.py.
+`Projections` is unnamed. A name that differs from those of similar families is one of the `renames` of the `Family`. If
+the name of an architecture does not say that it is a mixture of experts, list it in architecture_name.py.
 
-The kind of the `Family` says what else it is. An encoder-decoder is built from encoder_decoder.py, an encoder from
-encoder.py. A model whose prompts have images in them has `Model.images`, one that writes image tokens
-`Model.sampled_vocab_size`. The `build` of a denoiser gives a `Denoiser` (denoiser.py).
+The kind of the `Family` selects the rest. Build an encoder-decoder from encoder_decoder.py, an encoder from encoder.py.
+A model whose prompts may contain images sets `Model.images`, one that generates image tokens
+`Model.sampled_vocab_size`. The `build` of a denoiser returns a `Denoiser` (denoiser.py).
 """
 
 from collections.abc import Callable
@@ -43,59 +45,64 @@ from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.models.common.storage import StorageConfig
 
 Builder = Callable[[Fields, StorageConfig], PricedModule]
+"""The function that builds a family's model from a config and a storage configuration."""
 FamilyKind = Literal[
     "decoder", "vision", "encoder", "encoder-decoder", "speech", "drawer", "denoiser", "autoencoder"
 ]  # fmt: skip
-"""The kinds of model: a decoder writes text; a vision model does, and reads images too; an encoder reads a text and
-writes none; the encoder of an encoder-decoder reads the prompt, that of a speech model sound; a drawer writes the
-tokens of an image; a denoiser and an autoencoder are parts of a pipeline that draws."""
+"""The kind of model that a family builds.
+
+A decoder generates text; a vision model does too, and also reads images. An encoder reads a text and generates none.
+The encoder of an encoder-decoder reads the prompt, that of a speech model reads audio. A drawer generates the tokens of
+an image. A denoiser and an autoencoder are parts of a diffusion pipeline.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family: the architecture it is called in config.json, and how it is built and loaded.
-
-    model_type: what a config without `architectures` says instead.
-    trunk: the prefix that checkpoints of the bare model leave out.
-    renames: a part that checkpoints call otherwise than its kin do, and what it is called here.
-    ignored: patterns of tensors that old checkpoints carry and nothing reads.
-    also: other architectures that are built alike: the same with a head that is left out.
-    old_names: parts that old checkpoints call otherwise, and what they are called today.
-    kind: the kind of model that is built.
-    upcast_from: recipes whose weights are widened to the model's dtype as they are loaded, so that the model runs.
-    widens_fp16: whether a model in fp16 runs in fp32, because its hidden states go beyond the range of fp16.
-    prefixes: how names begin in checkpoints, in any of these ways, and how here.
-    """
+    """A model family: the name of its architecture in config.json, and how to build and load its models."""
 
     architecture: str
+    """The entry of `architectures` in config.json, or the class name of diffusers."""
     model_type: str
+    """The `model_type` that identifies the family in a config without `architectures`."""
     build: Builder
     trunk: str = "model."
+    """The prefix that checkpoints of the bare model (without a head) leave out."""
     renames: tuple[tuple[str, str], ...] = ()
+    """Pairs of a name's part in checkpoints and its name here, if it differs from that of similar families."""
     ignored: tuple[str, ...] = (r"(.*\.)?rotary_emb\.inv_freq",)
+    """Patterns of tensors in old checkpoints that the model does not load."""
     also: tuple[str, ...] = ()
+    """Other architectures that are built the same way: the same model with a head that is not loaded."""
     old_names: tuple[tuple[str, str], ...] = ()
+    """Pairs of a name's part in old checkpoints and its name today."""
     kind: FamilyKind = "decoder"
     upcast_from: tuple[str, ...] = ()
+    """Recipes whose weights the loader widens to the model's dtype, because no op runs on them."""
     widens_fp16: bool = False
+    """Whether an fp16 model runs in fp32, because its hidden states exceed the range of fp16."""
     prefixes: tuple[tuple[str, str], ...] = ()
+    """Pairs of a prefix of the checkpoint's names and the prefix here; any of the pairs may apply to a name."""
 
     def builds(self, architecture: str) -> bool:
-        """Whether models of this architecture are of it."""
+        """Return whether the family builds models of this architecture."""
         return architecture in (self.architecture, *self.also)
 
     @property
     def encodes(self) -> bool:
-        """Whether an encoder reads the prompt, and the decoder begins with a token of its own."""
+        """Whether the models are text encoder-decoders: an encoder reads the prompt.
+
+        The decoder then begins with a start token of its own.
+        """
         return self.kind == "encoder-decoder"
 
     @property
     def writes(self) -> bool:
-        """Whether its models write text."""
+        """Whether the models generate output, which those of an encoder family do not."""
         return self.kind != "encoder"
 
     def own_name(self, name: str) -> str:
-        """What the model calls a module or a tensor of a checkpoint."""
+        """Return the model's name of a module or tensor of a checkpoint."""
         theirs, ours = next((pair for pair in self.prefixes if name.startswith(pair[0])), ("", ""))
         name = ours + name.removeprefix(theirs)
         for theirs, ours in (*self.old_names, *self.renames):
@@ -103,12 +110,16 @@ class Family:
         return name
 
     def checkpoint_name(self, name: str) -> str:
-        """What checkpoints, and the lists of modules in their configs, call a module or a tensor of the model."""
+        """Return the usual name in checkpoints of a module or tensor of the model.
+
+        The lists of modules in the configs of checkpoints use it too.
+        """
         return self.spellings(name)[0]
 
     def spellings(self, name: str) -> tuple[str, ...]:
-        """Return every name that checkpoints and lists of modules have for a module or a tensor of the model: first the
-        usual one, then those of older or newer tools, of the text half alone and of the bare model.
+        """Return every name that checkpoints and lists of modules use for a module or tensor of the model.
+
+        The usual name is first, then those of older or newer tools, of the text model alone and of the bare model.
         """
         for theirs, ours in reversed(self.renames):
             name = name.replace(ours, theirs)

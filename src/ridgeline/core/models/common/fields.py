@@ -1,4 +1,4 @@
-"""config.json, read strictly: what is missing, mistyped or absurd is named in one line."""
+"""The strict reader of config.json: it names a missing, mistyped or absurd field in a one-line error."""
 
 import re
 import sys
@@ -56,11 +56,16 @@ _SWITCHES = re.compile(r"(use_|is_)?(rope|rotary(_emb\w*)?|causal(_mask\w*)?|pos
 
 
 class DivisionRefused(ModelRefused):
-    """A model that can be built, but not divided over so many devices: the question is at fault, not the model."""
+    """The error for a model that can be built, but cannot be divided over the requested number of devices."""
 
 
 def read_object(path: Path, most: int = MAX_FILE) -> dict[str, Any]:
-    """The JSON object in a file of at most `most` bytes. Raises ModelRefused for anything else."""
+    """Return the JSON object in a file of at most `most` bytes.
+
+    Raises:
+        ModelRefused: If the file is too large, is not JSON, or holds something other than an object. Its subclass
+            PointerFile says that the file is a Git LFS pointer.
+    """
     try:
         # json accepts NaN and Infinity; the readers of Fields refuse them where a number is wanted.
         return untrusted.read_object(path, most)
@@ -73,25 +78,32 @@ def read_object(path: Path, most: int = MAX_FILE) -> dict[str, Any]:
 class Fields:
     """The fields of one config.json, with checked access.
 
-    Every reader raises ModelRefused naming the field, its value and what would do. Which fields were read is kept, so
-    that one that nobody reads is not ignored.
+    Every reader raises ModelRefused with the field's name, its value, and what would be valid. The object records which
+    fields were read, so that a field that no code reads is not silently ignored.
     """
 
     def __init__(self, values: Mapping[str, Any], source: str, elsewhere: Mapping[str, str] | None = None) -> None:
-        """source: what errors name. elsewhere: what they name for sections that another file states."""
+        """Wrap the values of a config.
+
+        Args:
+            values: The parsed JSON object.
+            source: The name of the config in error messages.
+            elsewhere: The names in error messages of sections that another file states, by section.
+        """
         self.values, self.source, self.elsewhere = values, source, elsewhere or {}
         self._read: set[str] = set()
         self._inner: dict[str, Fields] = {}
 
     @classmethod
     def read(cls, path: Path) -> "Fields":
-        """The fields of the file at `path`."""
+        """Read the config in the file at `path`."""
         return cls(read_object(path), str(path))
 
     @property
     def title(self) -> str:
-        """What people call the model: its folder's name, where errors name a config.json, or its file's; of a folder in
-        the Hugging Face cache the id that it was fetched by.
+        """The display name of the model: its folder's name, or its id if it lies in the Hugging Face cache.
+
+        For a GGUF file it is the file's name without extension, and for any other source the source itself.
         """
         path = Path(self.source)
         if path.name != "config.json":
@@ -102,31 +114,32 @@ class Fields:
         return folder.name
 
     def refuse(self, problem: str) -> ModelRefused:
-        """An error about this config, in one line, to be raised by the caller."""
+        """Return an error about this config, in one line, for the caller to raise."""
         return ModelRefused(f"{self.source}: {' '.join(problem.split())}")
 
     def has(self, name: str) -> bool:
-        """Whether the field is there and not null."""
+        """Return whether the field is present and not null."""
         return self.value(name) is not None
 
     def value(self, name: str) -> Any:
-        """The field as it stands; None where it is absent or null."""
+        """Return the field's raw value; None if it is absent or null."""
         self._read.add(name)
         return self.values.get(name)
 
     def ignore(self, *names: str) -> None:
-        """Fields that mean nothing to this family, or nothing beside what others say."""
+        """Mark fields as read that have no effect in this family, or none next to other fields."""
         self._read.update(names)
 
     def ignore_other_inputs(self) -> None:
-        """Ignore the fields of images, videos and sound, here and in inner configs, for a model that reads text."""
+        """Ignore the fields about images, video and audio, here and in inner configs, for a model that reads text."""
         self.ignore(*(name for name in self.values if _OTHER_INPUTS.fullmatch(name)))
         for inner in self._inner.values():
             inner.ignore_other_inputs()
 
     def unread(self) -> list[str]:
-        """Fields that nobody has read and that are set to something; bookkeeping and scales of 1 apart. Those of an
-        inner config come last.
+        """Return the fields that are set and that no code has read, those of inner configs last.
+
+        Bookkeeping fields and scales of 1 do not count.
         """
         own = [
             name
@@ -143,7 +156,10 @@ class Fields:
         return [name for name in self.unread() if _OTHER_SECTIONS.fullmatch(name)]
 
     def refuse_unread(self) -> None:
-        """After a model was built: refuse a field that nobody has read if its name says that it changes the result."""
+        """Raise ModelRefused if an unread field's name says that it changes the result.
+
+        Call it after the model was built.
+        """
         for inner in self._inner.values():
             inner.refuse_unread()
         name = next((name for name in self.unread() if name in self.values and _COMPUTES.search(name)), None)
@@ -154,6 +170,11 @@ class Fields:
             )
 
     def _get(self, name: str, default: Any) -> Any:
+        """Return a field's value or the default.
+
+        Raises:
+            ModelRefused: If the field is missing and there is no default.
+        """
         value = self.value(name)
         if value is None:
             if default is None:
@@ -162,71 +183,77 @@ class Fields:
         return value
 
     def count(self, name: str, default: int | None = None, *, most: int = MAX_WIDTH) -> int:
-        """A positive integer, at most `most`."""
+        """Return a field that must be an integer from 1 to `most`."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise self.refuse(f"{name} is {_shown(value)}; it must be an integer from 1 to {most}")
         return value
 
     def natural(self, name: str) -> int:
-        """An integer from 0 on, at most MAX_WIDTH."""
+        """Return a field that must be an integer from 0 to MAX_WIDTH."""
         value = self._get(name, None)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_WIDTH:
             raise self.refuse(f"{name} is {_shown(value)}; it must be an integer from 0 to {MAX_WIDTH}")
         return value
 
     def positive(self, name: str, default: float | None = None) -> float:
-        """A finite number above zero."""
+        """Return a field that must be a finite number above 0."""
         value = self._get(name, default)
         if not _is_positive(value):
             raise self.refuse(f"{name} is {_shown(value)}; it must be a finite number above 0")
         return float(value)
 
     def number(self, name: str, default: float) -> float:
-        """A finite number."""
+        """Return a field that must be a finite number."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _MAX_NUMBER:
             raise self.refuse(f"{name} is {_shown(value)}; it must be a finite number")
         return float(value)
 
     def positives(self, name: str) -> list[float]:
-        """A list of finite numbers above zero."""
+        """Return a field that must be a list of finite numbers above 0."""
         value = self._get(name, None)
         if not isinstance(value, list) or not all(map(_is_positive, value)):
             raise self.refuse(f"{name} is {_shown(value)}; it must be a list of finite numbers above 0")
         return [float(number) for number in value]
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
+        """Return a field that must be true or false."""
         value = self._get(name, default)
         if not isinstance(value, bool):
             raise self.refuse(f"{name} is {_shown(value)}; it must be true or false")
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A string."""
+        """Return a field that must be a string."""
         value = self._get(name, default)
         if not isinstance(value, str):
             raise self.refuse(f"{name} is {_shown(value)}; it must be a string")
         return value
 
     def integers(self, name: str) -> list[int]:
-        """A list of integers; empty where the field is absent."""
+        """Return a field that must be a list of integers; an empty list if it is absent."""
         value = self.value(name) or []
         if not isinstance(value, list) or not all(isinstance(i, int) and not isinstance(i, bool) for i in value):
             raise self.refuse(f"{name} is {_shown(value)}; it must be a list of integers")
         return value
 
     def section(self, name: str) -> "Fields":
-        """An object inside the config; empty where it is absent."""
+        """Return an object inside the config as Fields; empty if it is absent."""
         value = self.value(name) or {}
         if not isinstance(value, dict):
             raise self.refuse(f"{name} is {_shown(value)}; it must be an object")
         return Fields(value, self.elsewhere.get(name, f"{self.source}: {name}"))
 
     def inner(self, name: str, *inherited: str, unstated: Mapping[str, Any] = _NOTHING) -> "Fields":
-        """The config of a part, an object inside this one; what it leaves unread is left unread here. inherited: fields
-        of this config that stand over its own. unstated: fields that it has where it does not state them.
+        """Return the config of a part of the model, an object inside this config.
+
+        Fields that no code reads there count as unread here.
+
+        Args:
+            name: The name of the object.
+            inherited: Fields of this config that override those of the inner one.
+            unstated: Defaults for fields that the inner config does not state.
         """
         if name not in self._inner:
             own = {each: self.value(each) for each in inherited if self.has(each)}
@@ -236,20 +263,20 @@ class Fields:
         return self._inner[name]
 
     def require_off(self, name: str, *allowed: Any) -> None:
-        """Refuse any value but absent, null, false, 0 and those `allowed`: what is not built is not ignored."""
+        """Refuse any value of a field except absent, null, false, 0 and `allowed`: the feature is not implemented."""
         value = self.value(name)
         if value and value not in allowed:
             raise self.refuse(f"{name} = {_shown(value)} is not supported")
 
     def require(self, name: str, *only: Any) -> None:
-        """Refuse any value but `only`, absent and null: of what releases say and the reference takes for granted."""
+        """Refuse any value of a field except absent, null and `only`: the reference implementation assumes it."""
         value = self.value(name)
         if value is not None and value not in only:
             raise self.refuse(f"{name} = {_shown(value)} is not supported; {' and '.join(map(str, only))} is")
 
     @property
     def architecture(self) -> str:
-        """The first entry of `architectures`, or what diffusers calls the class; "" where there is neither."""
+        """The first entry of `architectures`, else the class name that diffusers states; "" without either."""
         names = self.values.get("architectures")
         if isinstance(names, list) and names and isinstance(names[0], str):
             return names[0]
@@ -258,31 +285,30 @@ class Fields:
 
     @property
     def layers(self) -> int:
-        """Number of transformer layers."""
+        """The number of transformer layers."""
         return self.count("num_hidden_layers", most=MAX_LAYERS)
 
     def context(self, default: int | None = None) -> int:
-        """Most positions of a sequence."""
+        """Return the maximum number of positions of a sequence."""
         return self.count("max_position_embeddings", default, most=MAX_CONTEXT)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The number format that the weights are stored in; fp32 if the config does not say."""
+        """The dtype in which the weights are stored; fp32 if the config states none."""
         return self.stated_dtype or torch.float32
 
     @property
     def stated_dtype(self) -> torch.dtype | None:
-        """The number format that the config states for its weights, at its top or else in its `text_config`; None if it
-        states none.
-        """
+        """The dtype that the config states for its weights, at its top or else in `text_config`, or None."""
         text = self.values.get(_TEXT)
         inner = Fields(text, f"{self.source}: {_TEXT}").own_dtype if isinstance(text, Mapping) else None
         return self.own_dtype or inner
 
     @property
     def own_dtype(self) -> torch.dtype | None:
-        """The number format that the top of the config states: `dtype` or else `torch_dtype`, as transformers reads it.
-        null and "auto" state nothing.
+        """The dtype that the top of the config states: `dtype` or else `torch_dtype`, as transformers reads it.
+
+        It is None if the config states none, null or "auto".
         """
         for name in ("dtype", "torch_dtype"):
             stated = self.values.get(name)
@@ -299,15 +325,16 @@ class Fields:
 
 
 def _is_positive(value: object) -> bool:
-    """NaN is not; an integer too large for a float is not either."""
+    """Return whether a value is a finite number above 0: not NaN, and no integer too large for a float."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _MAX_NUMBER
 
 
 def _leaves_alone(name: str, value: object) -> bool:
+    """Return whether a field is a scale of 1, which changes nothing."""
     return bool(_SCALES.search(name)) and not isinstance(value, bool) and value == 1
 
 
 def _shown(value: object) -> str:
-    """A value for an error's one line."""
+    """Return a value as one line of an error message, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -1,4 +1,4 @@
-"""Linear attention by the gated delta rule (arXiv:2412.06464), and decoders that have it in most of their layers.
+"""Linear attention by the gated delta rule (arXiv:2412.06464), and decoders that use it in most layers.
 
 Sizes and names are those of transformers' modeling_qwen3_next.py.
 """
@@ -32,17 +32,25 @@ _LAYER_TYPES = {"full_attention": False, "linear_attention": True}
 
 
 class GatedDeltaNet(nn.Module):
-    """Linear attention: a short convolution of queries, keys and values, the gated delta rule, and a gated norm.
+    """A linear-attention layer: a short convolution of q, k and v, the gated delta rule, and a gated norm.
 
-    The projections give all for one key head after the other: a query, a key, and the values and gates of the heads
+    The projections return one key head after the other: its query, its key, and the values and gates of the value heads
     that share it.
     """
 
     part = "attention"
     by_head = True
+    """Whether the projections return one key head after the other, not all queries, then all keys, then all values."""
 
     def __init__(self, d: Dimensions, sizes: DeltaSizes, kernel: int, places: Iterator[int]) -> None:
-        """sizes: of all ranks together. places: of what it keeps, among all that the model keeps."""
+        """Build the layer.
+
+        Args:
+            d: The sizes of the model.
+            sizes: The heads of all ranks together.
+            kernel: Positions that the short convolution sees.
+            places: Counts the caches of the model: the layer takes one for the convolution and one for the state.
+        """
         super().__init__()
         keys, values = sizes.key_heads * sizes.key, sizes.value_heads * sizes.value
         own = DeltaSizes(d.shard.part(sizes.key_heads, "key heads"), sizes.share, sizes.key, sizes.value)
@@ -59,14 +67,17 @@ class GatedDeltaNet(nn.Module):
 
     @staticmethod
     def projections(d: Dimensions, sizes: DeltaSizes, keys: int, values: int) -> dict[str, MatrixSpec]:
-        """Its matrices, as checkpoints store them. keys, values: columns of all keys, and of all values."""
+        """Return the specs of the input projections, as checkpoints store them.
+
+        `keys` and `values` are the columns of all keys and of all values.
+        """
         return {
             "in_proj_qkvz": d.column(d.hidden, 2 * keys + 2 * values),
             "in_proj_ba": d.column(d.hidden, 2 * sizes.value_heads),
         }
 
     def mixed(self, x_TD: Tensor, kv: KVContext) -> tuple[Tensor, ...]:
-        """What the rule takes, convolved, and the gate: q, k, v, b, a and z, each [rows, ...]."""
+        """Return the convolved inputs of the delta rule and the gate: q, k, v, b, a and z, each [rows, ...]."""
         s, rows = self.sizes, len(x_TD)
         values = s.share * s.value
         qkvz_TO, ba_TO = self.in_proj(x_TD)
@@ -77,20 +88,23 @@ class GatedDeltaNet(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, _: Angles, kv: KVContext) -> Tensor:
-        """x_TD [rows, hidden] -> [rows, hidden]; positions count as an order alone."""
+        """Return the layer's output [rows, hidden] for x_TD [rows, hidden]; only the order of positions matters."""
         *taken, z_TX = self.mixed(x_TD, kv)
         out: Tensor = self.all_reduce(self.out_proj(self.norm(self.rule(*taken, kv), z_TX)))
         return out
 
 
 def read_linear_layers(fields: Fields) -> tuple[bool, ...]:
-    """Whether each layer is linear attention: from `layer_types`, else all but every `full_attention_interval`-th."""
+    """Return whether each layer is linear attention: from `layer_types`, else all but every n-th.
+
+    n is `full_attention_interval`.
+    """
     every, listed = fields.count("full_attention_interval", 4), read_layer_types(fields, _LAYER_TYPES)
     return listed or tuple((layer + 1) % every != 0 for layer in range(fields.layers))
 
 
 def read_delta_sizes(fields: Fields) -> DeltaSizes:
-    """Heads of linear attention."""
+    """Read the heads of linear attention."""
     keys, values = fields.count("linear_num_key_heads", 16), fields.count("linear_num_value_heads", 32)
     if values % keys:
         raise fields.refuse(
@@ -101,7 +115,7 @@ def read_delta_sizes(fields: Fields) -> DeltaSizes:
 
 
 def read_kernel(fields: Fields) -> int:
-    """Positions that the short convolution sees."""
+    """Read the number of positions that the short convolution sees."""
     kernel = fields.count("linear_conv_kernel_dim", 4)
     if kernel < 2:
         raise fields.refuse("linear_conv_kernel_dim is 1; it must be at least 2")
@@ -109,7 +123,7 @@ def read_kernel(fields: Fields) -> int:
 
 
 def _gated_attention(fields: Fields, d: Dimensions, rope: Rope, place: int) -> SelfAttention:
-    """Full attention, whose projection to queries gives a gate beside them."""
+    """Return full attention whose query projection also returns an output gate."""
     bias = fields.flag("attention_bias", False)
     qkv = d.qkv(bias=bias) | {"q_proj": d.column(d.hidden, 2 * d.heads * d.head_dim, bias=bias)}
     attend = Attention(place, d.own_heads, d.kv_spec(), rope=rope)
@@ -119,7 +133,14 @@ def _gated_attention(fields: Fields, d: Dimensions, rope: Rope, place: int) -> S
 def hybrid(
     fields: Fields, d: Dimensions, linear_attention: type[GatedDeltaNet], feed_forward: Callable[[int], nn.Module]
 ) -> Decoder:
-    """A decoder of layers with linear and with full attention. feed_forward: of a layer, by its number."""
+    """Build a decoder whose layers have linear or full attention.
+
+    Args:
+        fields: The config.
+        d: The sizes.
+        linear_attention: The class of the linear-attention layers.
+        feed_forward: The function that builds the feed-forward part of a layer, by its index.
+    """
     fields.require("use_qk_norm", True)
     linear, delta, kernel = read_linear_layers(fields), read_delta_sizes(fields), read_kernel(fields)
     rope, norms, places = read_rope(fields, d.head_dim, _ROPE), Norms.rms(d, from_one=True), count()

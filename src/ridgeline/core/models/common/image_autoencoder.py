@@ -1,4 +1,4 @@
-"""What autoencoders of images share: rows that are pixels at ever coarser resolutions, and what that costs.
+"""The common base of image autoencoders, whose rows are pixels at several resolutions.
 
 Shapes: P pixels of all images, C channels.
 """
@@ -18,35 +18,48 @@ MAX_RESOLUTIONS = 8  # 128 pixels to a latent; the spaces of two halves with so 
 
 
 class ImageAutoencoder(PricedModule):
-    """An encoder of pictures and a decoder to pictures. `factor`: pixels to a latent, each way.
+    """An encoder of images to latents and a decoder of latents to images.
 
-    The rows of either half are pixels at each of its resolutions, a space each, so that a step that decodes costs
-    nothing of the encoder. inputs: numbers of a pixel that is encoded.
+    The rows of either half are pixels at each of its resolutions. Each resolution is a row axis of its own, so that a
+    step that decodes costs nothing in the encoder.
     """
 
     inputs: int
+    """Numbers per pixel at the encoder's input."""
 
     def __init__(self, resolutions: int, storage: StorageConfig) -> None:
         super().__init__()
         self.storage = storage
         levels = range(resolutions)
         self.factor: int = 2 ** levels[-1]
+        """Pixels per latent on each side."""
         self.decoder_spaces: tuple[RowAxis, ...] = tuple(f"decoder 1/{2**level}" for level in levels)
         self.encoder_spaces: tuple[RowAxis, ...] = tuple(f"encoder 1/{2**level}" for level in levels)
         self.spaces = self.decoder_spaces + self.encoder_spaces
 
     @abstractmethod
     def _encode(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> object:
-        """Pixels [those of the first of the grids, inputs]; grids: the finest first -> what latents are, a row each."""
+        """Return the encoder's result, one row per latent, for pixels [pixels of the first grid, inputs].
+
+        `grids` are the resolutions, the finest first.
+        """
 
     def _grid(self, x_BCHW: Tensor, channels: int, what: str) -> PixelGrid:
-        """The size of what came in. Raises ValueError."""
+        """Return the size of an input [B, channels, H, W], which errors call `what`.
+
+        Raises:
+            ValueError: If it has another shape or is empty.
+        """
         if x_BCHW.dim() != 4 or x_BCHW.shape[1] != channels or not x_BCHW.numel():
             raise ValueError(f"{what} are {list(x_BCHW.shape)}; they are to be [images, {channels}, lines, columns]")
         return PixelGrid(x_BCHW.shape[0], *x_BCHW.shape[2:])
 
     def _latents_of(self, pixels_BCHW: Tensor) -> PixelGrid:
-        """The size of the latents of pixels [B, inputs, H, W]. Raises ValueError."""
+        """Return the size of the latents of pixels [B, inputs, H, W].
+
+        Raises:
+            ValueError: If the shape is wrong, or a side is no multiple of `factor`.
+        """
         grid = self._grid(pixels_BCHW, self.inputs, "pixels")
         if grid.height % self.factor or grid.width % self.factor:
             raise ValueError(
@@ -56,11 +69,11 @@ class ImageAutoencoder(PricedModule):
         return PixelGrid(grid.images, grid.height // self.factor, grid.width // self.factor)
 
     def _grids(self, latents: PixelGrid) -> tuple[PixelGrid, ...]:
-        """The pixels at each resolution, the finest first."""
+        """Return the pixel grids of all resolutions, the finest first."""
         return tuple(latents.finer(self.factor // 2**level) for level in range(len(self.decoder_spaces)))
 
     def _outlined(self, rows: Mapping[RowAxis, int]) -> tuple[tuple[PixelGrid, ...], tuple[PixelGrid, ...]]:
-        """Grids of so many pixels in the spaces of the decoder, and in those of the encoder, for Network._outline."""
+        """Return the grids of the decoder and of the encoder that have these numbers of rows, for `_outline`."""
         decoded, encoded = (
             tuple(PixelGrid(1, 1, rows[space]) for space in spaces)
             for spaces in (self.decoder_spaces, self.encoder_spaces)
@@ -68,14 +81,18 @@ class ImageAutoencoder(PricedModule):
         return decoded, encoded
 
     def decode_work(self, latents: PixelGrid) -> Work:
-        """A step that decodes latents of this size; of a tiled decode one tile, `Tiling.tile`."""
+        """Return the work of a step that decodes latents of this size.
+
+        For a tiled decode, pass the size of one tile (`Tiling.tile`).
+        """
         return self._work(latents, self.decoder_spaces)
 
     def encode_work(self, latents: PixelGrid) -> Work:
-        """A step that encodes pictures whose latents are of this size."""
+        """Return the work of a step that encodes images whose latents have this size."""
         return self._work(latents, self.encoder_spaces)
 
     def _work(self, latents: PixelGrid, spaces: Sequence[RowAxis]) -> Work:
+        """Return the work of a step over the pixels of one half at each resolution."""
         grids = dict(zip(spaces, self._grids(latents), strict=True))
         rows = {space: grid.rows for space, grid in grids.items()}
         attention = {
@@ -87,11 +104,11 @@ class ImageAutoencoder(PricedModule):
         return Work(rows, latents.images, attention)
 
     def encode_bytes(self, latents: PixelGrid) -> int:
-        """Most bytes of activations at once while pictures are encoded whose latents are of this size."""
+        """Return the peak bytes of activations while images are encoded whose latents have this size."""
         grids = self._grids(latents)
         return peak_bytes(self, (grids[0].rows, self.inputs), lambda x_PC: self._encode(x_PC, grids))
 
 
 def _of_image(reach: AttentionPattern, grid: PixelGrid) -> AttentionSum:
-    """Attention over all pixels of one of a grid's images."""
+    """Return the work of attention over all pixels of one image of a grid."""
     return StepSegment(grid.each, grid.each).attention(reach)

@@ -1,4 +1,4 @@
-"""Llama's decoder: its backbone, and the decoder that is a backbone of any blocks and a head."""
+"""The decoder of Llama, and the plain decoder of any blocks that many families use."""
 
 from collections.abc import Sequence
 
@@ -24,14 +24,25 @@ def build_decoder(
     tied_by_default: bool = False,
     query_scale: QueryScale | None = None,
 ) -> Decoder:
-    """A trunk of these blocks, and its head. query_scale: as of Backbone."""
+    """Build a decoder from blocks: an embedding, the blocks, a final norm and a head.
+
+    Args:
+        fields: The config, which says whether the head is tied to the embedding.
+        d: The sizes.
+        rope: The rotary embedding of the blocks.
+        blocks: The transformer blocks in order.
+        tied_by_default: Whether the head is tied if the config does not say.
+        query_scale: The scale of queries by position, in layers that use one.
+    """
     trunk = Backbone(d, rope, blocks, query_scale=query_scale)
     return Decoder(d, trunk, tied=fields.flag("tie_word_embeddings", tied_by_default))
 
 
 def read_trunk(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Backbone]:
-    """Llama without its head: grouped heads from Llama 2 70B on; one KV head a query head where the config does not
-    say.
+    """Read a Llama config and return its sizes and its backbone, which is the model without the head.
+
+    It has grouped-query attention from Llama 2 70B on; without `num_key_value_heads` every query head has its own KV
+    head.
     """
     heads = fields.count("num_attention_heads")
     d = read_dimensions(fields, storage, kv_heads=fields.count("num_key_value_heads", heads))

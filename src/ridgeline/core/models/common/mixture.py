@@ -1,4 +1,4 @@
-"""A mixture of experts in the place of an MLP: a router, the experts that it picks, and those that all tokens share."""
+"""A mixture of experts in the place of an MLP: a router, the routed experts, and optional shared experts."""
 
 from torch import Tensor, nn
 from typing_extensions import override
@@ -13,11 +13,14 @@ from ridgeline.core.ops.nonlinearity import ClampedGate
 from ridgeline.core.ops.router import ExpertRouter, RoutingRule, SharedGate
 
 SHARED_EXPERT = ((".mlp.shared_expert.", ".mlp.shared_experts."),)
-"""A rename of a Family whose checkpoints name the shared experts in the singular."""
+"""A rename for families whose checkpoints name the shared experts in the singular."""
 
 
 class Mixture(nn.Module):
-    """experts(x) picked by gate(x), and shared_experts(x), weighed by shared_expert_gate(x) where there is one."""
+    """A mixture-of-experts layer: experts to which `gate` routes each token, plus optional shared experts.
+
+    `shared_expert_gate` may scale the shared experts' result.
+    """
 
     part = "feed-forward"
 
@@ -36,10 +39,21 @@ class Mixture(nn.Module):
         layout: ExpertLayout | None = None,
         weighs_inputs: bool = False,
     ) -> None:
-        """names, layout, weighs_inputs: as of Experts. shared: columns of the shared experts, which are stored as one
-        and have gates where the others have; 0 for none. shared_bias: whether their matrices have biases. weighed:
-        whether a gate says how much of them a token takes. activation: where it is not the model's. bias: of router and
-        experts.
+        """Build the router, the experts and the shared experts.
+
+        Args:
+            d: The sizes of the model.
+            sizes: The number of experts and their width.
+            rule: The routing rule.
+            names: The checkpoint's names of an expert's matrices, as in `Experts`.
+            shared: Width of the shared experts, which are stored as one and have a gate projection if the others have
+                one; 0 for none.
+            shared_bias: Whether the matrices of the shared experts have biases.
+            weighed: Whether a gate scales the result of the shared experts for each token.
+            activation: The activation, if it is not the model's.
+            bias: Whether the router and the experts have biases.
+            layout: The layout of the experts in the checkpoint, as in `Experts`.
+            weighs_inputs: Whether an expert's input is scaled by its routing weight, instead of its result.
         """
         super().__init__()
         self.gate = ExpertRouter(d.whole(d.hidden, sizes.count, bias=bias), rule)
@@ -54,7 +68,7 @@ class Mixture(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor) -> Tensor:
-        """x_TD [rows, hidden] -> [rows, hidden]."""
+        """Return the layer's output [rows, hidden] for x_TD [rows, hidden]."""
         weights_TK, picked_TK = self.gate(x_TD)
         shared_TD: Tensor | None = None
         if self.shared_experts is not None:
@@ -66,7 +80,7 @@ class Mixture(nn.Module):
 
 
 def _shared(d: Dimensions, width: int, bias: bool, *, gated: bool) -> MLP:
-    """The experts that all tokens share; ranks are added up together with those picked."""
+    """Return the experts that all tokens share; their sum over ranks is left to the mixture."""
     if gated:
         return GatedMLP(d, d.gate_up(width=width, bias=bias), width=width, bias=bias, summand=True)
     up = {"up_proj": d.column(d.hidden, width, bias=bias)}
@@ -74,7 +88,7 @@ def _shared(d: Dimensions, width: int, bias: bool, *, gated: bool) -> MLP:
 
 
 def read_experts(fields: Fields, name: str, width: str) -> ExpertSizes:
-    """How many experts there are (the field `name`), how many a token passes, and the columns of one (`width`)."""
+    """Read the number of experts (the field `name`), those per token, and the width of one (the field `width`)."""
     count, active = fields.count(name, most=MAX_EXPERTS), fields.count("num_experts_per_tok")
     if active > count:
         raise fields.refuse(f"num_experts_per_tok {active} is more than {name} {count}")
@@ -82,8 +96,9 @@ def read_experts(fields: Fields, name: str, width: str) -> ExpertSizes:
 
 
 def read_corrected(fields: Fields, sizes: ExpertSizes, scale: float) -> RoutingRule:
-    """DeepSeek-V3's rule (arXiv:2412.19437): sigmoid scores, corrected for the choice, of experts in groups. scale:
-    where `routed_scaling_factor` is not stated.
+    """Read DeepSeek-V3's routing rule (arXiv:2412.19437), with sigmoid scores and a correction for the choice.
+
+    Experts lie in groups. `scale` is the default of `routed_scaling_factor`.
     """
     groups, best = read_groups(fields, sizes)
     if groups > 1 and sizes.count == groups:
@@ -102,7 +117,7 @@ def read_corrected(fields: Fields, sizes: ExpertSizes, scale: float) -> RoutingR
 
 
 def read_groups(fields: Fields, sizes: ExpertSizes) -> tuple[int, int]:
-    """In how many groups experts lie, and how many of them take part."""
+    """Read the number of groups of experts, and the number of groups that a token may be routed to."""
     groups, best = (fields.count(name) for name in ("n_group", "topk_group"))
     if sizes.count % groups or best > groups:
         raise fields.refuse(f"n_group {groups} and topk_group {best} are not groups of {sizes.count} experts")
@@ -112,6 +127,6 @@ def read_groups(fields: Fields, sizes: ExpertSizes) -> tuple[int, int]:
 
 
 def read_dense_layers(fields: Fields) -> set[int]:
-    """Layers that have an MLP in the place of a mixture: those listed, and all but every `decoder_sparse_step`-th."""
+    """Return the layers with an MLP instead of a mixture: those listed, and all but every `decoder_sparse_step`-th."""
     step, listed = fields.count("decoder_sparse_step", 1), set(fields.integers("mlp_only_layers"))
     return {layer for layer in range(fields.layers) if layer in listed or (layer + 1) % step}

@@ -1,7 +1,8 @@
-"""MMDiT (Esser et al., arXiv:2403.03206) as FLUX.1 and FLUX.2 have it: a denoiser in which the tokens of a picture and
-of its text pass double blocks, in two streams, then single blocks, in one. Configs are read in flux.py.
+"""MMDiT (Esser et al., arXiv:2403.03206) as in FLUX.1 and FLUX.2: a denoiser of image and text tokens.
 
-Shapes: N rows of latents, M of texts, J of both, P pictures, D hidden, F numbers of a patch, C of a text's token, V of
+The tokens pass double blocks, in two streams, then single blocks, in one. flux.py reads the configs.
+
+Shapes: N rows of latents, M of texts, J of both, P images, D hidden, F numbers of a patch, C of a text's token, V of
 its pooled vector.
 """
 
@@ -38,28 +39,33 @@ _SCALE = 1000.0  # of times and of guidance, before their sinusoids
 
 @dataclass(frozen=True, slots=True)
 class MMDiTSizes:
-    """What a config says beside the dimensions of blocks. channels: of latents. patch: of them on a side of a token.
-    singles: single blocks, after as many double ones as Dimensions has layers. sinusoids: numbers that a time becomes
-    first. pooled, guided: as of Denoiser. axes: entries of a head that each coordinate turns.
-    """
+    """The settings of a config in addition to the dimensions of blocks."""
 
     channels: int
+    """Channels of the latents."""
     patch: int
+    """Latents on a side of a token."""
     text_width: int
+    """Numbers per text token."""
     singles: int
+    """Number of single blocks; `Dimensions.layers` is the number of double blocks."""
     sinusoids: int
+    """Numbers of the sinusoidal embedding of a timestep."""
     pooled: int | None
+    """Numbers of the pooled text vector; None if the model reads none."""
     guided: bool
+    """Whether the guidance scale is an input."""
     axes: Sequence[int]
+    """Entries of a head that each coordinate of a position rotates."""
 
     @property
     def features(self) -> int:
-        """Numbers of a patch."""
+        """The numbers per patch."""
         return self.patch**2 * self.channels
 
 
 class MMDiTConditionEmbedder(nn.Module):
-    """What becomes of a noise level, of the scale of guidance and of a text's pooled vector: their sum."""
+    """The embedder of the condition: the sum of embedded noise level, guidance scale and pooled text vector."""
 
     def __init__(self, d: Dimensions, sizes: MMDiTSizes, style: MMDiTStyle) -> None:
         super().__init__()
@@ -72,7 +78,13 @@ class MMDiTConditionEmbedder(nn.Module):
 
     @override
     def forward(self, times_P: Tensor, guidance_P: Tensor | None, pooled_PV: Tensor | None) -> Tensor:
-        """times_P, guidance_P fp32 [pictures], pooled_PV [pictures, pooled] -> [pictures, hidden]."""
+        """Return the condition of each image, [images, hidden].
+
+        Args:
+            times_P: Noise levels fp32 [images].
+            guidance_P: Guidance scales fp32 [images]; None if they are no input.
+            pooled_PV: Pooled text vectors [images, pooled]; None if they are no input.
+        """
         out_PD: Tensor = self.timestep_embedder(self.sinusoids(times_P))
         if self.add is not None and self.guidance_embedder is not None:
             out_PD = self.add(out_PD, self.guidance_embedder(self.sinusoids(guidance_P)))
@@ -82,7 +94,7 @@ class MMDiTConditionEmbedder(nn.Module):
 
 
 class MMDiT(Denoiser):
-    """What checkpoints call FluxTransformer2DModel and Flux2Transformer2DModel."""
+    """The denoiser of FLUX; checkpoints call it FluxTransformer2DModel or Flux2Transformer2DModel."""
 
     # Joint rows before those of pictures, so that a trace, too, has more of the former, among which the latter are.
     spaces = (JOINT, TEXT, LATENTS, PICTURES)
@@ -125,7 +137,7 @@ class MMDiT(Denoiser):
         guidance: float | Sequence[float] | None = None,
         walk: BlockRunner = every_block,
     ) -> Tensor:
-        """As Denoiser.forward, whose convention is that of checkpoints."""
+        """Return the predicted velocities of noisy latents; checkpoints use the convention of `Denoiser` already."""
         pictures, _, *size = latents_PCHW.shape
         self.check_conditions(pictures, pooled, guidance)
         prepared = self.prepared(texts, pictures)
@@ -154,8 +166,16 @@ class MMDiT(Denoiser):
         pooled_PV: Tensor | None,
         walk: BlockRunner = every_block,
     ) -> Tensor:
-        """patches_NF, texts_MC: rows of pictures and texts, as many as the layout has; times_P, guidance_P fp32;
-        pooled_PV -> noise - picture of each patch [N, F].
+        """Run the blocks on rows of images and texts, and return noise - image for each patch, [N, F].
+
+        Args:
+            patches_NF: Patches of latents, as many as the layout has.
+            times_P: Noise levels, fp32.
+            texts_MC: Text tokens, as many as the layout has.
+            layout: The rows of the pass.
+            guidance_P: Guidance scales, fp32; None if they are no input.
+            pooled_PV: Pooled text vectors; None if they are no input.
+            walk: The function that runs the blocks.
         """
         condition_PD = self.time_text_embed(times_P, guidance_P, pooled_PV)
         shared = {space: self.get_submodule(f"{name}.linear")(condition_PD) for name, space, _ in self.shared}
@@ -193,11 +213,15 @@ class MMDiT(Denoiser):
         return replace(work, rows={**work.rows, PICTURES: len(texts)})
 
     def grid(self, size: tuple[int, ...]) -> MMDiTGrid:
-        """The patches of a picture of `size` latents. Raises ValueError as Denoiser.forward."""
+        """Return the patches of an image of `size` latents.
+
+        Raises:
+            ValueError: If the size does not divide into patches.
+        """
         return MMDiTGrid.of(size, self.patch)
 
     def _layout(self, grid: MMDiTGrid, texts: tuple[int, ...], device: torch.device) -> MMDiTLayout:
-        """As MMDiTGrid.layout, made once for the passes of a request, which differ in their noise levels alone."""
+        """Return the layout of a grid and texts; cache it, because all passes of a request have the same layout."""
         key = grid, texts, device
         if self._last is None or self._last[0] != key:
             self._last = key, grid.layout(texts, len(self.sizes.axes), device)

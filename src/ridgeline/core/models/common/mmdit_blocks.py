@@ -1,8 +1,9 @@
-"""Blocks of an MMDiT (Esser et al., arXiv:2403.03206): double ones, in which the tokens of a picture and of its text
-have weights of their own and meet in attention, and single ones, in which both have the same, and attention and
-feed-forward part run side by side (Dehghani et al., arXiv:2302.05442).
+"""The blocks of an MMDiT (Esser et al., arXiv:2403.03206): double-stream and single-stream blocks.
 
-Shapes: N rows of latents, M of texts, J of both, P pictures, D hidden, F width of a feed-forward part.
+In double blocks the tokens of an image and of its text have separate weights and meet in attention. In single blocks
+both have the same weights, and attention and feed-forward part run in parallel (Dehghani et al., arXiv:2302.05442).
+
+Shapes: N rows of latents, M of texts, J of both, P images, D hidden, F width of a feed-forward part.
 """
 
 from abc import abstractmethod
@@ -32,36 +33,46 @@ from ridgeline.core.ops.work import AttentionPattern, RowAxis
 
 @dataclass(frozen=True, slots=True)
 class MMDiTStyle:
-    """What FLUX.1 and FLUX.2 have otherwise. bias: of all matrices. shared: whether blocks of a sort have the same
-    factors, not each a modulation of its own. gated: whether feed-forward parts are, and a single block's projections
-    are one matrix. theta: of rotary positions.
-    """
+    """The differences between FLUX.1 and FLUX.2."""
 
     bias: bool
+    """Whether all matrices have a bias."""
     shared: bool
+    """Whether all blocks of a kind share one modulation, instead of having one each."""
     gated: bool
+    """Whether feed-forward parts are gated, and a single block's projections are one matrix."""
     theta: float
+    """The base of the rotary positions."""
 
 
 @dataclass(frozen=True, slots=True)
 class MMDiTPass:
-    """What all blocks of a pass are given. condition_PD: what comes of the noise level. shared: by the space of its
-    rows, the factors of blocks that share them.
-    """
+    """The inputs that all blocks of a pass share."""
 
     condition_PD: Tensor
+    """The condition of each image, computed from its noise level."""
     shared: Mapping[RowAxis, Factors]
+    """The factors of blocks that share a modulation, by the row axis of the blocks; empty if they do not."""
     layout: MMDiTLayout
+    """The rows of the pass."""
     angles: Angles
+    """The rotary angles of the joint rows."""
     kv: Uncached
+    """The KV context, with the rows of each image."""
 
 
 class Modulated(nn.Module):
-    """What has factors, of a modulation of its own or those that all share."""
+    """A module with shifts, scales and gates, from its own modulation or from a shared one."""
 
     def __init__(self, d: Dimensions, style: MMDiTStyle, space: RowAxis, parts: int, name: str) -> None:
-        """space: of its rows. parts: how many need a shift, a scale and a gate. name: what checkpoints call the
-        modulation.
+        """Build the module's own modulation, unless the style shares one.
+
+        Args:
+            d: The sizes of the blocks.
+            style: The differences between families.
+            space: The row axis of the module.
+            parts: Number of parts that need a shift, a scale and a gate.
+            name: The checkpoint's name of the modulation.
         """
         super().__init__()
         self.space, self.name = space, name
@@ -69,7 +80,7 @@ class Modulated(nn.Module):
             self.add_module(name, modulation(d, PART * parts, style))
 
     def factors(self, given: MMDiTPass) -> Factors:
-        """In this pass."""
+        """Return the shifts, scales and gates of this pass."""
         if self.space in given.shared:
             return given.shared[self.space]
         own: Factors = self.get_submodule(f"{self.name}.linear")(given.condition_PD)
@@ -77,7 +88,7 @@ class Modulated(nn.Module):
 
 
 class MMDiTHalf(Modulated):
-    """What a double block has of one of its two streams: norms, and the feed-forward part."""
+    """The part of a double block for one of its two streams: norms and feed-forward layer."""
 
     unnamed = True
 
@@ -91,7 +102,7 @@ class MMDiTHalf(Modulated):
         self.add_module(self.feed_forward, MLP(d, up, "linear_out", d.row(d.width, d.hidden, bias=style.bias)))
 
     def leave(self, x_ND: Tensor, attended_ND: Tensor, factors: Factors, given: MMDiTPass) -> ResidualStream:
-        """What follows attention."""
+        """Return the stream after the rest of the block: a gated addition, a norm and the feed-forward layer."""
         _, _, gate, shift, scale, last_gate = factors
         lengths = given.layout.lengths[self.space]
         x_ND, normed_ND = self.middle(x_ND, attended_ND, gate, scale, shift, lengths)
@@ -99,7 +110,7 @@ class MMDiTHalf(Modulated):
 
 
 class JointAttention(nn.Module):
-    """Attention of a picture and its text to both, projected by weights of their own."""
+    """The attention of an image and its text to both, with separate projections for image and text."""
 
     part = "attention"
 
@@ -119,7 +130,7 @@ class JointAttention(nn.Module):
 
     @override
     def forward(self, x_ND: Tensor, x_MD: Tensor, given: MMDiTPass) -> tuple[Tensor, Tensor]:
-        """x_ND of pictures, x_MD of texts [rows, hidden] -> as they are."""
+        """Return the attention outputs of x_ND, rows of images, and of x_MD, rows of texts, in their shapes."""
         joint = given.layout.joint
         own = heads(self.qkv(x_ND), self.head_dim, self.norm_q, self.norm_k)
         added = heads(self.added(x_MD), self.head_dim, self.norm_added_q, self.norm_added_k)
@@ -129,12 +140,13 @@ class JointAttention(nn.Module):
 
 
 class DoubleBlock(nn.Module):
-    """x + gate * attention(norm(x)), then x + gate * feed-forward(norm(x)), each norm scaled and shifted, of two
-    streams that attend to both; the second sums are left to the norms that follow.
+    """A double-stream block: x + gate * attention(norm(x)), then x + gate * feed-forward(norm(x)), for image and text.
+
+    Each stream attends to both. Each norm is scaled and shifted. The next norms perform the second additions.
     """
 
     def __init__(self, d: Dimensions, style: MMDiTStyle, *, first: bool) -> None:
-        """first: whether nothing is to be added to its streams."""
+        """Build the block; the `first` block's streams have no pending addition."""
         super().__init__()
         self.latents, self.text = (MMDiTHalf(d, style, space, first=first) for space in (LATENTS, TEXT))
         self.attn = JointAttention(d, style)
@@ -143,7 +155,7 @@ class DoubleBlock(nn.Module):
     def forward(
         self, latents: ResidualStream, text: ResidualStream, given: MMDiTPass
     ) -> tuple[ResidualStream, ResidualStream]:
-        """Both streams, of rows of pictures and of texts."""
+        """Return both streams, of rows of images and of texts, after the block."""
         own, beside = self.latents.factors(given), self.text.factors(given)
         x_ND, normed_ND = enter(self.latents.entry, latents, own, given.layout.lengths[LATENTS])
         x_MD, normed_MD = enter(self.text.entry, text, beside, given.layout.lengths[TEXT])
@@ -152,10 +164,10 @@ class DoubleBlock(nn.Module):
 
 
 class SideBySide(nn.Module):
-    """Attention and a feed-forward part of the same rows, whose results one matrix reads."""
+    """Attention and a feed-forward part in parallel, whose results one output matrix reads."""
 
     def __init__(self, d: Dimensions, style: MMDiTStyle, out: str) -> None:
-        """out: what checkpoints call that matrix."""
+        """Build the module; `out` is the checkpoint's name of the output matrix."""
         super().__init__()
         self.head_dim, self.out = d.head_dim, out
         self.norm_q, self.norm_k = head_norms(d)
@@ -165,7 +177,7 @@ class SideBySide(nn.Module):
 
     @override
     def forward(self, x_JD: Tensor, given: MMDiTPass) -> Tensor:
-        """x_JD [rows, hidden] -> [rows, hidden]."""
+        """Return the output [rows, hidden] for x_JD [rows, hidden]."""
         *qkv, widened_JF = self.projected(x_JD)
         q_JHE, k_JHE, v_JHE = heads(qkv, self.head_dim, self.norm_q, self.norm_k)
         y_JD = self.attend(q_JHE, k_JHE, v_JHE, given.kv, given.angles)
@@ -174,11 +186,11 @@ class SideBySide(nn.Module):
 
     @abstractmethod
     def projected(self, x_JD: Tensor) -> tuple[Tensor, ...]:
-        """Queries, keys, values [rows, hidden], and the feed-forward part activated [rows, width]."""
+        """Return queries, keys and values [rows, hidden], and the activated feed-forward part [rows, width]."""
 
 
 class SeparateSideBySide(SideBySide):
-    """From a matrix each (FLUX.1)."""
+    """The parallel attention and feed-forward part of FLUX.1, with separate projections."""
 
     def __init__(self, d: Dimensions, style: MMDiTStyle) -> None:
         super().__init__(d, style, "proj_out")
@@ -192,7 +204,7 @@ class SeparateSideBySide(SideBySide):
 
 
 class FusedSideBySide(SideBySide):
-    """From one matrix, gate and what it gates among it (FLUX.2)."""
+    """The parallel attention and feed-forward part of FLUX.2, with one matrix for all input projections."""
 
     def __init__(self, d: Dimensions, style: MMDiTStyle) -> None:
         super().__init__(d, style, "to_out")
@@ -207,37 +219,38 @@ class FusedSideBySide(SideBySide):
 
 
 class SingleBlock(Modulated):
-    """x + gate * (attention and feed-forward part side by side)(norm(x)), of both sorts of rows; the sum is left to the
-    norm that follows.
+    """A single-stream block over joint rows: x + gate * (attention and feed-forward in parallel)(norm(x)).
+
+    The next norm performs the addition.
     """
 
     def __init__(self, d: Dimensions, style: MMDiTStyle, *, first: bool) -> None:
-        """first: as of DoubleBlock."""
+        """Build the block; the `first` block's stream has no pending addition."""
         super().__init__(d, style, JOINT, 1, "norm")
         self.entry = entry(d, first)
         self.attn = FusedSideBySide(d, style) if style.gated else SeparateSideBySide(d, style)
 
     @override
     def forward(self, stream: ResidualStream, given: MMDiTPass) -> ResidualStream:
-        """The stream of joint rows."""
+        """Return the stream of joint rows after the block."""
         factors = self.factors(given)
         x_JD, normed_JD = enter(self.entry, stream, factors, given.layout.lengths[JOINT])
         return ResidualStream(x_JD, self.attn(normed_JD, given), factors[-1])
 
 
 def modulation(d: Dimensions, factors: tuple[Factor, ...], style: MMDiTStyle) -> nn.ModuleDict:
-    """Of what comes of the noise level, under the name that checkpoints give its matrix."""
+    """Return the projection of a condition to factors, in a module under the checkpoint's name `linear`."""
     own = Modulation(d.hidden, d.hidden, factors, d.dtype, activated=True, bias=style.bias)
     return nn.ModuleDict({"linear": own})
 
 
 def heads(qkv: Sequence[Tensor], width: int, q_norm: Norm, k_norm: Norm) -> tuple[Tensor, ...]:
-    """Queries, keys and values [rows, heads x width] -> [rows, heads, width], the first two normed."""
+    """Split queries, keys and values into heads, [rows, heads, width], and normalise queries and keys."""
     q_JHE, k_JHE, v_JHE = (x.view(len(x), -1, width) for x in qkv)
     return q_norm(q_JHE), k_norm(k_JHE), v_JHE
 
 
 def _attention(d: Dimensions, style: MMDiTStyle) -> Attention:
-    """Of a picture's joint rows to each other."""
+    """Return the attention over all joint rows of an image and its text."""
     rope = Rope(d.head_dim, style.theta, interleaved=True)
     return Attention(-1, d.own_heads, looks_at(d, AttentionPattern("full", space=JOINT)), rope=rope)

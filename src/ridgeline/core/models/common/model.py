@@ -1,4 +1,4 @@
-"""Model: the contract between a family and whoever runs or prices it."""
+"""The contract between a model family and the code that runs or prices its models."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -19,69 +19,90 @@ from ridgeline.core.ops.weight_slot import WeightSlot
 from ridgeline.core.ops.work import ENCODER, LOGITS, TOKENS, RowAxis, StepSegment
 
 WeightChoice = Callable[[WeightSlot], WeightFormat | None]
-"""The format of a matrix or a table; None for the model's dtype."""
+"""The choice of a weight slot's storage format; None for the model's dtype."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedRows:
-    """How an image stands in a prompt: `rows` places, whose ids are all `placeholder`, in which there are rows of what
-    `encode` gives for as many patches, of `width` numbers each.
-    """
+    """The layout of an image in a prompt: a run of placeholder tokens, which the rows of the image encoder replace."""
 
     placeholder: int
+    """The token id at each position of the image."""
     rows: int
+    """Positions that an image takes, one per patch."""
     width: int
+    """Numbers per patch, as `encode` reads them."""
 
 
 class Model(PricedModule):
-    """What the engine runs: token ids, positions and a KV context in, hidden states of the wanted rows out, and logits
-    of them where the model has a head.
+    """A model that the engine runs: token ids, positions and a KV context in, hidden states and logits out.
 
-    kv_specs: what each op that keeps something keeps, K and V or a state, by its place (`layer`). context: positions a
-    sequence may have. encodes: whether sequences look at the rows of an encoder. encoder_context: positions that one
-    reads. encoder_width: numbers of each, where it reads no ids. has_head: whether it gives logits. pooled: whether the
-    last row of a text is answered for all of it. outputs: how many ids it gives logits of, the first of the vocabulary,
-    where those are not all. images: how images stand in a prompt, where they may. segments: how many texts it tells
-    apart in a prompt; the ids of the second are moved on by the size of the vocabulary. adapters: where adapters are
-    beside its matrices, what is to be told which rows of a step are whose.
+    Only the requested rows of hidden states are returned. A model without a head has no logits.
     """
 
     kv_specs: tuple[CacheSpec, ...]
+    """The cache specs of the ops that keep keys and values or a state, in the order of the ops' `layer`."""
     context: int
+    """The maximum number of positions of a sequence."""
     vocabulary: int
+    """Number of token ids."""
     adapters: AdapterRows | None = None
+    """The assignment of a step's rows to adapters; None if no adapter is loaded."""
     encodes = False
+    """Whether sequences attend to the rows of an encoder."""
     images: PlacedRows | None = None
+    """The layout of images in a prompt; None if prompts may not contain images."""
     encoder_context = 0
+    """The maximum number of positions of the encoder."""
     encoder_width = 0
+    """Numbers per encoder position if the encoder reads features (audio); 0 if it reads token ids."""
     has_head = True
+    """Whether the model returns logits."""
     pooled = False
+    """Whether the model returns one result per text, in the text's last row."""
     sampled_vocab_size: int | None = None
+    """Number of logits, for the first ids of the vocabulary; None for all ids."""
     segments = 1
+    """Number of texts that the model distinguishes in one prompt (BERT's token types).
+
+    The ids of the second text are shifted by the size of the vocabulary.
+    """
     spaces: tuple[RowAxis, ...] = (TOKENS, LOGITS, ENCODER)
+    """The row axes of a step: token rows, rows with logits, and encoder rows."""
 
     @abstractmethod
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
-        """ids_T, positions_T int64 [rows]; rows_R int64: the rows that are wanted -> their last hidden states, normed,
-        [R, hidden]. encoded_ED: what `encode` gave for the encoder's rows of this step, None where it has none; where
-        images may stand in a prompt, an id below 0 is one of these rows, -1 the first.
+        """Return the last hidden states of the requested rows, after the final norm, [R, hidden].
+
+        Args:
+            ids_T: Token ids int64 [rows]. If the prompt may contain images, an id below 0 stands for a row of
+                `encoded_ED`; -1 is the first.
+            positions_T: Positions int64 [rows].
+            kv: The KV context of the step.
+            rows_R: Indices int64 of the requested rows.
+            encoded_ED: The result of `encode` for this step's encoder rows; None if the step has none.
         """
 
     def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
-        """ids_E, positions_E int64 [encoder rows] -> the encoder's last hidden states [encoder rows, hidden]. One that
-        reads features has them in the place of ids, fp32 [encoder rows, encoder_width].
+        """Return the encoder's last hidden states, [encoder rows, hidden].
+
+        Args:
+            ids_E: Token ids int64 [encoder rows]; features fp32 [encoder rows, encoder_width] if the encoder reads
+                features.
+            positions_E: Positions int64 [encoder rows].
+            kv: The KV context of the step.
         """
         raise AssertionError("this model has no encoder")
 
     def head(self, x_RD: Tensor) -> Tensor:
-        """Last hidden states [R, hidden] -> logits fp32 [R, vocabulary], or [R, outputs]."""
+        """Return the logits, fp32 [R, vocabulary] or [R, sampled_vocab_size], of last hidden states [R, hidden]."""
         raise AssertionError("this model has no head")
 
     @override
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
-        """The logits of the rows that are wanted: `head` of `hidden`."""
+        """Return the logits of the requested rows: `head` of `hidden`."""
         return self.head(self.hidden(ids_T, positions_T, kv, rows_R))
 
     @override
@@ -98,17 +119,18 @@ class Model(PricedModule):
 
     @property
     def has_encoder(self) -> bool:
-        """Whether there is something for `encode` to read."""
+        """Whether the model has an encoder, of text, audio or images."""
         return self.encodes or self.images is not None
 
     @property
     def whole(self) -> bool:
-        """Whether a prompt has to run in one step, because its positions see later ones, or all make its answer."""
+        """Whether a prompt must run in one step: attention is bidirectional, or the result pools all positions."""
         return any(reach.both_ways and reach.space == TOKENS for reach in self.reaches)
 
     def store(self, choose: WeightChoice) -> None:
-        """Keep matrices and the table of tokens in the formats that `choose(place)` names, unfilled. A tied head is
-        that table, in whatever format it is.
+        """Set the storage formats of all matrices and of the token table, before any weight is loaded.
+
+        `choose` returns the format of a weight slot. A tied head gets the format of the table.
         """
         path, table = self._token_table()
         self._store_op(path, table, choose)
@@ -122,18 +144,20 @@ class Model(PricedModule):
         self.tie()
 
     def _store_op(self, path: str, op: Op, choose: WeightChoice) -> None:
+        """Set the formats of an op's weight slots, named as in the checkpoint."""
         name, chosen = self.module_name(path), dict[str, WeightFormat | None]()
         for key, place in op.places().items():
             chosen[key] = choose(replace(place, name=f"{name}.{place.name}" if place.name else name))
         op.store(chosen)
 
     def note_kept(self) -> None:
-        """Set `kv_specs` to what the ops keep."""
+        """Set `kv_specs` to the cache specs of the ops."""
         self.kv_specs = tuple(op.kept_spec for _, op in self.ops() if op.kept_spec is not None)
 
     def _token_table(self) -> tuple[str, Embedding]:
-        """The embedding of tokens, with its path: what the head is tied to, else the first; a speech model's first is
-        of its encoder's positions.
+        """Return the token embedding with its path: the one that the head is tied to, else the first.
+
+        In a speech model the first embedding is that of the encoder's positions.
         """
         tied = {path.rpartition(".")[0] for path in self.ties.values()}
         return next((path, op) for path, op in self.ops_of(Embedding) if not tied or path in tied)

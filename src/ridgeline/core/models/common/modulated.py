@@ -1,7 +1,6 @@
-"""What denoisers share whose norms are shifted and scaled, and whose parts are gated, by a condition (adaLN-Zero:
-Peebles and Xie, arXiv:2212.09748).
+"""Parts of denoisers whose norms and residual branches a condition modulates (adaLN-Zero: arXiv:2212.09748).
 
-Shapes: N rows, R runs of rows that share a condition, such as those of a picture, D hidden.
+Shapes: N rows, R runs of rows that share a condition, such as those of an image, D hidden.
 """
 
 from collections.abc import Sequence
@@ -16,27 +15,30 @@ from ridgeline.core.ops.modulation import AddGatedLayerNorm, Factor, ModulatedLa
 from ridgeline.core.ops.norm import Norm
 
 Factors = tuple[Tensor, ...]
-"""Shift, scale and gate of each part of a block, each [runs, hidden]."""
+"""The shift, scale and gate of each part of a block, each [runs, hidden]."""
 PART: tuple[Factor, ...] = ("shift", "scale", "gate")
-"""Factors of a part, in the order in which they are stored."""
+"""The factors of one part, in the order in which checkpoints store them."""
 
 
 class ResidualStream(NamedTuple):
-    """x + gate * y: rows, and what the last part adds to them, which is left to the norm that follows."""
+    """The residual stream x + gate * y with a pending addition, which the next norm performs."""
 
     x_ND: Tensor
+    """The rows."""
     y_ND: Tensor | None = None
+    """The output of the last part, still to be added; None if there is none."""
     gate_RD: Tensor | None = None
+    """The gate of each run that multiplies y."""
 
 
 def entry(d: Dimensions, first: bool) -> Norm:
-    """The norm that a block begins with. first: whether nothing is to be added to its stream."""
+    """Return the first norm of a block; that of the `first` block has no addition to perform."""
     kind = ModulatedLayerNorm if first else AddGatedLayerNorm
     return kind(d.hidden, d.eps, d.dtype)
 
 
 def enter(norm: nn.Module, stream: ResidualStream, factors: Factors, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The stream's sum, and its norm, shifted and scaled; lengths: rows of each run."""
+    """Return the sum of a residual stream, and its shifted and scaled norm; `lengths` are the rows of each run."""
     shift, scale, *_ = factors
     if stream.y_ND is None:
         return stream.x_ND, norm(stream.x_ND, scale, shift, lengths)
@@ -45,6 +47,6 @@ def enter(norm: nn.Module, stream: ResidualStream, factors: Factors, lengths: Se
 
 
 def embedder(d: Dimensions, inputs: int, outputs: int, activation: str = "silu", *, bias: bool = True) -> MLP:
-    """An MLP as wide within as what it gives: of a condition, or of a text."""
+    """Return the MLP that embeds a condition or a text, whose inner width is that of its output."""
     up = {"linear_1": d.whole(inputs, outputs, bias=bias)}
     return MLP(replace(d, activation=activation), up, "linear_2", d.whole(outputs, outputs, bias=bias))

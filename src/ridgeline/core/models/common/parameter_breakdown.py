@@ -1,4 +1,4 @@
-"""The parameter bill: where a model's parameters are."""
+"""The parameter breakdown: the number of parameters in each part of a model."""
 
 from dataclasses import dataclass
 
@@ -6,29 +6,32 @@ from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.op import Op
 
 PARTS = ("embedding", "attention", "feed-forward", "norms", "head")
+"""The parts of a language model."""
 VISION = "vision"
-"""A further part, of models that read images: the tower, and what brings its rows to the text's width."""
+"""The additional part of models that read images: the vision tower and its projection to the text's width."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterBreakdown:
-    """Parameters by part. A tied head is counted once, with the embedding.
-
-    parameters: of the whole model by part, "vision" where there is such a part; layer: of one layer of the commonest
-    sort.
-    total: all of them. active: those that one token passes through (k experts of a mixture; the whole embedding).
-    nbytes: as stored, scales included.
-    """
+    """The number of parameters by part. A tied head counts once, in the embedding."""
 
     parameters: dict[str, int]
+    """Parameters of the whole model by part, including "vision" if there is such a part."""
     layer: dict[str, int]
+    """Parameters by part of one layer of the most common kind."""
     total: int
+    """All parameters."""
     active: int
+    """Parameters that one token uses: k experts of a mixture, and the whole embedding."""
     nbytes: float
+    """Bytes as stored, scales included."""
 
 
 def bill(model: Model) -> ParameterBreakdown:
-    """Count the parameters of a model, on meta or filled; of one rank's part of a divided one."""
+    """Return the number of parameters by part of a model, on meta or with weights.
+
+    For a model that is divided over ranks, it counts the parameters of one rank.
+    """
     parts = dict.fromkeys((*PARTS, VISION), 0)
     layers: dict[tuple[str, int], dict[str, int]] = {}
     nbytes = 0.0
@@ -49,7 +52,7 @@ def bill(model: Model) -> ParameterBreakdown:
 
 
 def part_of(model: Model, path: str, op: Op) -> str:
-    """Which of PARTS, or VISION, an op of a model belongs to; `path` is where it is."""
+    """Return the part, one of PARTS or VISION, of the op at a path of a model."""
     if getattr(model.get_submodule(path.partition(".")[0]), "sees", False):
         return VISION
     while True:  # the op itself, or the nearest module above that says which part it is
@@ -62,20 +65,20 @@ def part_of(model: Model, path: str, op: Op) -> str:
 
 
 def layer_of(path: str) -> int | None:
-    """The number of the layer that a path lies in, None outside the layers."""
+    """Return the number of the layer that a path lies in; None outside the layers."""
     place = _place(path)
     return None if place is None else place[1]
 
 
 def layers_of(model: Model) -> tuple[int, ...]:
-    """How many layers each stack of a model has: an encoder-decoder's, then its decoder's."""
+    """Return the number of layers of each stack: of the encoder, then the decoder, or of the only stack."""
     places = {place for path, _ in model.ops() if (place := _place(path)) is not None}
     stacks = dict.fromkeys(stack for path, _ in model.ops() if (place := _place(path)) for stack in place[:1])
     return tuple(sum(place[0] == stack for place in places) for stack in stacks)
 
 
 def _place(path: str) -> tuple[str, int] | None:
-    """The list of layers that a path lies in, and the number there."""
+    """Return the list of layers that a path lies in and the index there; None outside the layers."""
     names = path.split(".")
     first = next((i for i, name in enumerate(names) if name.isdigit()), None)
     return None if first is None else (".".join(names[:first]), int(names[first]))

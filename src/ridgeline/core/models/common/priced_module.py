@@ -1,4 +1,4 @@
-"""Network: what is wired from ops, whatever its rows are of: how it is run through, loaded and priced."""
+"""PricedModule: a tree of ops that can be run, loaded from a checkpoint and priced, whatever its rows stand for."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,72 +20,74 @@ from ridgeline.core.ops.work import AttentionPattern, RowAxis
 OpT = TypeVar("OpT", bound=Op)
 
 Told = Callable[[str, Op, tuple[Any, ...], Any], None]
-"""What is told of an op's call: its path, the op, its inputs and what it gave."""
+"""The callback for a call of an op: it receives the op's path, the op, its inputs and its result."""
 
 
 class PricedModule(BackendModule, ABC):
-    """A tree of ops, filled or on meta.
-
-    spaces: what rows of it are rows of; `trace_calls` is given a number for each. ties: parameters that are others, by
-    path: a head that is the embedding. tables: its tables of tokens, if checkpoints may hold them in several ways.
-    passed_over: patterns of tensors that a checkpoint has beside its own. recipe: the name of the format in which its
-    matrices are stored, "" for the model's dtype.
-    """
+    """A tree of ops, with weights or on the meta device."""
 
     backend: Backend = REFERENCE
+    """The backend that runs the ops."""
     storage: StorageConfig
+    """The dtype, the KV format and the rank of the model."""
     spaces: tuple[RowAxis, ...]
+    """The row axes of a step; `trace_calls` needs a number of rows for each."""
     ties: Mapping[str, str] = {}
+    """Parameters that share another one, by path, such as a head that is the embedding."""
     tables: TokenTables | None = None
+    """The token tables, if checkpoints may store them in several ways."""
     passed_over: tuple[str, ...] = ()
+    """Patterns of tensors in the checkpoint that the model does not load."""
     recipe: str = ""
+    """The name of the format in which its matrices are stored; "" for the model's dtype."""
     unnamed = False  # as of Stored: what is around it may have the names of its parts
 
     @property
     @override
     def model_dtype(self) -> torch.dtype:
-        """The dtype of the numbers that no format narrows."""
+        """The dtype of all numbers that no weight format quantises."""
         return self.storage.dtype
 
     def trace_calls(self, rows: Mapping[RowAxis, int], told: Told) -> None:
-        """Run every part of a step once, over so many rows of each space, without weights (on meta, filled or not), and
-        tell of each op's call, in the order in which they run: for the price to see which there are, over which
-        rows.
+        """Run every part of one step on meta tensors, without weights, and report each op's call to `told` in order.
+
+        The cost model uses it to see which ops run over which rows. It works whether or not weights are loaded. `rows`
+        is the number of rows by row axis.
         """
         with self.outlined(told):
             self._outline(rows)
 
     @contextmanager
     def outlined(self, told: Told) -> Iterator[None]:
-        """While it lasts, tensors are made on meta and the network has no weights; `told` is told of each call."""
+        """Report each op call to `told` inside the context, with new tensors and all parameters on the meta device."""
         with listening(self.ops(), told), torch.device("meta"), torch.inference_mode(), _emptied(self):
             yield
 
     @abstractmethod
     def _outline(self, rows: Mapping[RowAxis, int]) -> None:
-        """Run every part of a step once, on tensors that are made on meta."""
+        """Run every part of a step once, on tensors that are created on the meta device."""
 
     @property
     def adapter_bytes(self) -> float:
-        """Bytes of the adapters beside its matrices."""
+        """The bytes of the adapters attached to the matrices."""
         return float(sum(weight.nbytes for weight in self.adapter_weights()))
 
     def adapter_weights(self) -> list[Tensor]:
-        """Return the weights that adapters have brought."""
+        """Return the weights that adapters added."""
         return [own for _, module in self.stored_modules() if module.is_adapter for own in module.parameters()]
 
     @property
     def reaches(self) -> frozenset[AttentionPattern]:
-        """What its attention and its recurrences reach, as Work wants it."""
+        """The attention patterns of the attention and recurrence ops, which are the keys of `Work.attention`."""
         return frozenset(op.reach for _, op in self.ops() if op.reach is not None)
 
     @property
     def tied(self) -> bool:
-        """Whether some parameter is another."""
+        """Whether some parameter shares another one."""
         return bool(self.ties)
 
     def tie(self) -> None:
-        """Make tied parameters one, again after a loader has put new ones there."""
+        """Make tied parameters the same object, again after a loader replaced them."""
         for path, source in self.ties.items():
             module, _, name = path.rpartition(".")
             owner, _, of_source = source.rpartition(".")
@@ -95,11 +97,11 @@ class PricedModule(BackendModule, ABC):
                 setattr(self.get_submodule(module), name if own == of_source else own, parameter)
 
     def arrange_tables(self, held: Mapping[str, str], there: Iterable[str]) -> None:
-        """Create and tie the modules of the tables of tokens as a checkpoint holds them, before they are filled.
+        """Create and tie the modules of the token tables to match a checkpoint, before the tables are loaded.
 
         Args:
-            held: the tensor that each table is, by name.
-            there: the names of all tensors of the tables that the checkpoint has.
+            held: The checkpoint tensor that each table is, by the table's name.
+            there: The names of all table tensors in the checkpoint.
         """
         tables = self.tables
         assert tables is not None
@@ -124,12 +126,12 @@ class PricedModule(BackendModule, ABC):
         tables.settled = True
 
     def _has(self, path: str) -> bool:
-        """Whether there is a module at a path."""
+        """Return whether there is a module at a path."""
         parent, _, name = path.rpartition(".")
         return name in self.get_submodule(parent)._modules
 
     def _part_table(self, path: str, first: str) -> None:
-        """Give the module at a path an unfilled table of its own; if there is no module, create one like `first`."""
+        """Give the module at a path its own unfilled table; create a module like `first` if there is none."""
         there = self._has(path)
         if there and f"{path}.weight" not in self.ties:
             return
@@ -140,17 +142,17 @@ class PricedModule(BackendModule, ABC):
             self.get_submodule(parent).add_module(name, table.another())
 
     def module_name(self, path: str) -> str:
-        """What a checkpoint calls the module at a path whose tensor is `weight`, but for the renames of its family."""
+        """Return the checkpoint's name of the module that holds `weight` at a path, before the family's renames."""
         return self.checkpoint_name(f"{path}.weight").removesuffix(".weight")
 
     @property
     def runs(self) -> bool:
-        """Whether it can run as it is stored, or is only priced."""
+        """Whether the model runs in its storage formats; if not, it can only be priced."""
         return (self.storage.kv is None or bool(self.storage.kv.code)) and self.weights_run
 
     @property
     def weights_run(self) -> bool:
-        """The same of its weights alone."""
+        """Whether the model runs in the storage formats of its weights, whatever the KV format is."""
         return all(module.runs for _, module in self.stored_modules())
 
     def refuse_division(self) -> None:
@@ -159,7 +161,7 @@ class PricedModule(BackendModule, ABC):
             module.refuse_division()
 
     def expand(self) -> None:
-        """Create the parameters that pricing does without, before a loader fills them."""
+        """Create the parameters that pricing does not need, before a loader fills them."""
         for _, module in self.stored_modules():
             module.create_parameters()
 
@@ -168,27 +170,35 @@ class PricedModule(BackendModule, ABC):
         return [(path, module) for path, module in self.named_modules() if isinstance(module, StoredModule)]
 
     def ops(self) -> list[tuple[str, Op]]:
-        """Every op with its path, in the order of the module tree."""
+        """Return every op with its path, in the order of the module tree."""
         return [(path, module) for path, module in self.named_modules() if isinstance(module, Op)]
 
     def ops_of(self, kind: type[OpT]) -> list[tuple[str, OpT]]:
-        """Return every op of a class with its path, for a view that is about that class."""
+        """Return every op of one class with its path."""
         return [(path, op) for path, op in self.ops() if isinstance(op, kind)]
 
     def weighted_ops(self) -> Iterator[tuple[str, Op]]:
-        """The ops that hold parameters of their own, with their paths: a tied head's are the embedding's."""
+        """Yield the ops that have parameters of their own, with their paths.
+
+        A tied head has none: its weight is the embedding's.
+        """
         for path, op in self.ops():
             if op.parameter_count() and not any(tied.startswith(f"{path}.") for tied in self.ties):
                 yield path, op
 
     @property
     def repacked_bytes(self) -> float:
-        """As Stored.repacked_bytes, of all ops, a tied head counted once."""
+        """Bytes that all ops take in memory beyond their stored size, because they repack their weights.
+
+        It is negative if they take fewer. A tied head counts once.
+        """
         return sum(op.repacked_bytes for _, op in self.weighted_ops())
 
     def tensors(self) -> dict[str, tuple[StoredModule, str]]:
-        """The checkpoint's tensors that fill the model, by their full names: the module that takes each, and its name
-        there. What is tied has no tensor of its own, and neither has what lies in a module that takes all of it.
+        """Return the checkpoint tensors that fill the model, each with the module that loads it and its name there.
+
+        Tied parameters have no tensor of their own. Neither have modules inside a module that loads all of its tensors
+        itself (`takes_all`).
         """
         within = tuple(f"{path}." for path, module in self.stored_modules() if module.takes_all)
         return {
@@ -200,7 +210,7 @@ class PricedModule(BackendModule, ABC):
         }
 
     def checkpoint_name(self, path: str) -> str:
-        """What a checkpoint calls the tensor at a path of the model: the path without the modules that are unnamed."""
+        """Return the checkpoint's name of the tensor at a path: the path without the modules that are `unnamed`."""
         module: nn.Module = self
         named = []
         *above, name = path.split(".")
@@ -213,7 +223,7 @@ class PricedModule(BackendModule, ABC):
 
 @contextmanager
 def listening(ops: Iterable[tuple[str, OpT]], told: Callable[[str, OpT, tuple[Any, ...], Any], None]) -> Iterator[None]:
-    """While it lasts, `told` is told of each call of these ops, as it ends."""
+    """Report each call of these ops to `told` when it ends, inside the context."""
     handles = [
         op.register_forward_hook(lambda op, inputs, output, path=path: told(path, op, inputs, output))
         for path, op in ops
@@ -227,7 +237,7 @@ def listening(ops: Iterable[tuple[str, OpT]], told: Callable[[str, OpT, tuple[An
 
 @contextmanager
 def _emptied(model: nn.Module) -> Iterator[None]:
-    """While it lasts, the model's parameters are on meta: shapes without numbers."""
+    """Replace the model's parameters by meta tensors of the same shapes, inside the context."""
     held = [(module, dict(module._parameters)) for module in model.modules()]
     for module, parameters in held:
         for name, parameter in parameters.items():

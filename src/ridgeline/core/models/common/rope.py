@@ -1,4 +1,4 @@
-"""The rotary embedding that a config asks for, in the old spelling (rope_theta + rope_scaling) and the new one."""
+"""The rotary embedding of a config, in the old spelling (rope_theta + rope_scaling) and the new (rope_parameters)."""
 
 import math
 from collections.abc import Mapping
@@ -37,36 +37,42 @@ _NUMBERS = {
 
 @dataclass(frozen=True, slots=True)
 class RopeDefaults:
-    """What a family takes where a config does not say it.
-
-    share: of a head's entries, that turn; partial: whether it may be less than 1. spelt: what the family's configs call
-    a scaling, and what it is called here. original_context: of longrope, `max_position_embeddings` where None. section:
-    where the config says nothing of the rope. further: names in that section that the family reads itself.
-    """
+    """The settings of a family's rotary embedding that a config may leave out."""
 
     theta: float = 10_000.0
+    """The base of the frequencies."""
     share: float = 1.0
+    """The share of a head's entries that are rotated."""
     partial: bool = False
+    """Whether the share may be below 1."""
     interleaved: bool = False
+    """Whether the rotated pairs are neighbouring entries."""
     spelt: Mapping[str, str] = field(default_factory=dict)
+    """The usual name of a scaling, by its name in the family's configs."""
     original_context: int | None = None
+    """The context before longrope scaling; None for `max_position_embeddings`."""
     section: Mapping[str, Any] = field(default_factory=dict)
+    """The section of a config that states nothing about the rotary embedding."""
     further: frozenset[str] = frozenset()
+    """Names in the section that the family reads itself."""
 
 
 LLAMA = RopeDefaults()
+"""The defaults of Llama."""
 
 
 def read_rope(fields: Fields, head_dim: int, unstated: RopeDefaults = LLAMA) -> Rope:
-    """The one rope of all layers. Raises ModelRefused for a scaling that is not built or a number that makes no
-    sense.
+    """Read the rotary embedding that all layers share.
+
+    Raises:
+        ModelRefused: If the scaling is not supported, or a number is invalid.
     """
     fields.require("use_rope", True)
     return _read(fields, rope_section(fields, unstated), head_dim, unstated)
 
 
 def rope_section(fields: Fields, unstated: RopeDefaults = LLAMA) -> Fields:
-    """Where the config keeps what it says of the one rope."""
+    """Return the config's section about the shared rotary embedding, or the family's default section."""
     old = fields.section("rope_scaling")
     # transformers 5 keeps base and scaling together, under a new name.
     new = fields.section("rope_parameters")
@@ -75,8 +81,9 @@ def rope_section(fields: Fields, unstated: RopeDefaults = LLAMA) -> Fields:
 
 
 def read_ropes(fields: Fields, head_dim: int, theta: float, local_theta: float) -> tuple[Rope, Rope]:
-    """The rope of layers that see everything, and that of layers with a window (Gemma 3); the scaling of the old
-    spelling is the first one's. theta, local_theta: the bases where none are stated.
+    """Read the rotary embeddings of layers with full attention and of layers with a sliding window (Gemma 3).
+
+    `rope_scaling`, the old spelling, applies to full attention only. `theta` and `local_theta` are the default bases.
     """
     old, (full, local) = fields.section("rope_scaling"), rope_sections(fields)
     return (
@@ -86,8 +93,10 @@ def read_ropes(fields: Fields, head_dim: int, theta: float, local_theta: float) 
 
 
 def rope_sections(fields: Fields) -> tuple[Fields, Fields]:
-    """What `rope_parameters` says of layers that see everything, and of those that do not. Raises ModelRefused for what
-    it says of no layers, which transformers ignores.
+    """Return the sections of `rope_parameters` for full attention and for sliding windows.
+
+    Raises:
+        ModelRefused: If it has settings outside these sections, which transformers ignores.
     """
     both = fields.section("rope_parameters")
     for name in sorted(both.values.keys() - set(LAYER_TYPES)):
@@ -96,13 +105,14 @@ def rope_sections(fields: Fields) -> tuple[Fields, Fields]:
 
 
 def read_own_rope(fields: Fields, section: Fields, head_dim: int, theta: float) -> Rope:
-    """The rope of some of the layers, of which their section alone speaks. theta: the base where it states none."""
+    """Read the rotary embedding of some of the layers from their own section; `theta` is the default base."""
     shared = {"max_position_embeddings": fields.values.get("max_position_embeddings")}
     return _read(Fields(shared, fields.source), section, head_dim, RopeDefaults(theta))
 
 
 def _read(fields: Fields, section: Fields, head_dim: int, unstated: RopeDefaults) -> Rope:
     # Where the section says them too, what it says counts.
+    """Read a rotary embedding; what the section states overrides the top of the config."""
     fields.ignore("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
     holder = section if section.has("rope_theta") else fields
     theta = holder.positive("rope_theta", unstated.theta)
@@ -120,6 +130,7 @@ def _read(fields: Fields, section: Fields, head_dim: int, unstated: RopeDefaults
 
 
 def _finite(rope: Rope) -> bool:
+    """Return whether all frequencies of a rotary embedding are finite."""
     try:
         return bool(torch.isfinite(rope.frequencies()).all())
     except (ArithmeticError, ValueError):
@@ -127,6 +138,7 @@ def _finite(rope: Rope) -> bool:
 
 
 def _scaling(fields: Fields, section: Fields, dim: int, unstated: RopeDefaults) -> Scaling | None:
+    """Read the scaling of a rotary embedding from its section; None without scaling."""
     kind = section.text("rope_type", section.text("type", "default"))
     kind = unstated.spelt.get(kind, kind)
     if kind not in _NUMBERS:
@@ -154,12 +166,13 @@ def _scaling(fields: Fields, section: Fields, dim: int, unstated: RopeDefaults) 
 
 
 def _original_context(fields: Fields, section: Fields, unstated: int | None = None) -> int:
-    """Where the config states it outside the scaling too, that one counts."""
+    """Return the context before scaling; a value at the top of the config overrides that of the section."""
     holder = fields if fields.has("original_max_position_embeddings") else section
     return holder.count("original_max_position_embeddings", unstated or fields.context())
 
 
 def _yarn(section: Fields, original: int) -> Yarn:
+    """Read YaRN scaling (arXiv:2309.00071) for a context of `original` positions before scaling."""
     factor = section.positive("factor")
     attention = section.positive("attention_factor") if section.has("attention_factor") else None
     scales = [section.positive(name) if section.value(name) else 0.0 for name in ("mscale", "mscale_all_dim")]
@@ -177,8 +190,9 @@ def _yarn(section: Fields, original: int) -> Yarn:
 
 
 def _longrope(fields: Fields, section: Fields, dim: int, unstated: int | None) -> LongRope:
-    """The long factors if the context is longer than the original one, else the short ones: keys are kept as they were
-    turned, so that a sequence cannot change from one to the other as it grows.
+    """Read LongRoPE scaling, with the long factors if the context is longer than the original one, else the short ones.
+
+    The KV cache stores rotated keys, so that a sequence cannot switch from one to the other as it grows.
     """
     original, context = _original_context(fields, section, unstated), fields.context()
     factors = {name: tuple(section.positives(name)) for name in ("short_factor", "long_factor")}
@@ -199,9 +213,7 @@ def _longrope(fields: Fields, section: Fields, dim: int, unstated: int | None) -
 
 
 def read_turned(fields: Fields) -> tuple[bool, ...]:
-    """Whether each layer turns by positions: from `no_rope_layers`, where 1 says that it does, else all but every
-    n-th.
-    """
+    """Return whether each layer uses rotary positions: from `no_rope_layers` (1 means yes), else all but every n-th."""
     listed, every = fields.integers("no_rope_layers"), fields.count("no_rope_layer_interval", 4)
     if not listed:
         return tuple((layer + 1) % every != 0 for layer in range(fields.layers))

@@ -1,4 +1,4 @@
-"""The sizes of a model that people ask for, read off its ops: widths, heads, experts, and what a token's KV takes."""
+"""The sizes of a model that users ask for, read off its ops: widths, heads, experts, and the KV bytes per token."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -13,46 +13,60 @@ from ridgeline.core.ops.latent_attention import LatentAttention
 
 @dataclass(frozen=True, slots=True)
 class MixtureSizes:
-    """Experts of a layer, how many of them a token passes, the width of one, and how many layers have them."""
+    """The sizes of a model's mixtures of experts."""
 
     count: int
+    """Experts of a layer."""
     active: int
+    """Experts that each token is routed to."""
     width: int
+    """Width of one expert."""
     layers: int
+    """Layers that have experts."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadSharing:
-    """Keys and values of a token if so many heads had their own: MHA (each query head, arXiv:1706.03762), GQA (groups
-    of them, arXiv:2305.13245), MQA (all share one, arXiv:1911.02150), MLA (one latent for all, of which each makes its
-    own, arXiv:2405.04434). less: how many times less than MHA.
-    """
+    """The KV-cache size of a model under one form of attention, to compare the forms."""
 
     form: str
+    """The form of attention: MHA, GQA, MQA or MLA.
+
+    MHA has a KV head per query head (arXiv:1706.03762), GQA one per group of query heads (arXiv:2305.13245), MQA one
+    for all (arXiv:1911.02150). MLA has one latent for all, from which each head computes its own (arXiv:2405.04434).
+    """
     kv_heads: int
+    """KV heads of a layer."""
     bytes_per_token: float
+    """KV-cache bytes of one token."""
     less: float
+    """The ratio of MHA's bytes to these."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSizes:
-    """hidden: of the residual stream. widths: of the feed-forward layers that are no mixture, each once. heads,
-    kv_heads, head_dim: of most layers; 0 of a model without attention. sharing: the model's own form of attention, by
-    its name, beside MHA and MQA.
-    """
+    """The widths, heads and experts of a model."""
 
     hidden: int
+    """Width of the residual stream."""
     widths: tuple[int, ...]
+    """The distinct widths of the feed-forward layers that are no mixture of experts."""
     heads: int
+    """Query heads of most layers; 0 without attention."""
     kv_heads: int
+    """KV heads of most layers; 0 without attention."""
     head_dim: int
+    """Entries of a head in most layers; 0 without attention."""
     mixture: MixtureSizes | None
+    """The sizes of the mixtures of experts; None without them."""
     form: str
+    """The model's form of attention, as `HeadSharing.form`; "" without attention."""
     sharing: tuple[HeadSharing, ...]
+    """The KV-cache sizes of the model's form of attention and, to compare, of MHA and (except for MLA) MQA."""
 
 
 def sizes_of(model: Model) -> ModelSizes:
-    """The sizes of an undivided model."""
+    """Return the sizes of a model that is not divided over ranks."""
     hidden = model.ops_of(Embedding)[0][1].width
     widths = sorted({op.width for _, op in model.ops_of(ActivatedProjections)})
     experts = [op for _, op in model.ops_of(Experts)]
@@ -72,14 +86,14 @@ def sizes_of(model: Model) -> ModelSizes:
 
 
 def _latents(attends: list[LatentAttention]) -> tuple[HeadSharing, ...]:
-    """What is kept, beside a key and a value of each head."""
+    """Return the KV-cache sizes of latent attention (MLA) and of MHA with the same heads."""
     each = sum(op.heads * (op.sizes.key + op.sizes.value) * op.spec.bytes_per_token / op.sizes.kept for op in attends)
     own = sum(op.spec.bytes_per_token for op in attends)
     return HeadSharing("MHA", attends[0].heads, each, 1.0), HeadSharing("MLA", 1, own, each / own)
 
 
 def _sharing(attends: list[Attention], form: str) -> tuple[HeadSharing, ...]:
-    """The three forms, widest first; two where the model has one of them."""
+    """Return the KV-cache sizes of MHA, of the model's own form and of MQA, without duplicates."""
     attends = [op for op in attends if op.spec.kept] or attends
     each = sum(op.spec.bytes_per_token / op.spec.heads * op.heads for op in attends)
     own = sum(op.spec.bytes_per_token for op in attends)

@@ -1,4 +1,4 @@
-"""Storage: how a model is laid out in memory."""
+"""The storage configuration of a model: its dtype, its part of the ranks and its KV format."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,19 @@ from ridgeline.core.ops.shard import WHOLE, Shard
 
 @dataclass(frozen=True, slots=True)
 class StorageConfig:
-    """dtype: of weights, activations and KV. shard: the part that this rank holds. kv: a narrower format of keys
-    and values, which runs where it has a code. experts: the part of the experts that this rank holds where all else is
-    whole on each rank, which has requests of its own; priced, not run. In what form matrices are stored is said of the
-    model that is built (`Model.store`).
+    """The dtype of a model, the part that this rank holds, and the format of its KV cache.
+
+    The formats of its matrices are set on the built model (`Model.store`).
     """
 
     dtype: torch.dtype
+    """The dtype of weights, activations and the KV cache."""
     shard: Shard = WHOLE
+    """The part of the model that this rank holds."""
     kv: KVFormat | None = None
+    """A narrower format of keys and values, which runs if it has a `code`; None for the dtype."""
     experts: Shard | None = None
+    """The part of the experts that this rank holds under expert parallelism; it is priced but does not run.
+
+    Everything else is then whole on each rank, which has requests of its own.
+    """

@@ -1,9 +1,9 @@
-"""Tiles: latents decoded part by part, so that the memory of a decode does not grow with the picture.
+"""Tiled decoding: latents are decoded tile by tile, so that the memory of a decode does not grow with the image.
 
-Tiles overlap and are blended there. Each is decoded as a picture of its own, so that the result is not that of the
-whole: norms and attention see a tile, and its edges are padded with zeros.
+Tiles overlap, and their overlaps are blended. Each tile is decoded as an image of its own, so that the result differs
+from that of the whole: norms and attention see one tile, and zeros pad its edges.
 
-Shapes: B images, C channels, H lines, W columns.
+Shapes: B images, C channels, H rows, W columns.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,12 @@ from ridgeline.core.ops.pixel_grid import PixelGrid
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Tiles of at most `size` lines and columns of latents, which share at least `overlap` with their neighbours."""
+    """The size and overlap of tiles."""
 
     size: int = 64
+    """Maximum rows and columns of latents in a tile."""
     overlap: int = 16
+    """Minimum rows and columns that neighbouring tiles share."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.overlap <= self.size // 2 or self.size < 1:
@@ -29,23 +31,27 @@ class Tiling:
             )
 
     def starts(self, length: int) -> list[int]:
-        """Where tiles of a line of so many latents begin: as few as do, all of one size, the last at the end."""
+        """Return the first index of each tile along a side of `length` latents.
+
+        There are as few tiles as possible, all of one size; the last one ends at the side's end.
+        """
         last, step = length - self.size, self.size - self.overlap
         if last <= 0:
             return [0]
         return [min(start, last) for start in range(0, last + step, step)]
 
     def tile(self, latents: PixelGrid) -> PixelGrid:
-        """One tile of latents of a size, of all images."""
+        """Return the size of one tile, of all images, for latents of a size."""
         return PixelGrid(latents.images, min(self.size, latents.height), min(self.size, latents.width))
 
     def tiles(self, latents: PixelGrid) -> int:
-        """How many tiles the latents of a size are."""
+        """Return the number of tiles for latents of a size."""
         return len(self.starts(latents.height)) * len(self.starts(latents.width))
 
     def weights(self, length: int, factor: int) -> list[Tensor]:
-        """What the pixels of each tile of a line count for, fp32 [tile's pixels]: ramps where tiles overlap, 1 in all.
-        factor: pixels to a latent.
+        """Return the blending weights of each tile along a side of `length` latents, each fp32 [pixels of the tile].
+
+        They ramp where tiles overlap and add up to 1 in each pixel. `factor` is the number of pixels per latent.
         """
         starts, size = self.starts(length), min(self.size, length)
         places = [slice(start * factor, (start + size) * factor) for start in starts]
@@ -65,7 +71,7 @@ class Tiling:
 def tiled(
     decode: Callable[[Tensor], Tensor], latents_BCHW: Tensor, tiling: Tiling, factor: int, channels: int
 ) -> Tensor:
-    """What `decode` gives for latents [B, C, H, W], tile by tile: fp32 [B, channels, factor x H, factor x W]."""
+    """Decode latents [B, C, H, W] tile by tile into one image, fp32 [B, channels, factor x H, factor x W]."""
     images, _, height, width = latents_BCHW.shape
     tile = tiling.tile(PixelGrid(images, height, width))
     canvas = latents_BCHW.new_zeros(images, channels, factor * height, factor * width, dtype=torch.float32)

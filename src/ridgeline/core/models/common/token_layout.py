@@ -1,12 +1,12 @@
-"""The rows of a pass of a denoiser whose latents and text see each other: whose each row is, and its position.
+"""The layout of rows in denoisers whose latents and text attend to each other: the owner and position of each row.
 
-MMDiT (FLUX): joint rows are a text's, then its image's. A position has three coordinates (FLUX.1) or four (FLUX.2): an
-image's tokens have their row on the second and their column on the third, a text's their place on the fourth, if there
-is one; the other coordinates are 0.
+MMDiT (FLUX): joint rows are a text's, then its image's. A position has three coordinates (FLUX.1) or four (FLUX.2). The
+tokens of an image have their row on the second and their column on the third coordinate. Those of a text have their
+index on the fourth, if there is one. The other coordinates are 0.
 
 Z-Image: joint rows are an image's, then its text's. Both kinds of tokens are padded to multiples of 32. A position has
-three coordinates: a text's tokens, padding included, count on the first, from 1; those of an image have the number
-after them there, then their row and their column; an image's padding is at 0, 0, 0.
+three coordinates. The tokens of a text, padding included, count on the first, from 1. Those of an image have the next
+number there, then their row and their column. The padding of an image is at 0, 0, 0.
 
 Shapes: P images, K channels, H and W latents, N rows of patches, F numbers of a patch.
 """
@@ -24,17 +24,18 @@ from ridgeline.core.ops.work import RowAxis
 
 @dataclass(frozen=True, slots=True)
 class TokenLayout:
-    """order: where JoinRows takes each joint row from: rows of the sort that stands first, counted on by the other's.
-    first, second: which joint rows are of either sort. All int64.
-    """
+    """The order of joint rows, which consist of two kinds of rows (a text's and its image's). All tensors are int64."""
 
     order: Tensor
+    """The source of each joint row for JoinRows: an index into the first kind's rows followed by the second kind's."""
     first: Tensor
+    """The joint rows of the first kind."""
     second: Tensor
+    """The joint rows of the second kind."""
 
     @classmethod
     def of(cls, first: Sequence[int], second: Sequence[int], device: torch.device) -> "TokenLayout":
-        """Of pictures that have so many rows of either sort, those of the first sort before those of the second."""
+        """Return the layout of images with these numbers of rows, each image's first kind before its second kind."""
         pairs = zip(first, second, strict=True)
         is_second = torch.cat([torch.arange(one + other) >= one for one, other in pairs])
         order = torch.empty(len(is_second), dtype=torch.int64)
@@ -45,13 +46,13 @@ class TokenLayout:
 
     @classmethod
     def empty(cls, first: int, second: int, joint: int) -> "TokenLayout":
-        """So many rows without numbers, for a model that is outlined."""
+        """Return a layout of these sizes with uninitialised indices, for a run on the meta device."""
         return cls(*(torch.empty(count, dtype=torch.int64) for count in (joint, first, second)))
 
 
 @dataclass(frozen=True, slots=True)
 class ImageGrid:
-    """The rows and columns of the patches of an image, `side` x `side` latents each."""
+    """The grid of patches of an image, `side` x `side` latents each."""
 
     rows: int
     columns: int
@@ -68,41 +69,55 @@ class ImageGrid:
 
 
 PLACED = 4  # coordinates with which a text's tokens have places
+"""The number of coordinates with which text tokens have positions too."""
 
 
 @dataclass(frozen=True, slots=True)
 class MMDiTLayout:
-    """The rows of a pass. lengths: by space, rows of each picture. positions: of joint rows, int64 [rows, coordinates].
-    joint: the rows of both, a text's first.
-    """
+    """The layout of a pass of MMDiT."""
 
     lengths: Mapping[RowAxis, Sequence[int]]
+    """Rows of each image, by row axis."""
     positions: Tensor
+    """The positions of joint rows, int64 [rows, coordinates]."""
     joint: TokenLayout
+    """The order of joint rows, a text's first."""
 
 
 @dataclass(frozen=True, slots=True)
 class MMDiTGrid(ImageGrid):
-    """The patches of an image of MMDiT."""
+    """The grid of patches of an image of MMDiT."""
 
     @classmethod
     def of(cls, size: tuple[int, ...], side: int) -> "MMDiTGrid":
-        """The patches of `size` latents (height, width). Raises ValueError where there are none that fit."""
+        """Return the patches of `size` latents (height, width).
+
+        Raises:
+            ValueError: If the size does not divide into patches.
+        """
         return cls(*patched(size, side), side)
 
     def lengths(self, texts: Sequence[int]) -> dict[RowAxis, list[int]]:
-        """By space, the rows of each picture whose texts have so many tokens. Raises ValueError for a text of none."""
+        """Return the rows of each image by row axis, for texts with these numbers of tokens.
+
+        Raises:
+            ValueError: If a text is empty.
+        """
         check_texts(texts)
         return {LATENTS: [self.count] * len(texts), TEXT: list(texts), JOINT: [text + self.count for text in texts]}
 
     def layout(self, texts: Sequence[int], coordinates: int, device: torch.device) -> MMDiTLayout:
-        """The rows of a pass over pictures whose texts have so many tokens. Raises ValueError as `lengths`."""
+        """Return the layout of a pass over images whose texts have these numbers of tokens.
+
+        Raises:
+            ValueError: If a text is empty.
+        """
         lengths = self.lengths(texts)
         positions = torch.cat([self._positions(text, coordinates) for text in texts])
         return MMDiTLayout(lengths, positions.to(device), TokenLayout.of(texts, lengths[LATENTS], device))
 
     def _positions(self, text: int, coordinates: int) -> Tensor:
-        """Of the joint rows of one picture, whose text has so many, int64 [rows, coordinates]."""
+        """Return the positions of one image's joint rows, int64 [rows, coordinates], for a text of `text` tokens."""
         positions = torch.zeros(text + self.count, coordinates, dtype=torch.int64)
         positions[text:, 1:3] = self.coordinates()
         if coordinates == PLACED:
@@ -110,13 +125,13 @@ class MMDiTGrid(ImageGrid):
         return positions
 
     def patches(self, latents_PKHW: Tensor) -> Tensor:
-        """Latents [pictures, channels, height, width] -> a row a patch, its channels outermost [N, F]."""
+        """Cut latents [images, channels, height, width] into one row per patch, channels outermost, [N, F]."""
         pictures, channels = latents_PKHW.shape[:2]
         cut = latents_PKHW.view(pictures, channels, self.rows, self.side, self.columns, self.side)
         return cut.permute(0, 2, 4, 1, 3, 5).reshape(pictures * self.count, -1)
 
     def latents(self, rows_NF: Tensor, pictures: int) -> Tensor:
-        """What `patches` gives, back to latents."""
+        """Join the rows of `patches` to latents again."""
         cut = rows_NF.view(pictures, self.rows, self.columns, -1, self.side, self.side).permute(0, 3, 1, 4, 2, 5)
         return cut.reshape(pictures, -1, self.rows * self.side, self.columns * self.side)
 
@@ -126,15 +141,22 @@ _MULTIPLE = 32
 
 @dataclass(frozen=True, slots=True)
 class ZImageTextLayout:
-    """The rows of texts. lengths: of each. positions: of each row, int64 [rows, 3]. padding: which rows are."""
+    """The layout of the rows of texts in Z-Image."""
 
     lengths: Sequence[int]
+    """Rows of each text, padding included."""
     positions: Tensor
+    """The position of each row, int64 [rows, 3]."""
     padding: Tensor
+    """The indices of padding rows."""
 
     @classmethod
     def of(cls, texts: Sequence[int], places: Sequence[int], device: torch.device) -> "ZImageTextLayout":
-        """Of texts that have so many tokens. places: as of ZImageGrid. Raises ValueError as `text_lengths`."""
+        """Return the layout of texts with these numbers of tokens; `places` is as in ZImageGrid.
+
+        Raises:
+            ValueError: If a text is empty or exceeds the positions.
+        """
         lengths = text_lengths(texts, places)
         positions = torch.zeros(sum(lengths), 3, dtype=torch.int64)
         positions[:, 0] = torch.cat([torch.arange(1, length + 1) for length in lengths])
@@ -143,28 +165,31 @@ class ZImageTextLayout:
 
 @dataclass(frozen=True, slots=True)
 class ZImageLayout:
-    """The rows of a pass.
-
-    lengths: by space, rows of each picture. positions: of each row, int64 [rows, 3]. padding: which rows of latents
-    are. joint: the rows of both, a picture's first.
-    """
+    """The layout of a pass of Z-Image."""
 
     lengths: Mapping[RowAxis, Sequence[int]]
+    """Rows of each image, by row axis."""
     positions: Mapping[RowAxis, Tensor]
+    """The position of each row by row axis, int64 [rows, 3]."""
     padding: Tensor
+    """The indices of padding among the rows of latents."""
     joint: TokenLayout
+    """The order of joint rows, an image's first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZImageGrid(ImageGrid):
-    """The patches of an image of Z-Image. places: how many the model has for each coordinate of a position."""
+    """The grid of patches of an image of Z-Image."""
 
     places: Sequence[int]
+    """The number of positions that the model has on each coordinate."""
 
     @classmethod
     def of(cls, size: tuple[int, ...], side: int, places: Sequence[int]) -> "ZImageGrid":
-        """The patches of `size` latents (height, width). Raises ValueError where there are none that fit, or more than
-        places.
+        """Return the patches of `size` latents (height, width).
+
+        Raises:
+            ValueError: If the size does not divide into patches, or exceeds the positions.
         """
         height, width = size
         grid = cls(*patched(size, side), side, places)
@@ -176,12 +201,20 @@ class ZImageGrid(ImageGrid):
         return grid
 
     def lengths(self, texts: Sequence[int]) -> dict[RowAxis, list[int]]:
-        """By space, the rows of each picture whose texts have so many tokens. Raises ValueError as `text_lengths`."""
+        """Return the rows of each image by row axis, padding included, for texts with these numbers of tokens.
+
+        Raises:
+            ValueError: If a text is empty or exceeds the positions.
+        """
         latents, own = [padded(self.count)] * len(texts), text_lengths(texts, self.places)
         return {LATENTS: latents, TEXT: own, JOINT: [a + b for a, b in zip(latents, own, strict=True)]}
 
     def layout(self, texts: Sequence[int], device: torch.device) -> ZImageLayout:
-        """The rows of a pass over pictures whose texts have so many tokens. Raises ValueError as `lengths`."""
+        """Return the layout of a pass over images whose texts have these numbers of tokens.
+
+        Raises:
+            ValueError: If a text is empty or exceeds the positions.
+        """
         lengths = self.lengths(texts)
         positions = [self._positions(text) for text in lengths[TEXT]]
         joint, own = TokenLayout.of(lengths[LATENTS], lengths[TEXT], device), torch.cat(positions).to(device)
@@ -194,7 +227,7 @@ class ZImageGrid(ImageGrid):
         )
 
     def _positions(self, text: int) -> Tensor:
-        """Of the joint rows of one picture, whose text has so many, int64 [rows, 3]."""
+        """Return the positions of one image's joint rows, int64 [rows, 3], for a text of `text` rows."""
         own = padded(self.count)
         positions = torch.zeros(own + text, 3, dtype=torch.int64)
         positions[: self.count, 0] = text + 1
@@ -203,8 +236,9 @@ class ZImageGrid(ImageGrid):
         return positions
 
     def patches(self, latents_PKHW: Tensor) -> Tensor:
-        """Latents [pictures, channels, height, width] -> a row a patch, its channels innermost, each picture's padded
-        with zeros [N, F].
+        """Cut latents [images, channels, height, width] into one row per patch, channels innermost, [N, F].
+
+        The rows of each image are padded with zeros.
         """
         pictures, channels = latents_PKHW.shape[:2]
         cut = latents_PKHW.view(pictures, channels, self.rows, self.side, self.columns, self.side)
@@ -212,15 +246,17 @@ class ZImageGrid(ImageGrid):
         return with_padding(rows_PNF).flatten(0, 1)
 
     def latents(self, rows_NF: Tensor, pictures: int) -> Tensor:
-        """What `patches` gives, back to latents."""
+        """Join the rows of `patches` to latents again, without padding."""
         own = rows_NF.view(pictures, padded(self.count), -1)[:, : self.count]
         cut = own.reshape(pictures, self.rows, self.columns, self.side, self.side, -1).permute(0, 5, 1, 3, 2, 4)
         return cut.reshape(pictures, -1, self.rows * self.side, self.columns * self.side)
 
 
 def text_lengths(texts: Sequence[int], places: Sequence[int]) -> list[int]:
-    """Rows of texts that have so many tokens. places: as of ZImageGrid. Raises ValueError for a text of none, or of
-    more than there are places.
+    """Return the rows, padding included, of texts with these numbers of tokens; `places` is as in ZImageGrid.
+
+    Raises:
+        ValueError: If a text is empty or exceeds the positions.
     """
     check_texts(texts)
     if padded(max(texts)) + 2 > places[0]:
@@ -230,17 +266,17 @@ def text_lengths(texts: Sequence[int], places: Sequence[int]) -> list[int]:
 
 
 def padded(rows: int) -> int:
-    """The next multiple."""
+    """Return the next multiple of the padding unit, 32 rows."""
     return -(-rows // _MULTIPLE) * _MULTIPLE
 
 
 def with_padding(rows_xNF: Tensor) -> Tensor:
-    """[..., rows, F] -> as many rows as there are with padding, which are zeros."""
+    """Append zero rows to [..., rows, F] up to the next multiple of the padding unit."""
     rows = rows_xNF.shape[-2]
     return functional.pad(rows_xNF, (0, 0, 0, padded(rows) - rows))
 
 
 def _padding(own: Sequence[int], lengths: Sequence[int]) -> Tensor:
-    """The numbers of rows that are padding, where of each of the lengths so many are its own."""
+    """Return the indices of padding rows, if each length has its number of `own` rows first."""
     every = [torch.arange(length) >= rows for rows, length in zip(own, lengths, strict=True)]
     return torch.cat(every).nonzero()[:, 0]

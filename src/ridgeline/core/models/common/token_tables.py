@@ -1,5 +1,6 @@
-"""The tables of token embeddings of a model (encoder's, decoder's and head's), which checkpoints hold once or several
-times, under any of their names.
+"""The token tables of a model (of the encoder, the decoder and the head), however a checkpoint stores them.
+
+A checkpoint may hold one table or several, under any of their names.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -8,25 +9,23 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class TokenTables:
-    """The tables by the names that the model has for their tensors, and how transformers ties them.
-
-    Attributes:
-        uses: the path of the module that uses each table, by the name of its tensor. The first is always there; an
-            encoder's is made if a checkpoint has another table for it.
-        ties: the names that share a tensor, each with the name that it is tied to, in transformers' order.
-        apart: the names that the config unties, which are tied only if a checkpoint lacks them.
-        renamed: the place that a tensor fills, if it is not that of its name; "" if nothing reads it, because another
-            tensor is the same.
-        notes: lines on what the config says otherwise than the checkpoint.
-        settled: whether a checkpoint has been looked at.
-    """
+    """The token tables by the model's names for their tensors, and how transformers ties them."""
 
     uses: dict[str, str]
+    """The path of the module that uses each table, by the name of the table's tensor.
+
+    The first module always exists; that of the encoder is created if a checkpoint has a separate table for it.
+    """
     ties: Mapping[str, str]
+    """The name that each tied name shares its tensor with, in the order in which transformers ties them."""
     apart: Collection[str] = ()
+    """The names that the config unties; they are tied only if a checkpoint lacks them."""
     renamed: Mapping[str, str] = field(default_factory=dict)
+    """The parameter that each table tensor of the checkpoint fills; "" if none, because an equal tensor fills it."""
     notes: tuple[str, ...] = ()
+    """Lines that say how the config contradicts the checkpoint."""
     settled: bool = False
+    """Whether the tables have been matched to a checkpoint."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -37,8 +36,8 @@ class TokenTables:
         """Return the tensor that each name stands for, as `PreTrainedModel.tie_weights` of transformers 5 decides it.
 
         Args:
-            there: the names that the checkpoint has.
-            same: whether two of them are equal.
+            there: The names that the checkpoint has.
+            same: The function that compares two tensors by name.
 
         Returns:
             The tensors by name, without the names for which there is none.
@@ -61,4 +60,5 @@ class TokenTables:
 
     @staticmethod
     def _same(first: str, second: str, same: Callable[[str, str], bool]) -> bool:
+        """Return whether two names stand for the same or equal tensors."""
         return first == second or same(first, second)

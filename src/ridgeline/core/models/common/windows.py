@@ -1,4 +1,4 @@
-"""Which layers see a sliding window, as configs say it: one size for all, a list of layers, or a pattern."""
+"""The layers with a sliding window, as configs state them: one size for all, a list of layers, or a pattern."""
 
 from collections.abc import Mapping
 
@@ -6,18 +6,20 @@ from ridgeline.core.models.common.fields import Fields
 
 UNSTATED_WINDOW = 4096  # what transformers takes where `sliding_window` is not null but absent
 LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
+"""Whether a layer has a sliding window, by its entry in `layer_types`."""
 
 
 def read_window(fields: Fields, unstated: int | None = None) -> int | None:
-    """`sliding_window`: null for none, `unstated` where the config does not have the field."""
+    """Read `sliding_window`: None if it is null, `unstated` if the config does not have the field."""
     if fields.has("sliding_window"):
         return fields.count("sliding_window")
     return None if "sliding_window" in fields.values else unstated
 
 
 def read_layer_types(fields: Fields, types: Mapping[str, bool] = LAYER_TYPES) -> tuple[bool, ...] | None:
-    """Whether each layer has a window, from `layer_types`; None where the config does not list them. types: what a
-    layer may be, and whether it has one, or whatever else tells a family's two sorts of layers apart.
+    """Read from `layer_types` whether each layer has a sliding window; None if the config does not list them.
+
+    `types` maps the entry of a layer to the result. It may also distinguish two other kinds of layers of a family.
     """
     kinds, layers = fields.value("layer_types"), fields.layers
     if kinds is None:
@@ -28,8 +30,10 @@ def read_layer_types(fields: Fields, types: Mapping[str, bool] = LAYER_TYPES) ->
 
 
 def all_but_every(fields: Fields, unstated: int) -> tuple[bool, ...]:
-    """Whether each layer has a window: from `layer_types`, else all but every n-th. unstated: that n where neither
-    `sliding_window_pattern` nor `_sliding_window_pattern`, as transformers saves it, says it.
+    """Return whether each layer has a window: as `layer_types` says, else all layers but every n-th.
+
+    `unstated` is n if the config has neither `sliding_window_pattern` nor `_sliding_window_pattern`, which transformers
+    saves.
     """
     every = unstated
     for name in ("_sliding_window_pattern", "sliding_window_pattern"):
@@ -40,7 +44,10 @@ def all_but_every(fields: Fields, unstated: int) -> tuple[bool, ...]:
 
 
 def upper_windows(fields: Fields) -> tuple[int | None, ...]:
-    """The window of each layer: from `layer_types`, else `sliding_window` from layer `max_window_layers` on."""
+    """Return the window of each layer, None for full attention, as Qwen2 configs state it.
+
+    It follows `layer_types`, else it is `sliding_window` from layer `max_window_layers` on.
+    """
     window, layers = read_window(fields, UNSTATED_WINDOW), fields.layers
     fields.ignore("max_window_layers")  # beside `layer_types`, or without windows
     listed = read_layer_types(fields)

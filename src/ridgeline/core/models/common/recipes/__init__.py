@@ -1,9 +1,9 @@
-"""Recipes: in what formats a model's numbers are stored, as an option, a config or llama.cpp says.
+"""Recipes: the formats in which a model's weights and KV cache are stored, from an option, a config or llama.cpp.
 
-`recipe.py` is the contract. `config.py` reads a config's `quantization_config`, `compressed_tensors.py` and
-`modelopt.py` those of two tools that say more; `module_names.py` reads their lists of modules. `llama_cpp.py` has the
-mixes of types that GGUF files are made in. `perplexity.py` has the quality that plain weights lose in each format to
-which they are quantised.
+`recipe.py` is the contract. `config.py` reads a config's `quantization_config`; `compressed_tensors.py` and
+`modelopt.py` read those of two tools that state more; `module_names.py` reads their lists of modules. `llama_cpp.py`
+has the mixes of types that llama.cpp writes to GGUF files. `perplexity.py` has the quality that plain weights lose in
+each format to which they can be quantised.
 """
 
 from ridgeline.core.models.common.recipes.config import SECTIONS, method_of, quantised_recipe, read_recipe

@@ -1,7 +1,8 @@
-"""compressed-tensors (LLM Compressor): groups of modules, each with a scheme of bits, scales and activations.
+"""The recipe of compressed-tensors (LLM Compressor): groups of modules, each with a quantisation scheme.
 
-The fields are those of compressed_tensors' QuantizationConfig and QuantizationArgs, the tensors those of its
-compressors: `weight_packed` or `weight`, `weight_scale`, `weight_zero_point`, `weight_g_idx`, `weight_shape`.
+A scheme states bits, scales and activations. The fields are those of compressed_tensors' QuantizationConfig and
+QuantizationArgs, the tensors those of its compressors: `weight_packed` or `weight`, `weight_scale`,
+`weight_zero_point`, `weight_g_idx`, `weight_shape`.
 """
 
 from dataclasses import dataclass, replace
@@ -24,15 +25,22 @@ _SCALE_BITS = 16  # in the model's dtype, where `scale_dtype` does not say other
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Modules that are stored alike: by name, and by the classes that they are of."""
+    """A group of modules that are stored in one format, selected by name and by class."""
 
     stored: WeightFormat
+    """The format of the group's weights."""
     named: Matcher
+    """The matcher of the modules that the group lists by name."""
     kinds: frozenset[WeightSlotKind]
+    """The kinds of weights that the group selects by class."""
 
 
 def read(section: Fields) -> Recipe:
-    """The recipe of a `quantization_config`. Raises ModelRefused for a scheme that is not known."""
+    """Read the recipe of a `quantization_config` of compressed-tensors.
+
+    Raises:
+        ModelRefused: If a scheme is unknown.
+    """
     section.require_off("format", *_LAYOUTS)
     section.require_off("transform_config")
     section.section("sparsity_config").require_off("format", "dense")
@@ -62,7 +70,7 @@ def _called(stored: WeightFormat) -> str:
 
 
 def _group(group: Fields, layout: str) -> _Group | None:
-    """None for a group that stores no weights (scales of outputs)."""
+    """Read a group of modules; None if it quantises no weights but only outputs."""
     if not group.has("weights"):
         return None
     targets = names_listed(group, "targets")
@@ -73,7 +81,7 @@ def _group(group: Fields, layout: str) -> _Group | None:
 
 
 def _format(weights: Fields, inputs: Fields, layout: str) -> WeightFormat:
-    """The format of a scheme's weights, multiplied with inputs of another. layout: how the tensors are laid out."""
+    """Return the weight format of a scheme, for the given input activations and tensor `layout`."""
     number, bits = _number(weights), weights.count("num_bits", most=8)
     if number not in (f"int{bits}", "fp4", "fp8"):
         kind = weights.text("type", "int")
@@ -99,7 +107,7 @@ def _format(weights: Fields, inputs: Fields, layout: str) -> WeightFormat:
 
 
 def _runs(number: str, block: tuple[int | None, int | None], layout: str) -> str:
-    """How tensors are laid out in matrices that run; "" of those that are priced only."""
+    """Return the layout in which a checkpoint's matrices run; "" if they are only priced."""
     match number, layout:
         case (("int4" | "int8"), "pack-quantized") if block[0] == 1:
             return layout
@@ -111,13 +119,13 @@ def _runs(number: str, block: tuple[int | None, int | None], layout: str) -> str
 
 
 def _number(scheme: Fields, kind: str = "int") -> str:
-    """`int4`, `fp8`: what a scheme's numbers are. kind: their type where it does not say it."""
+    """Return the name of a scheme's number type, as `int4` or `fp8`; `kind` is the type if the scheme states none."""
     kind = scheme.text("type", kind)
     return f"{'fp' if kind == 'float' else kind}{scheme.count('num_bits', 8, most=16)}"
 
 
 def _block(weights: Fields) -> tuple[tuple[int | None, int | None], str]:
-    """Outputs and inputs that share a scale, and the name of that."""
+    """Return the outputs and inputs that share a scale (None for all), and the name of this block."""
     size = weights.value("group_size")
     unstated = "tensor" if size is None else "channel" if size == -1 else "group"
     match weights.text("strategy", unstated):
@@ -141,7 +149,7 @@ def _block(weights: Fields) -> tuple[tuple[int | None, int | None], str]:
 
 
 def _scale_bits(weights: Fields, *, small: bool) -> int:
-    """Bits of a scale. small: whether they are the floats of 8 bits of NVFP4 and MXFP4 where nothing is stated."""
+    """Return the bits of a scale; by default 8 if they are `small`, as in NVFP4 and MXFP4, else 16."""
     stated = weights.text("scale_dtype", "").removeprefix("torch.")
     by_name = {"float8_e4m3fn": 8, "uint8": 8, "float16": 16, "bfloat16": 16, "float32": 32}
     if stated and stated not in by_name:
@@ -150,7 +158,7 @@ def _scale_bits(weights: Fields, *, small: bool) -> int:
 
 
 def _activations(inputs: Fields) -> str | None:
-    """The format that a product's other factor is narrowed to; None for none."""
+    """Return the format to which a product's inputs are quantised; None if they are not."""
     if not inputs.values:
         return None
     number = _number(inputs)
@@ -162,14 +170,16 @@ def _activations(inputs: Fields) -> str | None:
 
 
 def _kv(section: Fields) -> KVFormat | None:
-    """The format of keys and values, where the checkpoint has scales for them."""
+    """Return the format of keys and values if the checkpoint has scales for them, else None."""
     scheme = section.section("kv_cache_scheme")
     return kv_scheme(scheme) if scheme.values else None
 
 
 def kv_scheme(scheme: Fields) -> KVFormat:
-    """What a `kv_cache_scheme` says: fp8 or int8, with a scale for a layer's keys and one for its values. Raises
-    ModelRefused.
+    """Return the KV format of a `kv_cache_scheme`: fp8 or int8, with a scale for a layer's keys and one for its values.
+
+    Raises:
+        ModelRefused: If the scheme is another format.
     """
     number = _number(scheme, "float")
     if number not in ("fp8", "int8"):
@@ -178,6 +188,9 @@ def kv_scheme(scheme: Fields) -> KVFormat:
 
 
 def stated_kv(name: str) -> KVFormat:
-    """The KV format of this name where the checkpoint has its scales, which are read of fp8."""
+    """Return the KV format of this name for a checkpoint that has its scales.
+
+    Only fp8 scales are read, so only fp8 runs.
+    """
     known = kv_format_named(name)
     return replace(known, code="fp8" if name == "fp8" else "", stated=True)

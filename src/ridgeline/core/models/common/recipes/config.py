@@ -1,6 +1,6 @@
-"""A config's `quantization_config` becomes a recipe, or an option that asks for plain weights to be quantised.
+"""The recipe of a config's `quantization_config`, or of an option that quantises plain weights.
 
-What each method stores is read off its own loader: transformers' integrations (finegrained_fp8, fbgemm_fp8, mxfp4,
+The formats follow the loader of each method: transformers' integrations (finegrained_fp8, fbgemm_fp8, mxfp4,
 bitsandbytes), AutoAWQ's WQLinear_GEMM and exclude_layers_to_not_quantize, GPTQModel's TorchQuantLinear.
 """
 
@@ -36,6 +36,7 @@ from ridgeline.core.ops.number_formats import FORMATS, MXFP4, KVFormat, WeightFo
 from ridgeline.core.ops.weight_slot import WeightSlot
 
 SECTIONS = ("quantization_config", "compression_config")
+"""The sections of a config that may state how its weights are quantised."""
 _TEXT = "text_config"
 _MAX_BITS, _MAX_GROUP = 8, 1 << 20
 _MODELOPT = "modelopt"
@@ -53,8 +54,10 @@ _ELSEWHERE = (
 
 
 def read_recipe(fields: Fields) -> Recipe:
-    """How the weights of a config's checkpoint are stored, which one of several halves may say of its text alone.
-    Raises ModelRefused, naming the method or the key, for what is not known here.
+    """Return the storage formats of a config's checkpoint; a multimodal config may state them for its text model alone.
+
+    Raises:
+        ModelRefused: If the method or a key is unknown; the message names it.
     """
     name = _section_of(fields)
     if name is None:
@@ -71,10 +74,10 @@ def read_recipe(fields: Fields) -> Recipe:
 
 
 def method_of(fields: Fields) -> str:
-    """Return the method that a config's own section names; "" if it has none, or names none.
+    """Return the quantisation method that the top of a config names; "" if it has none, or names none.
 
-    Three tools leave it out where something else in the section says it: compressed-tensors, bitsandbytes' first
-    version and ModelOpt. Some versions of ModelOpt call its method by the formats too (`modelopt_fp4`).
+    Three tools leave it out because another key implies it: compressed-tensors, the first version of bitsandbytes, and
+    ModelOpt. Some versions of ModelOpt append the format to the method's name (`modelopt_fp4`).
     """
     name = _section_of(fields)
     if name is None:
@@ -92,30 +95,34 @@ def method_of(fields: Fields) -> str:
 
 
 def _section_of(fields: Fields) -> str | None:
-    """Return the name of the section at the top of a config that says how weights are stored."""
+    """Return the name of the section at the top of a config that states how weights are stored."""
     return next((name for name in SECTIONS if fields.has(name)), None)
 
 
 def _named(method: str, stored: WeightFormat) -> str:
-    """`fp8 128x128`, `awq int4 g128`: the format, and the method where that does not say it."""
+    """Return a recipe's name, the method and the format, as `awq int4 g128`; `fp8 128x128` names both at once."""
     return stored.name if stored.name.startswith(method) else f"{method} {stored.name}"
 
 
 def _uniform(method: str, stored: WeightFormat, kept: Matcher, *, head: bool = False) -> Recipe:
-    """One format for the matrices in the blocks, with the head or without, but for those that are kept."""
+    """Return the recipe of one format for the matrices in the blocks, except those that are `kept`.
+
+    With `head`, the head is in the format too.
+    """
     kinds = LINEAR if head else BLOCKS
     unread = INPUT_SCALES if stored.code == "fp8" else ()
     return Recipe(_named(method, stored), stored.bits, lambda _: stored_in(stored, kinds, kept), passed_over=unread)
 
 
 def _unconverted(section: Fields, *names: str) -> Matcher:
-    """Whether a module is in one of these lists of what was left alone."""
+    """Return a matcher of the modules that these lists of a config exclude from conversion."""
     return begins_or_ends(section, [entry for name in names for entry in names_listed(section, name)])
 
 
 def _fp8(section: Fields) -> Recipe:
-    """A scale of 32 bits a block (DeepSeek-V3, Qwen3-FP8), or for a whole matrix (AutoFP8), there with one for its
-    inputs if that is static.
+    """Read a recipe of fp8 weights with one 32-bit scale per block (DeepSeek-V3, Qwen3-FP8) or per matrix (AutoFP8).
+
+    With one scale per matrix and static activations, each matrix also has a 32-bit scale for its inputs.
     """
     section.require_off("fmt", "e4m3", "float8_e4m3fn")
     block = section.integers("weight_block_size")
@@ -132,7 +139,7 @@ def _fp8(section: Fields) -> Recipe:
 
 
 def _kv(section: Fields) -> KVFormat | None:
-    """The format of keys and values: where AutoFP8 has scales for them it says that they are static."""
+    """Return the format of keys and values: AutoFP8 calls the scheme static if it has scales for them."""
     if section.value("kv_cache_scheme") == "static":
         return compressed_tensors.stated_kv("fp8")
     scheme = section.section("kv_cache_scheme")
@@ -140,26 +147,27 @@ def _kv(section: Fields) -> KVFormat | None:
 
 
 def _float(name: str, block: tuple[int | None, int | None]) -> WeightFormat:
-    """e4m3 with a scale of 32 bits a block."""
+    """Return an e4m3 weight format with one 32-bit scale per block."""
     return WeightFormat(name, 8, block, 32, activations="fp8", code="fp8", layout="fp8")
 
 
 def _fbgemm(section: Fields) -> Recipe:
-    """A scale of 32 bits for each output."""
+    """Read a recipe of fp8 weights with one 32-bit scale per output."""
     stored = _float("fp8 channel", (1, None))
     return _uniform("fp8", stored, _unconverted(section, "modules_to_not_convert"))
 
 
 def _group(section: Fields, *names: str) -> int | None:
-    """Inputs that share a scale; None for all of them, which is written as -1."""
+    """Return the number of inputs that share a scale; None for all of them, which configs write as -1."""
     name = next((name for name in names if section.has(name)), names[0])
     size = section.value(name)
     return None if size == -1 else section.count(name, 128, most=_MAX_GROUP)
 
 
 def _integer(bits: int, group: int | None, layout: str) -> WeightFormat:
-    """Weights of so many bits with a scale of 16 and a zero of as many bits a group; widened in the product. layout: ""
-    for one that is only priced.
+    """Return an integer weight format whose groups have a 16-bit scale and a zero point of `bits` bits.
+
+    The product widens the weights. An empty `layout` means that the format is priced but does not run.
     """
     shared = "channel" if group is None else f"g{group}"
     code = {4: "int4", 8: "int8"}.get(bits, "") if layout else ""
@@ -168,6 +176,7 @@ def _integer(bits: int, group: int | None, layout: str) -> WeightFormat:
 
 
 def _awq(section: Fields) -> Recipe:
+    """Read a recipe of AWQ weights, which run with 4 bits in AutoAWQ's GEMM layout."""
     bits = section.count("w_bit" if section.has("w_bit") else "bits", 4, most=_MAX_BITS)
     version = section.text("version", "gemm").lower()
     runs = bits == 4 and version == "gemm" and section.text("backend", "autoawq") == "autoawq"
@@ -180,8 +189,9 @@ def _awq(section: Fields) -> Recipe:
 
 
 def _gptq(section: Fields) -> Recipe:
-    """With the group of each input, 32 bits, whether or not it is in order. `dynamic` (GPTQModel) has other bits or
-    none (`-:`) for modules that match a pattern.
+    """Read a recipe of GPTQ weights, which always have a 32-bit group index per input, even if inputs are in order.
+
+    `dynamic` (GPTQModel) gives modules that match a pattern other bits, or leaves them unquantised (`-:`).
     """
     section.require_off("modules_in_block_to_quantize")
     stored = _gptq_format(section, section)
@@ -197,7 +207,7 @@ def _gptq(section: Fields) -> Recipe:
 
 
 def _gptq_format(section: Fields, own: Fields) -> WeightFormat:
-    """Of a section, or of modules that have their own bits, groups and order."""
+    """Return the GPTQ format of a section, or of modules whose entry `own` overrides its bits, group size or order."""
 
     def says(name: str) -> Fields:
         return own if own.has(name) else section
@@ -211,7 +221,7 @@ def _gptq_format(section: Fields, own: Fields) -> WeightFormat:
 
 
 def _dynamic(section: Fields) -> Sequence[tuple[Matcher, WeightFormat | None]]:
-    """The patterns of `dynamic`, and what the modules that match are stored in; None for the model's dtype."""
+    """Return the patterns of `dynamic` and the format of the modules that match each; None for the model's dtype."""
     listed = section.section("dynamic")
     own: list[tuple[Matcher, WeightFormat | None]] = []
     for entry in listed.values:
@@ -223,8 +233,10 @@ def _dynamic(section: Fields) -> Sequence[tuple[Matcher, WeightFormat | None]]:
 
 
 def _bitsandbytes(section: Fields) -> Recipe:
-    """NF4: blocks of 64 with a scale of 32 bits, or of 8 and 32 more for 256 of them (QLoRA, arXiv:2305.14314). 8 bits:
-    a scale of 32 bits a row, and products of int8 (arXiv:2208.07339).
+    """Read a recipe of bitsandbytes: NF4 or FP4 in blocks of 64, or int8.
+
+    A 4-bit block has a 32-bit scale, or with double quantisation an 8-bit one and 32 bits more for 256 of them (QLoRA,
+    arXiv:2305.14314). 8 bits: a 32-bit scale per row, and products in int8 (arXiv:2208.07339).
     """
     four, eight = section.flag("load_in_4bit", False), section.flag("load_in_8bit", False)
     if four == eight:
@@ -242,14 +254,16 @@ def _bitsandbytes(section: Fields) -> Recipe:
 
 
 def _mxfp4(section: Fields) -> Recipe:
-    """Of experts alone, as gpt-oss has them."""
+    """Read a recipe of MXFP4 for the experts only, as gpt-oss stores them."""
     kept = _unconverted(section, "modules_to_not_convert")
     return Recipe(MXFP4.name, MXFP4.bits, lambda _: stored_in(MXFP4, frozenset({"expert"}), kept))
 
 
 def _gguf(section: Fields) -> Recipe:
-    """The recipe of types by the names of modules; what is not named is in the model's dtype. Raises ModelRefused for
-    a type that is not read.
+    """Read the recipe of a GGUF file from the type of each module; a module without a type is in the model's dtype.
+
+    Raises:
+        ModelRefused: If a type is not supported.
     """
     listed = section.section("types")
     by_name: dict[str, WeightFormat] = {}
@@ -283,11 +297,17 @@ METHODS: Mapping[str, Callable[[Fields], Recipe]] = MappingProxyType(
         "gguf": _gguf,
     }
 )
+"""The reader of each quantisation method, by its name in `quant_method`."""
 
 
 def quantised_recipe(weights: str, fields: Fields) -> Recipe:
-    """The recipe of plain weights that are quantised here; none for the format that they are in. Raises ModelRefused
-    for weights that are quantised already, ValueError for a format that they are not quantised to.
+    """Return the recipe that quantises plain weights to the format `weights` while they are loaded.
+
+    It is the plain recipe if `weights` is the format that they are in already.
+
+    Raises:
+        ModelRefused: If the weights of the checkpoint are quantised.
+        ValueError: If weights cannot be quantised to this format while they are loaded.
     """
     stated = read_recipe(fields)
     if stated.name:

@@ -1,7 +1,7 @@
-"""The mixes of GGUF files: which of llama.cpp's types each matrix gets.
+"""The mixes of GGUF files: the llama.cpp type that each matrix gets.
 
-Sizes of the types are those of the blocks in ggml-common.h; which matrix gets which is `llama_tensor_get_type` of
-llama-quant.cpp, without an importance matrix.
+The sizes of the types are those of the blocks in ggml-common.h. The choice for each matrix is `llama_tensor_get_type`
+of llama-quant.cpp, without an importance matrix.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from ridgeline.core.ops.weight_slot import WeightSlot
 
 
 def _type(name: str, bits: int, numbers: int, nbytes: int) -> WeightFormat:
-    """A type that stores so many numbers in so many bytes; what is more than `bits` each is scales."""
+    """Return a type that stores `numbers` numbers in `nbytes` bytes; the bits beyond `bits` each are scales."""
     return WeightFormat(name, bits, (1, numbers), 8 * nbytes - bits * numbers)
 
 
@@ -37,18 +37,20 @@ _PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class _MixLayer:
-    """What the choice for a matrix depends on beside its part: the layer's number, how many there are, and whether four
-    query heads or more share a KV head.
-    """
+    """The properties of a layer on which the choice of a matrix's type depends."""
 
     number: int
+    """The layer's index."""
     count: int
+    """Layers of the model."""
     grouped: bool
+    """Whether four query heads or more share a KV head."""
 
     @property
     def sensitive(self) -> bool:
-        """Whether it is one of the layers that mixes called M store some matrices wider in: the first and the last
-        eighth, and every third between them.
+        """Whether the M mixes store some matrices of this layer in a wider type.
+
+        These are the first and the last eighth of the layers, and every third layer between.
         """
         eighth = self.count // 8
         first, last = self.number < eighth, self.number >= 7 * self.count // 8
@@ -56,29 +58,33 @@ class _MixLayer:
 
 
 Rule = Callable[[_MixLayer], WeightFormat]
+"""The choice of a matrix's type in a layer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """base: the type of all matrices that no rule is for. rules: by the part of a layer. raised: whether the attention
-    output of a mixture of eight experts is stored in q5_k.
-    """
+    """A mix of GGUF types: a base type, and rules for some matrices."""
 
     base: WeightFormat
+    """The type of all matrices without a rule."""
     rules: Mapping[str, Rule] = field(default_factory=dict)
+    """The choice of the type by the part of a layer: v, k, qkv, out or down."""
     raised: bool = False
+    """Whether the attention output of a mixture of eight experts is stored in q5_k."""
 
 
 def _always(stored: WeightFormat) -> Rule:
+    """Return a rule that chooses one type in every layer."""
     return lambda _: stored
 
 
 def _first(share: int, stored: WeightFormat, other: WeightFormat) -> Rule:
-    """One type for the first of so many equal shares of the layers, the other for the rest."""
+    """Return a rule that chooses `stored` in the first 1/`share` of the layers and `other` in the rest."""
     return lambda layer: stored if layer.number < layer.count // share else other
 
 
 def _sensitive(stored: WeightFormat, other: WeightFormat) -> Rule:
+    """Return a rule that chooses `stored` in the sensitive layers and `other` in the rest."""
     return lambda layer: stored if layer.sensitive else other
 
 
@@ -115,10 +121,11 @@ MIXES: Mapping[str, Mix] = MappingProxyType(
         "q8_0": Mix(Q8_0),
     }
 )  # fmt: skip
+"""The mixes of llama.cpp by name."""
 
 
 def mix(name: str, model: Model) -> WeightChoice:
-    """What the mix called `name` stores each matrix of a model in."""
+    """Return the type that the mix called `name` chooses for each matrix of a model."""
     chosen, layers = MIXES[name], sum(layers_of(model))
     _, attention = model.ops_of(Attention)[0]
     sharing = attention.heads // attention.spec.heads
@@ -146,7 +153,7 @@ def mix(name: str, model: Model) -> WeightChoice:
 
 
 def _part(name: str) -> str:
-    """The part of a layer that the matrix of this name is; "" for one that no rule is for."""
+    """Return the part of a layer that the matrix of this name is; "" if no rule applies to it."""
     last = name.rpartition(".")[2]
     if last == "c_proj":  # GPT-2 calls both so
         return "out" if ".attn." in name else "down"
@@ -154,7 +161,10 @@ def _part(name: str) -> str:
 
 
 def _fitting(stored: WeightFormat, inputs: int) -> WeightFormat | None:
-    """The type, or what stands in for it where rows of so many numbers do not divide into its blocks."""
+    """Return the type, or its substitute if rows of `inputs` numbers do not divide into its blocks.
+
+    Return None if they do not divide into those of the substitute either.
+    """
     if inputs % (stored.block[1] or 1) == 0:
         return stored
     instead = _NARROW_ROWS.get(stored)

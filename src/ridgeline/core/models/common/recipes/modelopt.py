@@ -1,8 +1,8 @@
-"""NVIDIA's ModelOpt: one algorithm for all modules but those that are excluded, or one each.
+"""The recipe of NVIDIA ModelOpt: one algorithm for all modules except the excluded ones, or one algorithm per module.
 
-It writes hf_quant_config.json (`quant_algo`, `kv_cache_quant_algo`, `exclude_modules`, `quantized_layers`), newer
-versions also config.json (`ignore`, `kv_cache_scheme`). The tensors are those of its export: `weight`, `weight_scale`,
-`weight_scale_2`, `input_scale`, `pre_quant_scale`.
+ModelOpt writes hf_quant_config.json (`quant_algo`, `kv_cache_quant_algo`, `exclude_modules`, `quantized_layers`), and
+newer versions also config.json (`ignore`, `kv_cache_scheme`). The tensors are those of its export: `weight`,
+`weight_scale`, `weight_scale_2`, `input_scale`, `pre_quant_scale`.
 """
 
 import re
@@ -18,6 +18,7 @@ from ridgeline.core.ops.number_formats import MXFP4, NVFP4, KVFormat, WeightForm
 from ridgeline.core.ops.weight_slot import WeightSlot
 
 MIXED = "MIXED_PRECISION"
+"""The algorithm of a config that lists an algorithm for each module."""
 _MAX_GROUP = 1 << 20
 _EXPERT = re.compile(r"\.experts\.\d+(?=\.|$)")
 _INT4 = WeightFormat("int4 g128", 4, (1, 128), 16, input_bits=16)
@@ -46,11 +47,14 @@ ALGORITHMS: Mapping[str, WeightFormat] = MappingProxyType(
         "W8A8_SQ_PER_CHANNEL": WeightFormat("int8 channel", 8, (1, None), 32, activations="int8", input_bits=16),
     }
 )
+"""The weight format of each algorithm of ModelOpt."""
 
 
 def read(section: Fields) -> Recipe:
-    """The recipe of a `quantization_config` or of hf_quant_config.json. Raises ModelRefused for an algorithm that is
-    not known.
+    """Read the recipe of a `quantization_config` of ModelOpt, or of hf_quant_config.json.
+
+    Raises:
+        ModelRefused: If an algorithm is unknown.
     """
     section = section.section("quantization") if section.has("quantization") else section
     section.ignore("config_groups", "has_zero_point", "pre_quant_scale")  # what the algorithm's name says too
@@ -105,14 +109,14 @@ def _mixed(section: Fields, excluded: Matcher) -> Recipe:
 
 
 def _modules_around(name: str) -> Iterator[str]:
-    """Yield a module's name and those of the modules around it, the nearest first."""
+    """Yield a module's name and the names of the modules around it, innermost first."""
     while name:
         yield name
         name = name.rpartition(".")[0]
 
 
 def _format(section: Fields, algorithm: str) -> WeightFormat:
-    """The format of an algorithm, in groups of the size that the section states."""
+    """Return the weight format of an algorithm, with the group size that the section states."""
     if algorithm not in ALGORITHMS:
         raise section.refuse(f"quant_algo {algorithm!r} is not known; {', '.join(ALGORITHMS)} and {MIXED} are")
     stored = ALGORITHMS[algorithm]

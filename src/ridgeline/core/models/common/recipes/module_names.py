@@ -1,6 +1,6 @@
-"""The lists of modules in a quantiser's config: names, beginnings and ends of names, patterns.
+"""The lists of modules in a quantiser's config: names, prefixes and suffixes of names, and patterns.
 
-Strangers write them, so that a pattern is refused that could take for ever: Python's `re` backtracks.
+Configs are untrusted: a pattern that could take exponential time is refused, because Python's `re` backtracks.
 """
 
 import re
@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from ridgeline.core.models.common.fields import Fields
 
 Matcher = Callable[[str], bool]
+"""The test whether a list of modules contains a name."""
 
 _LITERAL = re.compile(r"[\w.\-]+")
 _MAX_PATTERN = 500  # characters
@@ -19,7 +20,11 @@ _REPEATED_GROUP = re.compile(r"\)[*+{]")
 
 
 def names_listed(section: Fields, name: str) -> list[str]:
-    """The field `name`, a list of names; empty where it is absent. Raises ModelRefused."""
+    """Return the field `name`, a list of module names; empty if it is absent.
+
+    Raises:
+        ModelRefused: If it is not a list of strings.
+    """
     value = section.value(name) or []
     if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
         raise section.refuse(f"{name} must be a list of names of modules")
@@ -27,8 +32,9 @@ def names_listed(section: Fields, name: str) -> list[str]:
 
 
 def begins_or_ends(section: Fields, entries: Sequence[str]) -> Matcher:
-    """Transformers' reading of `modules_to_not_convert`: an entry is the beginning of a name up to a dot (as a regular
-    expression), or its end.
+    """Return a matcher that reads `modules_to_not_convert` as transformers does.
+
+    An entry matches the beginning of a name up to a dot (as a regular expression), or the name's end.
     """
     names = frozenset(entry for entry in entries if _LITERAL.fullmatch(entry))
     patterns = [pattern(section, rf"(?:{e})(?:(?<=\.)|(?=\.|$))", e) for e in entries if e not in names]
@@ -37,26 +43,39 @@ def begins_or_ends(section: Fields, entries: Sequence[str]) -> Matcher:
 
 
 def contains(entries: Sequence[str]) -> Matcher:
-    """AutoAWQ's reading, and that of the engines that load its checkpoints: an entry is any part of a name."""
+    """Return a matcher that reads lists as AutoAWQ does: an entry matches any part of a name.
+
+    The engines that load AutoAWQ's checkpoints read them the same way.
+    """
     return lambda name: any(entry in name for entry in entries)
 
 
 def is_or_matches(section: Fields, entries: Sequence[str]) -> Matcher:
-    """compressed-tensors' reading: an entry is the whole name, or after `re:` a pattern that it begins with."""
+    """Return a matcher that reads lists as compressed-tensors does.
+
+    An entry matches the whole name, or if it begins with `re:` it is a pattern of the name's beginning.
+    """
     names = frozenset(entries)
     patterns = [pattern(section, e.removeprefix("re:"), e) for e in entries if e.startswith("re:")]
     return lambda name: name in names or matches(patterns, name)
 
 
 def globs(entries: Sequence[str]) -> Matcher:
-    """ModelOpt's reading: an entry is the name of a module or of one around it, or a shell's pattern of one."""
+    """Return a matcher that reads lists as ModelOpt does.
+
+    An entry is the name of a module or of one around it, or a shell pattern of a name.
+    """
     names = frozenset(entries)
     patterns = [entry for entry in entries if not _LITERAL.fullmatch(entry)]
     return lambda name: not names.isdisjoint(beginnings(name)) or any(fnmatchcase(name, p) for p in patterns)
 
 
 def pattern(section: Fields, expression: str, entry: str) -> re.Pattern[str]:
-    """A stranger's regular expression, compiled. Raises ModelRefused for what is none, or might take for ever."""
+    """Return an untrusted regular expression, compiled.
+
+    Raises:
+        ModelRefused: If it is invalid, or might take exponential time.
+    """
     if len(entry) > _MAX_PATTERN or len(_WIDE.findall(entry)) > _MAX_WIDE or _REPEATED_GROUP.search(entry):
         raise section.refuse(f"the pattern {entry[:80]!r} is too involved; simplify it, or list the modules' names")
     try:
@@ -66,11 +85,11 @@ def pattern(section: Fields, expression: str, entry: str) -> re.Pattern[str]:
 
 
 def beginnings(name: str) -> set[str]:
-    """`a.b.c` -> a, a.b, a.b.c."""
+    """Return a name's prefixes that end at a dot, and the name: a, a.b and a.b.c of `a.b.c`."""
     parts = name.split(".")
     return {".".join(parts[: count + 1]) for count in range(len(parts))}
 
 
 def matches(patterns: Sequence[re.Pattern[str]], name: str) -> bool:
-    """Whether a name begins with one of the patterns."""
+    """Return whether one of the patterns matches the beginning of a name."""
     return any(each.match(name) for each in patterns)

@@ -1,5 +1,6 @@
-"""The perplexity of a real model in each format that plain weights are quantised to, as it was measured
-(benchmarks/perplexity.py), and the warning for a format that raises it.
+"""The measured perplexity of a real model in each weight format, and the warning about a format that raises it.
+
+The formats are those to which plain weights can be quantised. benchmarks/perplexity.py measures them.
 """
 
 from collections.abc import Mapping
@@ -11,45 +12,43 @@ from ridgeline.core.models.common.recipes.recipe import WITH_HEAD
 from ridgeline.util.untrusted import read_toml
 
 FILE = Path(__file__).with_name("perplexity.toml")
+"""The path of the measured figures."""
 MOST_RISE = 0.1
-"""The largest rise, as a share of the plain model's perplexity, for which there is no warning."""
+"""The largest rise without a warning, as a share of the plain model's perplexity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Perplexity:
-    """The measured perplexity of one model in each format.
-
-    Attributes:
-        model: the model's name.
-        text: the tokens of which text.
-        date: the day, as ISO 8601 has it.
-        plain: the perplexity with weights as they are stored.
-        formats: the perplexity by the name of the format, with `+head` too.
-        errors: the standard error of each rise, as a share.
-    """
+    """The measured perplexity of one model in each weight format."""
 
     model: str
+    """The model's name."""
     text: str
+    """The name of the text whose tokens were predicted."""
     date: str
+    """The date of the measurement in ISO 8601."""
     plain: float
+    """The perplexity with unquantised weights."""
     formats: Mapping[str, float]
+    """The perplexity by name of the format, including names with `+head`."""
     errors: Mapping[str, float]
+    """The standard error of each rise, as a share."""
 
     def rise(self, name: str) -> float:
-        """Return the share by which a format raises the perplexity; it is negative if the format lowers it."""
+        """Return the share by which a format raises the perplexity; negative if it lowers it."""
         return self.formats[name] / self.plain - 1
 
 
 @cache
 def measured_perplexity() -> Perplexity:
-    """Return the figures that come with the package."""
+    """Return the figures that are shipped with the package."""
     return Perplexity(**read_toml(FILE))
 
 
 def costly_format(name: str) -> str | None:
     """Return a warning if a format raises perplexity by more than MOST_RISE, with the figures and what to use instead.
 
-    None for any other format, and for one that was not measured (an unquantised format).
+    Return None for any other format, and for one that was not measured (an unquantised format).
     """
     figures = measured_perplexity()
     if name not in figures.formats or figures.rise(name) <= MOST_RISE:

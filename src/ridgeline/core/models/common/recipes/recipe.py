@@ -1,4 +1,4 @@
-"""Recipe: in what format each of a model's matrices is stored."""
+"""Recipe: the storage format of each matrix of a model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,31 +9,32 @@ from ridgeline.core.ops.number_formats import WEIGHT_FORMATS, KVFormat, WeightFo
 from ridgeline.core.ops.weight_slot import WeightSlotKind
 
 BLOCKS: frozenset[WeightSlotKind] = frozenset({"matrix", "expert"})
-"""What quantisers convert: the matrices in the blocks, and not the embedding, the head and routers."""
+"""The kinds of weights that quantisers convert: matrices of blocks, without embedding, head and routers."""
 LINEAR: frozenset[WeightSlotKind] = frozenset({"matrix", "expert", "head"})
-"""Those and the head."""
+"""The matrices of transformer blocks, and the head."""
 
 INPUT_SCALES = (r".*\.(input|output|activation)_(scale|zero_point)", r".*\.input_scale_ub", r".*\.(k|v|kv)_scale")
-"""Tensors for what products are given, which stays in the model's dtype, and for keys and values where they do."""
+"""Patterns of the scales of activations, and of keys and values, for values that stay in the model's dtype."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How the matrices of a model are stored, and its keys and values.
-
-    name: as it is said to people; "" where all is in the model's dtype. bits: of a number, as formats are ranked by
-    width. choice: what chooses the format of each place in a model. kv: None for the model's dtype. unread: keys of a
-    config's section that nobody has read. passed_over: patterns of tensors that the checkpoint has and nothing reads.
-    listed: modules that the config names one by one, each with a format; all of them must be in the model.
-    """
+    """The storage formats of a model's matrices and of its keys and values."""
 
     name: str
+    """The name that users see; "" if everything is in the model's dtype."""
     bits: int | None
+    """Bits per number, to rank formats by width; None in the model's dtype."""
     choice: Callable[[Model], WeightChoice]
+    """The function that returns, for a model, the choice of each weight slot's format."""
     kv: KVFormat | None = None
+    """The format of keys and values; None for the model's dtype."""
     unread: tuple[str, ...] = ()
+    """Keys of the config's section that no code has read."""
     passed_over: tuple[str, ...] = ()
+    """Patterns of tensors in the checkpoint that the model does not load."""
     listed: tuple[str, ...] = ()
+    """Modules that the config lists one by one with a format; the model must have all of them."""
 
 
 def stored_in(
@@ -41,31 +42,36 @@ def stored_in(
     kinds: frozenset[WeightSlotKind] = BLOCKS,
     kept: Callable[[str], bool] = lambda _: False,
 ) -> WeightChoice:
-    """One format for all places of these kinds, but for those that are `kept` in the model's dtype, by their names."""
+    """Return a choice of one format for all weight slots of these kinds, except those whose name `kept` accepts."""
     return lambda place: stored if place.kind in kinds and not place.is_named(kept) else None
 
 
 def uniform(stored: WeightFormat) -> Recipe:
-    """One format for the matrices in the blocks."""
+    """Return the recipe that stores the matrices of the blocks in one format."""
     return Recipe(stored.name, stored.bits, lambda _: stored_in(stored))
 
 
 WITH_HEAD = "+head"
-"""After the name of a weight format: the embedding and the head are in it too."""
+"""The suffix of a weight format's name that extends it to the embedding and the head."""
 
 
 PLAIN = Recipe("", None, lambda _: lambda _: None)
-"""Everything in the model's dtype."""
+"""The recipe that stores everything in the model's dtype."""
 
 
 def recipe_names() -> tuple[str, ...]:
-    """The names that `recipe_named` takes."""
+    """Return the names that `recipe_named` accepts."""
     return (*(known.name for known in WEIGHT_FORMATS), *MIXES)
 
 
 def recipe_named(name: str) -> Recipe:
-    """The recipe of this name: a weight format for the matrices in the blocks, `int8+head` for the embedding and the
-    head too, or a mix of llama.cpp, which says itself what they are in. Raises ValueError with the names there are.
+    """Return the recipe of this name.
+
+    A weight format applies to the matrices of the blocks, and with `+head` to the embedding and the head too, as
+    `int8+head`. A mix of llama.cpp states itself which matrices it quantises.
+
+    Raises:
+        ValueError: If there is no such recipe; the message lists the names.
     """
     if name in MIXES:
         return Recipe(name, MIXES[name].base.bits, lambda model: mix(name, model))
@@ -79,5 +85,5 @@ def recipe_named(name: str) -> Recipe:
 
 
 def running_names() -> tuple[str, ...]:
-    """The formats that a plain checkpoint is quantised to while it is loaded."""
+    """Return the weight formats to which a plain checkpoint can be quantised while it is loaded."""
     return tuple(known.name for known in WEIGHT_FORMATS if known.code)
