@@ -59,7 +59,7 @@ def build(
         raise
     except Indivisible as error:
         raise DivisionRefused(f"{fields.source}: {error}") from None
-    except ValueError as error:  # what an op found when it divided itself
+    except ValueError as error:  # an op refused its sizes
         raise fields.refuse(str(error)) from None
     fields.ignore_other_inputs()
     fields.refuse_unread()
@@ -164,7 +164,7 @@ def _store(fields: Fields, model: Model, recipe: Recipe, family: Family) -> None
         for module in recipe.listed
         if module not in known and not any(re.fullmatch(pattern, f"{module}.weight") for pattern in passed_over)
     ]
-    # AutoFP8 may narrow keys and values alone.
+    # AutoFP8 may quantise keys and values only.
     if missing or not (narrowed or read_recipe(fields).kv is not None):
         what = f"{missing[0]} and {len(missing) - 1} more modules" if len(missing) > 1 else "".join(missing)
         raise fields.refuse(

@@ -50,7 +50,7 @@ from ridgeline.core.models.families import (
     z_image,
 )
 
-# The sections in which configs of larger models keep that of their text half.
+# The sections of multimodal configs that hold the config of the text model.
 _TEXT_SECTIONS = ("text_config", "language_config", "llm_config", "thinker_config.text_config")
 
 REGISTERED: tuple[Family, ...] = (
@@ -128,7 +128,7 @@ def family_of(fields: Fields) -> Family:
     """
     name = fields.architecture
     kind = str(fields.values.get("model_type", ""))
-    for family in (*FAMILIES, *VISION, *ENCODER_DECODERS, *ENCODERS, *SPEECH):  # T5 whole before its encoder
+    for family in (*FAMILIES, *VISION, *ENCODER_DECODERS, *ENCODERS, *SPEECH):  # T5 before its encoder alone
         if family.builds(name) or (not name and kind == family.model_type):
             return family
     kin = alias_of(name, kind)
@@ -156,7 +156,7 @@ def family_of(fields: Fields) -> Family:
     if missing is not None:
         raise fields.refuse(f"architecture {missing}")
     families: tuple[Family | ArchitectureAlias, ...] = (*FAMILIES, *VISION, *ENCODERS, *ENCODER_DECODERS, *SPEECH, *KIN)
-    names = {known.architecture.partition("For")[0]: known.architecture for known in families}  # all end alike
+    names = {known.architecture.partition("For")[0]: known.architecture for known in families}  # by stem
     near = [names[name] for name in get_close_matches(called.partition("For")[0], names, 3)]
     nearest = f"; did you mean {' or '.join(near)}?" if near else ";"
     known = "`ridgeline plan --list` shows models of those that are"

@@ -44,17 +44,17 @@ class ArchitectureAlias:
             if missing is not None:
                 raise fields.refuse(f"{missing} is missing, and so is {self.section}; one of them is needed")
             return fields
-        # The text half is built from its section alone. Its family reads none of what stands around it.
+        # The text model is built from its section alone; its family reads no field outside.
         fields.ignore(*(name for name in fields.values if not name.endswith(_OTHER_SECTION)))
         inner = fields.inner(self.section, "tie_word_embeddings", "torch_dtype", "dtype", unstated=unstated)
-        inner.ignore(*SECTIONS)  # of the weights: `read_recipe` reads it
+        inner.ignore(*SECTIONS)  # `read_recipe` reads it
         for name, only in self.always.items():
             inner.require(name, only)
         return inner
 
 
-_OTHER_SECTION = "_config"  # the end of the name of another half's section, which `show` names
-# How a tensor of a text half begins, in transformers 5 and before it, and how here.
+_OTHER_SECTION = "_config"  # the end of the names of other sections, which `show` lists
+# Prefixes of the text model's tensors, in transformers 5 and before, and here.
 _TEXT_HALF = (
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
@@ -65,9 +65,9 @@ _LLAVA = (r"(model\.)?(vision_tower|multi_modal_projector)\..*",)
 _LLAMA4 = (r"(model\.)?(vision_model|multi_modal_projector)\..*",)
 _KIMI = (r"(model\.)?(vision_tower|mm_projector)\..*",)
 _VISUAL = (r"(model\.)?visual\..*",)
-_PREDICTED = r"model\.mtp_layers\..*"  # a layer that guesses the token after the next
-_ROUTED = {"norm_topk_prob": True, "use_sliding_window": False}  # Qwen3-VL's mixture, which has neither setting
-_MIMO = ("attention_bias", "use_mrope")  # biases are as Qwen 2's, whatever it says
+_PREDICTED = r"model\.mtp_layers\..*"  # a layer for multi-token prediction
+_ROUTED = {"norm_topk_prob": True, "use_sliding_window": False}  # Qwen3-VL's mixture of experts has neither setting
+_MIMO = ("attention_bias", "use_mrope")  # biases are those of Qwen2, whatever the config says
 
 KIN = (
     ArchitectureAlias("Gemma3ForConditionalGeneration", "gemma3", "gemma3_text", "text_config", _TEXT_HALF, _LLAVA),

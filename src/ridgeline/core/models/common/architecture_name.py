@@ -15,7 +15,7 @@ _TASKS = {
     "MTModel": "conditional generation",
     "Model": "bare model, no head",
 }
-# Mixtures that do not say it in their names.
+# Mixtures of experts whose names do not say so.
 _MIXTURES = ("Mixtral", "DeepseekV2", "DeepseekV3", "GptOss", "Qwen3Next", "MiniMaxM2", "Llama4", "KimiK25", "Kimi_K25")
 
 

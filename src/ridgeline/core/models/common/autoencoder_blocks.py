@@ -69,7 +69,7 @@ class Resnet(nn.Module):
     @override
     def forward(self, x_PC: Tensor, grid: PixelGrid) -> Tensor:
         """Return the block's output [pixels, outputs] for x_PC [pixels, inputs], which it may overwrite."""
-        # In one expression: a name for what lies between would hold on to it, and this is where memory is most needed.
+        # One expression: a variable for an intermediate result would keep it alive at the peak of memory use.
         y_PC = self.conv2(self.norm2(self.conv1(self.norm1(x_PC, grid), grid), grid), grid)
         if self.conv_shortcut is not None:
             x_PC = self.conv_shortcut(x_PC, grid)
@@ -270,7 +270,7 @@ class ImageDecoder(nn.Module):
         `grids` are the resolutions, the finest first.
         """
         x_PC = self.mid_block(self.conv_in(x_PC, grids[-1]), grids[-1])
-        # One loop: a block that were called would have its input held by whoever called it, to its end.
+        # One loop instead of calls of blocks: a caller would keep a block's input alive until the block ends.
         for level, block in zip(reversed(range(len(grids))), self.up_blocks, strict=True):
             assert isinstance(block, UpBlock)
             for resnet, attention in zip_longest(block.resnets, block.attentions):

@@ -112,7 +112,7 @@ def _written(size: tuple[int, ...]) -> str:
     return " x ".join(map(str, size))
 
 
-_PIXELS = 8  # on a side of a latent, of the VAE that the models have which are told a picture's size (PixArt)
+_PIXELS = 8  # per latent on a side, in the VAE of PixArt, whose condition includes the image's size
 Level = float | Sequence[float] | Tensor
 """The noise level of all images, of each image, or of each token of each: fp32 [images, tokens]."""
 
@@ -223,7 +223,7 @@ class CrossDenoiser(Denoiser):
         levels, runs = _runs(t, clips, grid.count)
         lengths = {LATENTS: [grid.count] * clips, TEXT: self._text_lengths(prepared.lengths)}
         latents_PKTHW = latents_PCHW if self.clips else latents_PCHW[:, :, None]
-        # In float64, as t is: a step of training is a whole number, and fp32 would miss it.
+        # In float64, as t is: training steps are integers, and fp32 would round to other numbers.
         times_R = (torch.tensor(levels, dtype=torch.float64) * self.sizes.scale).float().to(device)
         told = self._told(grid, len(runs), device) if self.sizes.sized else ()
         layout = CrossLayout(grid, runs, lengths, grid.positions(clips).to(device), told)

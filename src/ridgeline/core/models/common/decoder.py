@@ -96,7 +96,7 @@ class SelfAttention(nn.Module):
         if self.gate is not None:
             q_TO, gate_THD = torch.split(q_TO.view(len(x_TD), -1, 2 * self.head_dim), self.head_dim, dim=-1)
         q_THD, k_TKD, v_TKD = self._heads(q_TO, self.q_norm), self._heads(k_TO, self.k_norm), self._heads(v_TO)
-        if self.scaled_queries is not None:  # before they are turned, which commutes
+        if self.scaled_queries is not None:  # before the rotation, with which scaling commutes
             assert angles is not None
             q_THD = self.scaled_queries(q_THD, angles[2])
         turned = None if self.attend.rope is None else angles

@@ -54,7 +54,7 @@ class Embedder(Model):
 
     has_head = False
     pooled = True
-    part = "head"  # of what follows the pooling
+    part = "head"  # the part of the stages after pooling
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Embedder(Model):
             elsewhere: The folders of stages that the checkpoint does not contain, by stage.
         """
         super().__init__()
-        trunk.unnamed = True  # a checkpoint's names begin within it
+        trunk.unnamed = True  # a checkpoint's names begin inside it
         if isinstance(trunk, Decoder):
             trunk.drop_head()
         self.trunk, self.stage_names, self.elsewhere = trunk, tuple(stages), dict(elsewhere or {})

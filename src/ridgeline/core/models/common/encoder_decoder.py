@@ -36,7 +36,7 @@ class ProjectionNames(NamedTuple):
 
 PROJECTIONS = ProjectionNames("q_proj", "k_proj", "v_proj", "out_proj")
 """The names that BART and its successors use."""
-_EPS = 1e-5  # of torch's LayerNorm, which no config states
+_EPS = 1e-5  # the default of torch's LayerNorm; no config states it
 
 
 class PlainSelfAttention(nn.Module):

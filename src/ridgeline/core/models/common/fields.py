@@ -13,19 +13,19 @@ from ridgeline.core.ops.number_formats import stated_format
 from ridgeline.util import untrusted
 from ridgeline.util.untrusted import ModelRefused as ModelRefused
 
-# Far above any model there is; a config beyond them is a mistake, and building it would take the machine down.
+# Far above any real model: a config beyond these limits is a mistake, and building it would exhaust the memory.
 MAX_LAYERS = 2_000
 MAX_WIDTH = 10_000_000
-MAX_CONTEXT = 1 << 24  # positions, which ropes take as fp32: it counts no further
+MAX_CONTEXT = 1 << 24  # positions, which rotary embeddings compute in fp32: larger integers are not exact
 MAX_EXPERTS = 10_000
 MAX_FILE = 16 << 20  # bytes of JSON, a hundred times the largest config; parsing takes 30 times as much memory
 _MAX_NUMBER = sys.float_info.max
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-_MAX_SHOWN = 200  # characters of an absurd value
+_MAX_SHOWN = 200  # characters of a value in an error message
 _TEXT = "text_config"
 
-# Fields that say nothing about what a forward computes: of transformers' own, of training, of generation, of layers
-# that predict the tokens after the next. tests/models/test_inert.py holds them to what transformers' models read.
+# Fields that do not change a forward pass: bookkeeping of transformers, training, generation, and multi-token
+# prediction. tests/models/test_inert.py compares them with the fields that transformers' models read.
 _BOOKKEEPING = re.compile(
     r"_(name_or_path|commit_hash|attn_\w+|class_name|diffusers_version|num_labels|from_model_config|pre_quantization\w*)"
     r"|architectures|model_type|(torch_)?dtype|auto_map|tokenizer_class|.*_version|unsloth_.*"
@@ -44,14 +44,14 @@ _BOOKKEEPING = re.compile(
 _MEDIA = "vision|visual|images?|videos?|audio|speech|mm|multi_?modal|projector"
 _OTHER_INPUTS = re.compile(rf"(?!.*_config$)(.*_)?({_MEDIA})(_.*)?")
 _OTHER_SECTIONS = re.compile(rf"(.*_)?({_MEDIA})_config")
-# Parts of names that change what is computed, in the configs of one family or another.
+# Parts of names of fields that change the computation in some family.
 _COMPUTES = re.compile(
     r"soft_?cap|scal|multipl|mup|norm|window|chunk|rope|rotary|alibi|position_emb|bias|resid|logit|att(n|ention)"
     r"|activation|_act(_|$)|act_fn|clip|limit|sink|expert|moe|mixture|layer_types|causal|bidirection|sparse|gate"
     r"|quant|compress|lora|latent|nope|mask|recurren|shortcut|_eps(ilon)?$"
 )
-_SCALES = re.compile(r"scal|multipl|mup|factor")  # of which 1 changes nothing
-# Switches that are on where a config leaves them out: false changes the result, of any other field it asks for nothing.
+_SCALES = re.compile(r"scal|multipl|mup|factor")  # a value of 1 changes nothing
+# Switches that are on if absent: false changes the result, whereas false in any other field has no effect.
 _SWITCHES = re.compile(r"(use_|is_)?(rope|rotary(_emb\w*)?|causal(_mask\w*)?|position_emb\w*)")
 
 
@@ -67,7 +67,7 @@ def read_object(path: Path, most: int = MAX_FILE) -> dict[str, Any]:
             PointerFile says that the file is a Git LFS pointer.
     """
     try:
-        # json accepts NaN and Infinity; the readers of Fields refuse them where a number is wanted.
+        # json accepts NaN and Infinity; the readers of Fields refuse them as numbers.
         return untrusted.read_object(path, most)
     except untrusted.PointerFile:
         raise

@@ -14,7 +14,7 @@ from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.core.ops.work import AttentionPattern, AttentionSum, AttentionWork, RowAxis, StepSegment, Work
 
-MAX_RESOLUTIONS = 8  # 128 pixels to a latent; the spaces of two halves with so many are told apart
+MAX_RESOLUTIONS = 8  # 128 pixels per latent on a side; the row axes of two such halves stay distinct
 
 
 class ImageAutoencoder(PricedModule):

@@ -34,7 +34,7 @@ from ridgeline.core.ops.row_ops import JoinRows, RowPicker
 from ridgeline.core.ops.timestep import TimestepSinusoids
 from ridgeline.core.ops.work import RowAxis, Work
 
-_SCALE = 1000.0  # of times and of guidance, before their sinusoids
+_SCALE = 1000.0  # the factor of times and guidance before their sinusoidal embedding
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class MMDiTConditionEmbedder(nn.Module):
 class MMDiT(Denoiser):
     """The denoiser of FLUX; checkpoints call it FluxTransformer2DModel or Flux2Transformer2DModel."""
 
-    # Joint rows before those of pictures, so that a trace, too, has more of the former, among which the latter are.
+    # Joint rows come before image rows, because they include them: a trace then has more joint rows as well.
     spaces = (JOINT, TEXT, LATENTS, PICTURES)
     block_lists = ("transformer_blocks", "single_transformer_blocks")
     text_first = True

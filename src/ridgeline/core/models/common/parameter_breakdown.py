@@ -55,7 +55,7 @@ def part_of(model: Model, path: str, op: Op) -> str:
     """Return the part, one of PARTS or VISION, of the op at a path of a model."""
     if getattr(model.get_submodule(path.partition(".")[0]), "sees", False):
         return VISION
-    while True:  # the op itself, or the nearest module above that says which part it is
+    while True:  # the op itself, or the nearest module around it that states its part
         part = getattr(model.get_submodule(path), "part", "")
         if part:
             assert part in PARTS

@@ -40,7 +40,7 @@ class PricedModule(BackendModule, ABC):
     """Patterns of tensors in the checkpoint that the model does not load."""
     recipe: str = ""
     """The name of the format in which its matrices are stored; "" for the model's dtype."""
-    unnamed = False  # as of Stored: what is around it may have the names of its parts
+    unnamed = False  # as StoredModule.unnamed; parts may then lie directly in the parent
 
     @property
     @override

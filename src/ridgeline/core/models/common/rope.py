@@ -13,7 +13,7 @@ from ridgeline.core.ops.rotary import LinearScaling, Llama3Scaling, LongRope, Ro
 
 _ALWAYS = {
     "rope_type", "type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings",
-    "mrope_section", "mrope_interleaved",  # axes of images and videos; text has one position on all of them
+    "mrope_section", "mrope_interleaved",  # axes of images and video; text has the same position on all of them
 }  # fmt: skip
 _NUMBERS = {
     "default": set[str](),
@@ -111,7 +111,7 @@ def read_own_rope(fields: Fields, section: Fields, head_dim: int, theta: float) 
 
 
 def _read(fields: Fields, section: Fields, head_dim: int, unstated: RopeDefaults) -> Rope:
-    # Where the section says them too, what it says counts.
+    # The section overrides the top of the config.
     """Read a rotary embedding; what the section states overrides the top of the config."""
     fields.ignore("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
     holder = section if section.has("rope_theta") else fields
@@ -148,7 +148,7 @@ def _scaling(fields: Fields, section: Fields, dim: int, unstated: RopeDefaults) 
     match kind:
         case "default" | "mrope":
             return None
-        case "dynamic":  # stretches what is longer than the context, which nothing here is
+        case "dynamic":  # scales only beyond the context, which no sequence exceeds
             section.positive("factor")
             return None
         case "linear":

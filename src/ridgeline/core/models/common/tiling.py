@@ -55,7 +55,7 @@ class Tiling:
         """
         starts, size = self.starts(length), min(self.size, length)
         places = [slice(start * factor, (start + size) * factor) for start in starts]
-        position = (torch.arange(size * factor) + 0.5) / factor  # of a pixel within its tile, in latents
+        position = (torch.arange(size * factor) + 0.5) / factor  # of a pixel in its tile, in units of latents
         line, ramps = torch.zeros(length * factor), []
         for i, (start, place) in enumerate(zip(starts, places, strict=True)):
             ramp = torch.ones_like(position)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ridgeline.core.models.common.fields import Fields
 
-UNSTATED_WINDOW = 4096  # what transformers takes where `sliding_window` is not null but absent
+UNSTATED_WINDOW = 4096  # the default of transformers if `sliding_window` is absent, not null
 LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
 """Whether a layer has a sliding window, by its entry in `layer_types`."""
 
@@ -49,7 +49,7 @@ def upper_windows(fields: Fields) -> tuple[int | None, ...]:
     It follows `layer_types`, else it is `sliding_window` from layer `max_window_layers` on.
     """
     window, layers = read_window(fields, UNSTATED_WINDOW), fields.layers
-    fields.ignore("max_window_layers")  # beside `layer_types`, or without windows
+    fields.ignore("max_window_layers")  # unused next to `layer_types`, or without windows
     listed = read_layer_types(fields)
     if not fields.flag("use_sliding_window", False) or window is None:
         return (None,) * layers

@@ -1,10 +1,9 @@
-"""AutoencoderKL (Rombach et al., arXiv:2112.10752): pictures to latents and back. Stable Diffusion, FLUX.1 and Z-Image
-have it; FLUX.2 packs its latents.
+"""AutoencoderKL (Rombach et al., arXiv:2112.10752): the VAE of Stable Diffusion, FLUX.1, FLUX.2 and Z-Image.
 
-Latents are those of a denoiser at its edge: (z - shift) x scale of what the encoder gives, or four of these in one,
-normalised by what a batch norm has counted. Pixels are from -1 to 1.
+Latents have the scale of the denoiser: (z - shift) x scale of the encoder's output z. FLUX.2 packs four of these into
+one and normalises them by the statistics of a batch norm. Pixels are from -1 to 1.
 
-Shapes: B images, C channels of latents, F of packed ones, H, W lines and columns, P pixels of all images at a
+Shapes: B images, C channels of latents, F of packed ones, H, W rows and columns, P pixels of all images at a
 resolution, Q packed ones.
 """
 
@@ -35,19 +34,21 @@ _OLD_NAMES = tuple(
     (f".attentions.0.{old}.", f".attentions.0.{new}.")
     for old, new in (("query", "to_q"), ("key", "to_k"), ("value", "to_v"), ("proj_attn", "to_out.0"))
 )
-"""Tensors of attention as checkpoints of Stable Diffusion 1 and 2 call them."""
-_LOGVAR = (-30.0, 20.0)  # what the encoder's is brought within
+"""The names of attention tensors in checkpoints of Stable Diffusion 1 and 2, and those of today."""
+_LOGVAR = (-30.0, 20.0)  # limits to which the encoder's log-variance is clamped
 
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """A normal distribution for each number of latents: mean and logarithm of the variance, fp32 [B, C, H, W]."""
+    """The encoder's result: a normal distribution of each number of the latents."""
 
     mean: Tensor
+    """The means, fp32 [B, C, H, W]."""
     logvar: Tensor
+    """The logarithms of the variances, fp32 [B, C, H, W]."""
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Latents drawn from it, fp32 [B, C, H, W]. generator: where the noise comes from, made on its device."""
+        """Return latents drawn from the distribution, fp32 [B, C, H, W], with noise from `generator` on its device."""
         device = self.mean.device if generator is None else generator.device
         noise = torch.randn(self.mean.shape, generator=generator, dtype=self.mean.dtype, device=device)
         return self.mean + (0.5 * self.logvar).exp() * noise.to(self.mean.device)
@@ -55,28 +56,33 @@ class Posterior:
 
 @dataclass(frozen=True, slots=True)
 class KLShape:
-    """What a config says beside widths: channels of pixels in and out and of latents, residual blocks at a resolution,
-    how latents are normalised, and whether a product of single pixels stands between latents and either half. eps: of
-    the batch norm, where latents are packed; then there is no scale and no shift.
-    """
+    """The settings of a config in addition to the widths."""
 
     inputs: int
+    """Channels of the pixels that are encoded."""
     outputs: int
+    """Channels of the pixels that are decoded."""
     latents: int
+    """Channels of the latents, before packing."""
     depth: int
+    """Residual blocks per resolution of the encoder."""
     scale: float
+    """The factor of latents."""
     shift: float
+    """The number subtracted from latents before scaling."""
     quant: bool
+    """Whether a 1x1 convolution follows the encoder."""
     post_quant: bool
+    """Whether a 1x1 convolution precedes the decoder."""
     eps: float | None = None
+    """The epsilon of the batch norm of packed latents, which have neither scale nor shift; None without packing."""
 
 
 class AutoencoderKL(ImageAutoencoder):
-    """An autoencoder whose latents are numbers of a normal distribution. packs: whether they are packed, which is a
-    resolution more.
-    """
+    """A VAE: its encoder returns a normal distribution of latents, and its decoder turns latents into pixels."""
 
     packs = False
+    """Whether latents are packed, which is one more resolution."""
 
     def __init__(self, widths: Widths, shape: KLShape, storage: StorageConfig) -> None:
         coarsest = len(widths.channels) - 1
@@ -94,14 +100,19 @@ class AutoencoderKL(ImageAutoencoder):
 
     @property
     def channels(self) -> int:
-        """Of a latent."""
+        """The channels of a latent as a denoiser sees it."""
         return self.shape.latents
 
     # -- what runs ----------------------------------------------------------------------------------------------------
 
     def decode(self, latents_BCHW: Tensor, tiling: Tiling | None = None) -> Tensor:
-        """latents_BCHW [B, channels, H, W] as a denoiser has them -> pixels [B, outputs, factor x H, factor x W] about
-        -1 to 1, in the model's dtype; fp32 where they are more than one tile of `tiling`. Raises ValueError.
+        """Return the pixels [B, outputs, factor x H, factor x W], about -1 to 1, of latents [B, channels, H, W].
+
+        Latents have the denoiser's scale. Pixels are in the model's dtype; in fp32 if `tiling` divides the latents into
+        several tiles.
+
+        Raises:
+            ValueError: If the latents have another shape.
         """
         grid = self._grid(latents_BCHW, self.channels, "latents")
         if tiling is not None and tiling.tiles(grid) > 1:
@@ -110,8 +121,10 @@ class AutoencoderKL(ImageAutoencoder):
         return grids[0].to_images(self._decode(grid.to_rows(latents_BCHW), grids))
 
     def encode(self, pixels_BCHW: Tensor) -> Posterior:
-        """pixels_BCHW [B, inputs, H, W] from -1 to 1, H and W multiples of `factor` -> the latents that they may be.
-        Raises ValueError.
+        """Return the distribution of the latents of pixels [B, inputs, H, W] from -1 to 1.
+
+        Raises:
+            ValueError: If the shape is wrong, or H or W is no multiple of `factor`.
         """
         latents = self._latents_of(pixels_BCHW)
         grids = self._grids(latents)
@@ -119,8 +132,9 @@ class AutoencoderKL(ImageAutoencoder):
         return Posterior(latents.to_images(mean_PC), latents.to_images(logvar_PC))
 
     def _decode(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
-        """Latents [pixels of the last of the grids, channels]; grids: the finest first -> pixels [those of the first,
-        outputs].
+        """Return pixel rows [pixels of the first grid, outputs] of latent rows [pixels of the last grid, channels].
+
+        `grids` are the resolutions, the finest first.
         """
         x_PC, own = self._restored(x_PC, grids), self._own(grids)
         if self.post_quant_conv is not None:
@@ -130,7 +144,7 @@ class AutoencoderKL(ImageAutoencoder):
 
     @override
     def _encode(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> tuple[Tensor, Tensor]:
-        """The other way round -> mean and logarithm of the variance [pixels of the last of the grids, channels]."""
+        """Return mean and log-variance, each [pixels of the last grid, channels], of pixel rows."""
         own = self._own(grids)
         x_PC = self.encoder(x_PC, own)
         if self.quant_conv is not None:
@@ -139,23 +153,24 @@ class AutoencoderKL(ImageAutoencoder):
         return self._normalised(mean_PC, self.normalise_logvar(logvar_PC), grids)
 
     def _own(self, grids: Sequence[PixelGrid]) -> Sequence[PixelGrid]:
-        """The grids of encoder and decoder."""
+        """Return the grids of the encoder and decoder themselves, without that of packed latents."""
         return grids[: len(grids) - self.packs]
 
     def _restored(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
-        """Latents as the decoder reads them [pixels of the last of its own grids, C]."""
+        """Return latents in the decoder's scale, one row per pixel of its coarsest grid."""
         restored_PC: Tensor = self.denormalise(x_PC)
         return restored_PC
 
     def _normalised(self, mean_PC: Tensor, logvar_PC: Tensor, grids: Sequence[PixelGrid]) -> tuple[Tensor, Tensor]:
-        """The other way round, of what they may be."""
+        """Return mean and log-variance in the denoiser's scale."""
         return self.normalise_mean(mean_PC), logvar_PC
 
     # -- what it costs ------------------------------------------------------------------------------------------------
 
     def decode_bytes(self, latents: PixelGrid, tiling: Tiling | None = None) -> int:
-        """Most bytes of activations at once while latents of this size are decoded, those included; of a tiled decode
-        those of a tile, of all latents and of the picture that tiles are put together to.
+        """Return the peak bytes of activations while latents of this size are decoded, including the latents.
+
+        A tiled decode holds the activations of one tile, all latents, and the image that the tiles form.
         """
         if tiling is not None and tiling.tiles(latents) > 1:
             tile, numbers = tiling.tile(latents), self.shape.outputs * latents.finer(self.factor).rows
@@ -165,14 +180,14 @@ class AutoencoderKL(ImageAutoencoder):
 
     @override
     def _outline(self, rows: Mapping[RowAxis, int]) -> None:
-        """As Network._outline: both halves."""
+        """Run both halves once on meta tensors with these numbers of rows."""
         decoded, encoded = self._outlined(rows)
         self._decode(torch.empty(decoded[-1].rows, self.channels), decoded)
         self._encode(torch.empty(encoded[0].rows, self.shape.inputs), encoded)
 
 
 class PackedAutoencoderKL(AutoencoderKL):
-    """One whose latents are SIDE x SIDE in one (FLUX.2)."""
+    """The VAE of FLUX.2, which packs SIDE x SIDE latents into one."""
 
     packs = True
 
@@ -189,7 +204,7 @@ class PackedAutoencoderKL(AutoencoderKL):
 
     @override
     def _restored(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
-        """As AutoencoderKL._restored, of packed latents."""
+        """Return packed latents, denormalised and unpacked."""
         restored_PC: Tensor = self.unpack(self.bn(x_PC, "restore"), grids[-1], grids[-2])
         return restored_PC
 
@@ -201,7 +216,7 @@ class PackedAutoencoderKL(AutoencoderKL):
 
 @dataclass(frozen=True, slots=True)
 class _Defaults:
-    """What configs of a class leave out."""
+    """The settings that configs of an autoencoder class may leave out."""
 
     widths: tuple[int, ...]
     latents: int
@@ -212,8 +227,10 @@ _DEFAULTS = {_ARCHITECTURE: _Defaults((64,), 4, 1), _PACKED: _Defaults((128, 256
 
 
 def build(fields: Fields, storage: StorageConfig) -> AutoencoderKL:
-    """The autoencoder of a config.json of diffusers, on meta. Raises ModelRefused for another class or another sort of
-    block, and for any key that is set and that nothing here reads.
+    """Build the VAE of a diffusers config on the meta device.
+
+    Raises:
+        ModelRefused: If the config has another class or kind of block, or a key that is set and that nothing reads.
     """
     kind = fields.architecture
     if kind not in _DEFAULTS:
@@ -222,11 +239,11 @@ def build(fields: Fields, storage: StorageConfig) -> AutoencoderKL:
         )
     defaults = _DEFAULTS[kind]
     widths = _widths(fields, defaults, storage)
-    # What diffusers cuts tiles by; that fp16 is too narrow for it, in which nothing here runs.
+    # The size of diffusers' tiles, and a flag that fp16 overflows; nothing here runs in fp16.
     fields.ignore("sample_size", "force_upcast")
     scale, shift, eps = 1.0, 0.0, None
     if kind == _PACKED:
-        fields.ignore("batch_norm_momentum")  # of training
+        fields.ignore("batch_norm_momentum")  # for training
         fields.require("patch_size", [SIDE, SIDE])
         fields.require("decoder_block_out_channels", list(widths.channels))
         eps = fields.positive("batch_norm_eps", 1e-4)
@@ -253,7 +270,11 @@ def build(fields: Fields, storage: StorageConfig) -> AutoencoderKL:
 
 
 def _widths(fields: Fields, defaults: _Defaults, storage: StorageConfig) -> Widths:
-    """What a config says of blocks. Raises ModelRefused."""
+    """Read the widths of the resolutions.
+
+    Raises:
+        ModelRefused: If they are invalid, or the blocks are of another kind.
+    """
     channels = tuple(fields.integers("block_out_channels")) or defaults.widths
     if len(channels) > MAX_RESOLUTIONS or not all(1 <= width <= MAX_WIDTH for width in channels):
         raise fields.refuse(

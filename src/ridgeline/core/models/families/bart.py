@@ -1,5 +1,7 @@
-"""BART (Lewis et al., arXiv:1910.13461), and Marian (Junczys-Dowmunt et al., arXiv:1804.00344) as Helsinki-NLP's
-opus-mt models have it: norms after each sum, biases, positions learned (BART) or sinusoidal (Marian), a bias of logits.
+"""BART (Lewis et al., arXiv:1910.13461), and Marian (arXiv:1804.00344) as in Helsinki-NLP's opus-mt models.
+
+They have norms after each addition, biases, and a bias of the logits. Positions are learned (BART) or sinusoidal
+(Marian).
 """
 
 import math
@@ -35,11 +37,11 @@ _IGNORED_OF_MARIAN = (r"(model\.)?(encoder|decoder)\.embed_positions\.weight",) 
 _SHARED, _OF_ENCODER, _OF_DECODER, _HEAD = (
     "model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight",
 )  # fmt: skip
-_OFFSET = 2  # rows of BART's table of positions before that of the first
+_OFFSET = 2  # rows of BART's position table before that of position 0
 
 
 class BartBlock(nn.Module):
-    """norm(x + attention(x)), in a decoder norm(x + cross-attention(x)), then norm(x + feed-forward(x))."""
+    """A post-norm block: norm(x + attention(x)), in a decoder norm(x + cross-attention(x)), then norm(x + mlp(x))."""
 
     def __init__(self, d: Dimensions, attention: PlainSelfAttention, cross: CrossAttention | None = None) -> None:
         super().__init__()
@@ -50,7 +52,7 @@ class BartBlock(nn.Module):
 
     @override
     def forward(self, x_ND: Tensor, kv: KVContext, encoded_ED: Tensor | None = None) -> Tensor:
-        """x_ND [rows, hidden] -> [rows, hidden], normed. encoded_ED: as CrossAttention."""
+        """Return the block's output [rows, hidden] for x_ND [rows, hidden]; encoded_ED is as in CrossAttention."""
         _, x_ND = self.self_attn_layer_norm(x_ND, self.self_attn(x_ND, kv))
         if self.encoder_attn is not None and self.encoder_attn_layer_norm is not None:
             _, x_ND = self.encoder_attn_layer_norm(x_ND, self.encoder_attn(x_ND, encoded_ED, kv))
@@ -59,7 +61,7 @@ class BartBlock(nn.Module):
 
 
 class LearnedStart(nn.Module):
-    """norm(token + position), the positions learned."""
+    """The start of a stack with learned positions: norm(token + position)."""
 
     unnamed = True
 
@@ -70,13 +72,13 @@ class LearnedStart(nn.Module):
 
     @override
     def forward(self, x_ND: Tensor, positions_N: Tensor) -> Tensor:
-        """Embedded tokens [rows, hidden] and their positions [rows] -> [rows, hidden]."""
+        """Return the stack's input [rows, hidden], from embedded tokens [rows, hidden] and their positions [rows]."""
         out_ND: Tensor = self.layernorm_embedding(x_ND, self.embed_positions(positions_N))[1]
         return out_ND
 
 
 class BartStack(nn.Module):
-    """What a stack begins with, and its blocks."""
+    """An encoder or decoder: the module that adds positions, and the blocks."""
 
     def __init__(self, start: nn.Module, blocks: list[BartBlock]) -> None:
         super().__init__()
@@ -85,10 +87,10 @@ class BartStack(nn.Module):
 
 
 class BartBackbone(nn.Module):
-    """Both stacks over one embedding: what checkpoints call `model`."""
+    """The encoder and the decoder over one token embedding; checkpoints call it `model`."""
 
     def __init__(self, d: Dimensions, encoder: BartStack, decoder: BartStack, *, scaled: bool) -> None:
-        """scaled: whether embedded tokens are, by sqrt(hidden)."""
+        """Join the stacks; `scaled` says whether embedded tokens are multiplied by sqrt(hidden)."""
         super().__init__()
         scale = math.sqrt(d.hidden) if scaled else None
         self.shared = Embedding(d.vocabulary, d.hidden, d.dtype, d.vocabulary_shard, scale=scale)
@@ -97,7 +99,7 @@ class BartBackbone(nn.Module):
 
 
 class Bart(EncoderDecoder):
-    """A trunk, and a head that is its embedding, with a bias."""
+    """A BART or Marian model: a backbone, and a head with a bias that is tied to the embedding."""
 
     def __init__(self, d: Dimensions, trunk: BartBackbone) -> None:
         super().__init__(d, d.context, head_bias=True)
@@ -129,8 +131,8 @@ class Bart(EncoderDecoder):
 
 
 def build(fields: Fields, storage: StorageConfig) -> Bart:
-    """BART of every size."""
-    fields.ignore("force_bos_token_to_be_generated")  # of generation
+    """Build the model of a BART config."""
+    fields.ignore("force_bos_token_to_be_generated")  # a setting of generation
     for name in ("static_position_embeddings", "extra_pos_embeddings"):
         fields.require_off(name, *((_OFFSET,) if name.startswith("extra") else ()))
     if not fields.flag("normalize_embedding", True):
@@ -139,7 +141,7 @@ def build(fields: Fields, storage: StorageConfig) -> Bart:
 
 
 def build_marian(fields: Fields, storage: StorageConfig) -> Bart:
-    """opus-mt: one vocabulary for both languages."""
+    """Build the model of an opus-mt config, with one vocabulary for both languages."""
     fields.require_off("normalize_embedding")
     for name in ("static_position_embeddings", "share_encoder_decoder_embeddings"):
         if not fields.flag(name, True):
@@ -150,8 +152,11 @@ def build_marian(fields: Fields, storage: StorageConfig) -> Bart:
 
 
 def _build(fields: Fields, storage: StorageConfig, start: Callable[[Dimensions], nn.Module]) -> Bart:
-    """start: what a stack begins with: its positions, and whether their sum with tokens is normed."""
-    fields.ignore("is_encoder_decoder", "num_hidden_layers")  # the latter is encoder_layers again
+    """Build a model whose stacks begin with the module that `start` returns.
+
+    This module adds positions and may norm the sum.
+    """
+    fields.ignore("is_encoder_decoder", "num_hidden_layers")  # the latter repeats encoder_layers
     for name in ("normalize_before", "add_final_layer_norm", "add_bias_logits"):
         fields.require_off(name)
     if not fields.flag("tie_word_embeddings", True):

@@ -1,8 +1,7 @@
-"""BERT (Devlin et al., arXiv:1810.04805), RoBERTa (arXiv:1907.11692) and XLM-RoBERTa (arXiv:1911.02116): encoders with
-learned positions, and a norm after each residual addition.
+"""BERT (arXiv:1810.04805), RoBERTa (arXiv:1907.11692) and XLM-RoBERTa (arXiv:1911.02116): post-norm encoders.
 
-They differ in where positions begin: RoBERTa's first is the row after that of its padding token, so that it takes that
-many positions fewer than it has rows.
+They have learned positions, and a norm after each residual addition. They differ in the first position: RoBERTa's is
+the row after that of its padding token, so that it has fewer positions than rows.
 """
 
 from torch import Tensor, nn
@@ -26,10 +25,13 @@ from ridgeline.core.ops.row_ops import RowPicker
 
 
 class BertEmbeddings(nn.Module):
-    """The sum of a token's row, its text's (the first or the second of a pair) and its position's, normed."""
+    """The sum of token, token-type and position embeddings, and the norm after it.
+
+    The token type is that of the first or the second text of a pair.
+    """
 
     def __init__(self, d: Dimensions, types: int, offset: int) -> None:
-        """types: of texts. offset: the row of the first position."""
+        """Build the embeddings for `types` token types; `offset` is the row of the first position."""
         super().__init__()
         self.word_embeddings = IndexedEmbedding(d.vocabulary, d.hidden, d.dtype)
         self.token_type_embeddings = IndexedEmbedding(types, d.hidden, d.dtype, every=d.vocabulary)
@@ -39,14 +41,14 @@ class BertEmbeddings(nn.Module):
 
     @override
     def forward(self, ids_T: Tensor, positions_T: Tensor) -> Tensor:
-        """ids_T, positions_T int64 [rows] -> [rows, hidden]."""
+        """Return the normed embeddings [rows, hidden] of ids_T and positions_T, int64 [rows]."""
         x_TD = self.add(self.word_embeddings(ids_T), self.token_type_embeddings(ids_T))
         normed_TD: Tensor = self.LayerNorm(x_TD, self.position_embeddings(positions_T))[1]
         return normed_TD
 
 
 class BertHeads(nn.Module):
-    """Queries, keys and values, and what comes of them: what checkpoints call `self`."""
+    """The query, key and value projections and the attention op; checkpoints call it `self`."""
 
     def __init__(self, d: Dimensions, layer: int) -> None:
         super().__init__()
@@ -57,14 +59,14 @@ class BertHeads(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, kv: KVContext) -> Tensor:
-        """x_TD [rows, hidden] -> [rows, heads x head_dim]."""
+        """Return the heads' results [rows, heads x head_dim] for x_TD [rows, hidden]."""
         q_THD, k_THD, v_THD = (part.reshape(len(part), -1, self.head_dim) for part in self.qkv(x_TD))
         out: Tensor = self.attend(q_THD, k_THD, v_THD, kv)
         return out
 
 
 class BertOutput(nn.Module):
-    """The second half of a part: a product, and the norm of its sum with what went into the part."""
+    """The end of an attention or feed-forward part: a projection, a residual addition and a norm."""
 
     def __init__(self, d: Dimensions, inputs: int) -> None:
         super().__init__()
@@ -75,7 +77,7 @@ class BertOutput(nn.Module):
 
     @override
     def forward(self, x_TF: Tensor, residual_TD: Tensor, rows_R: Tensor | None = None) -> Tensor:
-        """x_TF [rows, inputs], residual_TD [rows, hidden] -> [rows, hidden], of the rows that are wanted."""
+        """Return norm(residual + dense(x)), [rows, hidden], of the requested rows or of all."""
         y_TD: Tensor = self.all_reduce(self.dense(x_TF))
         if rows_R is not None:
             residual_TD, y_TD = self.wanted(residual_TD, rows_R), self.wanted(y_TD, rows_R)
@@ -84,7 +86,7 @@ class BertOutput(nn.Module):
 
 
 class BertSelfAttention(nn.Module):
-    """norm(x + attention(x))."""
+    """A post-norm attention part: norm(x + attention(x))."""
 
     part = "attention"
 
@@ -95,13 +97,13 @@ class BertSelfAttention(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, kv: KVContext) -> Tensor:
-        """x_TD [rows, hidden] -> [rows, hidden]."""
+        """Return the part's output [rows, hidden] for x_TD [rows, hidden]."""
         out: Tensor = self.output(self.get_submodule("self")(x_TD, kv), x_TD)
         return out
 
 
 class BertIntermediate(nn.Module):
-    """act(dense(x))."""
+    """The first half of a feed-forward part: act(dense(x))."""
 
     def __init__(self, d: Dimensions) -> None:
         super().__init__()
@@ -109,13 +111,13 @@ class BertIntermediate(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor) -> Tensor:
-        """x_TD [rows, hidden] -> [rows, width]."""
+        """Return the activated rows [rows, width] for x_TD [rows, hidden]."""
         out: Tensor = self.fc(x_TD)
         return out
 
 
 class BertBlock(nn.Module):
-    """x = norm(x + attention(x)), then norm(x + mlp(x))."""
+    """A post-norm block: x = norm(x + attention(x)), then norm(x + mlp(x))."""
 
     part = "feed-forward"
 
@@ -127,14 +129,17 @@ class BertBlock(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, kv: KVContext, rows_R: Tensor | None = None) -> Tensor:
-        """x_TD [rows, hidden] -> [rows, hidden]; rows_R: of the last block, the rows that are wanted."""
+        """Return the block's output [rows, hidden] for x_TD [rows, hidden].
+
+        The last block returns the requested rows only.
+        """
         x_TD = self.attention(x_TD, kv)
         out: Tensor = self.output(self.intermediate(x_TD), x_TD, rows_R)
         return out
 
 
 class BertLayers(nn.Module):
-    """The blocks: what checkpoints call `encoder`."""
+    """The list of blocks that checkpoints call `encoder`."""
 
     def __init__(self, d: Dimensions) -> None:
         super().__init__()
@@ -142,7 +147,7 @@ class BertLayers(nn.Module):
 
 
 class BertBackbone(nn.Module):
-    """Embeddings and blocks: what checkpoints call `bert` or `roberta`."""
+    """The encoder without its head: embeddings and blocks; checkpoints call it `bert` or `roberta`."""
 
     def __init__(self, d: Dimensions, types: int, offset: int) -> None:
         super().__init__()
@@ -151,7 +156,7 @@ class BertBackbone(nn.Module):
 
     @override
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
-        """ids_T, positions_T int64 [rows] -> hidden states of the rows that are wanted [R, hidden]."""
+        """Return the last hidden states of the requested rows, [R, hidden]."""
         x_TD = self.embeddings(ids_T, positions_T)
         *blocks, last = self.encoder.layer
         for block in blocks:
@@ -161,7 +166,7 @@ class BertBackbone(nn.Module):
 
 
 class BertPooler(nn.Module):
-    """Of a text's first state, tanh(dense(x))."""
+    """The pooler: tanh(dense(x)) of a text's first state."""
 
     part = "head"
 
@@ -171,13 +176,13 @@ class BertPooler(nn.Module):
 
     @override
     def forward(self, x_RD: Tensor) -> Tensor:
-        """x_RD [R, hidden] -> [R, hidden]."""
+        """Return the pooled states [R, hidden] for x_RD [R, hidden]."""
         out: Tensor = self.fc(x_RD)
         return out
 
 
 class RobertaHead(BertPooler):
-    """Of what that gives, the labels' scores: what checkpoints call `classifier`."""
+    """The classification head of RoBERTa: a pooler and a projection to labels; checkpoints call it `classifier`."""
 
     def __init__(self, d: Dimensions, labels: int) -> None:
         super().__init__(d)
@@ -185,20 +190,26 @@ class RobertaHead(BertPooler):
 
     @override
     def forward(self, x_RD: Tensor) -> Tensor:
-        """x_RD [R, hidden] -> [R, labels]."""
+        """Return the scores [R, labels] for x_RD [R, hidden]."""
         out: Tensor = self.out_proj(super().forward(x_RD))
         return out
 
 
 def _read(fields: Fields, storage: StorageConfig, offset: int, vocabulary: int | None) -> tuple[Dimensions, int]:
-    """Sizes, and how many types of texts there are. offset: the row of the first position. vocabulary: where the config
-    does not say it; None where it must, because kin take other sizes.
+    """Read the sizes and the number of token types.
+
+    Args:
+        fields: The config.
+        storage: The dtype and the rank.
+        offset: The row of the first position.
+        vocabulary: The default vocabulary size; None if the config must state it, because similar models have other
+            sizes.
     """
     for name in ("is_decoder", "add_cross_attention"):
         fields.require_off(name)
     if fields.text("position_embedding_type", "absolute") != "absolute":
         raise fields.refuse(f"position_embedding_type {fields.value('position_embedding_type')!r} is not supported")
-    fields.ignore("tie_word_embeddings")  # of the head that predicts words
+    fields.ignore("tie_word_embeddings")  # of the masked-language-model head
     hidden, heads = fields.count("hidden_size", 768), fields.count("num_attention_heads", 12)
     rows = fields.count("max_position_embeddings", 512)
     if rows <= offset:
@@ -220,30 +231,34 @@ def _read(fields: Fields, storage: StorageConfig, offset: int, vocabulary: int |
 
 
 def _bert(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Encoder]:
+    """Read a BERT config; return the sizes and the encoder."""
     d, types = _read(fields, storage, 0, 30_522)
     return d, Encoder(d, BertBackbone(d, types, 0), "bert", segments=types)
 
 
 def _roberta(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Encoder]:
+    """Read a RoBERTa config; return the sizes and the encoder."""
     offset = (fields.natural("pad_token_id") if fields.has("pad_token_id") else 1) + 1
     d, types = _read(fields, storage, offset, None)
     return d, Encoder(d, BertBackbone(d, types, offset), "roberta", segments=types)
 
 
 def build(fields: Fields, storage: StorageConfig) -> Encoder:
-    """BERT of every size, without the heads that it was trained with."""
+    """Build the encoder of a BERT config, without the heads of its training."""
     return _bert(fields, storage)[1]
 
 
 def build_roberta(fields: Fields, storage: StorageConfig) -> Encoder:
-    """RoBERTa and XLM-RoBERTa likewise. A padding token inside a text has no place among its positions there, which it
-    has here: no tokenizer writes one.
+    """Build the encoder of a RoBERTa or XLM-RoBERTa config, without the heads of its training.
+
+    Padding tokens inside a text get positions here, whereas the reference gives them none. No tokenizer writes such
+    texts.
     """
     return _roberta(fields, storage)[1]
 
 
 def build_classifier(fields: Fields, storage: StorageConfig) -> Embedder:
-    """BERT with the scores of labels: of a text's first state, tanh(dense(x)), then a product."""
+    """Build a BERT classifier: tanh(dense(x)) of a text's first state, then a projection to the scores of labels."""
     d, encoder = _bert(fields, storage)
     scores = read_labels(fields)
     classifier = Linear(d.whole(d.hidden, scores["labels"], bias=True), exempt=True)
@@ -251,7 +266,7 @@ def build_classifier(fields: Fields, storage: StorageConfig) -> Embedder:
 
 
 def build_roberta_classifier(fields: Fields, storage: StorageConfig) -> Embedder:
-    """RoBERTa and XLM-RoBERTa with the scores of labels."""
+    """Build a RoBERTa or XLM-RoBERTa classifier, which returns the scores of labels."""
     d, encoder = _roberta(fields, storage)
     scores = read_labels(fields)
     return Embedder(encoder, "cls", d.hidden, {"classifier": RobertaHead(d, scores["labels"])}, **scores)

@@ -1,7 +1,7 @@
-"""CLIP's text half (Radford et al., arXiv:2103.00020): a position sees itself and those before it, as in GPT-2, so that
-the last one, the end of the text, has seen it all and stands for it.
+"""The text encoder of CLIP (Radford et al., arXiv:2103.00020), with causal attention as in GPT-2.
 
-Diffusion models read prompts with it too, of whose states they take every one.
+Because attention is causal, the last position, the end of the text, has seen the whole text and represents it.
+Diffusion models read prompts with this encoder too, and use the states of all positions.
 """
 
 from torch import Tensor, nn
@@ -24,11 +24,11 @@ from ridgeline.core.ops.work import CAUSAL
 
 _BUFFERS = (r"(.*\.)?embeddings\.position_ids",)
 _IMAGE_HALF = (*_BUFFERS, r"vision_model\..*", r"visual_projection\.weight", r"logit_scale")
-"""What a checkpoint of both halves has beside the text's tensors."""
+"""Patterns of the tensors that a checkpoint of both encoders has in addition to the text's."""
 
 
 class ClipEmbeddings(nn.Module):
-    """A token's row and its position's, which the first norm adds."""
+    """The token and position embeddings, which the first norm adds."""
 
     def __init__(self, d: Dimensions) -> None:
         super().__init__()
@@ -37,12 +37,12 @@ class ClipEmbeddings(nn.Module):
 
     @override
     def forward(self, ids_T: Tensor, positions_T: Tensor) -> tuple[Tensor, Tensor]:
-        """ids_T, positions_T int64 [rows] -> two summands [rows, hidden]."""
+        """Return the two summands [rows, hidden] for ids_T and positions_T, int64 [rows]."""
         return self.token_embedding(ids_T), self.position_embedding(positions_T)
 
 
 class ClipBackbone(nn.Module):
-    """Embeddings, blocks and the last norm: what checkpoints call `text_model`."""
+    """The text encoder: embeddings, blocks and final norm; checkpoints call it `text_model`."""
 
     def __init__(self, d: Dimensions) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class ClipBackbone(nn.Module):
 
     @override
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
-        """ids_T, positions_T int64 [rows] -> hidden states of the rows that are wanted, normed [R, hidden]."""
+        """Return the last hidden states of the requested rows, after the final norm, [R, hidden]."""
         x_TD, y_TD = self.embeddings(ids_T, positions_T)
         for block in self.encoder.layers:
             x_TD, y_TD = block(x_TD, y_TD, kv)
@@ -64,6 +64,7 @@ class ClipBackbone(nn.Module):
 
 
 def _read(fields: Fields, storage: StorageConfig) -> Dimensions:
+    """Read the sizes."""
     fields.ignore("tie_word_embeddings")  # there is no head
     hidden, heads = fields.count("hidden_size", 512), fields.count("num_attention_heads", 8)
     return Dimensions(
@@ -82,14 +83,14 @@ def _read(fields: Fields, storage: StorageConfig) -> Dimensions:
 
 
 def build(fields: Fields, storage: StorageConfig) -> Encoder:
-    """The states of a text, of which the last stands for it."""
-    fields.ignore("projection_dim")  # of the matrix that this architecture leaves out
+    """Build the text encoder that returns hidden states; the last one represents the text."""
+    fields.ignore("projection_dim")  # the width of a projection that this architecture lacks
     d = _read(fields, storage)
     return Encoder(d, ClipBackbone(d), "text_model", mode="last")
 
 
 def build_projected(fields: Fields, storage: StorageConfig) -> Embedder:
-    """The vector of a text in the space that it shares with images."""
+    """Build the text encoder that returns one vector per text, in the space that texts and images share."""
     d, width = _read(fields, storage), fields.count("projection_dim", 512)
     projection = Linear(d.whole(d.hidden, width), exempt=True)
     encoder = Encoder(d, ClipBackbone(d), "text_model", mode="last")
@@ -97,8 +98,8 @@ def build_projected(fields: Fields, storage: StorageConfig) -> Embedder:
 
 
 def build_half(fields: Fields, storage: StorageConfig) -> Embedder:
-    """The same of a checkpoint of both halves, whose config has one for each, and what they share."""
-    fields.ignore("text_config_dict", "vision_config_dict", "logit_scale_init_value")  # the first two: old copies
+    """Build the projected text encoder from the config of a whole CLIP model, which also has a vision config."""
+    fields.ignore("text_config_dict", "vision_config_dict", "logit_scale_init_value")  # the first two are old copies
     return build_projected(fields.inner("text_config", "projection_dim"), storage)
 
 

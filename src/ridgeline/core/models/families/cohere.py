@@ -1,6 +1,7 @@
-"""Command R, and Command R7B and A (Cohere, 2024 and 2025): attention and feed-forward layer side by side, LayerNorms
-without biases, scaled logits, pairs of neighbours that turn. The second generation has a window on three layers of
-four, and the fourth does not turn by positions.
+"""Command R (Cohere, 2024), and Command R7B and Command A (2025): parallel attention and feed-forward layer.
+
+They have LayerNorms without biases, scaled logits, and rotary positions in neighbouring pairs. In the second generation
+three of four layers have a sliding window, and the fourth has no rotary positions.
 """
 
 from ridgeline.core.models.common.blocks import Norms, ParallelBlock
@@ -17,13 +18,14 @@ from ridgeline.core.ops.rotary import Rope
 
 
 def _read(fields: Fields, storage: StorageConfig, theta: float) -> tuple[Dimensions, Rope]:
+    """Read the sizes and the rotary embedding."""
     heads, eps = fields.count("num_attention_heads"), fields.positive("layer_norm_eps", 1e-5)
     d = read_dimensions(fields, storage, kv_heads=fields.count("num_key_value_heads", heads), eps=eps)
     return d, read_rope(fields, d.head_dim, RopeDefaults(theta, interleaved=True))
 
 
 def _decoder(fields: Fields, d: Dimensions, rope: Rope, attends: list[Attention], *, head_norms: bool) -> Decoder:
-    """Of blocks with this attention. head_norms: whether each head's queries and keys have a norm of their own."""
+    """Build the decoder around one attention op per layer, optionally with norms of each head's queries and keys."""
     bias, norms = fields.flag("attention_bias", False), Norms.layer(d, with_bias=False)
 
     def block(attend: Attention) -> ParallelBlock:
@@ -41,15 +43,18 @@ def _decoder(fields: Fields, d: Dimensions, rope: Rope, attends: list[Attention]
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Command R, R+ and Aya."""
+    """Build the model of a Command R, Command R+ or Aya config."""
     d, rope = _read(fields, storage, 500_000.0)
     attends = [Attention(layer, d.own_heads, d.kv_spec(), rope=rope) for layer in range(d.layers)]
     return _decoder(fields, d, rope, attends, head_norms=fields.flag("use_qk_norm", False))
 
 
 def build_second(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Command R7B and A: layers without a window do not turn; nor do any where `sliding_window` is null."""
-    # The releases say what the reference takes for granted.
+    """Build the model of a Command R7B or Command A config.
+
+    Layers without a window have no rotary positions. If `sliding_window` is null, no layer has any.
+    """
+    # The releases state what the reference assumes.
     for name, only in (("use_parallel_block", True), ("use_gated_activation", True), ("rotary_pct", 1.0)):
         fields.require(name, only)
     fields.require_off("use_qk_norm")

@@ -1,5 +1,6 @@
-"""DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 and R1 (arXiv:2412.19437), Kimi-K2, Moonlight: latent attention, and
-mixtures of experts from some layer on.
+"""DeepSeek-V2 (arXiv:2405.04434), DeepSeek-V3 and R1 (arXiv:2412.19437), Kimi-K2 and Moonlight.
+
+They have multi-head latent attention (MLA), and mixtures of experts from some layer on.
 """
 
 from collections.abc import Mapping
@@ -29,18 +30,31 @@ from ridgeline.core.ops.rotary import Angles, Rope
 from ridgeline.core.ops.router import RoutingRule
 from ridgeline.core.ops.work import CAUSAL
 
-LATENT_EPS = 1e-6  # of the norms of latents, whatever the config says of the others
+LATENT_EPS = 1e-6  # of the norms of latents; the config's is that of the others
 
 
 class LatentSelfAttention(nn.Module):
-    """Queries from the hidden states, or from a latent of their own; one latent for all keys and values."""
+    """Multi-head latent attention (MLA): all keys and values come from one cached latent.
+
+    Queries come from the hidden states, or from a latent of their own.
+    """
 
     part = "attention"
 
     def __init__(
         self, d: Dimensions, layer: int, sizes: LatentSizes, rope: Rope, scale: float, *, q_rank: int | None, bias: bool
     ) -> None:
-        """q_rank: of the queries' latent; None where they have none. bias: of what makes latents, and of the output."""
+        """Build the projections around the latent attention op.
+
+        Args:
+            d: The sizes of the model.
+            layer: The index of the layer's KV cache.
+            sizes: The sizes of latents and heads.
+            rope: The rotary embedding.
+            scale: The factor of the scores.
+            q_rank: Width of the queries' latent; None if they have none.
+            bias: Whether the projections to latents, and the output projection, have a bias.
+        """
         super().__init__()
         wide = d.heads * sizes.key
         if q_rank is None:
@@ -60,7 +74,7 @@ class LatentSelfAttention(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, angles: Angles, kv: KVContext) -> Tensor:
-        """x_TD [rows, hidden] -> [rows, hidden]."""
+        """Return the attention output [rows, hidden] for x_TD [rows, hidden]."""
         q_TO, kept_TE = self.down(x_TD)
         if self.q_a_layernorm is not None and self.q_b_proj is not None:
             q_TO = self.q_b_proj(self.q_a_layernorm(q_TO))
@@ -72,7 +86,7 @@ class LatentSelfAttention(nn.Module):
 
 
 def read_latents(fields: Fields) -> LatentSizes:
-    """The sizes of what is kept, and of what is made of it."""
+    """Read the sizes of the cached latent and of the heads computed from it."""
     return LatentSizes(
         fields.count("kv_lora_rank"),
         fields.count("qk_nope_head_dim"),
@@ -82,7 +96,7 @@ def read_latents(fields: Fields) -> LatentSizes:
 
 
 def read_scale(fields: Fields, key: int) -> float:
-    """What scores are multiplied with: YaRN's temperature is in it where `mscale_all_dim` asks for one."""
+    """Return the factor of attention scores, which includes YaRN's temperature if `mscale_all_dim` requests it."""
     section = rope_section(fields)
     asked = section.text("rope_type", section.text("type", "default")) != "default" and section.value("mscale_all_dim")
     factor, magnitude = (section.positive("factor"), section.positive("mscale_all_dim")) if asked else (1.0, 1.0)
@@ -92,14 +106,14 @@ def read_scale(fields: Fields, key: int) -> float:
 def _build(
     fields: Fields, storage: StorageConfig, sizes: ExpertSizes, rule: RoutingRule, *, interleaved: bool
 ) -> Decoder:
-    """What V2 and V3 have in common."""
-    # Null is none; left out it is what transformers takes.
+    """Build a model with the parts that V2 and V3 share, for given experts and routing rule."""
+    # Null means none; an absent field gets the default of transformers.
     none = "q_lora_rank" in fields.values and not fields.has("q_lora_rank")
     q_rank = None if none else fields.count("q_lora_rank", 1536)
     latents, heads = read_latents(fields), fields.count("num_attention_heads")
     if fields.has("num_key_value_heads") and fields.count("num_key_value_heads") != heads:
         raise fields.refuse("num_key_value_heads is not num_attention_heads; latent attention has no groups of heads")
-    fields.ignore("head_dim", "qk_head_dim", "seq_aux")  # derived; of training
+    fields.ignore("head_dim", "qk_head_dim", "seq_aux")  # the first two are derived, the last is for training
     fields.require_off("moe_layer_freq", 1)
     d = read_dimensions(fields, storage, kv_heads=heads, head_dim=latents.key)
     bias = fields.flag("attention_bias", False)
@@ -119,7 +133,7 @@ def _build(
 
 
 def build_v2(fields: Fields, storage: StorageConfig) -> Decoder:
-    """DeepSeek-V2 and V2-Lite: softmax scores, which are not made to add up to 1."""
+    """Build the model of a DeepSeek-V2 or V2-Lite config: softmax scores that are not renormalised."""
     sizes = read_experts(fields, "n_routed_experts", "moe_intermediate_size")
     fields.require_off("norm_topk_prob")
     fields.require_off("scoring_func", "softmax")
@@ -133,7 +147,10 @@ def build_v2(fields: Fields, storage: StorageConfig) -> Decoder:
 
 
 def build_v3(fields: Fields, storage: StorageConfig) -> Decoder:
-    """DeepSeek-V3, V3.1, R1, Kimi-K2 and Moonlight: sigmoid scores, corrected for the choice of experts."""
+    """Build the model of a DeepSeek-V3, V3.1, R1, Kimi-K2 or Moonlight config.
+
+    Its routing has sigmoid scores, with a correction for the choice of experts.
+    """
     sizes = read_experts(fields, "n_routed_experts", "moe_intermediate_size")
     fields.require_off("scoring_func", "sigmoid")
     fields.require_off("topk_method", "noaux_tc")

@@ -1,5 +1,6 @@
-"""EXAONE 4.0 (arXiv:2507.11407): norms after attention and feed-forward layers instead of before, one on each head's
-queries and keys; in large ones a window on three layers of four, and the fourth does not turn by positions.
+"""EXAONE 4.0 (arXiv:2507.11407): norms after attention and feed-forward layers, and of each head's queries and keys.
+
+In large models three of four layers have a sliding window, and the fourth has no rotary positions.
 """
 
 from ridgeline.core.models.common.blocks import Norms, PostNormBlock, head_norms
@@ -15,7 +16,7 @@ from ridgeline.core.ops.attention import Attention
 
 
 def read_windows(fields: Fields) -> tuple[int | None, ...]:
-    """The window of each layer; none where `sliding_window` is null."""
+    """Return the window of each layer, None for full attention; no layer has one if `sliding_window` is null."""
     window = read_window(fields, UNSTATED_WINDOW)
     if fields.has("layer_types") or window is None:
         fields.ignore("sliding_window_pattern")
@@ -26,7 +27,7 @@ def read_windows(fields: Fields) -> tuple[int | None, ...]:
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """EXAONE 4.0 of every size."""
+    """Build the model of an EXAONE 4.0 config."""
     fields.require("use_qk_norm", True)
     d = read_dimensions(fields, storage)
     rope, windows, norms = read_rope(fields, d.head_dim), read_windows(fields), Norms.rms(d)

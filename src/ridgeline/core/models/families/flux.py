@@ -1,4 +1,4 @@
-"""FLUX.1 (arXiv:2506.15742, section 2) and FLUX.2: configs of the MMDiT in mmdit.py."""
+"""FLUX.1 (arXiv:2506.15742, section 2) and FLUX.2: the config readers of the MMDiT in mmdit.py."""
 
 from collections.abc import Sequence
 
@@ -18,13 +18,13 @@ _RENAMES = (
 )
 _RENAMES_OF_SECOND = (("time_guidance_embed.", "time_text_embed."),)
 
-_PACKED = 2  # latents on a side of a token of FLUX.1, which its pipeline packs: configs count them as channels
+_PACKED = 2  # latents on a side of a FLUX.1 token: its pipeline packs them, and configs count them as channels
 _EPS = 1e-6  # of FLUX.1's norms, which configs do not state
 _SINUSOIDS = 256
 
 
 def build(fields: Fields, storage: StorageConfig) -> MMDiT:
-    """FLUX.1 dev, schnell and what has their sizes."""
+    """Build the denoiser of a FLUX.1 config (dev, schnell and models of their sizes)."""
     axes = _axes(fields, (16, 56, 56))
     channels = fields.count("in_channels", 64)
     if channels % _PACKED**2:
@@ -45,7 +45,7 @@ def build(fields: Fields, storage: StorageConfig) -> MMDiT:
 
 
 def build_second(fields: Fields, storage: StorageConfig) -> MMDiT:
-    """FLUX.2 klein and dev."""
+    """Build the denoiser of a FLUX.2 config (klein and dev)."""
     axes = _axes(fields, (32,) * PLACED)
     channels, ratio = fields.count("in_channels", 128), fields.positive("mlp_ratio", 3.0)
     eps = fields.positive("eps", 1e-6)
@@ -79,14 +79,25 @@ def _dimensions(
     activation: str,
     eps: float,
 ) -> Dimensions:
-    """Of blocks. layers: double ones, heads: where the config does not say. ratio: of the feed-forward part's width."""
+    """Read the sizes of the blocks.
+
+    Args:
+        fields: The config.
+        storage: The dtype and the rank.
+        axes: Entries of a head that each coordinate rotates.
+        layers: Default number of double blocks.
+        heads: Default number of heads.
+        ratio: The ratio of the feed-forward width to the hidden size.
+        activation: The activation of the feed-forward parts.
+        eps: The epsilon of the norms.
+    """
     heads, width = fields.count("num_attention_heads", heads), fields.count("attention_head_dim", 128)
     if width != sum(axes):
         raise fields.refuse(f"attention_head_dim {width} is not {sum(axes)}, the sum of axes_dims_rope")
     hidden = heads * width
     return Dimensions(
         vocabulary=0,  # it reads no tokens
-        context=0,  # positions have no end
+        context=0,  # positions are unlimited
         layers=fields.count("num_layers", layers, most=MAX_LAYERS),
         hidden=hidden,
         heads=heads,
@@ -100,7 +111,7 @@ def _dimensions(
 
 
 def _axes(fields: Fields, default: tuple[int, ...]) -> tuple[int, ...]:
-    """Entries of a head that each coordinate turns."""
+    """Read the entries of a head that each coordinate of a position rotates."""
     axes = tuple(fields.integers("axes_dims_rope")) or default
     if len(axes) != len(default) or any(width < 1 or width % 2 for width in axes):
         raise fields.refuse(f"axes_dims_rope {list(axes)} is not {len(default)} positive even numbers")
@@ -108,7 +119,7 @@ def _axes(fields: Fields, default: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _check_sides(fields: Fields, channels: int) -> None:
-    """Refuse patches of patches, and a model that gives another number of channels than it takes (Fill, Depth)."""
+    """Refuse patches of patches, and a model with other output than input channels (Fill, Depth)."""
     fields.require("patch_size", 1)
     fields.require("out_channels", channels)
 

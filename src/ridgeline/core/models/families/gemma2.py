@@ -1,5 +1,6 @@
-"""Gemma 2 (arXiv:2408.00118): windows on every second layer, a norm before and after each half of a block, soft caps
-on attention's scores and on the logits, and embeddings that are scaled.
+"""Gemma 2 (arXiv:2408.00118): a norm before and after each half of a block, and soft caps of scores and logits.
+
+Every second layer has a sliding window, and embeddings are scaled.
 """
 
 import math
@@ -14,19 +15,19 @@ from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import UNSTATED_WINDOW, read_layer_types, read_window
 from ridgeline.core.ops.attention import Attention
 
-_UNSTATED_HEAD_DIM = 256  # what transformers takes, and for `query_pre_attn_scalar` too
+_UNSTATED_HEAD_DIM = 256  # the default of transformers, for `query_pre_attn_scalar` too
 
 
 def alternating_windows(fields: Fields) -> tuple[int | None, ...]:
-    """The window of each layer: from `layer_types`, else on layers 0, 2, 4, ..."""
+    """Return the window of each layer: from `layer_types`, else layers 0, 2, 4, ... have one."""
     window = read_window(fields, UNSTATED_WINDOW)
     listed = read_layer_types(fields) or tuple(layer % 2 == 0 for layer in range(fields.layers))
     return tuple(window if has else None for has in listed)
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Gemma 2 of every size."""
-    fields.ignore("hidden_act", "sliding_window_size")  # releases say both again under the names that are read
+    """Build the model of a Gemma 2 config."""
+    fields.ignore("hidden_act", "sliding_window_size")  # releases repeat both under the names that are read
     head_dim = fields.count("head_dim", _UNSTATED_HEAD_DIM)
     activation = read_activation(fields, "hidden_activation", "gelu_pytorch_tanh")
     d = read_dimensions(fields, storage, head_dim=head_dim, activation=activation)

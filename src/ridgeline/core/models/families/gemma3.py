@@ -1,5 +1,6 @@
-"""Gemma 3, its text (arXiv:2503.19786): Gemma 2's block with a norm on each head's queries and keys in the place of
-soft caps, a window on five layers of six, and a rope of its own for these.
+"""The text model of Gemma 3 (arXiv:2503.19786): Gemma 2's block, with norms of queries and keys instead of soft caps.
+
+The norms apply to each head. Five of six layers have a sliding window and a rotary embedding of their own.
 """
 
 import math
@@ -14,8 +15,8 @@ from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import UNSTATED_WINDOW, all_but_every, read_window
 from ridgeline.core.ops.attention import Attention
 
-_UNSTATED_HEAD_DIM = 256  # what transformers takes, and for `query_pre_attn_scalar` too
-# Half of the releases say only what is not so (transformers' Gemma3TextConfig).
+_UNSTATED_HEAD_DIM = 256  # the default of transformers, for `query_pre_attn_scalar` too
+# Half of the releases state only values that differ from these defaults (transformers' Gemma3TextConfig).
 _UNSTATED = {
     "vocab_size": 262_208,
     "max_position_embeddings": 131_072,
@@ -25,11 +26,11 @@ _UNSTATED = {
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Gemma 3 of every size."""
+    """Build the text model of a Gemma 3 config."""
     for name in ("use_bidirectional_attention", "attn_logit_softcapping"):
         fields.require_off(name)
     fields.require("use_qk_norm", True)
-    fields.ignore("hidden_act")  # releases say it again under the name that is read
+    fields.ignore("hidden_act")  # releases repeat it under the name that is read
     head_dim = fields.count("head_dim", _UNSTATED_HEAD_DIM)
     activation = read_activation(fields, "hidden_activation", "gelu_pytorch_tanh")
     eps = fields.positive("rms_norm_eps", 1e-6)

@@ -1,5 +1,6 @@
-"""GLM-4 (arXiv:2406.12793): half of each head turns, in pairs of neighbours; the gate and what it gates are one matrix.
-The releases of 0414 have a norm after attention and one after the feed-forward layer, too.
+"""GLM-4 (arXiv:2406.12793): rotary positions on half of each head, in neighbouring pairs, and fused gate and up.
+
+The releases of 0414 also have a norm after attention and one after the feed-forward layer.
 """
 
 from ridgeline.core.models.common.blocks import Block, Norms, SandwichBlock
@@ -17,33 +18,34 @@ _ROPE = RopeDefaults(share=0.5, partial=True, interleaved=True)
 
 
 def _read(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Rope, bool]:
-    """Sizes, rope, and whether queries, keys and values have biases."""
+    """Read the sizes, the rotary embedding, and whether queries, keys and values have biases."""
     head_dim = fields.count("head_dim", 128)
     d = read_dimensions(fields, storage, head_dim=head_dim)
     return d, read_rope(fields, head_dim, _ROPE), fields.flag("attention_bias", True)
 
 
 def _parts(d: Dimensions, rope: Rope, layer: int, bias: bool) -> tuple[SelfAttention, GatedMLP]:
+    """Return the attention and the feed-forward layer of a block."""
     attend = Attention(layer, d.own_heads, d.kv_spec(), rope=rope)
     return SelfAttention(d, attend, d.qkv(bias=bias)), GatedMLP(d, d.fused("gate_up_proj", d.width, d.width))
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """GLM-4 of 2024."""
+    """Build the model of a GLM-4 config of 2024."""
     d, rope, bias = _read(fields, storage)
     blocks = [Block(d, *_parts(d, rope, layer, bias), first=layer == 0) for layer in range(d.layers)]
     return build_decoder(fields, d, rope, blocks)
 
 
 def build_0414(fields: Fields, storage: StorageConfig) -> Decoder:
-    """GLM-4-0414 and GLM-Z1."""
+    """Build the model of a GLM-4-0414 or GLM-Z1 config."""
     d, rope, bias = _read(fields, storage)
     norms, layers = Norms.rms(d), range(d.layers)
     blocks = [SandwichBlock(*_parts(d, rope, layer, bias), first=layer == 0, norms=norms) for layer in layers]
     return build_decoder(fields, d, rope, blocks)
 
 
-# In this order: a name that one rename gives may be what the one before it takes.
+# The order matters: a rename may produce a name that the rename before it replaces.
 _RENAMES_0414 = (
     (".post_attention_layernorm", ".pre_feedforward_layernorm"),
     (".post_self_attn_layernorm", ".post_attention_layernorm"),

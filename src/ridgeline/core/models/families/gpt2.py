@@ -18,7 +18,7 @@ from ridgeline.core.ops.row_ops import RowPicker
 
 
 class Gpt2SelfAttention(nn.Module):
-    """Attention with one stored matrix for queries, keys and values."""
+    """The self-attention of GPT-2, which stores one matrix for queries, keys and values."""
 
     part = "attention"
 
@@ -32,14 +32,14 @@ class Gpt2SelfAttention(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, kv: KVContext) -> Tensor:
-        """x_TD [rows, hidden] -> [rows, hidden]."""
+        """Return the attention output [rows, hidden] for x_TD [rows, hidden]."""
         q_THD, k_THD, v_THD = (part.reshape(len(part), -1, self.head_dim) for part in self.qkv(x_TD))
         out: Tensor = self.all_reduce(self.c_proj(self.attend(q_THD, k_THD, v_THD, kv)))
         return out
 
 
 class Gpt2Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)); the second sum is left to the norm that follows."""
+    """A pre-norm block: x + attention(norm(x)), then x + mlp(norm(x)); the next norm performs the second addition."""
 
     def __init__(self, d: Dimensions, layer: int) -> None:
         super().__init__()
@@ -51,14 +51,17 @@ class Gpt2Block(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, y_TD: Tensor, kv: KVContext) -> tuple[Tensor, Tensor]:
-        """The stream as two summands [rows, hidden] -> as two summands."""
+        """Return the residual stream after the block; it comes and goes as two summands [rows, hidden]."""
         x_TD, normed_TD = self.ln_1(x_TD, y_TD)
         x_TD, normed_TD = self.ln_2(x_TD, self.attn(normed_TD, kv))
         return x_TD, self.mlp(normed_TD)
 
 
 class Gpt2Backbone(nn.Module):
-    """Token and position embeddings, blocks and the last norm: what checkpoints call `transformer`."""
+    """The decoder without its head: token and position embeddings, blocks and final norm.
+
+    Checkpoints call it `transformer`.
+    """
 
     def __init__(self, d: Dimensions) -> None:
         super().__init__()
@@ -71,7 +74,7 @@ class Gpt2Backbone(nn.Module):
 
     @override
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
-        """ids_T, positions_T int64 [rows] -> the last hidden states of the rows that are wanted, normed [R, hidden]."""
+        """Return the last hidden states of the requested rows, after the final norm, [R, hidden]."""
         x_TD: Tensor = self.all_reduce(self.wte(ids_T))
         y_TD: Tensor = self.wpe(positions_T)  # the first norm adds it
         for block in self.h:
@@ -82,8 +85,8 @@ class Gpt2Backbone(nn.Module):
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """GPT-2 of every size; its config has names of its own."""
-    fields.ignore("n_ctx")  # n_positions again
+    """Build the model of a GPT-2 config, which has names of its own for the sizes."""
+    fields.ignore("n_ctx")  # repeats n_positions
     for name in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
         fields.require_off(name)
     if not fields.flag("scale_attn_weights", True):

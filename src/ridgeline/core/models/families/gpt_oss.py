@@ -1,5 +1,6 @@
-"""gpt-oss-20b and gpt-oss-120b (arXiv:2508.10925): experts with biases and a clamped gate, sinks in attention, windows
-on every second layer.
+"""gpt-oss-20b and gpt-oss-120b (arXiv:2508.10925): experts with biases and a clamped gate, and attention sinks.
+
+Every second layer has a sliding window.
 """
 
 from ridgeline.core.models.common.blocks import Block
@@ -20,11 +21,11 @@ from ridgeline.core.ops.router import RoutingRule
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """gpt-oss of both sizes; of the weights of its experts see core/ops/expert_layout.py."""
-    # Releases say these again under the names that are read; what a gate does is not what `hidden_act` names.
+    """Build the model of a gpt-oss config; core/ops/expert_layout.py explains how its experts are stored."""
+    # Releases repeat these under the names that are read, and the gate is not the activation in `hidden_act`.
     fields.ignore("experts_per_token", "initial_context_length", "hidden_act")
     sizes = read_experts(fields, "num_local_experts", "intermediate_size")
-    # It takes the softmax of the logits picked, which is that of all, made to add up to 1.
+    # The softmax of the selected logits equals the softmax of all, renormalised over the selected ones.
     rule = RoutingRule(sizes.active, renormalise=True)
     gate = ClampedGate(fields.positive("swiglu_alpha", 1.702), fields.positive("swiglu_limit", 7.0))
     d = read_dimensions(fields, storage, head_dim=fields.count("head_dim", 64), activation="silu")

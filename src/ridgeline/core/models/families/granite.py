@@ -1,4 +1,4 @@
-"""Granite 3 (IBM, 2024): Llama with a multiplier of embeddings, scores, what is added to the stream, and logits."""
+"""Granite 3 (IBM, 2024): Llama with multipliers of embeddings, attention scores, residual branches and logits."""
 
 from ridgeline.core.models.common.blocks import Block, Norms
 from ridgeline.core.models.common.decoder import Backbone, Decoder, GatedMLP, SelfAttention
@@ -11,7 +11,7 @@ from ridgeline.core.ops.attention import Attention
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Granite 3.0 to 3.3, dense."""
+    """Build the model of a dense Granite 3.0 to 3.3 config."""
     heads = fields.count("num_attention_heads")
     d = read_dimensions(fields, storage, kv_heads=fields.count("num_key_value_heads", heads))
     rope = read_rope(fields, d.head_dim)

@@ -1,12 +1,11 @@
-"""Janus and Janus-Pro (arXiv:2410.13848, arXiv:2501.17811): Llama that reads images through a tower, and draws them as
-tokens of a vocabulary of their own.
+"""Janus and Janus-Pro (arXiv:2410.13848, arXiv:2501.17811): Llama that reads images or generates their tokens.
 
-It is loaded to read or to draw. Who reads has a tower, whose rows stand in the prompt for an image, and the head of
-text. Who draws has the rows of image tokens beside those of text, and a head that knows image tokens alone; its ids are
-those of image tokens, then those of text, moved on by as many. The autoencoder that makes pixels of tokens is another
-network (vq_autoencoder.py).
+A checkpoint is loaded for one of the two. The reader has a vision tower, whose rows represent an image in the prompt,
+and the text head. The generator (drawer) has embeddings of image tokens next to those of text, and a head over image
+tokens only. Its ids are those of image tokens, then those of text, shifted by the number of image tokens. The
+autoencoder that turns tokens into pixels is another network (vq_autoencoder.py).
 
-Shapes: T rows of a step, E rows of a tower, R rows that are wanted, D hidden.
+Shapes: T rows of a step, E rows of a tower, R requested rows, D hidden.
 """
 
 from typing import cast
@@ -39,9 +38,9 @@ _PROJECTIONS = ProjectionNames("q_proj", "k_proj", "v_proj", "projection_layer")
 
 
 class VisionEmbeddings(nn.Module):
-    """A patch's row and its position's, which the first norm adds."""
+    """The patch and position embeddings, which the first norm adds."""
 
-    part = "feed-forward"  # of the patches' matrix, which no part of a block has
+    part = "feed-forward"  # for the patch embedding, which lies outside the blocks
 
     def __init__(self, d: Dimensions, channels: int, patch: int) -> None:
         super().__init__()
@@ -50,17 +49,24 @@ class VisionEmbeddings(nn.Module):
 
     @override
     def forward(self, x_EI: Tensor, positions_E: Tensor) -> tuple[Tensor, Tensor]:
-        """x_EI fp32 [patches, numbers], positions_E int64 [patches] -> two summands [patches, hidden]."""
+        """Return two summands [patches, hidden], of the patches fp32 [patches, numbers] and of their positions."""
         return self.patch_embedding(x_EI), self.position_embedding(positions_E)
 
 
 class VisionTower(nn.Module):
-    """What checkpoints call `vision_model`. channels, patch: of a pixel, and pixels of a patch's side."""
+    """The vision tower of Janus, a SigLIP-like encoder of patches; checkpoints call it `vision_model`."""
 
-    sees = True  # of the bill
+    sees = True  # counts as VISION in the parameter breakdown
 
     def __init__(self, d: Dimensions, channels: int, patch: int, *, bias: bool) -> None:
-        """d.context: patches of an image. bias: whether queries, keys and values have one."""
+        """Build the tower.
+
+        Args:
+            d: The sizes; its context is the number of patches of an image.
+            channels: Channels of a pixel.
+            patch: Pixels on a side of a patch.
+            bias: Whether queries, keys and values have a bias.
+        """
         super().__init__()
         self.channels, self.patch, self.patches = channels, patch, d.context
         self.embeddings = VisionEmbeddings(d, channels, patch)
@@ -71,7 +77,7 @@ class VisionTower(nn.Module):
 
     @override
     def forward(self, x_EI: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
-        """x_EI fp32 [patches, numbers], positions_E int64 [patches] -> the last states, normed [patches, hidden]."""
+        """Return the last hidden states of the patches, after the final norm, [patches, hidden]."""
         x_ED, y_ED = self.embeddings(x_EI, positions_E)
         for block in self.encoder.layers:
             x_ED, y_ED = block(x_ED, y_ED, kv)
@@ -80,8 +86,8 @@ class VisionTower(nn.Module):
 
 
 def read_tower(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, VisionTower]:
-    """The tower of a `vision_config`, as Janus spells it."""
-    fields.require_off("use_qk_norm")  # the reference's does not fit its heads
+    """Read the vision tower of a `vision_config` as Janus spells it; return its sizes and the tower."""
+    fields.require_off("use_qk_norm")  # the reference's norms do not fit its heads
     image, patch = fields.count("image_size", 384), fields.count("patch_size", 16)
     if image % patch:
         raise fields.refuse(f"image_size {image} does not divide into patches of {patch}")
@@ -108,12 +114,13 @@ def read_tower(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Visi
 
 
 class Aligner(nn.Module):
-    """`fc1`, then `hidden_layers`, so many matrices in all; each has a bias, and what each but the last gives passes an
-    activation.
+    """An MLP of `depth` matrices with biases, each but the last followed by an activation.
+
+    Checkpoints call the first matrix `fc1` and the others `hidden_layers`.
     """
 
     part = "feed-forward"
-    sees = False  # whether it is of what reads images, for the bill
+    sees = False  # whether it counts as VISION in the parameter breakdown
 
     def __init__(self, inputs: int, outputs: int, depth: int, activation: str, dtype: torch.dtype) -> None:
         super().__init__()
@@ -126,12 +133,12 @@ class Aligner(nn.Module):
         for layer in map(str, range(depth - 1)):
             if layer == str(depth - 2):
                 self.hidden_layers[layer] = Linear(other)
-            else:  # which is unnamed: its matrix has the name of the layer
+            else:  # unnamed: its matrix has the name of the layer
                 self.hidden_layers[f"activated_{layer}"] = ActivatedProjections({layer: other}, activation)
 
     @override
     def forward(self, x_TI: Tensor) -> Tensor:
-        """x_TI [rows, inputs] -> [rows, outputs]."""
+        """Return the aligned rows [rows, outputs] for x_TI [rows, inputs]."""
         first = self.activated if self.hidden_layers else self.fc1
         x_TO: Tensor = first(x_TI)
         for layer in self.hidden_layers.values():
@@ -142,25 +149,34 @@ class Aligner(nn.Module):
 _ARCHITECTURE = "JanusForConditionalGeneration"
 _TEXT = ("model.language_model.", "model.")
 _READS = (_TEXT, ("lm_head", "lm_head"), ("model.", ""))
-"""How names begin in checkpoints, and how in the model that reads."""
+"""Pairs of a prefix of the checkpoint's names and the prefix in the model that reads images."""
 _DRAWS = (
     _TEXT,
     ("model.generation_embeddings", "model.embed_tokens.generation_embeddings"),
     ("model.generation_aligner", "model.embed_tokens.generation_aligner"),
     ("model.", ""),
 )
-"""The same in the one that draws."""
+"""Pairs of a prefix of the checkpoint's names and the prefix in the model that generates images."""
 _PASSED_OVER_BY_READERS = (r"model\.(vqmodel|generation_\w+)\..*",)
 _PASSED_OVER_BY_DRAWERS = (r"lm_head\..*|model\.(vqmodel|vision_model|aligner)\..*",)
 
 
 class JanusReader(Decoder):
-    """Llama whose prompts may have images in them."""
+    """The Janus model that reads images: Llama whose prompts may contain images."""
 
     def __init__(
         self, d: Dimensions, trunk: Backbone, tower: VisionTower, aligner: Aligner, placeholder: int, *, tied: bool
     ) -> None:
-        """placeholder: the id of a place in a prompt that a patch takes."""
+        """Build the model.
+
+        Args:
+            d: The sizes of the text model.
+            trunk: The backbone of the text model.
+            tower: The vision tower.
+            aligner: The projection of the tower's rows to the text's width.
+            placeholder: The token id at each position of an image.
+            tied: Whether the head's weight is the embedding.
+        """
         trunk.embed_tokens = PlacedEmbedding(d.vocabulary, d.hidden, d.dtype)
         super().__init__(d, trunk, tied=tied)
         self.images = PlacedRows(placeholder, tower.patches, tower.channels * tower.patch**2)
@@ -169,7 +185,7 @@ class JanusReader(Decoder):
 
     @override
     def encode(self, ids_E: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
-        """As Model.encode, of the patches of whole images: what stands for each."""
+        """Return the row of each patch of whole images, in the text's width."""
         out_ED: Tensor = self.aligner(self.vision_model(ids_E, positions_E, kv))
         return out_ED
 
@@ -177,19 +193,24 @@ class JanusReader(Decoder):
     def hidden(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None = None
     ) -> Tensor:
-        """As Model.hidden; ids below 0 are rows of what `encode` gave, -1 the first."""
+        """Return the last hidden states of the requested rows, of prompts that may contain images.
+
+        Ids below 0 are rows of the encoded images, -1 the first.
+        """
         out_RD: Tensor = self.get_submodule(self.trunk_name)(ids_T, positions_T, kv, rows_R, encoded_ED)
         return out_RD
 
     @override
     def decode_ops(self) -> list[Op]:
-        """As Model.decode_ops: all but those of the tower and of its aligner."""
+        """Return the ops that a decode step runs: all except those of the vision tower and the aligner."""
         return [op for path, op in self.ops() if not path.startswith(("vision_model.", "aligner."))]
 
 
 class TwoVocabularies(nn.Module):
-    """What stands in the place of a trunk's embedding: a row of its own width for each image token, brought to the
-    trunk's, or the row of a token of text, whose id is moved on by the number of the image tokens.
+    """The embedding of image and text tokens, which takes the place of a backbone's embedding.
+
+    Image tokens have rows of their own width, which the aligner projects to the backbone's. The ids of text tokens are
+    shifted by the number of image tokens.
     """
 
     def __init__(self, d: Dimensions, codes: int, width: int, aligner: Aligner) -> None:
@@ -202,15 +223,16 @@ class TwoVocabularies(nn.Module):
 
     @override
     def forward(self, ids_T: Tensor) -> Tensor:
-        """ids_T int64 [rows] -> [rows, hidden]. Both are looked up for each row: an aligner's product of a few rows is
-        less than their sorting.
+        """Return the embeddings [rows, hidden] of ids_T int64 [rows].
+
+        It looks up both tables for each row, because the aligner's product of a few rows costs less than sorting them.
         """
         drawn_TD = self.generation_aligner(self.generation_embeddings(ids_T))
         return cast(Tensor, self.either(drawn_TD, self.text(ids_T), ids_T))
 
 
 class GenerationHead(nn.Module):
-    """vision_head(act(proj_out(x))), both with a bias."""
+    """The head over image tokens: vision_head(act(proj_out(x))), both with a bias."""
 
     part = "head"
 
@@ -221,13 +243,16 @@ class GenerationHead(nn.Module):
 
     @override
     def forward(self, x_RD: Tensor) -> Tensor:
-        """x_RD [R, hidden] -> logits fp32 [R, codes]."""
+        """Return the logits of image tokens, fp32 [R, codes], for x_RD [R, hidden]."""
         logits_RV: Tensor = self.vision_head(self.activated(x_RD))
         return logits_RV
 
 
 class JanusDrawer(Model):
-    """Llama that writes the tokens of an image behind a prompt. side: how many on a side of it."""
+    """The Janus model that generates images: Llama that continues a prompt with the tokens of an image.
+
+    `side` is the number of tokens on a side of the image.
+    """
 
     def __init__(
         self, d: Dimensions, trunk: Backbone, embeddings: TwoVocabularies, head: GenerationHead, side: int
@@ -250,15 +275,15 @@ class JanusDrawer(Model):
 
     @override
     def head(self, x_RD: Tensor) -> Tensor:
-        """As Model.head, of image tokens."""
+        """Return the logits of image tokens."""
         logits_RV: Tensor = self.generation_head(x_RD)
         return logits_RV
 
 
 def build(fields: Fields, storage: StorageConfig) -> JanusReader:
-    """The model that reads images and writes text."""
+    """Build the Janus model that reads images and generates text."""
     d, trunk = _read(fields, storage)
-    fields.ignore("vq_config")  # of the one that draws
+    fields.ignore("vq_config")  # of the model that generates images
     vision = fields.inner("vision_config")
     tower_d, tower = read_tower(vision, storage)
     width = vision.count("projection_dim", 2048)
@@ -272,9 +297,9 @@ def build(fields: Fields, storage: StorageConfig) -> JanusReader:
 
 
 def build_drawer(fields: Fields, storage: StorageConfig) -> JanusDrawer:
-    """The model that reads text and writes the tokens of an image."""
+    """Build the Janus model that reads text and generates the tokens of an image."""
     d, trunk = _read(fields, storage)
-    fields.ignore("image_token_id", "tie_word_embeddings")  # of the one that reads
+    fields.ignore("image_token_id", "tie_word_embeddings")  # of the model that reads images
     vision, vq = fields.section("vision_config"), fields.section("vq_config")
     side = vision.count("image_size", 384) // vision.count("patch_size", 16)
     codes, code, width = vq.count("num_embeddings", 16384), vq.count("embed_dim", 8), vq.count("projection_dim", 2048)
@@ -287,18 +312,18 @@ def build_drawer(fields: Fields, storage: StorageConfig) -> JanusDrawer:
 
 
 def _read(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Backbone]:
-    """The text's trunk."""
+    """Read the text model; return its sizes and its backbone."""
     if storage.shard.size > 1:
         raise Indivisible("Janus is not divided over devices; give --devices 1")
     text = fields.inner("text_config", "torch_dtype", "dtype")
     text.require("model_type", "llama")
     d, trunk = read_trunk(text, storage)
-    text.ignore("tie_word_embeddings")  # the whole model's says it
+    text.ignore("tie_word_embeddings")  # the outer config states it
     return d, trunk
 
 
 def _depth(fields: Fields, name: str) -> int:
-    """Matrices of an aligner."""
+    """Read the number of matrices of an aligner."""
     return fields.count(name, 2, most=MAX_LAYERS)
 
 

@@ -8,7 +8,7 @@ from ridgeline.core.models.common.storage import StorageConfig
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Llama of every size."""
+    """Build the model of a Llama config."""
     d, trunk = read_trunk(fields, storage)
     return Decoder(d, trunk, tied=fields.flag("tie_word_embeddings", False))
 

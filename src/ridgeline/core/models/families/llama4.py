@@ -1,6 +1,8 @@
-"""The text of Llama 4 Scout and Maverick (Meta, 2025): layers that turn by positions see a chunk; between them are some
-that do not turn (NoPE, arXiv:2501.18795), see everything, and scale queries by their position. Mixtures whose experts
-are given weighed inputs, beside one that all tokens pass.
+"""The text model of Llama 4 Scout and Maverick (Meta, 2025): chunked attention, NoPE layers and mixtures of experts.
+
+Layers with rotary positions attend to a chunk. Between them are layers without rotary positions (NoPE,
+arXiv:2501.18795), which attend to everything and scale queries by their position. In mixtures the inputs of experts are
+scaled by the routing weights, and one shared expert processes all tokens.
 """
 
 from torch import nn
@@ -27,7 +29,10 @@ _LAYER_TYPES = {"full_attention": False, "chunked_attention": True}
 
 
 def read_chunks(fields: Fields, turned: tuple[bool, ...]) -> tuple[int | None, ...]:
-    """The chunk that each layer sees: from `layer_types`, else layers that turn have one."""
+    """Return the chunk size of each layer, None for full attention.
+
+    It follows `layer_types`; without it, all layers with rotary positions have a chunk.
+    """
     listed = read_layer_types(fields, _LAYER_TYPES) or turned
     if any(listed) and "attention_chunk_size" in fields.values and not fields.has("attention_chunk_size"):
         raise fields.refuse("attention_chunk_size is null, and there are layers of chunked attention; state it")
@@ -36,7 +41,10 @@ def read_chunks(fields: Fields, turned: tuple[bool, ...]) -> tuple[int | None, .
 
 
 def read_query_scale(fields: Fields) -> QueryScale | None:
-    """What queries of layers that do not turn are scaled with. The first releases said 4 for true."""
+    """Read the scale of queries in layers without rotary positions; None if it is off.
+
+    The first releases wrote 4 for true.
+    """
     slope, span = fields.value("attn_scale"), fields.count("floor_scale", 8192)
     tuned = fields.value("attn_temperature_tuning")
     if isinstance(tuned, int) and not isinstance(tuned, bool):
@@ -47,7 +55,7 @@ def read_query_scale(fields: Fields) -> QueryScale | None:
 
 
 def read_mixtures(fields: Fields) -> tuple[bool, ...]:
-    """Whether each layer is a mixture: from `moe_layers`, else every n-th."""
+    """Return whether each layer is a mixture of experts: from `moe_layers`, else every n-th."""
     if fields.has("moe_layers"):
         listed = fields.integers("moe_layers")
         fields.ignore("interleave_moe_layer_step")
@@ -57,8 +65,13 @@ def read_mixtures(fields: Fields) -> tuple[bool, ...]:
 
 
 def unweighted_norms(d: Dimensions, rope: Rope, fields: Fields) -> tuple[HeadNorm, HeadNorm] | None:
-    """Norms of each head's queries and keys. The reference turns before it normalises, which gives the same as long as
-    turning makes nothing longer.
+    """Return norms of each head's queries and keys; None if the config has none.
+
+    The reference rotates before it normalises. This gives the same result as long as the rotation does not change
+    lengths.
+
+    Raises:
+        ModelRefused: If the rotary embedding multiplies lengths.
     """
     if not fields.flag("use_qk_norm", True):
         return None
@@ -69,12 +82,12 @@ def unweighted_norms(d: Dimensions, rope: Rope, fields: Fields) -> tuple[HeadNor
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Llama 4 of both sizes."""
+    """Build the text model of a Llama 4 config."""
     turned, mixtures = read_turned(fields), read_mixtures(fields)
     d, chunks = read_dimensions(fields, storage, head_dim=fields.count("head_dim", 128)), read_chunks(fields, turned)
     rope, scale = read_rope(fields, d.head_dim, _ROPE), read_query_scale(fields)
     bias, width = fields.flag("attention_bias", False), fields.count("intermediate_size_mlp", 16_384)
-    fields.ignore("num_local_experts", "num_experts_per_tok")  # where no layer is a mixture
+    fields.ignore("num_local_experts", "num_experts_per_tok")  # unused if no layer is a mixture
     sizes = read_experts(fields, "num_local_experts", "intermediate_size") if any(mixtures) else None
 
     def feed_forward(layer: int) -> nn.Module:

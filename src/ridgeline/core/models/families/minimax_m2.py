@@ -1,7 +1,7 @@
-"""MiniMax-M2 (MiniMax, 2025): a mixture in every layer whose sigmoid scores are corrected for the choice, norms over
-all heads' queries and keys at once, and a part of each head that turns.
+"""MiniMax-M2 (MiniMax, 2025): a mixture of experts in every layer, with corrected sigmoid scores.
 
-Names are those of transformers' modeling_minimax_m2.py, and of the releases' config.json.
+Norms of queries and keys span all heads, and rotary positions cover a part of each head. Names are those of
+transformers' modeling_minimax_m2.py and of the releases' config.json.
 """
 
 from ridgeline.core.models.common.blocks import Block, norms_over_heads
@@ -16,7 +16,7 @@ from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.attention import Attention
 from ridgeline.core.ops.router import RoutingRule
 
-# What the releases state beside transformers' fields, and what all of them say.
+# Fields of the releases that transformers does not have, with the value that all releases state.
 _ALWAYS = {
     "use_qk_norm": True,
     "qk_norm_type": "per_layer",
@@ -26,14 +26,14 @@ _ALWAYS = {
     "layernorm_full_attention_beta": 1.0,
     "layernorm_mlp_beta": 1.0,
 }
-# Of layers that the model does not have: linear attention, dense MLPs, a shared expert.
+# Fields of layers that the model does not have: linear attention, dense MLPs, a shared expert.
 _OF_OTHERS = (
     "layernorm_linear_attention_beta", "mlp_intermediate_size", "shared_moe_mode",
 )  # fmt: skip
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """MiniMax-M2 and what followed it."""
+    """Build the model of a MiniMax-M2 config, or of a successor's."""
     for name, only in _ALWAYS.items():
         fields.require(name, only)
     if set(fields.integers("attn_type_list")) - {1}:

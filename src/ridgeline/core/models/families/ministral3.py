@@ -1,5 +1,6 @@
-"""Ministral 3 (Mistral AI, arXiv:2601.08584) and Devstral 2: Mistral's block, with a stretched rope, and queries that
-are scaled by their position.
+"""Ministral 3 (Mistral AI, arXiv:2601.08584) and Devstral 2: Mistral's block with a scaled rotary embedding.
+
+Queries are scaled by their position.
 """
 
 from ridgeline.core.models.common.blocks import Block
@@ -16,7 +17,7 @@ from ridgeline.core.ops.query_scale import QueryScale
 from ridgeline.core.ops.rotary import Llama3Scaling, Rope, Yarn
 
 _SLOPE = "llama_4_scaling_beta"
-# What transformers takes where a config says nothing of the rope.
+# The default of transformers if a config states nothing about the rotary embedding.
 _UNSTATED_ROPE = {
     "rope_type": "yarn", "rope_theta": 1_000_000.0, "factor": 16.0, "original_max_position_embeddings": 16_384,
     "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, _SLOPE: 0.1,
@@ -25,7 +26,7 @@ _ROPE = RopeDefaults(section=_UNSTATED_ROPE, further=frozenset({_SLOPE, "max_pos
 
 
 def read_query_scale(fields: Fields, rope: Rope) -> QueryScale | None:
-    """What queries are scaled with, by the context before it was stretched; None for a slope of 0."""
+    """Read the scale of queries, which depends on the context before rope scaling; None for a slope of 0."""
     section = rope_section(fields, _ROPE)
     if section.value(_SLOPE) == 0:
         return None
@@ -38,7 +39,7 @@ def read_query_scale(fields: Fields, rope: Rope) -> QueryScale | None:
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Ministral 3 of every size, and Devstral 2."""
+    """Build the model of a Ministral 3 or Devstral 2 config."""
     d, window = read_dimensions(fields, storage, head_dim=fields.count("head_dim", 128)), read_window(fields)
     rope = read_rope(fields, d.head_dim, _ROPE)
     scale = read_query_scale(fields, rope)

@@ -1,5 +1,6 @@
-"""Mistral 7B (arXiv:2310.06825) and Mixtral (arXiv:2401.04088): Llama with a sliding window where the config states
-one; Mixtral's MLPs are mixtures of experts.
+"""Mistral 7B (arXiv:2310.06825) and Mixtral (arXiv:2401.04088): Llama with an optional sliding window.
+
+Mixtral's feed-forward layers are mixtures of experts.
 """
 
 from ridgeline.core.models.common.blocks import Block
@@ -17,7 +18,7 @@ from ridgeline.core.ops.router import RoutingRule
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Mistral 7B and its descendants that keep the block."""
+    """Build the model of a config of Mistral 7B, or of a successor with the same block."""
     d, window = read_dimensions(fields, storage), read_window(fields, UNSTATED_WINDOW)
     rope = read_rope(fields, d.head_dim)
 
@@ -29,7 +30,7 @@ def build(fields: Fields, storage: StorageConfig) -> Decoder:
 
 
 def build_mixture(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Mixtral 8x7B and 8x22B; weights of the experts picked are always renormalised."""
+    """Build the model of a Mixtral config; the weights of the selected experts are always renormalised."""
     sizes = read_experts(fields, "num_local_experts", "intermediate_size")
     rule = RoutingRule(sizes.active, renormalise=True)
     d, window = read_dimensions(fields, storage), read_window(fields)

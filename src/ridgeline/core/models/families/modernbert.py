@@ -1,5 +1,7 @@
-"""ModernBERT (Warner et al., arXiv:2412.13663): an encoder with a norm before each part, rotary positions, gated MLPs,
-and layers that look at a neighbourhood but for every third, which looks at the whole text with a rope of its own.
+"""ModernBERT (Warner et al., arXiv:2412.13663): a pre-norm encoder with rotary positions and gated MLPs.
+
+Two of three layers attend to a neighbourhood. Every third attends to the whole text, with a rotary embedding of its
+own.
 """
 
 from torch import Tensor, nn
@@ -29,8 +31,9 @@ _RENAMES = ((".attn.Wo", ".attn.o_proj"),)
 
 
 class ModernBertBlock(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)); the second sum is left to the norm that follows. The first block
-    has no norm before its attention: the embeddings are normed.
+    """A pre-norm block: x + attention(norm(x)), then x + mlp(norm(x)); the next norm performs the second addition.
+
+    The first block has no norm before its attention, because the embeddings are normed.
     """
 
     def __init__(self, d: Dimensions, attention: SelfAttention, mlp: MLP, *, first: bool, norm_bias: bool) -> None:
@@ -43,7 +46,10 @@ class ModernBertBlock(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, y_TD: Tensor | None, angles: Angles, kv: KVContext) -> tuple[Tensor, Tensor]:
-        """The stream as two summands [rows, hidden], the second None in the first block -> as two summands."""
+        """Return the residual stream after the block; it comes and goes as two summands [rows, hidden].
+
+        The second summand is None in the first block.
+        """
         normed_TD = x_TD
         if y_TD is not None:
             x_TD, normed_TD = self.attn_norm(x_TD, y_TD)
@@ -52,7 +58,7 @@ class ModernBertBlock(nn.Module):
 
 
 class ModernBertEmbeddings(nn.Module):
-    """A token's row, normed."""
+    """The token embedding and the norm after it."""
 
     def __init__(self, d: Dimensions, *, norm_bias: bool) -> None:
         super().__init__()
@@ -61,18 +67,26 @@ class ModernBertEmbeddings(nn.Module):
 
     @override
     def forward(self, ids_T: Tensor) -> Tensor:
-        """ids_T int64 [rows] -> [rows, hidden]."""
+        """Return the normed embeddings [rows, hidden] of ids_T int64 [rows]."""
         out: Tensor = self.norm(self.tok_embeddings(ids_T))
         return out
 
 
 class ModernBertBackbone(nn.Module):
-    """Embeddings, blocks and the last norm: what checkpoints call `model`."""
+    """The encoder without its head: embeddings, blocks and final norm; checkpoints call it `model`."""
 
     def __init__(
         self, d: Dimensions, blocks: list[ModernBertBlock], sliding: list[bool], ropes: dict[bool, Rope], bias: bool
     ):
-        """sliding: of each block, which of the two ropes is its own. bias: whether norms have one."""
+        """Put embeddings, rotary tables and a final norm around the blocks.
+
+        Args:
+            d: The sizes.
+            blocks: The blocks in order.
+            sliding: Whether each block attends to a neighbourhood.
+            ropes: The rotary embeddings, by whether the layer attends to a neighbourhood.
+            bias: Whether norms have a bias.
+        """
         super().__init__()
         self.wanted = RowPicker()
         self.sliding = sliding
@@ -83,7 +97,7 @@ class ModernBertBackbone(nn.Module):
 
     @override
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
-        """ids_T, positions_T int64 [rows] -> the last hidden states of the rows that are wanted, normed [R, hidden]."""
+        """Return the last hidden states of the requested rows, after the final norm, [R, hidden]."""
         x_TD: Tensor = self.embeddings(ids_T)
         y_TD: Tensor | None = None
         angles = {name: table(positions_T) for name, table in self.rotary.items()}
@@ -95,11 +109,12 @@ class ModernBertBackbone(nn.Module):
 
 
 def _name(sliding: bool) -> str:
+    """Return the name of a layer's kind in `layer_types`."""
     return "sliding_attention" if sliding else "full_attention"
 
 
 class ModernBertHead(nn.Module):
-    """norm(act(dense(x))) of pooled states: what checkpoints call `head`."""
+    """The prediction head norm(act(dense(x))) of pooled states; checkpoints call it `head`."""
 
     part = "head"
 
@@ -112,14 +127,15 @@ class ModernBertHead(nn.Module):
 
     @override
     def forward(self, x_RD: Tensor) -> Tensor:
-        """x_RD [R, hidden] -> [R, hidden]."""
+        """Return the head's output [R, hidden] for x_RD [R, hidden]."""
         out: Tensor = self.norm(self.fc(x_RD))
         return out
 
 
 def _ropes(fields: Fields, head_dim: int) -> dict[bool, Rope]:
-    """The rope of layers that see everything, and of the others, by whether they are others: in the new spelling
-    (rope_parameters) and the old one (global_rope_theta).
+    """Return the rotary embeddings of full attention (False) and of neighbourhoods (True).
+
+    It reads the new spelling (rope_parameters) and the old one (global_rope_theta).
     """
     full, near = rope_sections(fields)
     return {
@@ -129,17 +145,20 @@ def _ropes(fields: Fields, head_dim: int) -> dict[bool, Rope]:
 
 
 def _sliding(fields: Fields) -> list[bool]:
-    """Whether each layer looks at a neighbourhood: by `layer_types`, else all but every so many, the first on."""
+    """Return whether each layer attends to a neighbourhood.
+
+    It follows `layer_types`, else it is all layers but every n-th, beginning with the first.
+    """
     every, listed = fields.count("global_attn_every_n_layers", 3), read_layer_types(fields)
     return list(listed) if listed is not None else [bool(layer % every) for layer in range(fields.layers)]
 
 
 def _build(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Encoder, bool]:
-    """Sizes, the encoder, and whether norms have a bias."""
+    """Return the sizes, the encoder, and whether its norms have a bias."""
     fields.require_off("rope_scaling")
-    # Of the head that predicts words, of training, and of how transformers runs it; and what other fields say.
+    # Fields of the masked-language-model head, of training and of how transformers runs it, and repeated fields.
     fields.ignore("decoder_bias", "sparse_prediction", "sparse_pred_ignore_index", "tie_word_embeddings")
-    fields.ignore("classifier_pooling", "classifier_bias", "classifier_activation")  # read where there is one
+    fields.ignore("classifier_pooling", "classifier_bias", "classifier_activation")  # read if there is a classifier
     fields.ignore("layer_norm_eps", "position_embedding_type", "reference_compile", "repad_logits_with_grad")
     hidden, heads = fields.count("hidden_size", 768), fields.count("num_attention_heads", 12)
     if hidden % heads or hidden // heads % 2:
@@ -178,12 +197,12 @@ def _build(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Encoder,
 
 
 def build(fields: Fields, storage: StorageConfig) -> Encoder:
-    """ModernBERT of both sizes, without the head that it was trained with."""
+    """Build the encoder of a ModernBERT config, without the head of its training."""
     return _build(fields, storage)[1]
 
 
 def build_classifier(fields: Fields, storage: StorageConfig) -> Embedder:
-    """ModernBERT with the scores of labels."""
+    """Build a ModernBERT classifier, which returns the scores of labels."""
     d, encoder, norm_bias = _build(fields, storage)
     mode: PoolingMode = "mean" if fields.text("classifier_pooling", "cls") == "mean" else "cls"
     if fields.text("classifier_pooling", "cls") not in ("cls", "mean"):

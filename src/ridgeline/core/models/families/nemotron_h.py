@@ -1,7 +1,7 @@
-"""Nemotron-H (arXiv:2504.03624) and Nemotron 3 (NVIDIA, 2025): each layer is a Mamba-2 mixer, attention that does not
-turn, an MLP, or a mixture of experts without gates.
+"""Nemotron-H (arXiv:2504.03624) and Nemotron 3 (NVIDIA, 2025): a hybrid of Mamba-2, attention, MLPs and experts.
 
-Sizes and names are those of transformers' modeling_nemotron_h.py.
+Each layer is a Mamba-2 mixer, attention without rotary positions, an MLP, or a mixture of experts without gates. Sizes
+and names are those of transformers' modeling_nemotron_h.py.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ _OF_MIXTURES = (
     "n_routed_experts", "moe_intermediate_size", "moe_shared_expert_intermediate_size", "moe_latent_size",
     "num_experts_per_tok", "routed_scaling_factor", "n_group", "topk_group", "norm_topk_prob",
 )  # fmt: skip
-# Whatever the first says, one expert is shared; the last are of positions, which nothing turns.
+# Without effect: there is always one shared expert (the first field), and no rotary embedding (the last two).
 _OF_NOTHING = (
     "n_shared_experts", "moe_shared_expert_overlap", "num_hidden_layers", "rms_norm_eps", "norm_eps",
     "rope_theta", "partial_rotary_factor",
@@ -46,12 +46,19 @@ _OF_TRAINING = (
 
 
 class MambaMixer(nn.Module):
-    """Mamba-2: a short convolution of x, B and C, the scan, and a norm of what was gated."""
+    """A Mamba-2 layer: a short convolution of x, B and C, the state-space scan, and a gated norm."""
 
     part = "attention"
 
     def __init__(self, fields: Fields, d: Dimensions, sizes: StateSpaceSizes, places: Iterator[int]) -> None:
-        """sizes: of all ranks together. places: of what it keeps, among all that the model keeps."""
+        """Build the layer.
+
+        Args:
+            fields: The config.
+            d: The sizes of the model.
+            sizes: The heads of all ranks together.
+            places: Counts the caches of the model: the layer takes one for the convolution and one for the state.
+        """
         super().__init__()
         inner, across, bias = sizes.heads * sizes.head, sizes.groups * sizes.state, fields.flag("use_bias", False)
         own = StateSpaceSizes(d.shard.part(sizes.groups, "groups of heads"), sizes.share, sizes.head, sizes.state)
@@ -68,7 +75,7 @@ class MambaMixer(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor, _: Angles | None, kv: KVContext) -> Tensor:
-        """x_TD [rows, hidden] -> [rows, hidden]; positions count as an order alone."""
+        """Return the layer's output [rows, hidden] for x_TD [rows, hidden]; only the order of positions matters."""
         z_TX, x_TX, b_TX, c_TX, step_TH = self.projections(x_TD)
         widths = [x_TX.shape[1], b_TX.shape[1], c_TX.shape[1]]
         x_TX, b_TX, c_TX = torch.split(self.conv1d(x_TX, kv, b_TX, c_TX), widths, dim=-1)
@@ -78,16 +85,16 @@ class MambaMixer(nn.Module):
 
 
 class MLPMixer(MLP):
-    """An MLP in the place of what mixes positions."""
+    """An MLP that is called as attention is, for a layer without a mixer of positions."""
 
     @override
     def forward(self, x_TD: Tensor, *_: object) -> Tensor:
-        """As MLP.forward; positions and what is kept are passed by."""
+        """Return the MLP's output; ignore positions and the KV context."""
         return super().forward(x_TD)
 
 
 class MixtureMixer(Mixture):
-    """A mixture in the place of what mixes positions."""
+    """A mixture of experts that is called as attention is, for a layer without a mixer of positions."""
 
     @override
     def forward(self, x_TD: Tensor, *_: object) -> Tensor:
@@ -95,7 +102,7 @@ class MixtureMixer(Mixture):
 
 
 def read_layer_kinds(fields: Fields) -> tuple[str, ...]:
-    """What each layer is: from `layers_block_type`, else a letter each in `hybrid_override_pattern`."""
+    """Read the kind of each layer: from `layers_block_type`, else from the letters of `hybrid_override_pattern`."""
     pattern, listed = fields.value("hybrid_override_pattern"), fields.value("layers_block_type")
     if listed is None:
         letters = fields.text("hybrid_override_pattern")
@@ -110,7 +117,7 @@ def read_layer_kinds(fields: Fields) -> tuple[str, ...]:
 
 
 def read_sizes(fields: Fields) -> StateSpaceSizes:
-    """Heads of the Mamba-2 mixers."""
+    """Read the heads of the Mamba-2 layers."""
     heads, groups = fields.count("mamba_num_heads", 128), fields.count("n_groups", 8)
     if heads % groups:
         raise fields.refuse(f"{heads} heads (mamba_num_heads) do not divide over {groups} groups (n_groups)")
@@ -122,7 +129,7 @@ def read_sizes(fields: Fields) -> StateSpaceSizes:
 
 
 def read_mixture(fields: Fields, d: Dimensions, bias: bool) -> MixtureMixer:
-    """A layer of experts. bias: of the one that all tokens share."""
+    """Read a layer of experts; `bias` is that of the shared expert."""
     if fields.value("moe_latent_size"):
         raise fields.refuse(
             f"moe_latent_size = {fields.value('moe_latent_size')!r} is not supported; missing: experts that read and "
@@ -134,7 +141,7 @@ def read_mixture(fields: Fields, d: Dimensions, bias: bool) -> MixtureMixer:
 
 
 def read_dimensions(fields: Fields, storage: StorageConfig, layers: int) -> Dimensions:
-    """The sizes beside those of the mixers."""
+    """Read the sizes of all layers except those of the Mamba-2 layers."""
     heads, kv_heads = fields.count("num_attention_heads"), fields.count("num_key_value_heads")
     check_groups(fields, heads, kv_heads)
     return Dimensions(
@@ -153,7 +160,7 @@ def read_dimensions(fields: Fields, storage: StorageConfig, layers: int) -> Dime
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Nemotron-H of every size, Nemotron Nano 2, and Nemotron 3 Nano."""
+    """Build the model of a Nemotron-H, Nemotron Nano 2 or Nemotron 3 Nano config."""
     fields.ignore(*_OF_TRAINING, *_OF_NOTHING)
     for name in ("attention_bias", "mamba_proj_bias", "sliding_window", "residual_in_fp32", "tie_word_embeddings"):
         fields.require_off(name)

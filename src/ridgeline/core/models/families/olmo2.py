@@ -1,5 +1,6 @@
-"""OLMo 2 (arXiv:2501.00656) and 3: norms after attention and feed-forward layers instead of before, and one over all
-heads' queries and keys at once.
+"""OLMo 2 (arXiv:2501.00656) and OLMo 3: norms after attention and feed-forward layers instead of before.
+
+A norm of queries and one of keys span all heads.
 """
 
 from collections.abc import Sequence
@@ -17,14 +18,14 @@ from ridgeline.core.ops.rotary import Rope
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """OLMo 2 of every size."""
+    """Build the model of an OLMo 2 config."""
     d = _read(fields, storage)
     rope = read_rope(fields, d.head_dim)
     return _decoder(fields, d, [Attention(layer, d.own_heads, d.kv_spec(), rope=rope) for layer in range(d.layers)])
 
 
 def build_third(fields: Fields, storage: StorageConfig) -> Decoder:
-    """OLMo 3 of every size: a window on three layers of four, whose rope is not stretched."""
+    """Build the model of an OLMo 3 config: three of four layers have a window and an unscaled rotary embedding."""
     d = _read(fields, storage)
     rope, local_rope = read_ropes(fields, d.head_dim, 500_000.0, 500_000.0)
     window, is_local = read_window(fields, UNSTATED_WINDOW), all_but_every(fields, 4)
@@ -37,6 +38,7 @@ def build_third(fields: Fields, storage: StorageConfig) -> Decoder:
 
 
 def _read(fields: Fields, storage: StorageConfig) -> Dimensions:
+    """Read the sizes."""
     fields.require("use_qk_norm", True)
     heads = fields.count("num_attention_heads")
     return read_dimensions(fields, storage, kv_heads=fields.count("num_key_value_heads", heads))
@@ -45,7 +47,7 @@ def _read(fields: Fields, storage: StorageConfig) -> Dimensions:
 def _decoder(
     fields: Fields, d: Dimensions, attends: Sequence[Attention], ropes: tuple[Rope, Rope, Sequence[bool]] | None = None
 ) -> Decoder:
-    """Of blocks with this attention. ropes: as of Backbone, where there are two."""
+    """Build the decoder around one attention op per layer; `ropes` are the two rotary embeddings of OLMo 3."""
     bias, norms = fields.flag("attention_bias", False), Norms.rms(d, cast_last=True)
 
     def block(attend: Attention) -> PostNormBlock:

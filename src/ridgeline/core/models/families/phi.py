@@ -1,5 +1,6 @@
-"""Phi-1, 1.5 and 2 (arXiv:2306.11644, arXiv:2309.05463): attention and a plain MLP side by side, LayerNorms, biases
-everywhere, the head's included; part of each head turns.
+"""Phi-1, Phi-1.5 and Phi-2 (arXiv:2306.11644, arXiv:2309.05463): parallel attention and plain MLP.
+
+They have LayerNorms, biases everywhere, including the head, and rotary positions on a part of each head.
 """
 
 from ridgeline.core.models.common.blocks import Norms, ParallelBlock
@@ -14,7 +15,7 @@ from ridgeline.core.ops.norm import LayerNorm, Norm
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Phi-1, 1.5 and 2."""
+    """Build the model of a Phi-1, Phi-1.5 or Phi-2 config."""
     heads, eps = fields.count("num_attention_heads"), fields.positive("layer_norm_eps", 1e-5)
     kv_heads, activation = fields.count("num_key_value_heads", heads), read_activation(fields, "hidden_act", "gelu_new")
     d = read_dimensions(fields, storage, kv_heads=kv_heads, activation=activation, eps=eps)
@@ -33,7 +34,7 @@ def build(fields: Fields, storage: StorageConfig) -> Decoder:
         up, down = d.column(d.hidden, d.width, bias=True), d.row(d.width, d.hidden, bias=True)
         return ParallelBlock(attention, MLP(d, {"fc1": up}, "fc2", down), first=layer == 0, norms=norms)
 
-    fields.require_off("tie_word_embeddings")  # a head with a bias is not the embedding
+    fields.require_off("tie_word_embeddings")  # a head with a bias cannot be the embedding
     trunk = Backbone(d, rope, [block(layer) for layer in range(d.layers)], norm=norms.adding())
     return Decoder(d, trunk, tied=False, bias=True)
 

@@ -11,15 +11,15 @@ from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import read_window
 from ridgeline.core.ops.attention import Attention
 
-# Configs of the first releases call longrope otherwise.
+# Configs of the first releases have other names for longrope.
 _ROPE = RopeDefaults(partial=True, spelt={"su": "longrope", "yarn": "longrope"}, original_context=4096)
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Phi-3, Phi-3.5 and Phi-4 in their text-only form."""
+    """Build the model of a text-only Phi-3, Phi-3.5 or Phi-4 config."""
     d, window = read_dimensions(fields, storage), read_window(fields)
     rope = read_rope(fields, d.head_dim, _ROPE)
-    for name in ("full_attn_mod", "interpolate_factor"):  # of Phi-4-mini, whose code reads neither
+    for name in ("full_attn_mod", "interpolate_factor"):  # in Phi-4-mini, whose code reads neither
         fields.require_off(name, 1)
     fields.require_off("lm_head_bias")
     keys = d.kv_heads * d.head_dim

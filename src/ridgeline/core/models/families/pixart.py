@@ -1,8 +1,7 @@
-"""PixArt-alpha, its LCM (Chen et al., arXiv:2310.00426, arXiv:2401.05252) and PixArt-Sigma (arXiv:2403.04692): a
-denoiser of pictures that predicts noise. Positions are added to its tokens, and the alpha models are told a picture's
-size.
+"""PixArt-alpha and its LCM (arXiv:2310.00426, arXiv:2401.05252), and PixArt-Sigma (arXiv:2403.04692).
 
-Released models give a variance beside the noise, which no sampler here reads.
+They are image denoisers that predict noise, with positions added to the tokens. The alpha models also read the size of
+the image. Released models predict a variance next to the noise, which no sampler here reads.
 """
 
 from dataclasses import replace
@@ -19,7 +18,7 @@ from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.ops.embedding import GridPositions
 from ridgeline.core.ops.rotary import Angles
 
-# In this order: a name that one rename gives may be what the next takes.
+# The order matters: a rename may produce a name that the next one replaces.
 _RENAMES = (
     ("adaln_single.emb.", "condition_embedder."),
     ("condition_embedder.timestep_embedder.", "condition_embedder.time_embedder."),
@@ -31,20 +30,28 @@ _RENAMES = (
     (".ff.net.0.proj.", ".ffn.widen."),
     (".ff.net.2.", ".ffn.narrow."),
 )
-_IGNORED = (r"pos_embed\.pos_embed",)  # computed, and yet in old files
-_FINAL_EPS = 1e-6  # whatever the config says of the other norms
+_IGNORED = (r"pos_embed\.pos_embed",)  # computed here, but stored in old files
+_FINAL_EPS = 1e-6  # the config's is that of the other norms
 _SINUSOIDS = 256
 _TRAIN_STEPS = 1000.0
 _MAX_PATCH = 64
 
 
 class PixArt(CrossDenoiser):
-    """What checkpoints call PixArtTransformer2DModel, and old ones Transformer2DModel."""
+    """The PixArt denoiser; checkpoints call it PixArtTransformer2DModel, and old ones Transformer2DModel."""
 
     predicts = "noise"
 
     def __init__(self, d: Dimensions, sizes: CrossSizes, style: CrossStyle, base: int, interpolation: float) -> None:
-        """base, interpolation: as of GridPositions."""
+        """Build the denoiser.
+
+        Args:
+            d: The sizes of the blocks.
+            sizes: The other sizes.
+            style: The differences between families.
+            base: Positions per side of the image on which the model was first trained, as in GridPositions.
+            interpolation: The divisor of positions, as in GridPositions.
+        """
         super().__init__(d, sizes, style, replace(d, eps=_FINAL_EPS))
         self.positions = GridPositions(d.hidden, d.dtype, base, interpolation)
 
@@ -54,7 +61,7 @@ class PixArt(CrossDenoiser):
 
 
 def build(fields: Fields, storage: StorageConfig) -> PixArt:
-    """PixArt-alpha, PixArt-LCM and PixArt-Sigma."""
+    """Build the denoiser of a PixArt-alpha, PixArt-LCM or PixArt-Sigma config."""
     heads, head_dim = fields.count("num_attention_heads", 16), fields.count("attention_head_dim", 72)
     hidden = heads * head_dim
     if hidden > MAX_WIDTH:
@@ -102,7 +109,7 @@ def build(fields: Fields, storage: StorageConfig) -> PixArt:
 
 
 def _refuse_others(fields: Fields, hidden: int) -> None:
-    """Settings of the class that releases do not take."""
+    """Refuse settings of the diffusers class that no release has."""
     fields.require("norm_type", "ada_norm_single")
     if "cross_attention_dim" in fields.values and fields.value("cross_attention_dim") != hidden:
         stated = fields.value("cross_attention_dim")

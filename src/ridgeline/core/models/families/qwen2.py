@@ -1,5 +1,7 @@
-"""Qwen2 and Qwen2.5 (arXiv:2407.10671): Llama with biases on q, k and v, and a window on the upper layers if asked;
-and the mixture of experts of Qwen2-57B-A14B and Qwen1.5-MoE.
+"""Qwen2 and Qwen2.5 (arXiv:2407.10671), dense and mixture of experts.
+
+They are Llama with biases on queries, keys and values, and optionally a sliding window on the upper layers. The mixture
+of experts is that of Qwen2-57B-A14B and Qwen1.5-MoE.
 """
 
 from torch import nn
@@ -19,7 +21,7 @@ from ridgeline.core.ops.router import RoutingRule
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Qwen2 and Qwen2.5 of every size."""
+    """Build the model of a dense Qwen2 or Qwen2.5 config."""
     d, windows = read_dimensions(fields, storage), upper_windows(fields)
     rope = read_rope(fields, d.head_dim)
 
@@ -31,10 +33,11 @@ def build(fields: Fields, storage: StorageConfig) -> Decoder:
 
 
 def lower_windows(fields: Fields) -> tuple[int | None, ...]:
-    """The window of each layer of a mixture: from `layer_types`, else on layers 0, 2, 4, ... below
-    `max_window_layers`.
+    """Return the window of each layer of a mixture model, None for full attention.
+
+    It follows `layer_types`, else layers 0, 2, 4, ... below `max_window_layers` have a window.
     """
-    fields.ignore("max_window_layers", "sliding_window")  # where no window is asked for, 0 stands for none
+    fields.ignore("max_window_layers", "sliding_window")  # without windows, releases write 0
     layers, listed = fields.layers, read_layer_types(fields)
     window = read_window(fields, UNSTATED_WINDOW) if fields.flag("use_sliding_window", False) else None
     if window is None:
@@ -45,7 +48,7 @@ def lower_windows(fields: Fields) -> tuple[int | None, ...]:
 
 
 def build_mixture(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Qwen2-57B-A14B and Qwen1.5-MoE-A2.7B: experts beside one that all tokens share, as far as its gate lets them."""
+    """Build the model of a Qwen2-57B-A14B or Qwen1.5-MoE-A2.7B config: routed experts, and a gated shared expert."""
     sizes = read_experts(fields, "num_experts", "moe_intermediate_size")
     rule = RoutingRule(sizes.active, renormalise=fields.flag("norm_topk_prob", False))
     shared, dense = fields.count("shared_expert_intermediate_size"), read_dense_layers(fields)

@@ -1,4 +1,4 @@
-"""Qwen3 (arXiv:2505.09388), dense and mixture of experts: Llama with an RMSNorm on each head's queries and keys."""
+"""Qwen3 (arXiv:2505.09388), dense and mixture of experts: Llama with an RMSNorm of each head's queries and keys."""
 
 from torch import nn
 
@@ -18,13 +18,14 @@ from ridgeline.core.ops.router import RoutingRule
 
 
 def _attention(fields: Fields, d: Dimensions, rope: Rope, layer: int, window: int | None) -> SelfAttention:
+    """Return the attention of a layer."""
     bias = fields.flag("attention_bias", False)
     attend = Attention(layer, d.own_heads, d.kv_spec(window), rope=rope)
     return SelfAttention(d, attend, d.qkv(bias=bias), output_bias=bias, head_norms=head_norms(d))
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Qwen3, dense."""
+    """Build the model of a dense Qwen3 config."""
     fields.require("use_qk_norm", True)
     d, windows = read_dimensions(fields, storage), upper_windows(fields)
     rope = read_rope(fields, d.head_dim)
@@ -37,13 +38,13 @@ def build(fields: Fields, storage: StorageConfig) -> Decoder:
 
 
 def build_mixture(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Build Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder-480B-A35B and their kin."""
+    """Build the model of a Qwen3-30B-A3B, Qwen3-235B-A22B or Qwen3-Coder-480B-A35B config, or a similar one."""
     fields.require("use_qk_norm", True)
     name = "num_local_experts" if fields.has("num_local_experts") else "num_experts"  # transformers 5 renamed it
     sizes = read_experts(fields, name, "moe_intermediate_size")
     rule = RoutingRule(sizes.active, renormalise=fields.flag("norm_topk_prob", False))
     dense = read_dense_layers(fields)
-    # Unlike its dense kin it has one window for all layers, whatever these say.
+    # Unlike dense Qwen3, it has one window for all layers, whatever these fields say.
     fields.ignore("max_window_layers", "layer_types")
     window = read_window(fields, UNSTATED_WINDOW)
     window = window if fields.flag("use_sliding_window", False) else None

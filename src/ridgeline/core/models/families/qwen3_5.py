@@ -1,7 +1,7 @@
-"""Qwen3.5, dense and mixture of experts, its text: Qwen3-Next whose linear attention has a projection for each of what
-its rule takes, for all heads after each other.
+"""The text model of Qwen3.5, dense and mixture of experts: Qwen3-Next with other projections in linear attention.
 
-Sizes and names are those of transformers' modeling_qwen3_5.py and modeling_qwen3_5_moe.py.
+Linear attention has separate projections, each for all heads. Sizes and names are those of transformers'
+modeling_qwen3_5.py and modeling_qwen3_5_moe.py.
 """
 
 import torch
@@ -22,7 +22,7 @@ from ridgeline.core.ops.router import RoutingRule
 
 
 class PlainDeltaNet(GatedDeltaNet):
-    """As GatedDeltaNet; the projections give queries, keys, values and gates each of all heads."""
+    """A GatedDeltaNet whose projections return queries, keys, values and gates each for all heads."""
 
     by_head = False
 
@@ -45,24 +45,24 @@ class PlainDeltaNet(GatedDeltaNet):
 
 
 def _read(fields: Fields, storage: StorageConfig, width: int | None = None) -> Dimensions:
-    """Read the sizes and the settings that are the same in all releases: gates, and states in fp32."""
+    """Read the sizes, and check the settings that all releases share: gated attention, and states in fp32."""
     if not fields.flag("attn_output_gate", True):
         raise fields.refuse("attn_output_gate = false is not supported; releases gate their attention")
     fields.require_off("mamba_ssm_dtype", "float32")
     fields.require_off("mlp_only_layers")
-    fields.require("output_gate_type", "swish", "silu")  # two names of the gate that its linear attention has
+    fields.require("output_gate_type", "swish", "silu")  # two names of the gate in its linear attention
     unstated = {} if width is None else {"intermediate_size": width}
     return read_dimensions(fields, storage, head_dim=fields.count("head_dim", 256), unstated=unstated)
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Qwen3.5, dense."""
+    """Build the text model of a dense Qwen3.5 config."""
     d = _read(fields, storage)
     return hybrid(fields, d, PlainDeltaNet, lambda _: GatedMLP(d, d.gate_up()))
 
 
 def build_mixture(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Qwen3.5-35B-A3B and its kin: every layer is a mixture."""
+    """Build the text model of a Qwen3.5-35B-A3B config or a similar one: every layer is a mixture of experts."""
     sizes = read_experts(fields, "num_experts", "moe_intermediate_size")
     shared, rule = fields.count("shared_expert_intermediate_size", 512), RoutingRule(sizes.active, renormalise=True)
     d = _read(fields, storage, width=sizes.width)

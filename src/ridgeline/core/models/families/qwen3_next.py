@@ -1,7 +1,7 @@
-"""Qwen3-Next: three layers of four are linear attention by the gated delta rule, the others full attention with a gate;
-experts beside one that all tokens share; norms whose weights are added to 1.
+"""Qwen3-Next: linear attention by the gated delta rule in three of four layers, and gated full attention in the others.
 
-Sizes and names are those of transformers' modeling_qwen3_next.py.
+It has routed experts and a shared one, and norms whose stored weights are added to 1. Sizes and names are those of
+transformers' modeling_qwen3_next.py.
 """
 
 from torch import nn
@@ -17,7 +17,7 @@ from ridgeline.core.ops.router import RoutingRule
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """Qwen3-Next-80B-A3B."""
+    """Build the model of a Qwen3-Next-80B-A3B config."""
     sizes = read_experts(fields, "num_experts", "moe_intermediate_size")
     rule = RoutingRule(sizes.active, renormalise=fields.flag("norm_topk_prob", True))
     shared, dense = fields.count("shared_expert_intermediate_size", 512), read_dense_layers(fields)

@@ -1,6 +1,4 @@
-"""SmolLM3 (Hugging Face, 2025): Llama, of which every fourth layer does not turn by positions (NoPE,
-arXiv:2501.18795).
-"""
+"""SmolLM3 (Hugging Face, 2025): Llama without rotary positions in every fourth layer (NoPE, arXiv:2501.18795)."""
 
 from ridgeline.core.models.common.blocks import Block
 from ridgeline.core.models.common.decoder import Decoder, GatedMLP, SelfAttention
@@ -15,16 +13,19 @@ from ridgeline.core.ops.attention import Attention
 
 
 def read_windows(fields: Fields, turned: tuple[bool, ...]) -> tuple[int | None, ...]:
-    """The window of each layer: from `layer_types`, else on layers that do not turn; none unless asked for."""
+    """Return the window of each layer, None for full attention; no layer has one unless `use_sliding_window` is set.
+
+    The layers with a window are those in `layer_types`, else those without rotary positions.
+    """
     window, listed = read_window(fields), read_layer_types(fields)
-    fields.ignore("max_window_layers")  # Qwen 2's, which SmolLM 3's configs have kept
+    fields.ignore("max_window_layers")  # a field of Qwen2 that SmolLM3's configs inherited
     if not fields.flag("use_sliding_window", False) or window is None:
         return (None,) * fields.layers
     return tuple(window if has else None for has in listed or (not each for each in turned))
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """SmolLM3 of every size."""
+    """Build the model of a SmolLM3 config."""
     heads = fields.count("num_attention_heads")
     kv_heads = heads if "num_key_value_heads" in fields.values and not fields.has("num_key_value_heads") else 4
     d = read_dimensions(fields, storage, kv_heads=fields.count("num_key_value_heads", kv_heads))

@@ -10,7 +10,7 @@ from ridgeline.core.models.common.storage import StorageConfig
 from ridgeline.core.models.common.windows import read_window
 from ridgeline.core.ops.attention import Attention
 
-# What the code that trained them is told, and transformers does whatever they say.
+# Settings of the training code; transformers behaves the same whatever they are.
 _TRAINING = (
     "activation_function", "scale_attn_weights", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
     "layer_norm_epsilon",
@@ -18,8 +18,8 @@ _TRAINING = (
 
 
 def build(fields: Fields, storage: StorageConfig) -> Decoder:
-    """StarCoder2 of every size."""
-    for name, only in (("norm_type", "layer_norm"), ("mlp_type", "default")):  # said by the releases, read by nobody
+    """Build the model of a StarCoder2 config."""
+    for name, only in (("norm_type", "layer_norm"), ("mlp_type", "default")):  # in the releases; no code reads them
         fields.require_off(name, only)
     fields.ignore(*_TRAINING)
     activation = read_activation(fields, "hidden_act", "gelu_pytorch_tanh")

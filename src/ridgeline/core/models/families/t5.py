@@ -1,7 +1,7 @@
-"""T5, T5 v1.1 and FLAN-T5 (Raffel et al., arXiv:1910.10683), and UMT5 (arXiv:2304.09151): relative positions.
+"""T5, T5 v1.1 and FLAN-T5 (arXiv:1910.10683), and UMT5 (arXiv:2304.09151): relative positions.
 
-Scores are not scaled; a bias of the distance is added to them, of one table a stack, which its first layer holds, or in
-UMT5 one a layer.
+Scores are not scaled. A bias that depends on the distance is added to them. T5 has one table of biases per stack, which
+its first layer holds; UMT5 has one per layer.
 """
 
 import math
@@ -39,29 +39,42 @@ from ridgeline.core.ops.work import CAUSAL, CROSS, ENCODER_FULL, FULL, Attention
 
 _RENAMES = ((".relative_attention_bias.", ".attend.bias."),)
 _IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)  # never read
-_BESIDE_ENCODER = (r"decoder\..*", r"lm_head\.weight")  # of a whole model's checkpoint
+_BESIDE_ENCODER = (r"decoder\..*", r"lm_head\.weight")  # in the checkpoint of a whole model
 _SHARED, _OF_ENCODER, _OF_DECODER, _HEAD = (
     "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight",
 )  # fmt: skip
 NAMES = ProjectionNames("q", "k", "v", "o")
+"""The checkpoint's names of the projections."""
 CONTEXT = 512
-"""Positions where a config does not say: what T5 was trained on (arXiv:1910.10683, section 3.1.2)."""
+"""The number of positions if a config states none: that of T5's training (arXiv:1910.10683, section 3.1.2)."""
 
 
 class RelativeBias(StoredModule):
-    """A number a head for each bucket of distances: exact near by, logarithmic up to `farthest`."""
+    """The relative position bias: a number per head and bucket of distances.
+
+    Buckets are exact for small distances and logarithmic up to `farthest`.
+    """
 
     def __init__(
         self, buckets: int, farthest: int, heads: int, shard: Shard, dtype: torch.dtype, *, causal: bool
     ) -> None:
-        """farthest: the distance from which on all are in one bucket. causal: no key lies after its query."""
+        """Create the table of this rank's heads.
+
+        Args:
+            buckets: Number of buckets.
+            farthest: The distance from which on all distances share one bucket.
+            heads: Heads of all ranks together.
+            shard: The part of the heads that this rank holds.
+            dtype: The dtype of the table.
+            causal: Whether no key follows its query.
+        """
         super().__init__()
         self.shard, self.farthest, self._buckets = shard, farthest, buckets_of(buckets, farthest, causal=causal)
         self.weight = weight(buckets, shard.part(heads, "heads"), dtype=dtype)
 
     @override
     def forward(self, distance: Tensor) -> Tensor:
-        """Distances (key - query) int64 [...] -> what is added to the scores [heads, ...]."""
+        """Return the biases of the scores [heads, ...] for distances (key - query) int64 [...]."""
         if self._buckets.device != distance.device:
             self._buckets = self._buckets.to(distance.device)
         bucket = self._buckets[distance.clamp(-self.farthest, self.farthest) + self.farthest]
@@ -73,7 +86,7 @@ class RelativeBias(StoredModule):
 
 
 def buckets_of(count: int, farthest: int, *, causal: bool) -> Tensor:
-    """The buckets of the distances from -farthest to farthest: int64 [2 x farthest + 1]."""
+    """Return the bucket of each distance from -farthest to farthest, int64 [2 x farthest + 1]."""
     with torch.device("cpu"):
         distance = torch.arange(-farthest, farthest + 1)
         first = torch.zeros_like(distance)
@@ -89,7 +102,7 @@ def buckets_of(count: int, farthest: int, *, causal: bool) -> Tensor:
 
 
 class T5Sublayer(nn.Module):
-    """A norm and what follows it; the sum of its result with the stream is left to the next norm."""
+    """A norm and the module after it; the next norm adds the result to the residual stream."""
 
     def __init__(self, name: str, module: nn.Module, norm: nn.Module) -> None:
         super().__init__()
@@ -99,13 +112,16 @@ class T5Sublayer(nn.Module):
 
     @override
     def forward(self, x_ND: Tensor, y_ND: Tensor | None, *context: KVContext | Tensor | None) -> tuple[Tensor, Tensor]:
-        """The stream as two summands [rows, hidden] -> as two summands. context: what the module takes beside rows."""
+        """Return the residual stream after the sublayer, as two summands [rows, hidden].
+
+        `context` are the module's arguments in addition to the rows.
+        """
         x_ND, normed_ND = add_norm(self.layer_norm, x_ND, y_ND)
         return x_ND, getattr(self, self.name)(normed_ND, *context)
 
 
 class T5Block(nn.Module):
-    """Self-attention, in a decoder cross-attention, and a feed-forward layer."""
+    """A block: self-attention, cross-attention in a decoder, and a feed-forward layer."""
 
     def __init__(self, parts: Mapping[str, nn.Module], d: Dimensions, *, first: bool) -> None:
         super().__init__()
@@ -118,7 +134,10 @@ class T5Block(nn.Module):
     def forward(
         self, x_ND: Tensor, y_ND: Tensor | None, kv: KVContext, encoded_ED: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The stream as two summands [rows, hidden] -> as two summands. encoded_ED: as CrossAttention."""
+        """Return the residual stream after the block; it comes and goes as two summands [rows, hidden].
+
+        encoded_ED is the encoder's output; None if no encoder runs in this step.
+        """
         x_ND, y_ND = self.layer[0](x_ND, y_ND, kv)
         if self.crosses:
             x_ND, y_ND = self.layer[1](x_ND, y_ND, encoded_ED, kv)
@@ -127,7 +146,7 @@ class T5Block(nn.Module):
 
 
 class T5Stack(nn.Module):
-    """The blocks of the encoder or the decoder, and the norm after them."""
+    """The blocks of the encoder or decoder, and the norm after them."""
 
     def __init__(self, d: Dimensions, blocks: Sequence[T5Block]) -> None:
         super().__init__()
@@ -136,10 +155,18 @@ class T5Stack(nn.Module):
 
 
 class T5(EncoderDecoder):
-    """Both stacks over `shared`."""
+    """A T5 model: an encoder and a decoder over one token embedding, `shared`."""
 
     def __init__(self, d: Dimensions, encoder: T5Stack, decoder: T5Stack, *, tied: bool, scaled: bool) -> None:
-        """scaled: whether states are, before the head."""
+        """Join the stacks.
+
+        Args:
+            d: The sizes.
+            encoder: The encoder.
+            decoder: The decoder.
+            tied: Whether the head's weight is the embedding.
+            scaled: Whether states are scaled before the head.
+        """
         super().__init__(d, d.context, head_scale=d.hidden**-0.5 if scaled else None)
         self.wanted = RowPicker()
         self.shared = Embedding(d.vocabulary, d.hidden, d.dtype, d.vocabulary_shard)
@@ -176,7 +203,7 @@ class T5(EncoderDecoder):
 
 
 class T5EncoderBackbone(nn.Module):
-    """The encoder's stack over `shared`; checkpoints hold both at the top."""
+    """The encoder and its token embedding `shared`; checkpoints hold both at the top."""
 
     unnamed = True
 
@@ -188,7 +215,7 @@ class T5EncoderBackbone(nn.Module):
 
     @override
     def forward(self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor) -> Tensor:
-        """ids_T int64 [rows] -> hidden states of the rows that are wanted, normed [R, hidden]."""
+        """Return the hidden states of the requested rows, after the final norm, [R, hidden]."""
         x_TD: Tensor = self.shared(ids_T)
         y_TD: Tensor | None = None
         for block in self.encoder.block:
@@ -199,11 +226,19 @@ class T5EncoderBackbone(nn.Module):
 
 
 class T5Stacks:
-    """What the config says of both stacks, and either of them."""
+    """The reader of a T5 config, which builds the encoder and the decoder."""
 
     def __init__(self, fields: Fields, storage: StorageConfig, projection: str, *, shared_bias: bool) -> None:
-        """projection: what stands for `feed_forward_proj` that is left out. shared_bias: whether a stack has one bias.
-        Raises ModelRefused.
+        """Read the config.
+
+        Args:
+            fields: The config.
+            storage: The dtype, the KV format and the rank.
+            projection: The default of `feed_forward_proj`.
+            shared_bias: Whether all layers of a stack share one table of biases.
+
+        Raises:
+            ModelRefused: If a size is missing or invalid.
         """
         fields.ignore("is_encoder_decoder")
         self.layers = fields.count("num_layers", most=MAX_LAYERS)
@@ -219,7 +254,7 @@ class T5Stacks:
             )
 
     def encoder(self, reach: AttentionPattern) -> T5Stack:
-        """The encoder, whose positions see each other."""
+        """Build the encoder, whose positions attend to each other as `reach` says."""
         return self._stack(
             {
                 "SelfAttention": PlainSelfAttention(
@@ -231,7 +266,7 @@ class T5Stacks:
         )
 
     def decoder(self) -> T5Stack:
-        """The decoder, which looks at the encoder too."""
+        """Build the decoder, whose blocks also have cross-attention to the encoder."""
         d = self.d
         return self._stack(
             {
@@ -243,41 +278,46 @@ class T5Stacks:
         )
 
     def _stack(self, blocks: Iterable[Mapping[str, nn.Module]]) -> T5Stack:
+        """Build a stack from the parts of its blocks."""
         return T5Stack(self.d, [T5Block(parts, self.d, first=i == 0) for i, parts in enumerate(blocks)])
 
     def _biases(self, count: int, *, causal: bool) -> list[PositionBias]:
+        """Return the position bias of each of `count` layers."""
         d, sizes = self.d, (self._buckets, self._farthest)
         tables = [
             RelativeBias(*sizes, d.heads, d.shard, d.dtype, causal=causal)
             for _ in range(1 if self._shared_bias else count)
         ]
-        # Where there is one, the layers after the first hold none: they call that of the first.
+        # With one table, the layers after the first have none and call that of the first.
         return [*tables, *[tables[0].forward] * (count - len(tables))]
 
     def _feed_forward(self) -> MLP:
+        """Return the feed-forward layer of a block."""
         d, names = self.d, ("wi_0", "wi_1") if self._gated else ("wi",)
         return MLP(d, dict.fromkeys(names, d.column(d.hidden, d.width)), "wo", d.row(d.width, d.hidden))
 
 
 def _stacks(fields: Fields, storage: StorageConfig) -> T5Stacks:
-    """Of T5, T5 v1.1, FLAN-T5: one bias a stack."""
+    """Read a T5, T5 v1.1 or FLAN-T5 config: one table of biases per stack."""
     return T5Stacks(fields, storage, "relu", shared_bias=True)
 
 
 def _stacks_umt5(fields: Fields, storage: StorageConfig) -> T5Stacks:
-    """Of UMT5: a bias of its own in every layer."""
-    fields.ignore("scalable_attention")  # of the releases; transformers reads it nowhere
+    """Read a UMT5 config: a table of biases in every layer."""
+    fields.ignore("scalable_attention")  # in the releases; transformers never reads it
     return T5Stacks(fields, storage, "gated-gelu", shared_bias=False)
 
 
 def _both(fields: Fields, stacks: T5Stacks) -> T5:
+    """Build the encoder-decoder of a config."""
     tied = fields.flag("tie_word_embeddings", True)
-    # transformers 5 always writes that it is tied, and beside it whether states are scaled, which T5 v1.1's are not.
+    # transformers 5 always writes that the head is tied. T5 v1.1, which is not tied, does not scale its states.
     scaled = fields.flag("scale_decoder_outputs", tied)
     return T5(stacks.d, stacks.encoder(ENCODER_FULL), stacks.decoder(), tied=tied and scaled, scaled=scaled)
 
 
 def _alone(fields: Fields, stacks: T5Stacks) -> Encoder:
+    """Build the encoder of a config without its decoder."""
     fields.ignore("num_decoder_layers", "decoder_start_token_id", "tie_word_embeddings", "scale_decoder_outputs")
     model = Encoder(stacks.d, T5EncoderBackbone(stacks.d, stacks.encoder(FULL)), "trunk")
     model.tables = TokenTables({_OF_ENCODER: "trunk.shared"}, {_OF_ENCODER: _SHARED})
@@ -285,28 +325,29 @@ def _alone(fields: Fields, stacks: T5Stacks) -> Encoder:
 
 
 def build(fields: Fields, storage: StorageConfig) -> T5:
-    """T5, T5 v1.1 and FLAN-T5."""
+    """Build the model of a T5, T5 v1.1 or FLAN-T5 config."""
     return _both(fields, _stacks(fields, storage))
 
 
 def build_umt5(fields: Fields, storage: StorageConfig) -> T5:
-    """UMT5."""
+    """Build the model of a UMT5 config."""
     return _both(fields, _stacks_umt5(fields, storage))
 
 
 def build_encoder(fields: Fields, storage: StorageConfig) -> Encoder:
-    """The encoder of T5, T5 v1.1 or FLAN-T5 alone: of texts, and of the prompts of diffusion models."""
+    """Build the encoder alone of a T5, T5 v1.1 or FLAN-T5 config, which embeds texts or prompts of diffusion models."""
     return _alone(fields, _stacks(fields, storage))
 
 
 def build_umt5_encoder(fields: Fields, storage: StorageConfig) -> Encoder:
-    """The encoder of UMT5 alone."""
+    """Build the encoder alone of a UMT5 config."""
     return _alone(fields, _stacks_umt5(fields, storage))
 
 
 def _read_projection(fields: Fields, default: str) -> tuple[bool, str]:
-    """Whether there is a gate, and the activation. Of a config that leaves `feed_forward_proj` out, as some pipelines'
-    do, what transformers wrote beside it.
+    """Return whether the feed-forward layer has a gate, and its activation.
+
+    Some pipelines' configs leave out `feed_forward_proj`; then they are read from `is_gated_act` and `dense_act_fn`.
     """
     fields.ignore("dense_act_fn", "is_gated_act")
     if not fields.has("feed_forward_proj") and fields.has("dense_act_fn"):
@@ -319,7 +360,7 @@ def _read_projection(fields: Fields, default: str) -> tuple[bool, str]:
 
 
 def _read_dimensions(fields: Fields, storage: StorageConfig, layers: int, activation: str) -> Dimensions:
-    """The sizes, under T5's names of them."""
+    """Read the sizes by T5's names."""
     heads, head_dim = fields.count("num_heads"), fields.count("d_kv")
     if heads * head_dim > MAX_WIDTH:
         raise fields.refuse(f"num_heads {heads} x d_kv {head_dim} is more than {MAX_WIDTH}")

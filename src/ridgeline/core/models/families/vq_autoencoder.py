@@ -1,9 +1,9 @@
-"""The autoencoder of Janus (arXiv:2410.13848), a VQGAN (Esser et al., arXiv:2012.09841): pictures to tokens and back.
+"""The image tokenizer of Janus (arXiv:2410.13848), a VQGAN (Esser et al., arXiv:2012.09841): pixels to tokens and back.
 
-What the encoder gives of a square of pixels becomes the nearest row of a codebook, and its number is the token. The
-decoder reads those rows with their lengths made 1. Pixels are from -1 to 1.
+The encoder's output for a square of pixels is replaced by the nearest row of a codebook, whose index is the token. The
+decoder reads these rows, normalised to length 1. Pixels are from -1 to 1.
 
-Shapes: B images, H, W lines and columns, P pixels of all images, C channels.
+Shapes: B images, H, W rows and columns, P pixels of all images, C channels.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,9 +28,9 @@ from ridgeline.core.ops.work import RowAxis
 
 _ARCHITECTURE = "JanusVQVAE"
 SECTION = "vq_config"
-"""Where a config of Janus has the autoencoder's."""
+"""The section of a Janus config that holds the autoencoder's config."""
 _PREFIX = "model.vqmodel."
-"""How its tensors' names begin in checkpoints of Janus."""
+"""The prefix of the autoencoder's tensors in checkpoints of Janus."""
 _RENAMES = (
     ("encoder.down.", "encoder.down_blocks."),
     ("decoder.up.", "decoder.up_blocks."),
@@ -49,27 +49,32 @@ _RENAMES = (
     (".v.", ".to_v."),
     (".proj_out.", ".to_out.0."),
 )
-"""Parts of its tensors' names, and what they are called in AutoencoderKL."""
+"""Pairs of a name's part in checkpoints and its name here, which is that of AutoencoderKL."""
 _GROUPS = 32  # of every norm, which configs do not state
 
 
 @dataclass(frozen=True, slots=True)
 class VQShape:
-    """What a config says beside widths: channels of pixels in and out and of latents, codes and numbers of each,
-    residual blocks at a resolution, and tokens on a side of a picture.
-    """
+    """The settings of a config in addition to the widths."""
 
     inputs: int
+    """Channels of the pixels that are encoded."""
     outputs: int
+    """Channels of the pixels that are decoded."""
     latents: int
+    """Channels of the encoder's output."""
     codes: int
+    """Number of rows of the codebook."""
     code: int
+    """Numbers per row of the codebook."""
     depth: int
+    """Residual blocks per resolution of the encoder."""
     side: int
+    """Tokens on a side of an image."""
 
 
 class Codebook(nn.Module):
-    """The rows that tokens stand for, and the search for the nearest."""
+    """The codebook of image tokens, with the search for the nearest row."""
 
     def __init__(self, shape: VQShape, dtype: torch.dtype) -> None:
         super().__init__()
@@ -79,7 +84,7 @@ class Codebook(nn.Module):
 
 
 class VQAutoencoder(ImageAutoencoder):
-    """An autoencoder whose latents are rows of a codebook."""
+    """An image autoencoder whose latents are rows of a codebook."""
 
     def __init__(self, widths: Widths, shape: VQShape, storage: StorageConfig) -> None:
         super().__init__(len(widths.channels), storage)
@@ -95,12 +100,14 @@ class VQAutoencoder(ImageAutoencoder):
 
     @property
     def tokens(self) -> int:
-        """Tokens of a picture of the size that the model was trained for."""
+        """The number of tokens of an image of the size for which the model was trained."""
         return self.shape.side**2
 
     def decode(self, ids_BHW: Tensor) -> Tensor:
-        """ids_BHW int64 [B, H, W] -> pixels [B, outputs, factor x H, factor x W] about -1 to 1, in the model's dtype.
-        Raises ValueError.
+        """Return the pixels [B, outputs, factor x H, factor x W], about -1 to 1, of tokens ids_BHW int64 [B, H, W].
+
+        Raises:
+            ValueError: If the shape is wrong, or a token is no row of the codebook.
         """
         if ids_BHW.dim() != 3 or not ids_BHW.numel():
             raise ValueError(f"tokens are {list(ids_BHW.shape)}; they are to be [images, lines, columns]")
@@ -110,8 +117,10 @@ class VQAutoencoder(ImageAutoencoder):
         return grids[0].to_images(self._decode(ids_BHW.flatten(), grids))
 
     def encode(self, pixels_BCHW: Tensor) -> Tensor:
-        """pixels_BCHW [B, inputs, H, W] from -1 to 1, H and W multiples of `factor` -> tokens int64 [B, H / factor, W /
-        factor]. Raises ValueError.
+        """Return the tokens int64 [B, H / factor, W / factor] of pixels [B, inputs, H, W] from -1 to 1.
+
+        Raises:
+            ValueError: If the shape is wrong, or H or W is no multiple of `factor`.
         """
         latents = self._latents_of(pixels_BCHW)
         grids = self._grids(latents)
@@ -119,33 +128,39 @@ class VQAutoencoder(ImageAutoencoder):
         return ids_P.view(latents.images, latents.height, latents.width)
 
     def _decode(self, ids_P: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
-        """Tokens [pixels of the last of the grids]; grids: the finest first -> pixels [those of the first, outputs]."""
+        """Return pixel rows [pixels of the first grid, outputs] of tokens [pixels of the last grid].
+
+        `grids` are the resolutions, the finest first.
+        """
         x_PC = self.quantize.normalise(self.quantize.embedding(ids_P))
         out: Tensor = self.decoder(self.post_quant_conv(x_PC, grids[-1]), grids)
         return out
 
     @override
     def _encode(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
-        """The other way round -> tokens [pixels of the last of the grids]."""
+        """Return the tokens [pixels of the last grid] of pixel rows."""
         out: Tensor = self.quantize.nearest(self.quant_conv(self.encoder(x_PC, grids), grids[-1]))
         return out
 
     def decode_bytes(self, latents: PixelGrid) -> int:
-        """Most bytes of activations at once while so many tokens are decoded, those included."""
+        """Return the peak bytes of activations while tokens of this size are decoded, including the tokens."""
         grids = self._grids(latents)
         return peak_bytes(self, (latents.rows,), lambda ids_P: self._decode(ids_P, grids), torch.int64)
 
     @override
     def _outline(self, rows: Mapping[RowAxis, int]) -> None:
-        """As Network._outline: both halves."""
+        """Run both halves once on meta tensors with these numbers of rows."""
         decoded, encoded = self._outlined(rows)
         self._decode(torch.empty(decoded[-1].rows, dtype=torch.int64), decoded)
         self._encode(torch.empty(encoded[0].rows, self.inputs), encoded)
 
 
 def build(fields: Fields, storage: StorageConfig) -> VQAutoencoder:
-    """The autoencoder of a config of Janus, or of its own, on meta. Raises ModelRefused, for any key that is set and
-    that nothing reads too.
+    """Build the autoencoder of a Janus config, or of its own config, on the meta device.
+
+    Raises:
+        ModelRefused: If the config has another architecture, an invalid size, or a key that is set and that nothing
+            reads.
     """
     own = fields.section(SECTION) if fields.has(SECTION) else fields
     if own is fields and fields.architecture != _ARCHITECTURE:
@@ -159,9 +174,9 @@ def build(fields: Fields, storage: StorageConfig) -> VQAutoencoder:
     if base % _GROUPS:
         raise own.refuse(f"base_channels {base} does not divide into {_GROUPS} groups")
     own.require_off("double_latent")
-    # Of the language model's aligner and head, which have their widths here; of training.
+    # Widths of the language model's aligner and head, and a setting of training.
     own.ignore("projection_dim", "num_hidden_layers", "hidden_act", "image_token_embed_dim", "beta")
-    # Of a picture that Janus draws, the side is that of one that its tower reads, whatever this section says.
+    # A generated image has as many tokens per side as the vision tower reads, whatever this section says.
     sees = fields.section("vision_config") if fields.has("vision_config") else None
     own.ignore("num_patches")
     side = own.count("num_patches", 32) if sees is None else _patches(sees)
@@ -183,7 +198,7 @@ def build(fields: Fields, storage: StorageConfig) -> VQAutoencoder:
 
 
 def _patches(vision: Fields) -> int:
-    """Patches on a side of an image that a tower reads."""
+    """Return the patches on a side of an image that the vision tower reads."""
     return max(1, vision.count("image_size", 384) // vision.count("patch_size", 16))
 
 

@@ -1,8 +1,8 @@
-"""Wan 2.1 and 2.2 (arXiv:2503.20314): a denoiser of clips, whose tokens look at each other by rotary positions of three
-coordinates and at their text by cross-attention.
+"""Wan 2.1 and 2.2 (arXiv:2503.20314): a video denoiser with self-attention over latents and cross-attention to a text.
 
-A text is padded with zeros to 512 tokens, which are not masked: the model was trained so. In Wan 2.2's 5B a clip may
-begin with frames that are less noisy than the others, so that each token has a noise level.
+Rotary positions have three coordinates. A text is padded with zeros to 512 tokens, which are not masked, as in
+training. In Wan 2.2's 5B model a video may begin with frames that are less noisy than the others, so that each token
+has its own noise level.
 """
 
 from torch import Tensor
@@ -25,12 +25,12 @@ _RENAMES = (
 )
 _TEXT = 512  # tokens of every text, with padding
 _THETA = 10_000.0
-_TRAIN_STEPS = 1000.0  # times that it was trained on
+_TRAIN_STEPS = 1000.0  # timesteps of its training
 _MAX_PATCH = 64
 
 
 class Wan(CrossDenoiser):
-    """What checkpoints call WanTransformer3DModel."""
+    """The Wan denoiser; checkpoints call it WanTransformer3DModel."""
 
     clips = True
 
@@ -45,7 +45,7 @@ class Wan(CrossDenoiser):
 
 
 def build(fields: Fields, storage: StorageConfig) -> Wan:
-    """Wan 2.1 and 2.2, from text to video."""
+    """Build the denoiser of a text-to-video config of Wan 2.1 or 2.2."""
     for name in ("image_dim", "added_kv_proj_dim", "pos_embed_seq_len"):
         if fields.has(name):
             raise fields.refuse(f"{name} is set: Wan's models from an image to a video are not built; T2V and TI2V are")
@@ -92,6 +92,7 @@ def build(fields: Fields, storage: StorageConfig) -> Wan:
 
 
 def _even(fields: Fields, name: str, default: int) -> int:
+    """Read a field that must be an even number."""
     value = fields.count(name, default)
     if value % 2:
         raise fields.refuse(f"{name} {value} is to be even: sines and cosines")

@@ -1,7 +1,9 @@
-"""Whisper (Radford et al., arXiv:2212.04356): log-mel frames through two convolutions and an encoder; a decoder that
-looks at what it gave. LayerNorm, learned positions of the decoder, stored ones of the encoder, a tied head.
+"""Whisper (Radford et al., arXiv:2212.04356): speech recognition with an audio encoder and a text decoder.
 
-Shapes: T rows of a step, E rows of an encoder (two frames each), N rows of either, R rows that are wanted, D hidden, F
+Log-mel frames pass two convolutions and the encoder, whose output the decoder reads by cross-attention. It has
+LayerNorms, learned positions in the decoder, stored positions in the encoder, and a tied head.
+
+Shapes: T rows of a step, E rows of an encoder (two frames each), N rows of either, R requested rows, D hidden, F
 numbers of two frames.
 """
 
@@ -34,16 +36,17 @@ from ridgeline.core.ops.row_ops import RowPicker
 from ridgeline.core.ops.work import CAUSAL, CROSS, ENCODER_FULL
 
 FRAMES: Final = 2
-"""Log-mel frames of a row of the encoder: its second convolution halves them."""
+"""Log-mel frames per row of the encoder: its second convolution halves them."""
 MOMENT: Final = 0.02
-"""Seconds of a row of the encoder: two frames of 10 ms. Timestamps are as far apart."""
+"""Seconds per row of the encoder, which is two frames of 10 ms. Timestamps have the same spacing."""
 _RENAMES = (("proj_out.", "lm_head."),)
 _TABLE = "model.decoder.embed_tokens"
 
 
 class WhisperBlock(nn.Module):
-    """x + attention(norm(x)), in the decoder x + cross(norm(x)), then x + mlp(norm(x)); the last sum is left to the
-    norm that follows. Keys have no bias.
+    """A pre-norm block: x + attention(norm(x)), in the decoder x + cross(norm(x)), then x + mlp(norm(x)).
+
+    The next norm performs the last addition. Keys have no bias.
     """
 
     def __init__(self, d: Dimensions, attend: Attention, cross: Attention | None = None) -> None:
@@ -61,7 +64,7 @@ class WhisperBlock(nn.Module):
     def forward(
         self, x_ND: Tensor, y_ND: Tensor, kv: KVContext, encoded_ED: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The stream as two summands [rows, hidden] -> as two summands."""
+        """Return the residual stream after the block; it comes and goes as two summands [rows, hidden]."""
         x_ND, normed_ND = self.self_attn_layer_norm(x_ND, y_ND)
         y_ND = self.self_attn(normed_ND, kv)
         if self.encoder_attn is not None:
@@ -72,12 +75,15 @@ class WhisperBlock(nn.Module):
 
 
 class AudioEncoder(nn.Module):
-    """Two convolutions, positions, blocks that see everything, and a norm."""
+    """The audio encoder: two convolutions, positions, blocks with bidirectional attention, and a final norm."""
 
-    part = "feed-forward"  # of the convolutions, which no part of a block has
+    part = "feed-forward"  # for the convolutions, which lie outside the blocks
 
     def __init__(self, d: Dimensions, bins: int) -> None:
-        """bins: of the log-mel frames. `d.context`: rows of a stretch."""
+        """Build the encoder for log-mel frames of `bins` bins.
+
+        `d.context` is the number of rows of a window of audio.
+        """
         super().__init__()
         self.conv1 = Convolution(bins, d.hidden, d.dtype, kernel=3, positions=FRAMES, stride=1, stretch=d.context)
         self.conv2 = Convolution(d.hidden, d.hidden, d.dtype, kernel=3, positions=FRAMES, stride=2, stretch=d.context)
@@ -87,7 +93,7 @@ class AudioEncoder(nn.Module):
 
     @override
     def forward(self, x_EF: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
-        """x_EF fp32 [rows, numbers of two frames] -> [rows, hidden]."""
+        """Return the encoded rows [rows, hidden] for x_EF fp32 [rows, numbers of two frames]."""
         x_ED, y_ED = self.conv2(self.conv1(x_EF)), self.embed_positions(positions_E)
         for block in self.layers:
             x_ED, y_ED = block(x_ED, y_ED, kv)
@@ -96,7 +102,7 @@ class AudioEncoder(nn.Module):
 
 
 class TextDecoder(nn.Module):
-    """Tokens, positions, blocks that look back and at the encoder, and a norm."""
+    """The text decoder: embeddings, blocks with causal self-attention and cross-attention, and a final norm."""
 
     def __init__(self, d: Dimensions) -> None:
         super().__init__()
@@ -114,6 +120,7 @@ class TextDecoder(nn.Module):
     def forward(
         self, ids_T: Tensor, positions_T: Tensor, kv: KVContext, rows_R: Tensor, encoded_ED: Tensor | None
     ) -> Tensor:
+        """Return the last hidden states of the requested rows, after the final norm, [R, hidden]."""
         x_TD: Tensor = self.all_reduce(self.embed_tokens(ids_T))
         y_TD: Tensor = self.embed_positions(positions_T)  # the first norm adds it
         for block in self.layers:
@@ -123,7 +130,7 @@ class TextDecoder(nn.Module):
 
 
 class WhisperStacks(nn.Module):
-    """What checkpoints call `model`."""
+    """The encoder and the decoder; checkpoints call it `model`."""
 
     def __init__(self, encoder: AudioEncoder, decoder: TextDecoder) -> None:
         super().__init__()
@@ -131,10 +138,10 @@ class WhisperStacks(nn.Module):
 
 
 class Whisper(EncoderDecoder):
-    """An encoder of sound, a decoder of text, and a head that is its embedding."""
+    """A Whisper model: an audio encoder, a text decoder, and a head that is tied to its embedding."""
 
     def __init__(self, encoder: Dimensions, decoder: Dimensions, bins: int) -> None:
-        """bins: of the log-mel frames."""
+        """Build the model from the sizes of its stacks; `bins` is the number of bins of a log-mel frame."""
         super().__init__(decoder, encoder.context)
         self.bins, self.encoder_width = bins, FRAMES * bins
         self.model = WhisperStacks(AudioEncoder(encoder, bins), TextDecoder(decoder))
@@ -144,7 +151,7 @@ class Whisper(EncoderDecoder):
 
     @override
     def encode(self, x_EF: Tensor, positions_E: Tensor, kv: KVContext) -> Tensor:
-        """As Model.encode, of whole stretches of `encoder_context` rows."""
+        """Return the encoder's last hidden states, of whole windows of `encoder_context` rows."""
         out_ED: Tensor = self.model.encoder(x_EF, positions_E, kv)
         return out_ED
 
@@ -157,9 +164,9 @@ class Whisper(EncoderDecoder):
 
 
 def build(fields: Fields, storage: StorageConfig) -> Whisper:
-    """Whisper of every size; its config names the sizes of each stack."""
-    fields.ignore("num_hidden_layers")  # encoder_layers again
-    fields.ignore(  # of training, of word timestamps, of classification, of generation
+    """Build the model of a Whisper config, which names the sizes of each stack."""
+    fields.ignore("num_hidden_layers")  # repeats encoder_layers
+    fields.ignore(  # for training, word timestamps, classification and generation
         "classifier_proj_size", "use_weighted_layer_sum", "median_filter_width", "is_encoder_decoder",
         "apply_spec_augment", *(f"mask_{of}_{what}" for of in ("time", "feature") for what in ("prob", "length")),
         "mask_time_min_masks", "mask_feature_min_masks", "forced_decoder_ids",

@@ -1,9 +1,10 @@
-"""Z-Image (arXiv:2511.22699): a denoiser of one stream, in which the tokens of a picture and of its text see each
-other in Llama's block, with norms after its parts, and gates and scales that come from the noise level.
+"""Z-Image (arXiv:2511.22699): a single-stream denoiser, in which image and text tokens attend to each other.
 
-A few blocks refine each kind of tokens alone before they are joined. Which rows are whose is in common/token_layout.py.
+Its blocks are Llama's with norms after attention and feed-forward part too, and with gates and scales that come from
+the noise level. A few blocks refine each kind of tokens alone before they are joined. common/token_layout.py has the
+order of the rows.
 
-Shapes: N rows of latents, M of texts, J of both, P pictures, C condition, D hidden, F numbers of a patch.
+Shapes: N rows of latents, M of texts, J of both, P images, C condition, D hidden, F numbers of a patch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,19 +69,28 @@ _RENAMES = (
 )
 _MAX_PATCH = 64
 CONDITION = 256
-"""Numbers of the sinusoids of a noise level, and at most of the condition that blocks see of it."""
-_TIME_WIDTH = 1024  # of the feed-forward part between the two
-_HEAD_EPS = 1e-5  # of the norms of queries and keys, whatever the config says of the others
+"""Numbers of the sinusoidal embedding of a noise level, and the maximum width of the condition that blocks get."""
+_TIME_WIDTH = 1024  # inner width of the MLP between the two
+_HEAD_EPS = 1e-5  # of the norms of queries and keys; the config's is that of the others
 _FINAL_EPS = 1e-6
 
 
 class ModulatedBlock(SandwichBlock):
-    """x + gate * norm(attention(scale * norm(x))), then the same of the feed-forward part; the second sum is left to
-    the norm that follows.
+    """A modulated sandwich block: x + gate * norm(attention(scale * norm(x))), then the same for the feed-forward part.
+
+    The next norm performs the last addition.
     """
 
     def __init__(self, d: Dimensions, space: RowAxis, condition: int, attention: nn.Module, *, first: bool) -> None:
-        """As SandwichBlock. space: of its rows. condition: numbers of what modulates."""
+        """Build the block around its attention.
+
+        Args:
+            d: The sizes.
+            space: The row axis of the block.
+            condition: Width of the condition.
+            attention: The attention, which is called as SelfAttention is.
+            first: Whether the block's stream has no pending addition.
+        """
         norms = Norms(
             lambda: ModulatedRMSNorm(d.hidden, d.eps, d.dtype),
             lambda: AddModulatedRMSNorm(d.hidden, d.eps, d.dtype),
@@ -94,7 +104,7 @@ class ModulatedBlock(SandwichBlock):
     def forward(  # type: ignore[override]
         self, x_ND: Tensor, y_ND: Tensor | None, condition_PC: Tensor, angles: Angles, kv: Uncached
     ) -> tuple[Tensor, Tensor]:
-        """As SandwichBlock.forward. condition_PC [pictures, condition]."""
+        """Return the residual stream after the block, as two summands, given condition_PC [images, condition]."""
         scale, gate, inner_scale, inner_gate = self.modulation(condition_PC)
         lengths = kv.lengths[self.space]
         if y_ND is None:
@@ -107,10 +117,10 @@ class ModulatedBlock(SandwichBlock):
 
 
 class TimeEmbedder(nn.Module):
-    """The condition of a picture: the sinusoids of its noise level through two matrices. All blocks see it."""
+    """The embedder of the noise level: sinusoids and an MLP, whose result is the condition of all blocks."""
 
     def __init__(self, d: Dimensions, condition: int, scale: float) -> None:
-        """condition: numbers of what comes out. scale: of times."""
+        """Build the embedder; `condition` is the width of its result, and `scale` the factor of times."""
         super().__init__()
         self.sinusoids = TimestepSinusoids(CONDITION, d.dtype, scale=scale)
         up = {"0": d.whole(CONDITION, _TIME_WIDTH, bias=True)}
@@ -118,16 +128,16 @@ class TimeEmbedder(nn.Module):
 
     @override
     def forward(self, times_P: Tensor) -> Tensor:
-        """times_P fp32 [pictures] -> [pictures, condition]."""
+        """Return the condition [images, condition] for times_P fp32 [images]."""
         out_PC: Tensor = self.mlp(self.sinusoids(times_P))
         return out_PC
 
 
 class ZImageFinalLayer(nn.Module):
-    """The last norm, scaled, and the projection to patches."""
+    """The final norm, scaled by the condition, and the projection to patches."""
 
     def __init__(self, d: Dimensions, condition: int, features: int) -> None:
-        """condition: numbers of what modulates. features: numbers of a patch."""
+        """Build the layer for a condition of this width and patches of `features` numbers."""
         super().__init__()
         self.norm_final = AddModulatedLayerNorm(d.hidden, _FINAL_EPS, d.dtype)
         self.linear = Linear(d.whole(d.hidden, features, bias=True))
@@ -136,8 +146,13 @@ class ZImageFinalLayer(nn.Module):
 
     @override
     def forward(self, x_ND: Tensor, y_ND: Tensor, condition_PC: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Two summands [rows, hidden] and condition_PC [pictures, condition] -> [rows, features]. lengths: rows of each
-        picture.
+        """Return the prediction [rows, features] from the residual stream and the condition.
+
+        Args:
+            x_ND: The first summand of the stream [rows, hidden].
+            y_ND: The second summand [rows, hidden].
+            condition_PC: The condition [images, condition].
+            lengths: Rows of each image.
         """
         (scale_PD,) = self.adaLN_modulation["1"](condition_PC)
         out_NF: Tensor = self.linear(self.norm_final(x_ND, y_ND, scale_PD, lengths)[1])
@@ -145,7 +160,7 @@ class ZImageFinalLayer(nn.Module):
 
 
 def attention(d: Dimensions, space: RowAxis, theta: float) -> SelfAttention:
-    """Attention over all rows of a picture in a space."""
+    """Return the attention over all rows of an image on one row axis."""
     rope = Rope(d.head_dim, theta, interleaved=True)
     attend = Attention(-1, d.own_heads, looks_at(d, AttentionPattern("full", space=space)), rope=rope)
     qkv = dict.fromkeys(("to_q", "to_k", "to_v"), d.column(d.hidden, d.hidden))
@@ -153,41 +168,48 @@ def attention(d: Dimensions, space: RowAxis, theta: float) -> SelfAttention:
 
 
 def feed_forward(d: Dimensions) -> MLP:
-    """w2(silu(w1(x)) * w3(x))."""
+    """Return the feed-forward layer w2(silu(w1(x)) * w3(x))."""
     return MLP(d, dict.fromkeys(("w1", "w3"), d.column(d.hidden, d.width)), "w2", d.row(d.width, d.hidden))
 
 
 @dataclass(frozen=True, slots=True)
 class ZImageSizes:
-    """What a config says beside the dimensions of blocks. axes: entries of a head that each coordinate turns. places:
-    how many each coordinate has. scale: of times.
-    """
+    """The settings of a Z-Image config in addition to the dimensions of blocks."""
 
     channels: int
+    """Channels of the latents."""
     patch: int
+    """Latents on a side of a patch."""
     text_width: int
+    """Numbers per text token."""
     condition: int
+    """Width of the condition."""
     refiners: int
+    """Blocks that refine each kind of tokens alone."""
     axes: Sequence[int]
+    """Entries of a head that each coordinate of a position rotates."""
     places: Sequence[int]
+    """The number of positions on each coordinate."""
     theta: float
+    """The base of the rotary positions."""
     scale: float
+    """The factor of times."""
 
     @property
     def features(self) -> int:
-        """Numbers of a patch."""
+        """The numbers per patch."""
         return self.patch**2 * self.channels
 
     @property
     def name(self) -> str:
-        """What checkpoints call the patches: their side, and how many frames are in each."""
+        """The checkpoint's name of the patch size: the side, and one frame."""
         return f"{self.patch}-1"
 
 
 class ZImage(Denoiser):
-    """What checkpoints call ZImageTransformer2DModel."""
+    """The Z-Image denoiser; checkpoints call it ZImageTransformer2DModel."""
 
-    # Joint rows before those of pictures, so that a trace, too, has more of the former, among which the latter are.
+    # Joint rows come before image rows, because they include them: a trace then has more joint rows as well.
     spaces = (JOINT, TEXT, LATENTS, PICTURES)
     block_lists = ("noise_refiner", "layers")
 
@@ -217,7 +239,7 @@ class ZImage(Denoiser):
         self.all_final_layer = nn.ModuleDict({sizes.name: ZImageFinalLayer(d, sizes.condition, sizes.features)})
 
     def _modulated(self, d: Dimensions, space: RowAxis, count: int) -> nn.ModuleList:
-        """Blocks over the rows of a space."""
+        """Return `count` modulated blocks over the rows of one axis."""
         return nn.ModuleList(
             ModulatedBlock(d, space, self.sizes.condition, attention(d, space, self.sizes.theta), first=layer == 0)
             for layer in range(count)
@@ -234,14 +256,17 @@ class ZImage(Denoiser):
         guidance: float | Sequence[float] | None = None,
         walk: BlockRunner = every_block,
     ) -> Tensor:
-        """As Denoiser.forward. Checkpoints count time the other way, and give picture - noise."""
+        """Return the predicted velocities of noisy latents.
+
+        Checkpoints reverse the time and predict image - noise; this method converts both.
+        """
         pictures, _, *size = latents_PCHW.shape
         self.check_conditions(pictures, pooled, guidance)
         levels = for_each(t, pictures)
         prepared = self.prepared(texts, pictures)
         grid, device, dtype = self.grid((size[0], size[1])), latents_PCHW.device, self.storage.dtype
         layout = self._layout(grid, prepared.lengths, device)
-        # Rounded as the reference does, in steps of training: 6e-8 of a time is 6e-5 of a radian of its sinusoids.
+        # Rounded as in the reference, in training steps: an error of 6e-8 in time is 6e-5 radians in its sinusoids.
         steps_P = torch.tensor([1000 * level for level in levels], dtype=torch.float32, device=device)
         times_P = (1000 - steps_P) / 1000
         (text_MD,) = prepared.rows
@@ -250,15 +275,16 @@ class ZImage(Denoiser):
 
     @override
     def prepare(self, texts: Sequence[Tensor]) -> Prepared:
-        """As Denoiser.prepare: rows of texts, refined."""
+        """Compute the refined rows of texts, which do not depend on the noise level."""
         lengths = tuple(map(len, texts))
         layout = ZImageTextLayout.of(lengths, self.sizes.places, texts[0].device)
         texts_MC = torch.cat([with_padding(text) for text in texts])
         return Prepared(lengths, (self.read(texts_MC.to(self.storage.dtype), layout),))
 
     def read(self, texts_MC: Tensor, layout: ZImageTextLayout) -> Tensor:
-        """Rows of texts [M, text_width], as many as the layout has, with whatever numbers where they are padding ->
-        refined [M, hidden].
+        """Return the refined rows [M, hidden] of texts_MC [M, text_width], laid out as `layout` says.
+
+        The values in padding rows do not matter.
         """
         kv, angles = Uncached([], {TEXT: layout.lengths}), self.rotary(layout.positions)
         x_MD, y_MD = self.text_padding(self.cap_embedder(texts_MC), layout.padding), None
@@ -275,8 +301,14 @@ class ZImage(Denoiser):
         layout: ZImageLayout,
         walk: BlockRunner = every_block,
     ) -> Tensor:
-        """patches_NF: rows of pictures, as many as the layout has, with whatever numbers where they are padding;
-        times_P fp32: 1 - t; text_MD: what `read` gave -> picture - noise of each patch [N, F].
+        """Run the blocks on patches of latents, and return image - noise for each patch, [N, F].
+
+        Args:
+            patches_NF: Rows of images, as many as the layout has; the values in padding rows do not matter.
+            times_P: 1 - t of each image, fp32.
+            text_MD: The result of `read`.
+            layout: The rows of the pass.
+            walk: The function that runs the blocks.
         """
         kv = Uncached([], layout.lengths)
         condition_PC = self.t_embedder(times_P)
@@ -292,7 +324,7 @@ class ZImage(Denoiser):
 
         def rest(stream: ResidualStream) -> ResidualStream:
             x_JD, y_JD, _ = stream
-            del stream  # so that nothing of it is held longer than a block needs it
+            del stream  # so that no tensor stays alive longer than a block needs it
             for other in others:
                 x_JD, y_JD = other(x_JD, y_JD, condition_PC, angles, kv)
             assert y_JD is not None
@@ -317,11 +349,15 @@ class ZImage(Denoiser):
         return without(self.work(size, texts), TEXT)
 
     def grid(self, size: tuple[int, ...]) -> ZImageGrid:
-        """The patches of a picture of `size` latents. Raises ValueError as Denoiser.forward."""
+        """Return the patches of an image of `size` latents.
+
+        Raises:
+            ValueError: If the size does not divide into patches, or exceeds the positions.
+        """
         return ZImageGrid.of(size, self.patch, self.sizes.places)
 
     def _layout(self, grid: ZImageGrid, texts: tuple[int, ...], device: torch.device) -> ZImageLayout:
-        """As ZImageGrid.layout, made once for the passes of a request, which differ in their noise levels alone."""
+        """Return the layout of a grid and texts; cache it, because all passes of a request have the same layout."""
         key = grid, texts, device
         if self._last is None or self._last[0] != key:
             self._last = key, grid.layout(texts, device)
@@ -341,7 +377,7 @@ class ZImage(Denoiser):
 
 
 def build(fields: Fields, storage: StorageConfig) -> ZImage:
-    """Z-Image and Z-Image-Turbo."""
+    """Build the denoiser of a Z-Image or Z-Image-Turbo config."""
     hidden, heads = fields.count("dim", 3840), fields.count("n_heads", 30)
     axes, places = (_three(fields, *each) for each in (("axes_dims", (32, 48, 48)), ("axes_lens", (1024, 512, 512))))
     if hidden != heads * sum(axes):
@@ -383,7 +419,7 @@ def build(fields: Fields, storage: StorageConfig) -> ZImage:
 
 
 def _three(fields: Fields, name: str, default: tuple[int, int, int]) -> tuple[int, ...]:
-    """A number for each coordinate."""
+    """Read a list of one positive number for each of the three coordinates."""
     values = tuple(fields.integers(name)) or default
     if len(values) != len(default) or min(values) < 1:
         raise fields.refuse(f"{name} {list(values)} is not {len(default)} positive numbers")

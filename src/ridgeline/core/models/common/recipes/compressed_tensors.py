@@ -20,7 +20,7 @@ _LAYOUTS = (
 _PACKED = "pack-quantized"
 _CLASSES: dict[str, frozenset[WeightSlotKind]] = {"Linear": LINEAR, "Embedding": frozenset({"embedding"})}
 _MAX_GROUP = 1 << 20
-_SCALE_BITS = 16  # in the model's dtype, where `scale_dtype` does not say otherwise
+_SCALE_BITS = 16  # in the model's dtype, unless `scale_dtype` says otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _format(weights: Fields, inputs: Fields, layout: str) -> WeightFormat:
         zero_bits=0 if symmetric else bits if packed else 8,
         activations=_activations(inputs),
         input_bits=32 if ordered in ("group", True) else 0,
-        # Of packed integers the shape, two numbers of 64 bits; of NVFP4 a scale of its weights and one of its inputs.
+        # Packed integers store their shape, two 64-bit numbers; NVFP4 a scale of its weights and one of its inputs.
         matrix_bits=128 if packed else 64 if known == "nvfp4" else 0,
         code=number if runs else "",
         layout=runs,

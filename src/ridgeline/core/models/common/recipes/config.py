@@ -41,7 +41,7 @@ _TEXT = "text_config"
 _MAX_BITS, _MAX_GROUP = 8, 1 << 20
 _MODELOPT = "modelopt"
 
-# Keys that say how weights were quantised or how a library is to load them, not how they are stored.
+# Keys about how weights were quantised or how a library loads them, which do not change how they are stored.
 _ELSEWHERE = (
     "quant_method", "meta", "provider", "producer", "dataset", "tokenizer", "backend", "model_name_or_path", "sym",
     "model_file_base_name", "damp_percent", "damp_auto_increment", "static_groups", "true_sequential", "desc_act",

@@ -26,9 +26,9 @@ Q5_K, Q6_K = _type("q5_k", 5, 256, 176), _type("q6_k", 6, 256, 210)
 Q4_0, Q4_1 = _type("q4_0", 4, 32, 18), _type("q4_1", 4, 32, 20)
 Q5_0, Q5_1, Q8_0 = _type("q5_0", 5, 32, 22), _type("q5_1", 5, 32, 24), _type("q8_0", 8, 32, 34)
 
-# What a row that does not divide into blocks of 256 is stored in instead.
+# The substitute types of rows that do not divide into blocks of 256.
 _NARROW_ROWS = {Q2_K: Q4_0, Q3_K: Q4_0, Q4_K: Q5_0, Q5_K: Q5_1, Q6_K: Q8_0}
-# The part of a layer that a matrix is, by the last name of its path in the checkpoints of one family or another.
+# The part of a layer that a matrix is, by the last segment of its path in the checkpoints of some family.
 _PARTS = {
     "v_proj": "v", "k_proj": "k", "qkv_proj": "qkv", "c_attn": "qkv", "o_proj": "out",
     "down_proj": "down", "w2": "down",
@@ -142,7 +142,7 @@ def mix(name: str, model: Model) -> WeightChoice:
         if number is not None and part in chosen.rules:
             stored = chosen.rules[part](_MixLayer(number, layers, sharing >= 4))
         if part == "v" and layers == 80 and sharing > 1 and stored in (Q3_K, Q4_K):
-            stored = Q5_K  # of the models of 70B, where it is an eighth of the queries' matrix
+            stored = Q5_K  # 70B models: the value matrix has an eighth of the query matrix's size
         if eight and part in ("k", "v"):
             stored = Q8_0
         if eight and part == "out":
@@ -155,7 +155,7 @@ def mix(name: str, model: Model) -> WeightChoice:
 def _part(name: str) -> str:
     """Return the part of a layer that the matrix of this name is; "" if no rule applies to it."""
     last = name.rpartition(".")[2]
-    if last == "c_proj":  # GPT-2 calls both so
+    if last == "c_proj":  # GPT-2 uses this name for both
         return "out" if ".attn." in name else "down"
     return _PARTS.get(last, "")
 

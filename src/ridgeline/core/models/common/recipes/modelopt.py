@@ -22,7 +22,7 @@ MIXED = "MIXED_PRECISION"
 _MAX_GROUP = 1 << 20
 _EXPERT = re.compile(r"\.experts\.\d+(?=\.|$)")
 _INT4 = WeightFormat("int4 g128", 4, (1, 128), 16, input_bits=16)
-# matrix_bits: of 32 bits each, a scale of the inputs, and of NVFP4 a second one of the weights.
+# matrix_bits: a 32-bit scale of the inputs, and for NVFP4 a second 32-bit scale of the weights.
 ALGORITHMS: Mapping[str, WeightFormat] = MappingProxyType(
     {
         "FP8": WeightFormat(
@@ -57,10 +57,10 @@ def read(section: Fields) -> Recipe:
         ModelRefused: If an algorithm is unknown.
     """
     section = section.section("quantization") if section.has("quantization") else section
-    section.ignore("config_groups", "has_zero_point", "pre_quant_scale")  # what the algorithm's name says too
+    section.ignore("config_groups", "has_zero_point", "pre_quant_scale")  # the algorithm's name implies these
     kv = _kv(section)
     if not section.has("quant_algo") and not section.has("quantized_layers"):
-        if "quant_algo" not in section.values:  # null is of weights that were left alone
+        if "quant_algo" not in section.values:  # null means unquantised weights
             raise section.refuse("quant_algo is missing; it says how the weights are stored")
         return replace(PLAIN, kv=kv)
     algorithm = section.text("quant_algo", MIXED).upper()
@@ -86,7 +86,7 @@ def _mixed(section: Fields, excluded: Matcher) -> Recipe:
     for module in listed.values:
         own = listed.section(module)
         stored = _format(own, own.text("quant_algo").upper())
-        # Experts are priced as one, so that all of a layer have to be stored alike.
+        # Experts are priced as one op, so that all experts of a layer need the same format.
         if by_name.setdefault(_EXPERT.sub(".experts.0", module), stored) != stored:
             raise listed.refuse(f"{module} is stored otherwise than other experts of its layer; that is not priced")
     if not by_name:
@@ -133,7 +133,7 @@ def _format(section: Fields, algorithm: str) -> WeightFormat:
 def _kv(section: Fields) -> KVFormat | None:
     """Return the format of keys and values, from a scheme or from an algorithm's name; None for the model's dtype."""
     scheme = section.value("kv_cache_scheme")
-    section.ignore("kv_cache_quant_algo")  # next to a scheme
+    section.ignore("kv_cache_quant_algo")  # unused next to a scheme
     if scheme and not isinstance(scheme, str):
         return kv_scheme(section.section("kv_cache_scheme"))
     name = "kv_cache_scheme" if scheme else "kv_cache_quant_algo"

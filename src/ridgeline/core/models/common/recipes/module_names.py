@@ -15,7 +15,7 @@ Matcher = Callable[[str], bool]
 _LITERAL = re.compile(r"[\w.\-]+")
 _MAX_PATTERN = 500  # characters
 _WIDE = re.compile(r"(?:\.|\[\^[^\]]*\]|\\[WSDw])[*+]")
-_MAX_WIDE = 4  # repeats of nearly anything in one pattern: a name of 60 characters then takes milliseconds at most
+_MAX_WIDE = 4  # wildcard repeats in one pattern: matching a name of 60 characters then takes milliseconds at most
 _REPEATED_GROUP = re.compile(r"\)[*+{]")
 
 
