@@ -128,7 +128,7 @@ def build_denoiser(fields: Fields, dtype: torch.dtype | None = None) -> Denoiser
 
 
 def stored_dtype(fields: Fields, family: Family | None = None) -> torch.dtype:
-    """Return the dtype of the numbers that no recipe quantises.
+    """Return the dtype of a checkpoint's numbers that no quantisation recipe covers.
 
     It is the dtype that the config states. If the config states none, it is bf16 for a quantised checkpoint and fp32
     for any other. Families whose activations exceed the range of fp16 get fp32 instead of fp16. The family is by

@@ -96,22 +96,22 @@ REGISTERED: tuple[Family, ...] = (
 
 
 def _of_kind(kind: FamilyKind) -> tuple[Family, ...]:
-    """Return the registered families of one kind."""
+    """Return the registered model families of one kind."""
     return tuple(family for family in REGISTERED if family.kind == kind)
 
 
 FAMILIES = _of_kind("decoder")
-"""The decoder-only language models."""
+"""The families of decoder-only language models."""
 ENCODERS = _of_kind("encoder")
 """The families that read a text and generate none: they return hidden states, or the scores of labels."""
 ENCODER_DECODERS = _of_kind("encoder-decoder")
 """The text-to-text families, whose encoder reads the prompt."""
 SPEECH = _of_kind("speech")
-"""The families whose encoder reads audio."""
+"""The model families whose encoder reads audio."""
 VISION = _of_kind("vision")
-"""The families whose prompts may contain images."""
+"""The model families whose prompts may contain images."""
 DRAWERS = _of_kind("drawer")
-"""The families that generate the tokens of an image."""
+"""The model families that generate the tokens of an image."""
 DENOISERS = _of_kind("denoiser")
 """The diffusion transformers, which generate images or video together with a text encoder and a VAE.
 
@@ -221,7 +221,7 @@ def drawer_of(fields: Fields) -> Family:
 
 
 def denoiser_of(fields: Fields) -> Family:
-    """Return the family of a denoiser's config.
+    """Return the model family that the config of a denoiser (a diffusion model) names.
 
     Raises:
         ModelRefused: If the config names another architecture.

@@ -32,7 +32,7 @@ class ArchitectureAlias:
     """Values that the text model's config has even if it does not state them; other values are refused."""
 
     def text_of(self, fields: Fields) -> Fields:
-        """Return the config of the language model.
+        """Return the config of the language model inside the config of an alias.
 
         Old configs of Qwen's vision models have no section for it. They must state the values that a section may leave
         out.
@@ -96,7 +96,7 @@ KIN = (
     ),
     ArchitectureAlias("MiMoForCausalLM", "mimo", "qwen2", ignored=(_PREDICTED,), passed_over=_MIMO),
 )  # fmt: skip
-"""The architectures that another family builds."""
+"""The architectures that the family of another architecture builds."""
 
 
 def alias_of(name: str, model_type: str) -> ArchitectureAlias | None:

@@ -21,11 +21,11 @@ _MIXTURES = ("Mixtral", "DeepseekV2", "DeepseekV3", "GptOss", "Qwen3Next", "Mini
 
 @dataclass(frozen=True, slots=True)
 class ArchitectureName:
-    """The parts of an architecture's name."""
+    """The parts of an architecture's name: family, version, dense or mixture of experts, and task."""
 
     family: str
     version: str
-    """The version number; empty if the name has none."""
+    """The version number in an architecture's name; empty if there is none."""
     kind: str
     task: str
 

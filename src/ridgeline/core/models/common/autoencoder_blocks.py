@@ -33,9 +33,9 @@ class Widths:
     """The widths of an autoencoder's resolutions, and the places of its attention."""
 
     channels: tuple[int, ...]
-    """Channels at each resolution, the finest first."""
+    """Channels at each resolution of the autoencoder, the finest first."""
     groups: int
-    """Groups of every norm."""
+    """Groups of every group norm."""
     attends: bool
     """Whether the middle block has attention."""
     dtype: torch.dtype
@@ -81,7 +81,7 @@ class PixelAttention(nn.Module):
     """An attention block: x + attention(norm(x)) over all pixels of an image, with one head as wide as a pixel."""
 
     def __init__(self, w: Widths, space: RowAxis) -> None:
-        """Build the block; `space` is the row axis of its pixels."""
+        """Build the attention block; `space` is the row axis of its pixels."""
         super().__init__()
         width, self.space = w.channels[-1], space
         spec = MatrixSpec(width, width, w.dtype, bias=True, kernel=1 if w.pointwise else 0)
@@ -156,7 +156,7 @@ class DownBlock(nn.Module):
     def __init__(
         self, w: Widths, inputs: int, outputs: int, depth: int, *, last: bool, attends: RowAxis | None = None
     ) -> None:
-        """Build the blocks.
+        """Build the residual blocks of one resolution of the encoder.
 
         Args:
             w: The widths of the autoencoder.
@@ -178,7 +178,7 @@ class UpBlock(nn.Module):
     def __init__(
         self, w: Widths, inputs: int, outputs: int, depth: int, *, last: bool, attends: RowAxis | None = None
     ) -> None:
-        """Build the blocks from the arguments of `DownBlock`."""
+        """Build the residual blocks of one resolution of the decoder; the arguments are those of `DownBlock`."""
         super().__init__()
         self.resnets = nn.ModuleList(Resnet(w, outputs if i else inputs, outputs) for i in range(depth))
         self.attentions = nn.ModuleList([] if attends is None else [PixelAttention(w, attends) for _ in range(depth)])
@@ -189,7 +189,7 @@ class ImageEncoder(nn.Module):
     """The encoder of an image autoencoder: pixels to the numbers of latents, through ever coarser resolutions."""
 
     def __init__(self, w: Widths, inputs: int, outputs: int, depth: int, space: RowAxis) -> None:
-        """Build the encoder.
+        """Build the encoder of an image autoencoder.
 
         Args:
             w: The widths of the autoencoder.
@@ -240,7 +240,7 @@ class ImageDecoder(nn.Module):
     """
 
     def __init__(self, w: Widths, inputs: int, outputs: int, depth: int, space: RowAxis) -> None:
-        """Build the decoder.
+        """Build the decoder of an image autoencoder.
 
         Args:
             w: The widths of the autoencoder.

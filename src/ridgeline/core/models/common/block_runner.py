@@ -31,5 +31,5 @@ class BlockRunner(Protocol):
 
 
 def every_block(entered: ResidualStream, own: Tensor | None, first: Blocks, rest: Blocks) -> ResidualStream:
-    """Run all blocks of a pass, without a cache."""
+    """Run all blocks of a denoiser's pass, without a step cache."""
     return rest(first(entered))

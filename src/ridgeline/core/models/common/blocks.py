@@ -36,7 +36,7 @@ class Norms:
     """The constructors of the norms of a family's residual stream."""
 
     alone: Callable[[], Norm]
-    """The constructor of a norm without addition."""
+    """The constructor of a norm that does no addition."""
     adding: Callable[[], AddNorm]
     """The constructor of a norm that adds its two inputs first."""
     add: Callable[[], ResidualAdd]
@@ -53,7 +53,7 @@ class Norms:
 
     @classmethod
     def layer(cls, d: Dimensions, *, with_bias: bool = True) -> "Norms":
-        """Return constructors of LayerNorms."""
+        """Return constructors of LayerNorms, for the norms of a family's residual stream."""
         return cls(
             lambda: LayerNorm(d.hidden, d.eps, d.dtype, with_bias=with_bias),
             lambda: AddLayerNorm(d.hidden, d.eps, d.dtype, with_bias=with_bias),
@@ -141,7 +141,7 @@ class SandwichBlock(nn.Module):
     """
 
     def __init__(self, attention: nn.Module, feed_forward: nn.Module, *, first: bool, norms: Norms) -> None:
-        """Build the block from the arguments of Block."""
+        """Build the block around attention and feed-forward modules; the arguments are those of Block."""
         super().__init__()
         self.input_layernorm = norms.entry(first)
         self.self_attn = attention
@@ -166,7 +166,7 @@ class PostNormBlock(nn.Module):
     """
 
     def __init__(self, attention: nn.Module, feed_forward: nn.Module, *, first: bool, norms: Norms) -> None:
-        """Build the block from the arguments of Block."""
+        """Build the block around attention and feed-forward modules; the arguments are those of Block."""
         super().__init__()
         self.entry_add = None if first else norms.add()
         self.self_attn = attention
@@ -191,7 +191,7 @@ class ParallelBlock(nn.Module):
     """
 
     def __init__(self, attention: nn.Module, feed_forward: nn.Module, *, first: bool, norms: Norms) -> None:
-        """Build the block from the arguments of Block."""
+        """Build the block around attention and feed-forward modules; the arguments are those of Block."""
         super().__init__()
         self.input_layernorm = norms.entry(first)
         self.self_attn = attention
@@ -211,7 +211,7 @@ class DividedNorm(nn.Module):
     per_token = 1
 
     def __init__(self, d: Dimensions, heads: int, shard: Shard) -> None:
-        """Build the norm of this rank's heads.
+        """Build the norm over the heads of this rank.
 
         Args:
             d: The sizes.
@@ -228,13 +228,13 @@ class DividedNorm(nn.Module):
 
     @override
     def forward(self, x_T1W: Tensor) -> Tensor:
-        """Return x_T1W [rows, 1, own width], normalised."""
+        """Return this rank's queries or keys x_T1W [rows, 1, own width], normalised over the heads of all ranks."""
         normed: Tensor = self.norm(x_T1W, self.all_reduce(self.squares(x_T1W)))
         return normed
 
 
 HeadNorm = Norm | DividedNorm
-"""A norm of queries or keys."""
+"""The type of a norm of queries or keys."""
 
 
 def head_norms(d: Dimensions, *, from_one: bool = False) -> tuple[Norm, Norm]:
@@ -258,7 +258,7 @@ def norms_over_heads(d: Dimensions, *, cast_last: bool = False) -> tuple[HeadNor
 
 
 def add_norm(norm: nn.Module, x_TD: Tensor, y_TD: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return x + y and its norm; x and its norm if y is None."""
+    """Return x + y and its norm, or x and its norm if y is None, as a block of a residual stream needs them."""
     if y_TD is None:
         return x_TD, norm(x_TD)
     sum_TD, normed_TD = norm(x_TD, y_TD)

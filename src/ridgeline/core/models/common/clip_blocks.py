@@ -22,7 +22,7 @@ class ClipBlock(nn.Module):
     def __init__(
         self, d: Dimensions, attend: Attention, names: ProjectionNames = PROJECTIONS, *, bias: bool = True
     ) -> None:
-        """Build the block.
+        """Build a CLIP block around an attention op.
 
         Args:
             d: The sizes.
@@ -46,7 +46,7 @@ class ClipBlock(nn.Module):
 
 
 class ClipLayers(nn.Module):
-    """The list of blocks that checkpoints call `encoder`."""
+    """The list of a CLIP model's blocks, which checkpoints call `encoder`."""
 
     def __init__(self, blocks: Iterable[ClipBlock]) -> None:
         super().__init__()

@@ -44,7 +44,7 @@ class CrossStyle:
     heads: bool
     """Whether queries and keys are normalised, over all heads at once."""
     crossing: bool
-    """Whether there is a norm before cross-attention."""
+    """Whether a block has a norm before its cross-attention."""
     bias: bool
     """Whether the query, key and value projections have a bias."""
 
@@ -91,9 +91,9 @@ class CrossPass:
     """The inputs that all blocks of a pass share, in addition to the residual stream."""
 
     condition_RC: Tensor
-    """The condition of each run."""
+    """The condition (embedded noise level) of each run of rows."""
     runs: Sequence[int]
-    """Rows of each run."""
+    """Number of rows of each run, whose rows share a noise level."""
     angles: Angles | None
     """The rotary angles of the rows; None without rotary embedding."""
     kv: Uncached
@@ -148,7 +148,7 @@ class CrossConditionEmbedder(nn.Module):
     """
 
     def __init__(self, d: Dimensions, sinusoids: int, text_width: int, *, sized: bool) -> None:
-        """Build the embedders.
+        """Build the embedders of noise level, image size and text.
 
         Args:
             d: The sizes of the blocks.
@@ -194,7 +194,7 @@ class CrossFinalLayer(nn.Module):
     unnamed = True
 
     def __init__(self, d: Dimensions, features: int) -> None:
-        """Build the layer for patches of `features` numbers."""
+        """Build the final norm and the projection to patches of `features` numbers."""
         super().__init__()
         self.factors = ConditionTable(PART[:2], d.hidden, d.dtype, spread=True)
         self.norm_out = AddGatedLayerNorm(d.hidden, d.eps, d.dtype)

@@ -48,17 +48,17 @@ class CrossGrid:
     """The grid of patches of a video's latents: each patch is `side` x `side` latents of one frame."""
 
     frames: int
-    """Frames of latents."""
+    """Number of frames of latents; 1 for an image."""
     rows: int
-    """Rows of patches in a frame."""
+    """Number of rows of patches in a frame."""
     columns: int
-    """Columns of patches in a frame."""
+    """Number of columns of patches in a frame."""
     side: int
-    """Latents on a side of a patch."""
+    """Height and width of a patch in latents."""
 
     @classmethod
     def of(cls, size: tuple[int, ...], side: int, most: int | None = None) -> "CrossGrid":
-        """Return the grid of patches of latents of a size.
+        """Return the grid of patches of an image's or a video's latents.
 
         Args:
             size: (frames, height, width) of the latents; (height, width) for an image.
@@ -82,7 +82,7 @@ class CrossGrid:
 
     @property
     def count(self) -> int:
-        """The number of patches of a video."""
+        """The number of patches of an image or a video."""
         return self.frames * self.rows * self.columns
 
     def positions(self, clips: int) -> Tensor:
@@ -108,7 +108,7 @@ class CrossGrid:
 
 
 def _written(size: tuple[int, ...]) -> str:
-    """Return a size as text, as `3 x 64 x 64`."""
+    """Return a size of latents as text, as `3 x 64 x 64`."""
     return " x ".join(map(str, size))
 
 
@@ -122,23 +122,23 @@ class CrossSizes:
     """The settings of a config in addition to the dimensions of blocks."""
 
     channels: int
-    """Channels of the latents."""
+    """Number of channels of the latents."""
     outputs: int
     """Channels that the model predicts; only the first `channels` are used."""
     patch: int
-    """Latents on a side of a patch."""
+    """Height and width of a patch in latents."""
     text_width: int
-    """Numbers per text token."""
+    """Numbers per token of the text encoder's states."""
     text: int | None
     """Rows to which every text is padded; None if texts are not padded."""
     most: int | None
     """The maximum number of positions on each axis; None without a limit."""
     sinusoids: int
-    """Numbers of the sinusoidal embedding of a timestep."""
+    """Size of the sinusoidal embedding of a timestep."""
     scale: float
     """The factor that turns noise levels into timesteps."""
     sized: bool = False
-    """Whether the size of an image is a condition too."""
+    """Whether the model also reads the size of the image as a condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +148,11 @@ class CrossLayout:
     grid: CrossGrid
     """The patches of one image or video."""
     runs: Sequence[int]
-    """Rows of each run of one noise level."""
+    """Number of rows of each run, whose rows share a noise level."""
     lengths: Mapping[RowAxis, Sequence[int]]
     """Rows of each image and of each text, by row axis."""
     positions: Tensor
-    """Frame, row and column of each row."""
+    """The position of each latent row: frame, row and column of its patch."""
     told: Sequence[Tensor]
     """Height, width and aspect ratio of each run, if the model is `sized`; else empty."""
 

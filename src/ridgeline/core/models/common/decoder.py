@@ -61,7 +61,7 @@ class SelfAttention(nn.Module):
         gated: bool = False,
         scaled: bool = False,
     ) -> None:
-        """Build the projections and norms around an attention op.
+        """Build the query, key, value and output projections, and the norms, around an attention op.
 
         Args:
             d: The sizes.
@@ -118,12 +118,12 @@ class MLP(nn.Module):
 
     part = "feed-forward"
     first: ClassVar[str] = "fc"
-    """The name of the module that holds the first matrices."""
+    """The name of the module that holds the up (and gate) matrices, which checkpoints leave out."""
 
     def __init__(
         self, d: Dimensions, up: Mapping[str, MatrixSpec], down: str, spec: MatrixSpec, *, summand: bool = False
     ) -> None:
-        """Build the layer from the specs of its matrices.
+        """Build the feed-forward layer from the specs of its matrices.
 
         Args:
             d: The sizes.
@@ -140,7 +140,7 @@ class MLP(nn.Module):
 
     @override
     def forward(self, x_TD: Tensor) -> Tensor:
-        """Return the layer's output [rows, hidden] for x_TD [rows, hidden]."""
+        """Return the feed-forward output [rows, hidden] for x_TD [rows, hidden]."""
         out: Tensor = self.all_reduce(getattr(self, self.down)(getattr(self, self.first)(x_TD)))
         return out
 
@@ -159,7 +159,7 @@ class GatedMLP(MLP):
         width: int | None = None,
         summand: bool = False,
     ) -> None:
-        """Build the layer from the specs of its gate and up matrices.
+        """Build the feed-forward layer from the specs of its gate and up matrices.
 
         Args:
             d: The sizes.
@@ -270,7 +270,7 @@ class Decoder(Model):
         bias: bool = False,
         names: tuple[str, str] = ("model", "embed_tokens"),
     ) -> None:
-        """Add a head to a backbone.
+        """Build a language model from a backbone by adding a head.
 
         Args:
             d: The sizes.

@@ -28,7 +28,7 @@ class Prepared:
     """The part of a denoiser's work on texts that is the same at every noise level (`Denoiser.prepare`)."""
 
     lengths: tuple[int, ...]
-    """Tokens of each text."""
+    """Number of tokens of each text."""
     rows: tuple[Tensor, ...]
     """The tensors computed from all texts, in a form that only the denoiser knows."""
 
@@ -42,13 +42,13 @@ class _LastTexts:
     """The texts of the latest call that was given texts, the weights by which they were prepared, and the result."""
 
     texts: tuple[Tensor, ...]
-    """Copies of the texts."""
+    """Copies of the cached texts' encoder states."""
     tables: Sequence[Mapping[str, Tensor | None]]
-    """The parameters of each module."""
+    """The parameters of each module of the denoiser, by name."""
     weights: list[tuple[int, int]]
-    """The `_versions` of these parameters."""
+    """The addresses and versions (`_versions`) of the parameters when the texts were prepared."""
     prepared: Prepared
-    """The result of `prepare`."""
+    """The cached result of `prepare` for these texts."""
 
     def holds(self, texts: Sequence[Tensor]) -> bool:
         """Return whether preparing these texts now would give the same result."""
@@ -66,7 +66,7 @@ def _versions(tables: Sequence[Mapping[str, Tensor | None]]) -> list[tuple[int, 
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Return whether two texts have the same numbers."""
+    """Return whether two texts have the same encoder states on the same device."""
     return one.dtype == other.dtype and one.device == other.device and torch.equal(one, other)
 
 
@@ -78,15 +78,15 @@ class Denoiser(PricedModule):
     """
 
     channels: int
-    """Channels of the latents."""
+    """Number of channels of the latents."""
     patch: int
-    """Latents on a side of the patch that is one token."""
+    """Height and width in latents of the patch that is one token."""
     hidden: int
-    """Width of the rows between blocks."""
+    """Width of the residual stream."""
     text_width: int
-    """Numbers per text token."""
+    """Numbers per token of the text encoder's states."""
     predicts: Literal["velocity", "noise"] = "velocity"
-    """The model's output: the velocity or the noise.
+    """The quantity that the denoiser predicts: the velocity or the noise.
 
     A model that predicts noise reads latents alpha x image + sigma x noise with alpha^2 + sigma^2 = 1, and t is a
     training step divided by the number of all steps (Ho et al., arXiv:2006.11239).
@@ -101,9 +101,9 @@ class Denoiser(PricedModule):
     takes_guidance = False
     """Whether the guidance scale is an input (distilled from two passes; Meng et al., arXiv:2210.03142)."""
     text_first = False
-    """Whether the text precedes its image among joint rows."""
+    """Whether the text's tokens precede its image's tokens among joint rows."""
     block_lists: tuple[str, ...] = ()
-    """The names of the modules that hold the blocks of a pass."""
+    """The names of the modules that hold the transformer blocks of a pass."""
     _last_texts: _LastTexts | None = None
 
     @override
@@ -188,7 +188,7 @@ class Denoiser(PricedModule):
         return Work({}, len(texts), {reach: AttentionWork() for reach in self.reaches})
 
     def pass_work(self, size: tuple[int, ...], texts: Sequence[int]) -> Work:
-        """Return the work of a pass that gets prepared texts.
+        """Return the work of one denoiser pass that gets prepared texts.
 
         A request's work is one `prepare_work` and one `pass_work` per pass.
         """

@@ -20,9 +20,9 @@ class Dimensions:
     """The sizes of a transformer over all ranks, and how it is stored."""
 
     vocabulary: int
-    """Number of token ids."""
+    """Number of token ids of the model."""
     context: int
-    """Maximum number of positions."""
+    """Maximum number of positions of a sequence."""
     layers: int
     hidden: int
     """Width of the residual stream."""
@@ -48,7 +48,7 @@ class Dimensions:
 
     @property
     def expert_shard(self) -> Shard:
-        """The part of the experts that this rank holds."""
+        """The part of the experts that this rank holds, under tensor or expert parallelism."""
         return self.storage.experts or self.shard
 
     @property
@@ -58,7 +58,7 @@ class Dimensions:
 
     @property
     def own_heads(self) -> int:
-        """The number of query heads of this rank.
+        """The number of query heads that this rank holds.
 
         Raises:
             Indivisible: If heads do not divide over the ranks; it names the KV heads first, because there are fewer of

@@ -20,7 +20,7 @@ class Encoder(Model):
     def __init__(
         self, d: Dimensions, trunk: nn.Module, name: str, *, segments: int = 1, mode: PoolingMode | None = None
     ) -> None:
-        """Wrap a backbone as a model.
+        """Build an encoder model around a backbone.
 
         Args:
             d: The sizes.

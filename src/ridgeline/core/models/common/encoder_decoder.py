@@ -35,7 +35,7 @@ class ProjectionNames(NamedTuple):
 
 
 PROJECTIONS = ProjectionNames("q_proj", "k_proj", "v_proj", "out_proj")
-"""The names that BART and its successors use."""
+"""The checkpoint's names of attention projections in BART and its successors."""
 _EPS = 1e-5  # the default of torch's LayerNorm; no config states it
 
 
@@ -54,7 +54,7 @@ class PlainSelfAttention(nn.Module):
         key_bias: bool | None = None,
         output_bias: bool | None = None,
     ) -> None:
-        """Build the projections around an attention op.
+        """Build the query, key, value and output projections around an attention op.
 
         Args:
             d: The sizes.
@@ -95,7 +95,7 @@ class CrossAttention(nn.Module):
         bias: bool = False,
         key_bias: bool | None = None,
     ) -> None:
-        """Build the projections around an attention op.
+        """Build the query, key, value and output projections around a cross-attention op.
 
         Args:
             d: The sizes.
@@ -168,7 +168,7 @@ def attention_op(
 
 
 class EncoderDecoder(Model):
-    """A model of an encoder, a decoder and a head.
+    """A sequence-to-sequence model of an encoder, a decoder and a head.
 
     A family builds the stacks, implements `encode` and `hidden`, and calls `finish`. The head is the embedding if
     `ties` says so.
@@ -179,7 +179,7 @@ class EncoderDecoder(Model):
     def __init__(
         self, d: Dimensions, encoder_context: int, *, head_scale: float | None = None, head_bias: bool = False
     ) -> None:
-        """Prepare the head, which `finish` adds.
+        """Prepare the language-model head, which `finish` adds when the stacks are built.
 
         Args:
             d: The sizes of the decoder.

@@ -83,7 +83,7 @@ class Fields:
     """
 
     def __init__(self, values: Mapping[str, Any], source: str, elsewhere: Mapping[str, str] | None = None) -> None:
-        """Wrap the values of a config.
+        """Wrap the parsed values of a config.json.
 
         Args:
             values: The parsed JSON object.
@@ -96,7 +96,7 @@ class Fields:
 
     @classmethod
     def read(cls, path: Path) -> "Fields":
-        """Read the config in the file at `path`."""
+        """Read the config.json at `path`."""
         return cls(read_object(path), str(path))
 
     @property
@@ -118,26 +118,29 @@ class Fields:
         return ModelRefused(f"{self.source}: {' '.join(problem.split())}")
 
     def has(self, name: str) -> bool:
-        """Return whether the field is present and not null."""
+        """Return whether a field of the config is present and not null."""
         return self.value(name) is not None
 
     def value(self, name: str) -> Any:
-        """Return the field's raw value; None if it is absent or null."""
+        """Return the raw value of a config field; None if it is absent or null."""
         self._read.add(name)
         return self.values.get(name)
 
     def ignore(self, *names: str) -> None:
-        """Mark fields as read that have no effect in this family, or none next to other fields."""
+        """Mark config fields as read that have no effect in this family, or none next to other fields."""
         self._read.update(names)
 
     def ignore_other_inputs(self) -> None:
-        """Ignore the fields about images, video and audio, here and in inner configs, for a model that reads text."""
+        """Ignore the config fields about images, video and audio, for a model that reads only text.
+
+        It does so in inner configs too.
+        """
         self.ignore(*(name for name in self.values if _OTHER_INPUTS.fullmatch(name)))
         for inner in self._inner.values():
             inner.ignore_other_inputs()
 
     def unread(self) -> list[str]:
-        """Return the fields that are set and that no code has read, those of inner configs last.
+        """Return the config fields that are set and that no code has read, those of inner configs last.
 
         Bookkeeping fields and scales of 1 do not count.
         """
@@ -152,7 +155,7 @@ class Fields:
         return own + [name for inner in self._inner.values() for name in inner.unread()]
 
     def other_inputs(self) -> list[str]:
-        """Return the config sections on images, videos or sound that no code has read: these parts are not built."""
+        """Return the config sections on images, video or audio that no code has read: these parts are not built."""
         return [name for name in self.unread() if _OTHER_SECTIONS.fullmatch(name)]
 
     def refuse_unread(self) -> None:
@@ -170,7 +173,7 @@ class Fields:
             )
 
     def _get(self, name: str, default: Any) -> Any:
-        """Return a field's value or the default.
+        """Return the value of a config field, or the default if it is absent or null.
 
         Raises:
             ModelRefused: If the field is missing and there is no default.
@@ -183,56 +186,56 @@ class Fields:
         return value
 
     def count(self, name: str, default: int | None = None, *, most: int = MAX_WIDTH) -> int:
-        """Return a field that must be an integer from 1 to `most`."""
+        """Return a config field that must be an integer from 1 to `most`."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise self.refuse(f"{name} is {_shown(value)}; it must be an integer from 1 to {most}")
         return value
 
     def natural(self, name: str) -> int:
-        """Return a field that must be an integer from 0 to MAX_WIDTH."""
+        """Return a config field that must be an integer from 0 to MAX_WIDTH."""
         value = self._get(name, None)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_WIDTH:
             raise self.refuse(f"{name} is {_shown(value)}; it must be an integer from 0 to {MAX_WIDTH}")
         return value
 
     def positive(self, name: str, default: float | None = None) -> float:
-        """Return a field that must be a finite number above 0."""
+        """Return a config field that must be a finite number above 0."""
         value = self._get(name, default)
         if not _is_positive(value):
             raise self.refuse(f"{name} is {_shown(value)}; it must be a finite number above 0")
         return float(value)
 
     def number(self, name: str, default: float) -> float:
-        """Return a field that must be a finite number."""
+        """Return a config field that must be a finite number."""
         value = self._get(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _MAX_NUMBER:
             raise self.refuse(f"{name} is {_shown(value)}; it must be a finite number")
         return float(value)
 
     def positives(self, name: str) -> list[float]:
-        """Return a field that must be a list of finite numbers above 0."""
+        """Return a config field that must be a list of finite numbers above 0."""
         value = self._get(name, None)
         if not isinstance(value, list) or not all(map(_is_positive, value)):
             raise self.refuse(f"{name} is {_shown(value)}; it must be a list of finite numbers above 0")
         return [float(number) for number in value]
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return a field that must be true or false."""
+        """Return a config field that must be true or false."""
         value = self._get(name, default)
         if not isinstance(value, bool):
             raise self.refuse(f"{name} is {_shown(value)}; it must be true or false")
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return a field that must be a string."""
+        """Return a config field that must be a string."""
         value = self._get(name, default)
         if not isinstance(value, str):
             raise self.refuse(f"{name} is {_shown(value)}; it must be a string")
         return value
 
     def integers(self, name: str) -> list[int]:
-        """Return a field that must be a list of integers; an empty list if it is absent."""
+        """Return a config field that must be a list of integers; an empty list if it is absent."""
         value = self.value(name) or []
         if not isinstance(value, list) or not all(isinstance(i, int) and not isinstance(i, bool) for i in value):
             raise self.refuse(f"{name} is {_shown(value)}; it must be a list of integers")
@@ -263,13 +266,16 @@ class Fields:
         return self._inner[name]
 
     def require_off(self, name: str, *allowed: Any) -> None:
-        """Refuse any value of a field except absent, null, false, 0 and `allowed`: the feature is not implemented."""
+        """Refuse any value of a config field except absent, null, false, 0 and `allowed`.
+
+        It is for features that are not implemented.
+        """
         value = self.value(name)
         if value and value not in allowed:
             raise self.refuse(f"{name} = {_shown(value)} is not supported")
 
     def require(self, name: str, *only: Any) -> None:
-        """Refuse any value of a field except absent, null and `only`: the reference implementation assumes it."""
+        """Refuse any value of a config field except absent, null and `only`, which the reference assumes."""
         value = self.value(name)
         if value is not None and value not in only:
             raise self.refuse(f"{name} = {_shown(value)} is not supported; {' and '.join(map(str, only))} is")
@@ -285,16 +291,16 @@ class Fields:
 
     @property
     def layers(self) -> int:
-        """The number of transformer layers."""
+        """The number of transformer layers, as the config states it."""
         return self.count("num_hidden_layers", most=MAX_LAYERS)
 
     def context(self, default: int | None = None) -> int:
-        """Return the maximum number of positions of a sequence."""
+        """Return the maximum number of positions of a sequence, as the config states it."""
         return self.count("max_position_embeddings", default, most=MAX_CONTEXT)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype in which the weights are stored; fp32 if the config states none."""
+        """The dtype in which the weights are stored, as the config states it; fp32 if it states none."""
         return self.stated_dtype or torch.float32
 
     @property

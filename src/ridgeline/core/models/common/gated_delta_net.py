@@ -43,7 +43,7 @@ class GatedDeltaNet(nn.Module):
     """Whether the projections return one key head after the other, not all queries, then all keys, then all values."""
 
     def __init__(self, d: Dimensions, sizes: DeltaSizes, kernel: int, places: Iterator[int]) -> None:
-        """Build the layer.
+        """Build a linear-attention layer.
 
         Args:
             d: The sizes of the model.
@@ -104,7 +104,7 @@ def read_linear_layers(fields: Fields) -> tuple[bool, ...]:
 
 
 def read_delta_sizes(fields: Fields) -> DeltaSizes:
-    """Read the heads of linear attention."""
+    """Read the number and size of the heads of linear attention from a config."""
     keys, values = fields.count("linear_num_key_heads", 16), fields.count("linear_num_value_heads", 32)
     if values % keys:
         raise fields.refuse(

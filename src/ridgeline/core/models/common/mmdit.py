@@ -42,25 +42,25 @@ class MMDiTSizes:
     """The settings of a config in addition to the dimensions of blocks."""
 
     channels: int
-    """Channels of the latents."""
+    """Number of channels of the latents."""
     patch: int
-    """Latents on a side of a token."""
+    """Height and width of a token in latents."""
     text_width: int
-    """Numbers per text token."""
+    """Numbers per token of the text encoder's states."""
     singles: int
     """Number of single blocks; `Dimensions.layers` is the number of double blocks."""
     sinusoids: int
-    """Numbers of the sinusoidal embedding of a timestep."""
+    """Size of the sinusoidal embedding of a timestep."""
     pooled: int | None
     """Numbers of the pooled text vector; None if the model reads none."""
     guided: bool
-    """Whether the guidance scale is an input."""
+    """Whether the model reads the guidance scale as an input."""
     axes: Sequence[int]
     """Entries of a head that each coordinate of a position rotates."""
 
     @property
     def features(self) -> int:
-        """The numbers per patch."""
+        """The number of numbers per patch of latents."""
         return self.patch**2 * self.channels
 
 

@@ -33,10 +33,10 @@ from ridgeline.core.ops.work import AttentionPattern, RowAxis
 
 @dataclass(frozen=True, slots=True)
 class MMDiTStyle:
-    """The differences between FLUX.1 and FLUX.2."""
+    """The settings in which the blocks of FLUX.1 and FLUX.2 differ."""
 
     bias: bool
-    """Whether all matrices have a bias."""
+    """Whether all matrices of the denoiser have a bias."""
     shared: bool
     """Whether all blocks of a kind share one modulation, instead of having one each."""
     gated: bool
@@ -47,16 +47,16 @@ class MMDiTStyle:
 
 @dataclass(frozen=True, slots=True)
 class MMDiTPass:
-    """The inputs that all blocks of a pass share."""
+    """The inputs that all blocks of an MMDiT pass share, in addition to the residual stream."""
 
     condition_PD: Tensor
     """The condition of each image, computed from its noise level."""
     shared: Mapping[RowAxis, Factors]
     """The factors of blocks that share a modulation, by the row axis of the blocks; empty if they do not."""
     layout: MMDiTLayout
-    """The rows of the pass."""
+    """The layout of the pass's image and text rows."""
     angles: Angles
-    """The rotary angles of the joint rows."""
+    """The rotary angles of the joint rows (text and image)."""
     kv: Uncached
     """The KV context, with the rows of each image."""
 
@@ -80,7 +80,7 @@ class Modulated(nn.Module):
             self.add_module(name, modulation(d, PART * parts, style))
 
     def factors(self, given: MMDiTPass) -> Factors:
-        """Return the shifts, scales and gates of this pass."""
+        """Return the shifts, scales and gates of this module in a pass."""
         if self.space in given.shared:
             return given.shared[self.space]
         own: Factors = self.get_submodule(f"{self.name}.linear")(given.condition_PD)
@@ -177,7 +177,7 @@ class SideBySide(nn.Module):
 
     @override
     def forward(self, x_JD: Tensor, given: MMDiTPass) -> Tensor:
-        """Return the output [rows, hidden] for x_JD [rows, hidden]."""
+        """Return the output of parallel attention and feed-forward part, [rows, hidden], for x_JD [rows, hidden]."""
         *qkv, widened_JF = self.projected(x_JD)
         q_JHE, k_JHE, v_JHE = heads(qkv, self.head_dim, self.norm_q, self.norm_k)
         y_JD = self.attend(q_JHE, k_JHE, v_JHE, given.kv, given.angles)
@@ -232,7 +232,7 @@ class SingleBlock(Modulated):
 
     @override
     def forward(self, stream: ResidualStream, given: MMDiTPass) -> ResidualStream:
-        """Return the stream of joint rows after the block."""
+        """Return the residual stream of joint (text and image) rows after the block."""
         factors = self.factors(given)
         x_JD, normed_JD = enter(self.entry, stream, factors, given.layout.lengths[JOINT])
         return ResidualStream(x_JD, self.attn(normed_JD, given), factors[-1])

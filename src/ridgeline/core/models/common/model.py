@@ -27,11 +27,11 @@ class PlacedRows:
     """The layout of an image in a prompt: a run of placeholder tokens, which the rows of the image encoder replace."""
 
     placeholder: int
-    """The token id at each position of the image."""
+    """The placeholder token id at each position of an image in a prompt."""
     rows: int
-    """Positions that an image takes, one per patch."""
+    """Number of prompt positions that an image takes, one per patch."""
     width: int
-    """Numbers per patch, as `encode` reads them."""
+    """Numbers per image patch, as the encoder reads it."""
 
 
 class Model(PricedModule):
@@ -45,11 +45,11 @@ class Model(PricedModule):
     context: int
     """The maximum number of positions of a sequence."""
     vocabulary: int
-    """Number of token ids."""
+    """Number of token ids that the model reads."""
     adapters: AdapterRows | None = None
     """The assignment of a step's rows to adapters; None if no adapter is loaded."""
     encodes = False
-    """Whether sequences attend to the rows of an encoder."""
+    """Whether sequences attend to the output of an encoder."""
     images: PlacedRows | None = None
     """The layout of images in a prompt; None if prompts may not contain images."""
     encoder_context = 0
@@ -57,7 +57,7 @@ class Model(PricedModule):
     encoder_width = 0
     """Numbers per encoder position if the encoder reads features (audio); 0 if it reads token ids."""
     has_head = True
-    """Whether the model returns logits."""
+    """Whether the model has a head and returns logits."""
     pooled = False
     """Whether the model returns one result per text, in the text's last row."""
     sampled_vocab_size: int | None = None

@@ -24,11 +24,11 @@ class ResidualStream(NamedTuple):
     """The residual stream x + gate * y with a pending addition, which the next norm performs."""
 
     x_ND: Tensor
-    """The rows."""
+    """The rows of the residual stream before the pending addition."""
     y_ND: Tensor | None = None
     """The output of the last part, still to be added; None if there is none."""
     gate_RD: Tensor | None = None
-    """The gate of each run that multiplies y."""
+    """The gate of each run of rows, which multiplies y; None for no gate."""
 
 
 def entry(d: Dimensions, first: bool) -> Norm:

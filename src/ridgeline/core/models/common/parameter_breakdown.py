@@ -6,7 +6,7 @@ from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.op import Op
 
 PARTS = ("embedding", "attention", "feed-forward", "norms", "head")
-"""The parts of a language model."""
+"""The parts of a language model by which its parameters are counted."""
 VISION = "vision"
 """The additional part of models that read images: the vision tower and its projection to the text's width."""
 
@@ -20,11 +20,11 @@ class ParameterBreakdown:
     layer: dict[str, int]
     """Parameters by part of one layer of the most common kind."""
     total: int
-    """All parameters."""
+    """Number of all parameters."""
     active: int
     """Parameters that one token uses: k experts of a mixture, and the whole embedding."""
     nbytes: float
-    """Bytes as stored, scales included."""
+    """Bytes of all parameters as stored, scales included."""
 
 
 def bill(model: Model) -> ParameterBreakdown:

@@ -24,7 +24,7 @@ Told = Callable[[str, Op, tuple[Any, ...], Any], None]
 
 
 class PricedModule(BackendModule, ABC):
-    """A tree of ops, with weights or on the meta device."""
+    """A model as a tree of ops that can be run, loaded and priced, with weights or on the meta device."""
 
     backend: Backend = REFERENCE
     """The backend that runs the ops."""
@@ -45,7 +45,7 @@ class PricedModule(BackendModule, ABC):
     @property
     @override
     def model_dtype(self) -> torch.dtype:
-        """The dtype of all numbers that no weight format quantises."""
+        """The dtype of all the model's numbers that no weight format quantises."""
         return self.storage.dtype
 
     def trace_calls(self, rows: Mapping[RowAxis, int], told: Told) -> None:
@@ -69,11 +69,11 @@ class PricedModule(BackendModule, ABC):
 
     @property
     def adapter_bytes(self) -> float:
-        """The bytes of the adapters attached to the matrices."""
+        """The bytes of the adapters (LoRA) attached to the model's matrices."""
         return float(sum(weight.nbytes for weight in self.adapter_weights()))
 
     def adapter_weights(self) -> list[Tensor]:
-        """Return the weights that adapters added."""
+        """Return the weights that adapters (LoRA) added to the model."""
         return [own for _, module in self.stored_modules() if module.is_adapter for own in module.parameters()]
 
     @property
@@ -83,7 +83,7 @@ class PricedModule(BackendModule, ABC):
 
     @property
     def tied(self) -> bool:
-        """Whether some parameter shares another one."""
+        """Whether some parameter shares another one, such as a head that is the embedding."""
         return bool(self.ties)
 
     def tie(self) -> None:
@@ -126,7 +126,7 @@ class PricedModule(BackendModule, ABC):
         tables.settled = True
 
     def _has(self, path: str) -> bool:
-        """Return whether there is a module at a path."""
+        """Return whether the model has a module at a path."""
         parent, _, name = path.rpartition(".")
         return name in self.get_submodule(parent)._modules
 

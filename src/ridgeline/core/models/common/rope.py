@@ -40,13 +40,13 @@ class RopeDefaults:
     """The settings of a family's rotary embedding that a config may leave out."""
 
     theta: float = 10_000.0
-    """The base of the frequencies."""
+    """The base of the rotary frequencies."""
     share: float = 1.0
     """The share of a head's entries that are rotated."""
     partial: bool = False
-    """Whether the share may be below 1."""
+    """Whether the rotated share of a head may be below 1."""
     interleaved: bool = False
-    """Whether the rotated pairs are neighbouring entries."""
+    """Whether the pairs that are rotated together are neighbouring entries of a head."""
     spelt: Mapping[str, str] = field(default_factory=dict)
     """The usual name of a scaling, by its name in the family's configs."""
     original_context: int | None = None
@@ -54,15 +54,15 @@ class RopeDefaults:
     section: Mapping[str, Any] = field(default_factory=dict)
     """The section of a config that states nothing about the rotary embedding."""
     further: frozenset[str] = frozenset()
-    """Names in the section that the family reads itself."""
+    """Names of fields in the section that the family reads itself."""
 
 
 LLAMA = RopeDefaults()
-"""The defaults of Llama."""
+"""The rotary defaults of Llama."""
 
 
 def read_rope(fields: Fields, head_dim: int, unstated: RopeDefaults = LLAMA) -> Rope:
-    """Read the rotary embedding that all layers share.
+    """Read the rotary embedding that all layers of a model share, from its config.
 
     Raises:
         ModelRefused: If the scaling is not supported, or a number is invalid.

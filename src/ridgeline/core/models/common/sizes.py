@@ -16,13 +16,13 @@ class MixtureSizes:
     """The sizes of a model's mixtures of experts."""
 
     count: int
-    """Experts of a layer."""
+    """Number of experts of a layer."""
     active: int
-    """Experts that each token is routed to."""
+    """Number of experts to which each token is routed."""
     width: int
-    """Width of one expert."""
+    """Width of the feed-forward layer that is one expert."""
     layers: int
-    """Layers that have experts."""
+    """Number of layers that have experts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class HeadSharing:
     for all (arXiv:1911.02150). MLA has one latent for all, from which each head computes its own (arXiv:2405.04434).
     """
     kv_heads: int
-    """KV heads of a layer."""
+    """Number of KV heads of a layer."""
     bytes_per_token: float
     """KV-cache bytes of one token."""
     less: float
-    """The ratio of MHA's bytes to these."""
+    """The factor by which this form needs fewer KV-cache bytes than MHA."""
 
 
 @dataclass(frozen=True, slots=True)

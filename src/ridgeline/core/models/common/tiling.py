@@ -17,7 +17,7 @@ from ridgeline.core.ops.pixel_grid import PixelGrid
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """The size and overlap of tiles."""
+    """The size and overlap of the tiles in which latents are decoded."""
 
     size: int = 64
     """Maximum rows and columns of latents in a tile."""

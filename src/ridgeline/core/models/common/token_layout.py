@@ -74,14 +74,14 @@ PLACED = 4  # coordinates with which a text's tokens have places
 
 @dataclass(frozen=True, slots=True)
 class MMDiTLayout:
-    """The layout of a pass of MMDiT."""
+    """The layout of a pass of MMDiT: the order, positions and owners of its rows."""
 
     lengths: Mapping[RowAxis, Sequence[int]]
-    """Rows of each image, by row axis."""
+    """Number of rows of each image, by row axis."""
     positions: Tensor
     """The positions of joint rows, int64 [rows, coordinates]."""
     joint: TokenLayout
-    """The order of joint rows, a text's first."""
+    """The order of joint rows, in which a text precedes its image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class MMDiTGrid(ImageGrid):
 
     @classmethod
     def of(cls, size: tuple[int, ...], side: int) -> "MMDiTGrid":
-        """Return the patches of `size` latents (height, width).
+        """Return the grid of patches of `size` latents (height, width).
 
         Raises:
             ValueError: If the size does not divide into patches.
@@ -131,7 +131,7 @@ class MMDiTGrid(ImageGrid):
         return cut.permute(0, 2, 4, 1, 3, 5).reshape(pictures * self.count, -1)
 
     def latents(self, rows_NF: Tensor, pictures: int) -> Tensor:
-        """Join the rows of `patches` to latents again."""
+        """Join patch rows, as `patches` cuts them, to latents [images, channels, height, width]."""
         cut = rows_NF.view(pictures, self.rows, self.columns, -1, self.side, self.side).permute(0, 3, 1, 4, 2, 5)
         return cut.reshape(pictures, -1, self.rows * self.side, self.columns * self.side)
 
@@ -141,14 +141,14 @@ _MULTIPLE = 32
 
 @dataclass(frozen=True, slots=True)
 class ZImageTextLayout:
-    """The layout of the rows of texts in Z-Image."""
+    """The layout of the rows of texts in Z-Image: lengths, positions and padding."""
 
     lengths: Sequence[int]
-    """Rows of each text, padding included."""
+    """Number of rows of each text, padding included."""
     positions: Tensor
-    """The position of each row, int64 [rows, 3]."""
+    """The position of each text row, int64 [rows, 3]."""
     padding: Tensor
-    """The indices of padding rows."""
+    """The indices of padding among the rows of texts."""
 
     @classmethod
     def of(cls, texts: Sequence[int], places: Sequence[int], device: torch.device) -> "ZImageTextLayout":
@@ -165,16 +165,16 @@ class ZImageTextLayout:
 
 @dataclass(frozen=True, slots=True)
 class ZImageLayout:
-    """The layout of a pass of Z-Image."""
+    """The layout of a pass of Z-Image: the order, positions, padding and owners of its rows."""
 
     lengths: Mapping[RowAxis, Sequence[int]]
-    """Rows of each image, by row axis."""
+    """Number of rows of each image, by row axis."""
     positions: Mapping[RowAxis, Tensor]
     """The position of each row by row axis, int64 [rows, 3]."""
     padding: Tensor
     """The indices of padding among the rows of latents."""
     joint: TokenLayout
-    """The order of joint rows, an image's first."""
+    """The order of joint rows, in which an image precedes its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class ZImageGrid(ImageGrid):
 
     @classmethod
     def of(cls, size: tuple[int, ...], side: int, places: Sequence[int]) -> "ZImageGrid":
-        """Return the patches of `size` latents (height, width).
+        """Return the grid of patches of `size` latents (height, width).
 
         Raises:
             ValueError: If the size does not divide into patches, or exceeds the positions.
@@ -246,7 +246,7 @@ class ZImageGrid(ImageGrid):
         return with_padding(rows_PNF).flatten(0, 1)
 
     def latents(self, rows_NF: Tensor, pictures: int) -> Tensor:
-        """Join the rows of `patches` to latents again, without padding."""
+        """Join patch rows, as `patches` cuts them, to latents [images, channels, height, width], without padding."""
         own = rows_NF.view(pictures, padded(self.count), -1)[:, : self.count]
         cut = own.reshape(pictures, self.rows, self.columns, self.side, self.side, -1).permute(0, 5, 1, 3, 2, 4)
         return cut.reshape(pictures, -1, self.rows * self.side, self.columns * self.side)
@@ -266,12 +266,12 @@ def text_lengths(texts: Sequence[int], places: Sequence[int]) -> list[int]:
 
 
 def padded(rows: int) -> int:
-    """Return the next multiple of the padding unit, 32 rows."""
+    """Return a number of rows rounded up to the next multiple of 32."""
     return -(-rows // _MULTIPLE) * _MULTIPLE
 
 
 def with_padding(rows_xNF: Tensor) -> Tensor:
-    """Append zero rows to [..., rows, F] up to the next multiple of the padding unit."""
+    """Append zero rows to [..., rows, F] up to the next multiple of 32 rows."""
     rows = rows_xNF.shape[-2]
     return functional.pad(rows_xNF, (0, 0, 0, padded(rows) - rows))
 

@@ -56,7 +56,7 @@ class Posterior:
 
 @dataclass(frozen=True, slots=True)
 class KLShape:
-    """The settings of a config in addition to the widths."""
+    """The settings of a VAE's config in addition to the widths."""
 
     inputs: int
     """Channels of the pixels that are encoded."""
@@ -67,7 +67,7 @@ class KLShape:
     depth: int
     """Residual blocks per resolution of the encoder."""
     scale: float
-    """The factor of latents."""
+    """The factor that brings latents to the denoiser's scale."""
     shift: float
     """The number subtracted from latents before scaling."""
     quant: bool
@@ -82,7 +82,7 @@ class AutoencoderKL(ImageAutoencoder):
     """A VAE: its encoder returns a normal distribution of latents, and its decoder turns latents into pixels."""
 
     packs = False
-    """Whether latents are packed, which is one more resolution."""
+    """Whether the VAE packs its latents, which is one more resolution."""
 
     def __init__(self, widths: Widths, shape: KLShape, storage: StorageConfig) -> None:
         coarsest = len(widths.channels) - 1
@@ -153,7 +153,7 @@ class AutoencoderKL(ImageAutoencoder):
         return self._normalised(mean_PC, self.normalise_logvar(logvar_PC), grids)
 
     def _own(self, grids: Sequence[PixelGrid]) -> Sequence[PixelGrid]:
-        """Return the grids of the encoder and decoder themselves, without that of packed latents."""
+        """Return the grids of the VAE's encoder and decoder themselves, without that of packed latents."""
         return grids[: len(grids) - self.packs]
 
     def _restored(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
@@ -162,7 +162,7 @@ class AutoencoderKL(ImageAutoencoder):
         return restored_PC
 
     def _normalised(self, mean_PC: Tensor, logvar_PC: Tensor, grids: Sequence[PixelGrid]) -> tuple[Tensor, Tensor]:
-        """Return mean and log-variance in the denoiser's scale."""
+        """Return mean and log-variance of latents in the denoiser's scale."""
         return self.normalise_mean(mean_PC), logvar_PC
 
     # -- what it costs ------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class PackedAutoencoderKL(AutoencoderKL):
 
     @override
     def _restored(self, x_PC: Tensor, grids: Sequence[PixelGrid]) -> Tensor:
-        """Return packed latents, denormalised and unpacked."""
+        """Return packed latents, denormalised and unpacked, as the decoder reads them."""
         restored_PC: Tensor = self.unpack(self.bn(x_PC, "restore"), grids[-1], grids[-2])
         return restored_PC
 
@@ -270,7 +270,7 @@ def build(fields: Fields, storage: StorageConfig) -> AutoencoderKL:
 
 
 def _widths(fields: Fields, defaults: _Defaults, storage: StorageConfig) -> Widths:
-    """Read the widths of the resolutions.
+    """Read the widths of a VAE's resolutions from its config.
 
     Raises:
         ModelRefused: If they are invalid, or the blocks are of another kind.

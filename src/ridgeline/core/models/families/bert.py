@@ -139,7 +139,7 @@ class BertBlock(nn.Module):
 
 
 class BertLayers(nn.Module):
-    """The list of blocks that checkpoints call `encoder`."""
+    """The list of BERT's blocks, which checkpoints call `encoder`."""
 
     def __init__(self, d: Dimensions) -> None:
         super().__init__()
@@ -190,13 +190,13 @@ class RobertaHead(BertPooler):
 
     @override
     def forward(self, x_RD: Tensor) -> Tensor:
-        """Return the scores [R, labels] for x_RD [R, hidden]."""
+        """Return the scores of labels [R, labels] for x_RD [R, hidden]."""
         out: Tensor = self.out_proj(super().forward(x_RD))
         return out
 
 
 def _read(fields: Fields, storage: StorageConfig, offset: int, vocabulary: int | None) -> tuple[Dimensions, int]:
-    """Read the sizes and the number of token types.
+    """Read the sizes and the number of token types of a BERT or RoBERTa config.
 
     Args:
         fields: The config.

@@ -64,7 +64,7 @@ class ClipBackbone(nn.Module):
 
 
 def _read(fields: Fields, storage: StorageConfig) -> Dimensions:
-    """Read the sizes."""
+    """Read the sizes of CLIP's text encoder from its config."""
     fields.ignore("tie_word_embeddings")  # there is no head
     hidden, heads = fields.count("hidden_size", 512), fields.count("num_attention_heads", 8)
     return Dimensions(
@@ -83,14 +83,14 @@ def _read(fields: Fields, storage: StorageConfig) -> Dimensions:
 
 
 def build(fields: Fields, storage: StorageConfig) -> Encoder:
-    """Build the text encoder that returns hidden states; the last one represents the text."""
+    """Build CLIP's text encoder that returns hidden states; the last one represents the text."""
     fields.ignore("projection_dim")  # the width of a projection that this architecture lacks
     d = _read(fields, storage)
     return Encoder(d, ClipBackbone(d), "text_model", mode="last")
 
 
 def build_projected(fields: Fields, storage: StorageConfig) -> Embedder:
-    """Build the text encoder that returns one vector per text, in the space that texts and images share."""
+    """Build CLIP's text encoder that returns one vector per text, in the space that texts and images share."""
     d, width = _read(fields, storage), fields.count("projection_dim", 512)
     projection = Linear(d.whole(d.hidden, width), exempt=True)
     encoder = Encoder(d, ClipBackbone(d), "text_model", mode="last")

@@ -18,14 +18,14 @@ from ridgeline.core.ops.rotary import Rope
 
 
 def _read(fields: Fields, storage: StorageConfig, theta: float) -> tuple[Dimensions, Rope]:
-    """Read the sizes and the rotary embedding."""
+    """Read the sizes and the rotary embedding of a Command R config."""
     heads, eps = fields.count("num_attention_heads"), fields.positive("layer_norm_eps", 1e-5)
     d = read_dimensions(fields, storage, kv_heads=fields.count("num_key_value_heads", heads), eps=eps)
     return d, read_rope(fields, d.head_dim, RopeDefaults(theta, interleaved=True))
 
 
 def _decoder(fields: Fields, d: Dimensions, rope: Rope, attends: list[Attention], *, head_norms: bool) -> Decoder:
-    """Build the decoder around one attention op per layer, optionally with norms of each head's queries and keys."""
+    """Build a Command R decoder around one attention op per layer; `head_norms` adds norms of each head's q and k."""
     bias, norms = fields.flag("attention_bias", False), Norms.layer(d, with_bias=False)
 
     def block(attend: Attention) -> ParallelBlock:

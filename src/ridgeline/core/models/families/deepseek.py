@@ -44,7 +44,7 @@ class LatentSelfAttention(nn.Module):
     def __init__(
         self, d: Dimensions, layer: int, sizes: LatentSizes, rope: Rope, scale: float, *, q_rank: int | None, bias: bool
     ) -> None:
-        """Build the projections around the latent attention op.
+        """Build the projections of multi-head latent attention around its op.
 
         Args:
             d: The sizes of the model.
@@ -106,7 +106,7 @@ def read_scale(fields: Fields, key: int) -> float:
 def _build(
     fields: Fields, storage: StorageConfig, sizes: ExpertSizes, rule: RoutingRule, *, interleaved: bool
 ) -> Decoder:
-    """Build a model with the parts that V2 and V3 share, for given experts and routing rule."""
+    """Build a DeepSeek model with the parts that V2 and V3 share, for given experts and routing rule."""
     # Null means none; an absent field gets the default of transformers.
     none = "q_lora_rank" in fields.values and not fields.has("q_lora_rank")
     q_rank = None if none else fields.count("q_lora_rank", 1536)

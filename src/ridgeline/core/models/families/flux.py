@@ -79,7 +79,7 @@ def _dimensions(
     activation: str,
     eps: float,
 ) -> Dimensions:
-    """Read the sizes of the blocks.
+    """Read the sizes of the blocks of a FLUX config.
 
     Args:
         fields: The config.
@@ -119,7 +119,7 @@ def _axes(fields: Fields, default: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _check_sides(fields: Fields, channels: int) -> None:
-    """Refuse patches of patches, and a model with other output than input channels (Fill, Depth)."""
+    """Refuse FLUX configs with patches of patches, or with other output than input channels (Fill, Depth)."""
     fields.require("patch_size", 1)
     fields.require("out_channels", channels)
 

@@ -18,14 +18,17 @@ _ROPE = RopeDefaults(share=0.5, partial=True, interleaved=True)
 
 
 def _read(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Rope, bool]:
-    """Read the sizes, the rotary embedding, and whether queries, keys and values have biases."""
+    """Read the sizes, the rotary embedding and the use of biases from a GLM-4 config.
+
+    The biases are those of queries, keys and values.
+    """
     head_dim = fields.count("head_dim", 128)
     d = read_dimensions(fields, storage, head_dim=head_dim)
     return d, read_rope(fields, head_dim, _ROPE), fields.flag("attention_bias", True)
 
 
 def _parts(d: Dimensions, rope: Rope, layer: int, bias: bool) -> tuple[SelfAttention, GatedMLP]:
-    """Return the attention and the feed-forward layer of a block."""
+    """Return the attention and the feed-forward layer of a GLM-4 block."""
     attend = Attention(layer, d.own_heads, d.kv_spec(), rope=rope)
     return SelfAttention(d, attend, d.qkv(bias=bias)), GatedMLP(d, d.fused("gate_up_proj", d.width, d.width))
 

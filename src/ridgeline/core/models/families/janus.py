@@ -59,7 +59,7 @@ class VisionTower(nn.Module):
     sees = True  # counts as VISION in the parameter breakdown
 
     def __init__(self, d: Dimensions, channels: int, patch: int, *, bias: bool) -> None:
-        """Build the tower.
+        """Build the vision tower of Janus.
 
         Args:
             d: The sizes; its context is the number of patches of an image.
@@ -114,7 +114,7 @@ def read_tower(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Visi
 
 
 class Aligner(nn.Module):
-    """An MLP of `depth` matrices with biases, each but the last followed by an activation.
+    """An MLP of `depth` matrices with biases, with an activation between them, which changes the width of rows.
 
     Checkpoints call the first matrix `fc1` and the others `hidden_layers`.
     """
@@ -167,7 +167,7 @@ class JanusReader(Decoder):
     def __init__(
         self, d: Dimensions, trunk: Backbone, tower: VisionTower, aligner: Aligner, placeholder: int, *, tied: bool
     ) -> None:
-        """Build the model.
+        """Build the Janus model that reads images, from its parts.
 
         Args:
             d: The sizes of the text model.
@@ -312,7 +312,7 @@ def build_drawer(fields: Fields, storage: StorageConfig) -> JanusDrawer:
 
 
 def _read(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Backbone]:
-    """Read the text model; return its sizes and its backbone."""
+    """Read the text model of a Janus config; return its sizes and its backbone."""
     if storage.shard.size > 1:
         raise Indivisible("Janus is not divided over devices; give --devices 1")
     text = fields.inner("text_config", "torch_dtype", "dtype")
@@ -323,7 +323,7 @@ def _read(fields: Fields, storage: StorageConfig) -> tuple[Dimensions, Backbone]
 
 
 def _depth(fields: Fields, name: str) -> int:
-    """Read the number of matrices of an aligner."""
+    """Read the number of matrices of an aligner (an MLP) of Janus."""
     return fields.count(name, 2, most=MAX_LAYERS)
 
 

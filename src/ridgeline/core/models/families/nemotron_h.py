@@ -51,7 +51,7 @@ class MambaMixer(nn.Module):
     part = "attention"
 
     def __init__(self, fields: Fields, d: Dimensions, sizes: StateSpaceSizes, places: Iterator[int]) -> None:
-        """Build the layer.
+        """Build a Mamba-2 layer.
 
         Args:
             fields: The config.
@@ -129,7 +129,7 @@ def read_sizes(fields: Fields) -> StateSpaceSizes:
 
 
 def read_mixture(fields: Fields, d: Dimensions, bias: bool) -> MixtureMixer:
-    """Read a layer of experts; `bias` is that of the shared expert."""
+    """Read a mixture-of-experts layer of Nemotron-H; `bias` is that of the shared expert."""
     if fields.value("moe_latent_size"):
         raise fields.refuse(
             f"moe_latent_size = {fields.value('moe_latent_size')!r} is not supported; missing: experts that read and "
@@ -141,7 +141,7 @@ def read_mixture(fields: Fields, d: Dimensions, bias: bool) -> MixtureMixer:
 
 
 def read_dimensions(fields: Fields, storage: StorageConfig, layers: int) -> Dimensions:
-    """Read the sizes of all layers except those of the Mamba-2 layers."""
+    """Read the sizes of a Nemotron-H model, except those of the Mamba-2 layers."""
     heads, kv_heads = fields.count("num_attention_heads"), fields.count("num_key_value_heads")
     check_groups(fields, heads, kv_heads)
     return Dimensions(

@@ -38,7 +38,7 @@ def build_third(fields: Fields, storage: StorageConfig) -> Decoder:
 
 
 def _read(fields: Fields, storage: StorageConfig) -> Dimensions:
-    """Read the sizes."""
+    """Read the sizes of an OLMo config."""
     fields.require("use_qk_norm", True)
     heads = fields.count("num_attention_heads")
     return read_dimensions(fields, storage, kv_heads=fields.count("num_key_value_heads", heads))
@@ -47,7 +47,7 @@ def _read(fields: Fields, storage: StorageConfig) -> Dimensions:
 def _decoder(
     fields: Fields, d: Dimensions, attends: Sequence[Attention], ropes: tuple[Rope, Rope, Sequence[bool]] | None = None
 ) -> Decoder:
-    """Build the decoder around one attention op per layer; `ropes` are the two rotary embeddings of OLMo 3."""
+    """Build an OLMo decoder around one attention op per layer; `ropes` are the two rotary embeddings of OLMo 3."""
     bias, norms = fields.flag("attention_bias", False), Norms.rms(d, cast_last=True)
 
     def block(attend: Attention) -> PostNormBlock:

@@ -43,7 +43,7 @@ class PixArt(CrossDenoiser):
     predicts = "noise"
 
     def __init__(self, d: Dimensions, sizes: CrossSizes, style: CrossStyle, base: int, interpolation: float) -> None:
-        """Build the denoiser.
+        """Build the PixArt denoiser.
 
         Args:
             d: The sizes of the blocks.

@@ -18,7 +18,7 @@ from ridgeline.core.ops.router import RoutingRule
 
 
 def _attention(fields: Fields, d: Dimensions, rope: Rope, layer: int, window: int | None) -> SelfAttention:
-    """Return the attention of a layer."""
+    """Return the self-attention of a Qwen3 layer."""
     bias = fields.flag("attention_bias", False)
     attend = Attention(layer, d.own_heads, d.kv_spec(window), rope=rope)
     return SelfAttention(d, attend, d.qkv(bias=bias), output_bias=bias, head_norms=head_norms(d))

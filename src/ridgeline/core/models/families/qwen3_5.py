@@ -45,7 +45,10 @@ class PlainDeltaNet(GatedDeltaNet):
 
 
 def _read(fields: Fields, storage: StorageConfig, width: int | None = None) -> Dimensions:
-    """Read the sizes, and check the settings that all releases share: gated attention, and states in fp32."""
+    """Read the sizes of a Qwen3.5 config, and check the settings that all releases share.
+
+    These are gated attention, and recurrent states in fp32.
+    """
     if not fields.flag("attn_output_gate", True):
         raise fields.refuse("attn_output_gate = false is not supported; releases gate their attention")
     fields.require_off("mamba_ssm_dtype", "float32")

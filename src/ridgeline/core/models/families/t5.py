@@ -44,7 +44,7 @@ _SHARED, _OF_ENCODER, _OF_DECODER, _HEAD = (
     "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight",
 )  # fmt: skip
 NAMES = ProjectionNames("q", "k", "v", "o")
-"""The checkpoint's names of the projections."""
+"""The checkpoint's names of T5's attention projections."""
 CONTEXT = 512
 """The number of positions if a config states none: that of T5's training (arXiv:1910.10683, section 3.1.2)."""
 
@@ -58,7 +58,7 @@ class RelativeBias(StoredModule):
     def __init__(
         self, buckets: int, farthest: int, heads: int, shard: Shard, dtype: torch.dtype, *, causal: bool
     ) -> None:
-        """Create the table of this rank's heads.
+        """Create the table of relative position biases for this rank's heads.
 
         Args:
             buckets: Number of buckets.
@@ -158,7 +158,7 @@ class T5(EncoderDecoder):
     """A T5 model: an encoder and a decoder over one token embedding, `shared`."""
 
     def __init__(self, d: Dimensions, encoder: T5Stack, decoder: T5Stack, *, tied: bool, scaled: bool) -> None:
-        """Join the stacks.
+        """Build the T5 model from its encoder and decoder.
 
         Args:
             d: The sizes.
@@ -229,7 +229,7 @@ class T5Stacks:
     """The reader of a T5 config, which builds the encoder and the decoder."""
 
     def __init__(self, fields: Fields, storage: StorageConfig, projection: str, *, shared_bias: bool) -> None:
-        """Read the config.
+        """Read the sizes of a T5 config.
 
         Args:
             fields: The config.
@@ -254,7 +254,7 @@ class T5Stacks:
             )
 
     def encoder(self, reach: AttentionPattern) -> T5Stack:
-        """Build the encoder, whose positions attend to each other as `reach` says."""
+        """Build the T5 encoder, whose positions attend to each other in the pattern `reach`."""
         return self._stack(
             {
                 "SelfAttention": PlainSelfAttention(
@@ -278,11 +278,11 @@ class T5Stacks:
         )
 
     def _stack(self, blocks: Iterable[Mapping[str, nn.Module]]) -> T5Stack:
-        """Build a stack from the parts of its blocks."""
+        """Build an encoder or decoder of T5 from the parts of its blocks."""
         return T5Stack(self.d, [T5Block(parts, self.d, first=i == 0) for i, parts in enumerate(blocks)])
 
     def _biases(self, count: int, *, causal: bool) -> list[PositionBias]:
-        """Return the position bias of each of `count` layers."""
+        """Return the relative position bias of each of `count` layers."""
         d, sizes = self.d, (self._buckets, self._farthest)
         tables = [
             RelativeBias(*sizes, d.heads, d.shard, d.dtype, causal=causal)
@@ -292,7 +292,7 @@ class T5Stacks:
         return [*tables, *[tables[0].forward] * (count - len(tables))]
 
     def _feed_forward(self) -> MLP:
-        """Return the feed-forward layer of a block."""
+        """Return the feed-forward layer of a T5 block."""
         d, names = self.d, ("wi_0", "wi_1") if self._gated else ("wi",)
         return MLP(d, dict.fromkeys(names, d.column(d.hidden, d.width)), "wo", d.row(d.width, d.hidden))
 
@@ -309,7 +309,7 @@ def _stacks_umt5(fields: Fields, storage: StorageConfig) -> T5Stacks:
 
 
 def _both(fields: Fields, stacks: T5Stacks) -> T5:
-    """Build the encoder-decoder of a config."""
+    """Build the encoder-decoder of a T5 or UMT5 config."""
     tied = fields.flag("tie_word_embeddings", True)
     # transformers 5 always writes that the head is tied. T5 v1.1, which is not tied, does not scale its states.
     scaled = fields.flag("scale_decoder_outputs", tied)
@@ -317,7 +317,7 @@ def _both(fields: Fields, stacks: T5Stacks) -> T5:
 
 
 def _alone(fields: Fields, stacks: T5Stacks) -> Encoder:
-    """Build the encoder of a config without its decoder."""
+    """Build the encoder of a T5 or UMT5 config without its decoder."""
     fields.ignore("num_decoder_layers", "decoder_start_token_id", "tie_word_embeddings", "scale_decoder_outputs")
     model = Encoder(stacks.d, T5EncoderBackbone(stacks.d, stacks.encoder(FULL)), "trunk")
     model.tables = TokenTables({_OF_ENCODER: "trunk.shared"}, {_OF_ENCODER: _SHARED})
@@ -345,7 +345,7 @@ def build_umt5_encoder(fields: Fields, storage: StorageConfig) -> Encoder:
 
 
 def _read_projection(fields: Fields, default: str) -> tuple[bool, str]:
-    """Return whether the feed-forward layer has a gate, and its activation.
+    """Return whether T5's feed-forward layer has a gate, and its activation.
 
     Some pipelines' configs leave out `feed_forward_proj`; then they are read from `is_gated_act` and `dense_act_fn`.
     """
@@ -360,7 +360,7 @@ def _read_projection(fields: Fields, default: str) -> tuple[bool, str]:
 
 
 def _read_dimensions(fields: Fields, storage: StorageConfig, layers: int, activation: str) -> Dimensions:
-    """Read the sizes by T5's names."""
+    """Read the sizes of a T5 config, which has names of its own for them."""
     heads, head_dim = fields.count("num_heads"), fields.count("d_kv")
     if heads * head_dim > MAX_WIDTH:
         raise fields.refuse(f"num_heads {heads} x d_kv {head_dim} is more than {MAX_WIDTH}")

@@ -55,7 +55,7 @@ _GROUPS = 32  # of every norm, which configs do not state
 
 @dataclass(frozen=True, slots=True)
 class VQShape:
-    """The settings of a config in addition to the widths."""
+    """The settings of an image tokenizer's config in addition to the widths."""
 
     inputs: int
     """Channels of the pixels that are encoded."""

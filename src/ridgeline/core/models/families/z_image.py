@@ -82,7 +82,7 @@ class ModulatedBlock(SandwichBlock):
     """
 
     def __init__(self, d: Dimensions, space: RowAxis, condition: int, attention: nn.Module, *, first: bool) -> None:
-        """Build the block around its attention.
+        """Build a block of Z-Image around its attention.
 
         Args:
             d: The sizes.
@@ -160,7 +160,7 @@ class ZImageFinalLayer(nn.Module):
 
 
 def attention(d: Dimensions, space: RowAxis, theta: float) -> SelfAttention:
-    """Return the attention over all rows of an image on one row axis."""
+    """Return Z-Image's attention over all rows of an image on one row axis."""
     rope = Rope(d.head_dim, theta, interleaved=True)
     attend = Attention(-1, d.own_heads, looks_at(d, AttentionPattern("full", space=space)), rope=rope)
     qkv = dict.fromkeys(("to_q", "to_k", "to_v"), d.column(d.hidden, d.hidden))
@@ -177,15 +177,15 @@ class ZImageSizes:
     """The settings of a Z-Image config in addition to the dimensions of blocks."""
 
     channels: int
-    """Channels of the latents."""
+    """Number of channels of the latents."""
     patch: int
-    """Latents on a side of a patch."""
+    """Height and width of a patch in latents."""
     text_width: int
-    """Numbers per text token."""
+    """Numbers per token of the text encoder's states."""
     condition: int
-    """Width of the condition."""
+    """Width of the condition, which is computed from the noise level."""
     refiners: int
-    """Blocks that refine each kind of tokens alone."""
+    """Number of blocks that refine image tokens, and text tokens, before they are joined."""
     axes: Sequence[int]
     """Entries of a head that each coordinate of a position rotates."""
     places: Sequence[int]
@@ -193,11 +193,11 @@ class ZImageSizes:
     theta: float
     """The base of the rotary positions."""
     scale: float
-    """The factor of times."""
+    """The factor of times before their sinusoidal embedding."""
 
     @property
     def features(self) -> int:
-        """The numbers per patch."""
+        """The number of numbers per patch of latents."""
         return self.patch**2 * self.channels
 
     @property
@@ -256,7 +256,7 @@ class ZImage(Denoiser):
         guidance: float | Sequence[float] | None = None,
         walk: BlockRunner = every_block,
     ) -> Tensor:
-        """Return the predicted velocities of noisy latents.
+        """Return the predicted velocities (noise - image) of noisy latents.
 
         Checkpoints reverse the time and predict image - noise; this method converts both.
         """

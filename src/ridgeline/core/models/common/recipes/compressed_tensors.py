@@ -28,7 +28,7 @@ class _Group:
     """A group of modules that are stored in one format, selected by name and by class."""
 
     stored: WeightFormat
-    """The format of the group's weights."""
+    """The storage format of the group's weights."""
     named: Matcher
     """The matcher of the modules that the group lists by name."""
     kinds: frozenset[WeightSlotKind]

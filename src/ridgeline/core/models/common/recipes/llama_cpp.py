@@ -40,9 +40,9 @@ class _MixLayer:
     """The properties of a layer on which the choice of a matrix's type depends."""
 
     number: int
-    """The layer's index."""
+    """The index of the layer in the model."""
     count: int
-    """Layers of the model."""
+    """Number of layers of the model."""
     grouped: bool
     """Whether four query heads or more share a KV head."""
 
@@ -58,7 +58,7 @@ class _MixLayer:
 
 
 Rule = Callable[[_MixLayer], WeightFormat]
-"""The choice of a matrix's type in a layer."""
+"""The choice of a matrix's GGUF type, given its layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Mix:
     """A mix of GGUF types: a base type, and rules for some matrices."""
 
     base: WeightFormat
-    """The type of all matrices without a rule."""
+    """The GGUF type of all matrices without a rule."""
     rules: Mapping[str, Rule] = field(default_factory=dict)
     """The choice of the type by the part of a layer: v, k, qkv, out or down."""
     raised: bool = False
@@ -74,7 +74,7 @@ class Mix:
 
 
 def _always(stored: WeightFormat) -> Rule:
-    """Return a rule that chooses one type in every layer."""
+    """Return a rule that chooses one GGUF type in every layer."""
     return lambda _: stored
 
 
@@ -121,7 +121,7 @@ MIXES: Mapping[str, Mix] = MappingProxyType(
         "q8_0": Mix(Q8_0),
     }
 )  # fmt: skip
-"""The mixes of llama.cpp by name."""
+"""The quantisation mixes of llama.cpp by name, as `q4_k_m`."""
 
 
 def mix(name: str, model: Model) -> WeightChoice:

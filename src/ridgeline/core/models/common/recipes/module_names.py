@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from ridgeline.core.models.common.fields import Fields
 
 Matcher = Callable[[str], bool]
-"""The test whether a list of modules contains a name."""
+"""A test whether the name of a module is on a list in a quantiser's config."""
 
 _LITERAL = re.compile(r"[\w.\-]+")
 _MAX_PATTERN = 500  # characters
@@ -71,7 +71,7 @@ def globs(entries: Sequence[str]) -> Matcher:
 
 
 def pattern(section: Fields, expression: str, entry: str) -> re.Pattern[str]:
-    """Return an untrusted regular expression, compiled.
+    """Compile an untrusted regular expression of a config.
 
     Raises:
         ModelRefused: If it is invalid, or might take exponential time.

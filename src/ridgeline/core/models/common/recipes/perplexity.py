@@ -12,7 +12,7 @@ from ridgeline.core.models.common.recipes.recipe import WITH_HEAD
 from ridgeline.util.untrusted import read_toml
 
 FILE = Path(__file__).with_name("perplexity.toml")
-"""The path of the measured figures."""
+"""The path of the file of measured perplexities."""
 MOST_RISE = 0.1
 """The largest rise without a warning, as a share of the plain model's perplexity."""
 
@@ -22,7 +22,7 @@ class Perplexity:
     """The measured perplexity of one model in each weight format."""
 
     model: str
-    """The model's name."""
+    """The name of the measured model."""
     text: str
     """The name of the text whose tokens were predicted."""
     date: str
@@ -32,7 +32,7 @@ class Perplexity:
     formats: Mapping[str, float]
     """The perplexity by name of the format, including names with `+head`."""
     errors: Mapping[str, float]
-    """The standard error of each rise, as a share."""
+    """The standard error of each format's rise in perplexity, as a share."""
 
     def rise(self, name: str) -> float:
         """Return the share by which a format raises the perplexity; negative if it lowers it."""
@@ -41,7 +41,7 @@ class Perplexity:
 
 @cache
 def measured_perplexity() -> Perplexity:
-    """Return the figures that are shipped with the package."""
+    """Return the measured perplexities that are shipped with the package."""
     return Perplexity(**read_toml(FILE))
 
 

@@ -60,15 +60,15 @@ PLAIN = Recipe("", None, lambda _: lambda _: None)
 
 
 def recipe_names() -> tuple[str, ...]:
-    """Return the names that `recipe_named` accepts."""
+    """Return the names of weight formats and mixes that `recipe_named` accepts."""
     return (*(known.name for known in WEIGHT_FORMATS), *MIXES)
 
 
 def recipe_named(name: str) -> Recipe:
-    """Return the recipe of this name.
+    """Return the quantisation recipe of this name.
 
     A weight format applies to the matrices of the blocks, and with `+head` to the embedding and the head too, as
-    `int8+head`. A mix of llama.cpp states itself which matrices it quantises.
+    `int8+head`. A mix of llama.cpp chooses itself which matrices it quantises.
 
     Raises:
         ValueError: If there is no such recipe; the message lists the names.
