@@ -1,15 +1,15 @@
-"""Text on its way into a model and out of it.
+"""Conversion of prompts to token ids, and of generated token ids to text.
 
-In: messages -> `ChatTemplate` (text that remembers who wrote it) -> `Tokenizer.encode_parts` -> ids; or plain text ->
-`Tokenizer.encode` -> ids. What a user types never becomes a control token.
+Input: `ChatTemplate` renders messages to text that records its author, and `Tokenizer.encode_parts` encodes it to ids;
+`Tokenizer.encode` encodes plain text. User text never becomes a control token.
 
-Out: ids -> `Detokenizer` (whole characters) -> `Reasoning` (thoughts apart from the answer) -> `StopMatcher` (text that
-is safe to show) -> the client. `OutputStream` is the three in one, a push per token.
+Output: `Detokenizer` turns ids into whole characters, `Reasoning` separates the reasoning from the response, and
+`StopMatcher` releases the text that is safe to show. `OutputStream` combines the three, with one push per token.
 
-Where a folder's tokenizer comes from: `tokenizer_loader` picks; `fast_tokenizer`, `bpe`, `sentencepiece` and
-`byte_tokenizer` read; `tokenizer_config` holds what the side files say; `protect_control_tokens` (in `fast_tokenizer`)
-and `provenance` are the two halves of the promise about control tokens. Folders are strangers' work:
-`tokenizers_library` bounds what a tokenizer may take, `template_budget` what a template may.
+`tokenizer_loader` selects the tokenizer of a folder; `fast_tokenizer`, `bpe`, `sentencepiece` and `byte_tokenizer` read
+it; `tokenizer_config` holds the declarations of the side files. `protect_control_tokens` (in `fast_tokenizer`) and
+`provenance` together guarantee that user text yields no control tokens. Model folders are untrusted:
+`tokenizers_library` limits the time and memory of a tokenizer, `template_budget` those of a template.
 """
 
 from ridgeline.core.text.chat_template import ChatTemplate, ChatTemplates, RenderedPrompt, load_templates, read_template

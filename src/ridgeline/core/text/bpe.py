@@ -1,8 +1,8 @@
-"""Byte-level BPE from a folder's vocab.json and merges.txt, for folders without tokenizer.json.
+"""Byte-level BPE tokenizers from vocab.json and merges.txt, for folders without tokenizer.json.
 
-The merges are one algorithm; what differs is how a class of tokenizers cuts text before merging, and what it puts
-around it. The schemes below are those of the released tokenizer.json files of GPT-2, Qwen2, CLIP and RoBERTa
-(Liu et al., arXiv:1907.11692), whose special tokens BART has too.
+All of them merge in the same way. The classes of tokenizers differ in how they split text before merging and in the
+special tokens they add. The rules below are those of the released tokenizer.json files of GPT-2, Qwen2, CLIP and
+RoBERTa (Liu et al., arXiv:1907.11692), whose special tokens BART shares.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,13 +16,13 @@ from tokenizers.models import BPE
 from ridgeline.core.text.tokenizer_config import TokenizerConfig
 from ridgeline.util.untrusted import refuse_pointer
 
-# Unlike GPT-2: contractions in any case, one digit a piece, line ends kept with the punctuation before them.
+# Unlike GPT-2: contractions in any case, one digit per piece, line breaks joined to the punctuation before them.
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
 )
 LLAMA3 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
-"""The pattern by which Llama 3 splits text: that of Qwen 2, but with up to three digits in a piece."""
+"""The pattern by which Llama 3 splits text: that of Qwen 2, but with up to three digits per piece."""
 _CLIP = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 
@@ -38,11 +38,17 @@ _ROBERTA = {
 }
 
 Scheme = Callable[[tokenizers.Tokenizer, TokenizerConfig], None]
+"""A function that sets the normalizer, pre-tokenizer and post-processor of one class of tokenizers."""
 
 
 def read_bpe(vocab: Path, merges: Path, declared: TokenizerConfig) -> tuple[tokenizers.Tokenizer, TokenizerConfig]:
-    """A pipeline of the folder's class, and the declaration completed by that class's default special tokens. Raises
-    ValueError.
+    """Build a byte-level BPE tokenizer for the tokenizer class of a folder.
+
+    Returns:
+        The pipeline, and the tokenizer config completed with the default special tokens of the class.
+
+    Raises:
+        ValueError: If the files are malformed or the tokenizer class is unknown.
     """
     for path in (vocab, merges):
         refuse_pointer(path)
@@ -65,7 +71,11 @@ def read_bpe(vocab: Path, merges: Path, declared: TokenizerConfig) -> tuple[toke
 
 
 def _scheme(declared: TokenizerConfig, source: Path) -> Scheme:
-    """By tokenizer_class, else by config.json's model_type, else GPT-2."""
+    """Return the rule of a folder's tokenizer_class, or else of the model_type of config.json, or else of GPT-2.
+
+    Raises:
+        ValueError: If the class is unknown.
+    """
     name = (declared.tokenizer_class or declared.model_type).lower()
     for start, scheme in _SCHEMES.items():
         if name.startswith(start):
@@ -77,10 +87,12 @@ def _scheme(declared: TokenizerConfig, source: Path) -> Scheme:
 
 
 def _gpt2(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
+    """Set up GPT-2's split rule."""
     pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
 
 def _qwen2(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
+    """Set up Qwen2's normalizer and split rule."""
     pipeline.normalizer = normalizers.NFC()
     pipeline.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -91,6 +103,7 @@ def _qwen2(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
 
 
 def _clip(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
+    """Set up CLIP's normalizer, split rule and special tokens."""
     pipeline.normalizer = normalizers.Sequence(
         [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
     )
@@ -109,6 +122,7 @@ def _clip(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
 
 
 def _roberta(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
+    """Set up RoBERTa's split rule and special tokens."""
     spaced = declared.settings.get("add_prefix_space") is True
     pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=spaced)
     around = []
@@ -122,14 +136,17 @@ def _roberta(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
     pipeline.post_processor = processors.RobertaProcessing(last, first, add_prefix_space=spaced)
 
 
-# By the beginning of a class's name; Whisper's cuts as GPT-2's, and BART's as RoBERTa's.
+# Rules by the start of the class name; Whisper splits text as GPT-2 does, and BART as RoBERTa does.
 _SCHEMES: Mapping[str, Scheme] = {
     "qwen": _qwen2, "clip": _clip, "gpt2": _gpt2, "whisper": _gpt2, "roberta": _roberta, "bart": _roberta,
 }  # fmt: skip
 
 
 def _with_defaults(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig, scheme: Scheme) -> TokenizerConfig:
-    """Folders may say nothing: the end of text of GPT-2 and Qwen2 is `<|endoftext|>`, RoBERTa has names for all."""
+    """Complete the special tokens that a folder does not declare.
+
+    GPT-2 and Qwen2 end a text with `<|endoftext|>`. RoBERTa has default names for all special tokens.
+    """
     if scheme is _roberta:
         return replace(declared, names={**_ROBERTA, **declared.names})
     if "eos_token" in declared.names or pipeline.token_to_id(_END) is None:

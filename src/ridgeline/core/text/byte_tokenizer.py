@@ -1,4 +1,4 @@
-"""A tokenizer for models with random weights and none of their own: 256 bytes and end-of-text, BOS too."""
+"""A byte tokenizer for models with random weights that have no tokenizer of their own."""
 
 from collections.abc import Sequence
 
@@ -8,12 +8,16 @@ from ridgeline.core.text.tokenizer import Part, Tokenizer
 from ridgeline.core.text.vocabulary import Vocabulary
 
 END_OF_TEXT = "<|endoftext|>"
+"""The literal of the end-of-text token, which is both BOS and EOS."""
 BYTE_SYMBOLS = 257
-"""Size of the vocabulary: 256 bytes and the end of a text."""
+"""The size of the vocabulary: 256 bytes and the end-of-text token."""
 
 
 class ByteTokenizer(Tokenizer):
-    """257 symbols: id 0-255 is that byte, 256 both BOS and EOS. `add_bos` as the folder states."""
+    """A tokenizer with 257 symbols: ids 0 to 255 are the bytes, and 256 is both BOS and EOS.
+
+    `add_bos` is what the model folder declares.
+    """
 
     def __init__(self, *, add_bos: bool = False) -> None:
         tokens = [bytes([byte]) for byte in range(256)] + [END_OF_TEXT.encode()]

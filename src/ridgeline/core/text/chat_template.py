@@ -1,4 +1,4 @@
-"""Chat templates: messages to the prompt's text and token ids, with typed text kept from being control tokens."""
+"""Chat templates: render messages to a prompt and its token ids, and prevent user text from becoming control tokens."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -34,30 +34,42 @@ from ridgeline.util.untrusted import ModelRefused, refuse_pointer
 ROLES = frozenset(
     ("system", "developer", "user", "assistant", "tool", "function", "ipython", "model", "chatbot", "tool_results")
 )
-"""Roles that a template may build control tokens from (`'<|' + role + '|>'`). Other roles are typed text."""
+"""Roles that a template can build control tokens from (`'<|' + role + '|>'`); other roles are user text."""
 
 MAX_DEPTH = 64
-"""Deepest nesting of a message, tool or document."""
+"""The deepest allowed nesting of a message, tool or document."""
 
 _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", *NAMES})
 
 
 @dataclass(frozen=True)
 class RenderedPrompt:
-    """A rendered conversation: the text as it reads, and its token ids."""
+    """A rendered conversation."""
 
     text: str
+    """The prompt as text."""
     ids: list[int]
+    """The token ids of the prompt."""
 
 
 class ChatTemplate:
-    """One compiled template, bound to the tokenizer whose control tokens it writes.
+    """A compiled chat template, bound to the tokenizer whose control tokens it writes.
 
-    `variables` are the names that the template reads besides messages, tools, documents and add_generation_prompt
-    (`enable_thinking`, `date_string`): what a request may set. Raises ValueError when the source is malformed.
+    `variables` are the names that a request can set: those that the template reads in addition to messages, tools,
+    documents and add_generation_prompt (`enable_thinking`, `date_string`).
     """
 
     def __init__(self, source: str, tokenizer: Tokenizer, *, where: str = "chat template") -> None:
+        """Compile the template.
+
+        Args:
+            source: Jinja source.
+            tokenizer: Tokenizer of the model.
+            where: Name of the template in errors.
+
+        Raises:
+            ValueError: If the source is too long or not valid Jinja.
+        """
         if len(source) > MAX_SOURCE:
             raise ValueError(f"{where}: longer than {MAX_SOURCE} characters; give a smaller template")
         self.source = source
@@ -66,7 +78,7 @@ class ChatTemplate:
         self._environment = environment = ChatEnvironment()
         try:
             self._compiled, names = environment.compile_chat(source)
-        except Exception as error:  # of jinja, and of Python's compiler: `break` outside a loop, loops nested too deep
+        except Exception as error:  # from Jinja or Python's compiler: `break` outside a loop, loops nested too deep
             raise ValueError(f"{where}: not valid Jinja ({_one_line(error)}); correct the template") from error
         self.variables = names - _RESERVED - environment.globals.keys()
         self.probe = TemplateProbe(self._render_probe)
@@ -82,19 +94,24 @@ class ChatTemplate:
         most_tokens: int | None = None,
         **variables: Any,
     ) -> RenderedPrompt:
-        """Render a conversation, its messages in the form that the template takes (`for_template`).
+        """Render a conversation and encode it to token ids.
 
-        No character of `messages`, `tools`, `documents` or `variables` becomes part of a control token, and none is
-        changed.
+        The messages are first converted to the form that the template accepts (`for_template`). No character of
+        `messages`, `tools`, `documents` or `variables` becomes part of a control token, and none is changed.
 
         Args:
-            add_special: Add the tokenizer's own tokens (BOS). Most templates write them themselves.
-            most_tokens: Refuse a prompt that cannot fit in so many tokens, before it is encoded.
+            messages: The conversation in OpenAI's format.
+            tools: Tools that the model can call.
+            documents: Documents for templates that support retrieval.
+            add_generation_prompt: Whether the prompt ends with the opening of an assistant response.
+            add_special: Whether to add the tokenizer's own tokens (BOS). Most templates write them themselves.
+            most_tokens: Maximum prompt length. A prompt that cannot fit is rejected before it is encoded.
+            **variables: Values of the template's own variables.
 
         Raises:
-            ValueError: What the template refuses (raise_exception) or would leave out, unknown variables, and text
-                that is not valid Unicode.
-            ModelRefused: A template that fails, or takes more than its budget.
+            ValueError: If the template rejects the conversation (raise_exception) or would omit a part, if a variable
+                is unknown, or if text is not valid Unicode.
+            ModelRefused: If the template fails or exceeds its budget.
         """
         unknown = sorted(variables.keys() - self.variables)
         if unknown:
@@ -113,10 +130,10 @@ class ChatTemplate:
         return RenderedPrompt(text, self._tokenizer.encode_parts(self._parts(written), add_special=add_special))
 
     def _render_best(self, messages: Sequence[Mapping[str, Any]], context: Mapping[str, Any]) -> TrustedStr:
-        """Render a conversation in the first form in which the template keeps the text next to calls.
+        """Render a conversation in the first form in which the template preserves the text next to tool calls.
 
-        A form in which it keeps the reasoning next to calls too wins over the others. If the template keeps the text in
-        no form, raises the error of the first one.
+        A form that also preserves the reasoning next to tool calls has priority. If no form preserves the text, raise
+        the error of the first form.
         """
         messages = with_tool_calls(messages)
         forms = for_template(messages, self.probe)
@@ -144,7 +161,7 @@ class ChatTemplate:
     def _prompt_with_preambles(
         self, marked: Sequence[Mapping[str, Any]], turns: Sequence[TemplateMessage], context: Mapping[str, Any]
     ) -> str:
-        """Return the prompt of a marked conversation. Raises ValueError naming a text next to calls that it lacks."""
+        """Return the prompt of a conversation with marks; raise ValueError if a text next to tool calls is missing."""
         prompt = _text(self._whole(turns, context))
         lost = lost_preamble(marked, prompt)
         if lost is not None:
@@ -155,7 +172,10 @@ class ChatTemplate:
         return prompt
 
     def _whole(self, turns: Sequence[TemplateMessage], context: Mapping[str, Any]) -> TrustedStr:
-        """Return what the template writes. Raises ValueError that names a message that it leaves out."""
+        """Render the messages; raise ValueError naming the first message that the template omits.
+
+        If the template omits a leading system message, try again with its text in the last user message.
+        """
         written = self._rendered_turns(turns, context)
         missing = left_out(turns, _text(written))
         if missing is None:
@@ -175,12 +195,17 @@ class ChatTemplate:
         )
 
     def _rendered_turns(self, turns: Sequence[TemplateMessage], context: Mapping[str, Any]) -> TrustedStr:
+        """Render messages that are already in the template's form."""
         told = [_message(turn.message) for turn in turns]
         return self._rendered({**context, "messages": told}, [turn.index for turn in turns])
 
     def check(self) -> None:
-        """Raises ModelRefused for a template that spends its budget on the shortest conversation, or reaches for what
-        the sandbox forbids. One that fails otherwise may want another conversation: tools, documents.
+        """Test the template on the shortest conversation.
+
+        Other failures are ignored, because the template may need a different conversation (tools, documents).
+
+        Raises:
+            ModelRefused: If the template exceeds its budget or accesses what the sandbox forbids.
         """
         try:
             self._render_probe([{"role": "user", "content": "hi"}], None, True)
@@ -188,36 +213,45 @@ class ChatTemplate:
             if isinstance(error.__cause__, Exhausted | SecurityError | RecursionError | MemoryError):
                 raise
         except ValueError:
-            pass  # it says what it wants instead
+            pass  # the template rejects this conversation and says why
 
     def _render_probe(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, opens: bool
     ) -> str:
-        """Return what the template makes of messages that are passed as they are. opens: as add_generation_prompt."""
+        """Render messages for the probe, without converting them; `opens` is the template's add_generation_prompt."""
         told = [_message(message) for message in messages]
         context = {"messages": told, "tools": tools, "documents": None, "add_generation_prompt": opens}
         return _text(self._rendered(context, range(len(told))))
 
     def _rendered(self, context: Mapping[str, Any], indices: Sequence[int]) -> TrustedStr:
-        """Return what the template writes. indices: its messages' places in the conversation. Raises as `encode`."""
+        """Run the template within its budget.
+
+        Args:
+            context: Variables of the template.
+            indices: Index in the request of each message of the context, for errors.
+
+        Raises:
+            ValueError: If the template calls raise_exception.
+            ModelRefused: If the template fails in any other way.
+        """
         try:
             with self._environment.budgeted():
                 rendered = self._compiled.render({**self._named, **context})
         except RefusedByTemplate as error:
             raise ValueError(self._failure(error, context["messages"], indices)) from error
-        except Exception as error:  # a template is foreign code: what it cannot do is its model's fault
+        except Exception as error:  # a template is untrusted code: any failure is the fault of the model
             raise ModelRefused(self._failure(error, context["messages"], indices)) from error
         return rendered if isinstance(rendered, TrustedStr) else concat([rendered])
 
     def _failure(self, error: Exception, messages: Sequence[object], indices: Sequence[int]) -> str:
-        """Return one line that says where in the template and on which message it failed, and why."""
+        """Return a one-line error: the template line and the message at which the template failed, and the reason."""
         place = failed_at(error, self._compiled, messages)
         line = f" line {place.line}" if place.line is not None else ""
         message = f" on messages[{indices[place.message]}]" if place.message is not None else ""
         return f"chat template:{line}{message}{':' if line or message else ''} {_one_line(error)}"
 
     def _parts(self, written: TrustedStr) -> list[Part]:
-        """Cut at the control literals that the template wrote in full."""
+        """Split a rendered prompt at the control literals that the template wrote in full."""
         parts: list[Part] = []
         for text, by_template in written.runs():
             end = 0
@@ -229,14 +263,21 @@ class ChatTemplate:
 
 
 class ChatTemplates:
-    """A folder's templates by name. Most folders have one; some have another for conversations with tools."""
+    """The chat templates of a model folder by name: usually one, sometimes another for conversations with tools."""
 
     def __init__(self, templates: Mapping[str, ChatTemplate]) -> None:
         assert templates
         self.by_name = dict(templates)
 
     def pick(self, *, tools: bool = False) -> ChatTemplate:
-        """As transformers does: "tool_use" for conversations with tools where it exists, else "default"."""
+        """Return the template for a conversation with or without tools.
+
+        As in transformers this is "tool_use" if the conversation has tools and that template exists, and otherwise
+        "default". A single template is used whatever its name.
+
+        Raises:
+            ValueError: If there are several templates and none is the default.
+        """
         if tools and "tool_use" in self.by_name:
             return self.by_name["tool_use"]
         if "default" in self.by_name:
@@ -247,7 +288,11 @@ class ChatTemplates:
 
 
 def load_templates(folder: Path, tokenizer: Tokenizer) -> ChatTemplates | None:
-    """The chat templates of a model's folder, or None where it has none. Raises ValueError naming the folder."""
+    """Load the chat templates of a model folder, or return None if it has none.
+
+    Raises:
+        ValueError: If a template is malformed. The message names the folder.
+    """
     found = {
         name: ChatTemplate(source, tokenizer, where=f"{folder}: chat template {name!r}")
         for name, source in read_templates(folder)
@@ -256,7 +301,11 @@ def load_templates(folder: Path, tokenizer: Tokenizer) -> ChatTemplates | None:
 
 
 def read_template(path: Path, tokenizer: Tokenizer) -> ChatTemplates:
-    """The chat template in a file, for a model whose folder has none or another. Raises ValueError naming the file."""
+    """Load a chat template from a file, for a model whose folder has no template or a different one.
+
+    Raises:
+        ValueError: If the file cannot be read or is not a valid template.
+    """
     refuse_pointer(path)
     try:
         with path.open(encoding="utf-8") as file:
@@ -268,15 +317,15 @@ def read_template(path: Path, tokenizer: Tokenizer) -> ChatTemplates:
 
 
 def _text(written: TrustedStr) -> str:
-    """Return a plain string of the same characters."""
+    """Return the rendered prompt as a plain string."""
     return "".join([text for text, _ in written.runs()])
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message of plain types, its role trusted if known, its reasoning under every name that templates read.
+    """Convert a message to plain types, with a trusted role and the reasoning under every key that templates read.
 
-    Keys that hold null are left out, as transformers does, since templates would write "None". A null content stays:
-    the probe has found that the template wants it.
+    A role is trusted only if it is one of `ROLES`. Keys with null values are omitted, as in transformers, since
+    templates would write "None". A null content stays, because the probe has found that the template needs it.
     """
     plain: dict[str, Any] = _plain({k: v for k, v in message.items() if v is not None or k == "content"})
     role = plain.get("role")
@@ -287,7 +336,11 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:
-    """Rebuilt out of exact JSON types: other objects could carry methods into the sandbox, or trusted marks."""
+    """Copy a value using only exact JSON types; other objects could bring methods or trusted marks into the sandbox.
+
+    Raises:
+        ValueError: If the value is nested too deeply or contains another type.
+    """
     if depth == 0:
         raise ValueError(f"a conversation is nested deeper than {MAX_DEPTH}; flatten it")
     if value is None or isinstance(value, bool):
@@ -306,6 +359,7 @@ def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:
 
 
 def _one_line(error: BaseException) -> str:
+    """Return an error message as one line of at most 500 characters."""
     if isinstance(error, RecursionError):
         return "it calls itself too deeply"
     return re.sub(r"\s+", " ", str(error) or type(error).__name__)[:500]

@@ -1,4 +1,7 @@
-"""A conversation in the form that a chat template takes: its roles, calls and results, as the probe found them."""
+"""Conversion of a conversation to the form that a chat template accepts: roles, tool calls and tool results.
+
+The probe detects that form.
+"""
 
 import hashlib
 import json
@@ -19,20 +22,22 @@ _LETTERS = string.ascii_letters + string.digits
 _SYSTEM = ("system", "developer")
 _ASSISTANT = ("assistant", "model", "chatbot")
 _SAMPLE = 64
-"""The most characters of a message that are searched for in a prompt."""
+"""The maximum number of characters of a message that are searched for in a prompt."""
 _WORD = re.compile(r"\w{3,}")
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateMessage:
-    """One message for the template, and the index of the request's message that it was made from."""
+    """One message for the template."""
 
     index: int
+    """Index of the request's message that this message was made from."""
     message: dict[str, Any]
+    """The message, as OpenAI's API has it."""
 
     @property
     def where(self) -> str:
-        """The name of the message in an error."""
+        """The name of the message in errors."""
         return f"messages[{self.index}]"
 
     @property
@@ -41,19 +46,23 @@ class TemplateMessage:
         return self.message.get("tool_calls") or ()
 
     def having(self, **changes: Any) -> "TemplateMessage":
-        """Return a copy with these keys of its message set."""
+        """Return a copy with these keys of its message replaced."""
         return replace(self, message={**self.message, **changes})
 
 
 def for_template(messages: Sequence[Mapping[str, Any]], probe: TemplateProbe) -> Iterator[list[TemplateMessage]]:
-    """Yield the messages in each form that the template takes. The first has text next to calls in the best place.
+    """Yield the messages in each form that the template accepts, first with preambles in their best positions.
 
-    OpenAI's interface has arguments as text, null contents beside calls, several calls in a message, and the roles
-    `developer` and `function`. Few templates take all of these. Raises ValueError that names the message if the
-    template would leave it out, and for arguments that are no JSON object.
+    OpenAI's interface allows arguments as text, null contents next to calls, several calls in a message, and the roles
+    `developer` and `function`. Few templates accept all of these.
 
     Args:
-        messages: A conversation whose calls are `tool_calls` (`with_tool_calls`).
+        messages: Conversation whose calls are `tool_calls` (`with_tool_calls`).
+        probe: Probe of the template.
+
+    Raises:
+        ValueError: If the template would omit a message, or the arguments of a call are not a JSON object. The message
+            names the faulty one.
     """
     turns = [TemplateMessage(index, dict(message)) for index, message in enumerate(messages)]
     turns = _with_known_roles(_with_ids_of_functions(turns), probe)
@@ -69,7 +78,7 @@ def for_template(messages: Sequence[Mapping[str, Any]], probe: TemplateProbe) ->
 def _with_calls(
     turns: Sequence[TemplateMessage], form: CallForm, over: PreamblePlace, running: PreamblePlace
 ) -> list[TemplateMessage]:
-    """Return the turns with their calls in a form and their preambles in these places."""
+    """Return the messages with calls in the template's form and preambles at the given positions."""
     placed = with_preambles([(turn.index, turn.message) for turn in turns], over, running)
     turns = [TemplateMessage(index, dict(message)) for index, message in placed]
     if not form.several:
@@ -82,11 +91,10 @@ def _with_calls(
 
 
 def left_out(turns: Iterable[TemplateMessage], prompt: str) -> TemplateMessage | None:
-    """Return the first turn that a prompt lacks, or None if it has all of them.
+    """Return the first message that is missing in a prompt, or None if the prompt has all of them.
 
-    The prompt is searched for the longest line of each text and the name of each called function. Texts of the
-    assistant are not searched for, since many templates leave earlier reasoning out; `lost_preamble` looks for those
-    next to calls.
+    The prompt is searched for the longest line of each text and for the name of each called function. Assistant texts
+    are not searched for, since many templates omit earlier reasoning; `lost_preamble` checks the texts next to calls.
     """
     at = 0
     for turn in turns:
@@ -99,10 +107,14 @@ def left_out(turns: Iterable[TemplateMessage], prompt: str) -> TemplateMessage |
 
 
 def with_system_in_last_user(turns: Sequence[TemplateMessage]) -> list[TemplateMessage] | None:
-    """Return the turns with the leading system text before the text of the last user message, None if there is none.
+    """Move the leading system text to the start of the last user message.
 
-    Mistral's templates write the system text only with a last message of the user, and leave it out of the tool loop;
-    Mistral's own tokenizer puts it there.
+    Mistral's templates write the system text only next to a final user message, and omit it in the tool loop. Mistral's
+    own tokenizer moves it there.
+
+    Returns:
+        The messages, or None if the first one is not a system message, there is no user message, or a content is not a
+        string.
     """
     users = [place for place, turn in enumerate(turns) if turn.message.get("role") == "user"]
     if not users or turns[0].message.get("role") not in _SYSTEM:
@@ -115,7 +127,7 @@ def with_system_in_last_user(turns: Sequence[TemplateMessage]) -> list[TemplateM
 
 
 def _texts(content: object) -> list[str]:
-    """Return the texts of a content: itself, or those of its parts."""
+    """Return the texts of a message content: the string itself, or those of its parts."""
     if isinstance(content, str):
         return [content]
     parts = content if isinstance(content, list) else ()
@@ -128,13 +140,17 @@ def _longest_line(text: str) -> str:
 
 
 def _find(prompt: str, line: str, start: int) -> int:
-    """Return where a line is in a prompt, plain, in JSON or escaped for HTML; -1 if nowhere. start: where to begin."""
+    """Return the position of a line in a prompt (as is, as JSON, or escaped for HTML), or -1 if it is missing.
+
+    The search begins at `start`, then covers the whole prompt. If more than half of the words of the line occur, return
+    0.
+    """
     if (found := prompt.find(line, start)) >= 0:
         return found
     spelled = (line, json.dumps(line, ensure_ascii=False)[1:-1], json.dumps(line)[1:-1], str(markupsafe.escape(line)))
     if (found := max(prompt.find(each) for each in spelled)) >= 0:
         return found
-    words = set(_WORD.findall(line))  # a template may cut something out of a text
+    words = set(_WORD.findall(line))  # a template may remove part of a text
     return 0 if 2 * sum(word in prompt for word in words) > len(words) else -1
 
 
@@ -142,7 +158,11 @@ def _find(prompt: str, line: str, start: int) -> int:
 
 
 def _with_known_roles(turns: Sequence[TemplateMessage], probe: TemplateProbe) -> list[TemplateMessage]:
-    """Return the turns under roles that the template writes, leading system messages joined where it wants one."""
+    """Rename roles that the template does not write, and join leading system messages if the template requires it.
+
+    Raises:
+        ValueError: If a message has no role, or the template omits messages of its role.
+    """
     leading = len(list(takewhile(lambda turn: turn.message.get("role") in _SYSTEM, turns)))
     known: list[TemplateMessage] = []
     for turn in turns:
@@ -167,11 +187,12 @@ def _with_known_roles(turns: Sequence[TemplateMessage], probe: TemplateProbe) ->
 
 
 def with_tool_calls(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the messages with each `function_call`, which came before `tool_calls`, as a tool call."""
+    """Convert each `function_call`, the predecessor of `tool_calls`, to a tool call."""
     return [_as_tool_calls(index, message) for index, message in enumerate(messages)]
 
 
 def _as_tool_calls(index: int, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Convert the `function_call` of one message to a tool call."""
     call = message.get("function_call")
     if not isinstance(call, Mapping) or message.get("tool_calls"):
         return message
@@ -180,7 +201,7 @@ def _as_tool_calls(index: int, message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_ids_of_functions(turns: Sequence[TemplateMessage]) -> list[TemplateMessage]:
-    """Return the turns, with the id of the latest call added to each `function` message that has no id."""
+    """Add the id of the latest call to each `function` message without an id."""
     found: list[TemplateMessage] = []
     last: str | None = None
     for turn in turns:
@@ -191,7 +212,7 @@ def _with_ids_of_functions(turns: Sequence[TemplateMessage]) -> list[TemplateMes
 
 
 def _one_call_each(turns: Sequence[TemplateMessage]) -> Iterator[TemplateMessage]:
-    """Yield the turns with one call a message, each followed by its result, for a template that writes one only."""
+    """Split messages so that each has one call, followed by its result, for templates that write only one call."""
     taken: set[int] = set()
     for at, turn in enumerate(turns):
         if at in taken:
@@ -210,12 +231,12 @@ def _one_call_each(turns: Sequence[TemplateMessage]) -> Iterator[TemplateMessage
 
 
 def _results_after(turns: Sequence[TemplateMessage], at: int) -> list[int]:
-    """Return the places of the results that follow a message with calls."""
+    """Return the indices of the tool results that follow a message with calls."""
     return list(takewhile(lambda place: turns[place].message.get("role") == "tool", range(at + 1, len(turns))))
 
 
 def _with_names_in_results(turns: Iterable[TemplateMessage]) -> Iterator[TemplateMessage]:
-    """Yield the turns, with the name of the called function added to each result that lacks it."""
+    """Add the name of the called function to each tool result that lacks it."""
     names: dict[Any, Any] = {}
     for turn in turns:
         names |= {call.get("id"): call["function"].get("name") for call in turn.calls}
@@ -225,7 +246,7 @@ def _with_names_in_results(turns: Iterable[TemplateMessage]) -> Iterator[Templat
 
 
 def _with_ids(turns: Iterable[TemplateMessage], kind: IdKind) -> Iterator[TemplateMessage]:
-    """Yield the turns, with the ids of calls and of their results in the form that the template takes."""
+    """Rewrite the ids of calls and results to the form that the template accepts."""
     ids: dict[Any, str] = {}
     for turn in turns:
         changes: dict[str, Any] = {}
@@ -240,7 +261,7 @@ def _with_ids(turns: Iterable[TemplateMessage], kind: IdKind) -> Iterator[Templa
 
 
 def _in_form(turn: TemplateMessage, form: CallForm) -> TemplateMessage:
-    """Return a turn with its calls and its content in the template's form."""
+    """Return a message with its calls and content in the template's form."""
     if not turn.calls:
         return _without_calls(turn)
     turn = turn.having(tool_calls=[_call(call, form, turn.where) for call in turn.calls])
@@ -248,7 +269,7 @@ def _in_form(turn: TemplateMessage, form: CallForm) -> TemplateMessage:
 
 
 def _without_calls(turn: TemplateMessage) -> TemplateMessage:
-    """Return a turn without calls: an empty list is none, and a null content is an empty text."""
+    """Return a message without an empty list of calls, and with "" in place of null content."""
     kept = {key: value for key, value in turn.message.items() if key != "tool_calls" or value}
     if "content" in kept and kept["content"] is None:
         kept["content"] = ""
@@ -256,6 +277,7 @@ def _without_calls(turn: TemplateMessage) -> TemplateMessage:
 
 
 def _call(call: Mapping[str, Any], form: CallForm, where: str) -> dict[str, Any]:
+    """Return one tool call in the template's form."""
     function = call["function"]
     arguments = _arguments(function.get("arguments"), where)
     written = json.dumps(arguments, ensure_ascii=False) if form.arguments_as_text else arguments
@@ -263,6 +285,7 @@ def _call(call: Mapping[str, Any], form: CallForm, where: str) -> dict[str, Any]
 
 
 def _arguments(given: object, where: str) -> Mapping[str, Any]:
+    """Return the arguments of a call as an object; raise ValueError if they are anything else."""
     try:
         value = _read(given) if isinstance(given, str) else given
     except (ValueError, RecursionError):
@@ -275,17 +298,22 @@ def _arguments(given: object, where: str) -> Mapping[str, Any]:
 
 
 def _read(text: str) -> Any:
-    """Return the value of a JSON text; None for an empty one. Raises ValueError, for NaN and Infinity too."""
+    """Parse a JSON text; return None for an empty text.
+
+    Raises:
+        ValueError: If the text is not JSON, or contains NaN or Infinity.
+    """
     with without_collecting():
         return json.loads(text, parse_constant=_refuse_constant) if text.strip() else None
 
 
 def _refuse_constant(name: str) -> None:
+    """Reject a constant that is not JSON."""
     raise ValueError(f"{name} is no JSON")
 
 
 def _short(identity: str) -> str:
-    """Return an id of nine letters and digits: itself, or one made from it, so that calls and results still agree."""
+    """Return an id of nine letters and digits: the id itself or its hash, so that calls and results still match."""
     if len(identity) == 9 and identity.isascii() and identity.isalnum():
         return identity
     number = int.from_bytes(hashlib.sha256(identity.encode("utf-8", "surrogatepass")).digest()[:8])

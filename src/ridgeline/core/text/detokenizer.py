@@ -1,4 +1,4 @@
-"""Token ids to text while they arrive, whole characters only."""
+"""Incremental decoding of generated token ids to text, in whole characters."""
 
 import codecs
 
@@ -6,21 +6,28 @@ from ridgeline.core.text.tokenizer import Tokenizer
 
 
 class Detokenizer:
-    """Releases text as soon as no later token can change it.
+    """A streaming detokenizer that releases text as soon as no later token can change it.
 
-    The pieces of push and flush joined equal `tokenizer.decode(ids)`. A character whose bytes are spread over tokens
-    is held until it is whole; invalid bytes become U+FFFD once they are known to be invalid. O(bytes of the token).
+    The texts of push and flush together equal `tokenizer.decode(ids)`. A character whose bytes are spread over several
+    tokens is held until it is complete; invalid bytes become U+FFFD once they are known to be invalid. O(bytes of the
+    token).
     """
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, continues: bool = False) -> None:
-        """`continues`: the ids go on from earlier text, so that a first space is one."""
+        """Start an empty text.
+
+        Args:
+            tokenizer: Tokenizer of the model.
+            skip_special: Whether to omit special tokens.
+            continues: Whether the ids continue an earlier text, so that a leading space belongs to the text.
+        """
         self._tokenizer = tokenizer
         self._skip_special = skip_special
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._strip = tokenizer.strips_space and not continues
 
     def push(self, token_id: int) -> str:
-        """The text that this token completes, possibly ""."""
+        """Return the text that a token completes; it can be ""."""
         return self.push_bytes(self.data(token_id))
 
     def data(self, token_id: int) -> bytes:
@@ -28,19 +35,20 @@ class Detokenizer:
         return self._tokenizer.token_bytes(token_id, self._skip_special)
 
     def push_bytes(self, data: bytes) -> str:
-        """Return the text that these bytes complete, possibly ""."""
+        """Return the text that these bytes complete; it can be ""."""
         return self._release(self._decoder.decode(data))
 
     @property
     def pending(self) -> bytes:
-        """The bytes of a character that is still to be completed."""
+        """The bytes of a character that is not complete yet."""
         return self._decoder.getstate()[0]
 
     def flush(self) -> str:
-        """The text of an unfinished last character: one U+FFFD or nothing. Ends the stream."""
+        """Return the text of an incomplete last character (one U+FFFD or nothing) at the end of the stream."""
         return self._release(self._decoder.decode(b"", final=True))
 
     def _release(self, text: str) -> str:
+        """Return text without the dummy space at the start of the stream."""
         if self._strip and text:  # only the first character of the whole text can be the dummy space
             self._strip = False
             return text[1:] if text.startswith(" ") else text
@@ -48,23 +56,23 @@ class Detokenizer:
 
 
 class TokenOffsets:
-    """The places of tokens in the text that `Detokenizer` makes of them, in characters.
+    """A counter that computes the character offset of each token in the text of a `Detokenizer`.
 
-    The place of a token is that of the character in which its first byte falls, so that all tokens of one character
-    have the same place. That of a token without text is behind the last whole character before it.
+    The offset of a token is that of the character that contains its first byte, so all tokens of one character have the
+    same offset. A token without text has the offset after the last whole character before it.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, continues: bool = False) -> None:
-        """Begin an empty text; the arguments are those of `Detokenizer`."""
+        """Start an empty text; the arguments are those of `Detokenizer`."""
         self._detokenizer = Detokenizer(tokenizer, skip_special=skip_special, continues=continues)
-        self._length = 0  # of the text that is complete
+        self._length = 0  # length of the complete text
 
     def push(self, token_id: int) -> int:
-        """Return the place of the next token."""
+        """Return the character offset of the next token."""
         data = self._detokenizer.data(token_id)
-        # The first byte may be what shows that the bytes before it are no character.
+        # The first byte may show that the bytes before it are not a valid character.
         begun = self._detokenizer.push_bytes(data[:1])
-        # Bytes that wait may be several characters in the end: Python waits after ED A0, which is no character.
+        # Pending bytes can become several characters: Python waits after ED A0, which is not a character.
         waiting = len(self._detokenizer.pending.decode("utf-8", "replace"))
         place = max(0, self._length + len(begun) + waiting - 1) if data else self._length
         self._length += len(begun) + len(self._detokenizer.push_bytes(data[1:]))

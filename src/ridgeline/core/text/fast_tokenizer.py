@@ -1,4 +1,4 @@
-"""Tokenizers of the Hugging Face `tokenizers` library: a folder's tokenizer.json, or one built by bpe.py."""
+"""Tokenizers of the Hugging Face `tokenizers` library: a folder's tokenizer.json, or a pipeline built by bpe.py."""
 
 import json
 import secrets
@@ -19,25 +19,30 @@ from ridgeline.core.text.tokenizer_config import DeclaredToken, TokenizerConfig
 from ridgeline.core.text.tokenizers_library import boundary, encode, growth, stages
 from ridgeline.core.text.vocabulary import Vocabulary, build_vocabulary
 
-_IN_NO_VOCABULARY = "\U0010fffd"  # the last character for private use
+_IN_NO_VOCABULARY = "\U0010fffd"  # the last private-use character
 
 
 @dataclass(frozen=True)
 class ProtectedTokenizer:
-    """A sealed copy of a tokenizer, whose control tokens no text can spell, and the secret name of each control id.
+    """A copy of a tokenizer in which each control token has a secret name, so that no user text can produce it.
 
-    Each control token keeps its id but gets a secret name, drawn at random per process: the literals in a user's text
-    are then ordinary text for every stage (added-token matching, the normaliser, a Unigram model that lists `</s>` as a
-    piece), while a prompt's own control tokens are written by their secret names. One call encodes the whole prompt, so
-    rules that depend on the position in it (SentencePiece's dummy prefix) hold as without the seal.
+    Each control token keeps its id and gets a random name, drawn once per process. The literals in user text are then
+    ordinary text for every stage (added-token matching, the normalizer, a Unigram model that has `</s>` as a piece),
+    while the prompt's own control tokens are written by their secret names. One call encodes the whole prompt, so rules
+    that depend on the position (SentencePiece's dummy prefix) give the same result as in the original.
     """
 
     tokenizer: tokenizers.Tokenizer
+    """The copy with renamed control tokens."""
     secret: Mapping[int, str]
+    """The secret name of each control token, by its id."""
 
 
 def protect_control_tokens(tokenizer: tokenizers.Tokenizer, control: Mapping[str, int]) -> ProtectedTokenizer:
-    """Rename the control tokens. Costs one serialisation of the tokenizer (about a second for 150,000 tokens)."""
+    """Return a copy of a tokenizer whose control tokens have secret names.
+
+    The copy needs one serialization of the tokenizer (about a second for 150,000 tokens).
+    """
     nonce = secrets.token_hex(16)
     renamed = {literal: f"<{nonce}:{index}>" for literal, index in control.items()}
     state = json.loads(tokenizer.to_str())
@@ -51,7 +56,7 @@ def protect_control_tokens(tokenizer: tokenizers.Tokenizer, control: Mapping[str
 
 
 def _rename_model(model: dict[str, Any], renamed: Mapping[str, str]) -> None:
-    """Rename the control tokens that are also pieces of the model, and drop the merges that would build them."""
+    """Rename the control tokens in the model's vocabulary, and remove the merges that would build them."""
     vocab = model["vocab"]
     if isinstance(vocab, dict):
         model["vocab"] = {renamed.get(piece, piece): index for piece, index in vocab.items()}
@@ -64,14 +69,25 @@ def _rename_model(model: dict[str, Any], renamed: Mapping[str, str]) -> None:
 
 
 def _touches(merge: str | list[str], renamed: Mapping[str, str]) -> bool:
+    """Return whether a BPE merge contains or builds a renamed token."""
     left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
     return left in renamed or right in renamed or left + right in renamed
 
 
 class FastTokenizer(Tokenizer):
-    """A `tokenizers` pipeline with the folder's declared tokens on top."""
+    """A tokenizer that runs a `tokenizers` pipeline, extended with the tokens that the model folder declares."""
 
     def __init__(self, pipeline: tokenizers.Tokenizer, declared: TokenizerConfig, source: Path) -> None:
+        """Prepare a pipeline for inference: declare added tokens and correct stages that do not match the vocabulary.
+
+        Args:
+            pipeline: The loaded pipeline. It is changed in place.
+            declared: Declarations of the model folder.
+            source: File named in errors.
+
+        Raises:
+            ValueError: If the tokenizer cannot run in this engine.
+        """
         with boundary(f"{source}: not a tokenizer this engine can run", "take another release of it"):
             _make_plain(pipeline)
             kind = kind_of(pipeline)
@@ -94,7 +110,7 @@ class FastTokenizer(Tokenizer):
             self.mended = mended
             self._composes = any(stage["type"] == "NFC" for stage in stages(pipeline.normalizer))
         self._pipeline = pipeline
-        # The unknown token also stands for text outside the vocabulary: its id alone proves nothing.
+        # The unknown token also represents text outside the vocabulary, so its id alone proves nothing.
         self._watched = frozenset(vocabulary.control.values()) - unknown
 
     @override
@@ -122,7 +138,7 @@ class FastTokenizer(Tokenizer):
 
     @override
     def _encode_parts(self, parts: Sequence[Part]) -> list[int]:
-        """First as it stands, which is right unless the text spells a control token; only then the sealed copy."""
+        """Encode with the original pipeline; use the protected copy only if the text spells a control token."""
         written = [part for part in parts if isinstance(part, int)]
         assert set(written) <= set(self.control.values()), "only control tokens are placed by id"
         text = "".join(part if isinstance(part, str) else self._raw(part).decode() for part in parts)
@@ -141,27 +157,33 @@ class FastTokenizer(Tokenizer):
         return ids
 
     def _has_exactly(self, ids: list[int], written: list[int]) -> bool:
+        """Return whether encoded ids contain exactly the given control tokens, in order."""
         watched = self._watched
         return [i for i in ids if i in watched] == [i for i in written if i in watched]
 
     @cached_property
     def _sealed(self) -> ProtectedTokenizer:
+        """The copy of the tokenizer with secret control-token names, built at first use."""
         with boundary("the tokenizer cannot keep typed text from being control tokens", "take another release of it"):
             return protect_control_tokens(self._pipeline, self.control)
 
 
 class _PairFrame(NamedTuple):
-    """What a post-processor puts before a text of a pair, or after the second: ids and the types that they have; and
-    the type of the text's own tokens.
-    """
+    """The special tokens that a post-processor puts before a text of a pair, or after the second one."""
 
     ids: list[int]
+    """Ids of the special tokens."""
     types: list[int]
+    """Token type ids (segments) of the special tokens."""
     own: int = 0
+    """Token type id of the tokens of the text that follows."""
 
 
 def _pair_frame(pipeline: tokenizers.Tokenizer) -> "tuple[_PairFrame, _PairFrame, _PairFrame] | None":
-    """What is around two texts that are given together; None where nothing says so."""
+    """Return the special tokens before, between and after two texts that are encoded together.
+
+    The result is None if the post-processor has no template for a pair.
+    """
     both = pipeline.encode("a", "a", add_special_tokens=True)
     sequences = both.sequence_ids
     if set(sequences) != {0, 1, None}:
@@ -177,7 +199,7 @@ def _pair_frame(pipeline: tokenizers.Tokenizer) -> "tuple[_PairFrame, _PairFrame
 
 
 def _make_plain(pipeline: tokenizers.Tokenizer) -> None:
-    """Switch off what is for training: a text must always give the same ids, and all of them."""
+    """Disable truncation, padding and random segmentation, so that a text always gives the same complete ids."""
     pipeline.no_truncation()
     pipeline.no_padding()
     for option in ("dropout", "alpha", "nbest_size"):  # BPE's dropout, Unigram's sampling
@@ -186,7 +208,10 @@ def _make_plain(pipeline: tokenizers.Tokenizer) -> None:
 
 
 def _unknown(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> frozenset[int]:
-    """Ids that stand for text outside the vocabulary: what the side files say, and what the model itself does."""
+    """Return the ids that represent text outside the vocabulary.
+
+    These are the declared unknown token and the tokens that the model itself produces.
+    """
     stated = pipeline.token_to_id(declared.names.get("unk_token", ""))
     try:
         made = [token.id for token in pipeline.model.tokenize(_IN_NO_VOCABULARY)]
@@ -196,8 +221,9 @@ def _unknown(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> froze
 
 
 def _most_bytes(pipeline: tokenizers.Tokenizer, vocabulary: Vocabulary) -> int | None:
-    """Most bytes of a text, composed, that one token stands for; None where the text may lose some on its way to the
-    model, or in it: white space that is removed, characters that are unknown.
+    """Return the longest composed text, in bytes, that one token can represent, or None if there is no bound.
+
+    There is no bound if text can disappear before or in the model: removed white space, unknown characters.
     """
     kinds = {stage["type"] for stage in stages(pipeline.pre_tokenizer)}
     keeps = all(_keeps(stage) for part in (pipeline.normalizer, pipeline.pre_tokenizer) for stage in stages(part))
@@ -212,7 +238,7 @@ def _most_bytes(pipeline: tokenizers.Tokenizer, vocabulary: Vocabulary) -> int |
 
 
 def _keeps(stage: Mapping[str, Any]) -> bool:
-    """Whether a stage leaves at least as many bytes as it is given, composed characters aside."""
+    """Return whether a normalizer or pre-tokenizer stage never shortens a text, apart from character composition."""
     match stage:
         case {"type": "NFC" | "Prepend" | "ByteLevel" | "Metaspace" | "Digits"}:
             return True
@@ -224,7 +250,11 @@ def _keeps(stage: Mapping[str, Any]) -> bool:
 
 
 def _declare(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
-    """Add the tokens of added_tokens_decoder that the pipeline lacks, at their stated ids, and mark special ones."""
+    """Add the tokens of added_tokens_decoder that the pipeline lacks, at their declared ids, and mark special tokens.
+
+    Raises:
+        ValueError: If the vocabulary has a different id for a declared token.
+    """
     present_by_id = pipeline.get_added_tokens_decoder()
     for row in declared.added:
         present = present_by_id.get(row.id)
@@ -244,6 +274,7 @@ def _declare(pipeline: tokenizers.Tokenizer, declared: TokenizerConfig) -> None:
 
 
 def _add(pipeline: tokenizers.Tokenizer, row: DeclaredToken) -> None:
+    """Add a declared token to the pipeline, as a special token if it is one."""
     token = tokenizers.AddedToken(
         row.literal,
         single_word=row.single_word,
@@ -258,7 +289,7 @@ def _add(pipeline: tokenizers.Tokenizer, row: DeclaredToken) -> None:
 def _read_vocabulary(
     pipeline: tokenizers.Tokenizer, declared: TokenizerConfig, spell: Callable[[str], bytes]
 ) -> Vocabulary:
-    """Return the vocabulary's tables by id. spell: returns the bytes of a piece."""
+    """Build the vocabulary tables of a pipeline; `spell` converts a piece to its bytes."""
     added = {index: (token.content, token.special) for index, token in pipeline.get_added_tokens_decoder().items()}
     return build_vocabulary(pipeline.get_vocab(with_added_tokens=False), added, spell, declared.is_control)
 
@@ -266,7 +297,10 @@ def _read_vocabulary(
 def _frame(
     pipeline: tokenizers.Tokenizer, declared: TokenizerConfig, vocabulary: Vocabulary
 ) -> tuple[list[int], list[int]]:
-    """What the post-processor puts before and after a text, corrected by add_bos_token and add_eos_token."""
+    """Return the special token ids before and after a text.
+
+    The post-processor defines them; add_bos_token and add_eos_token of the folder override it.
+    """
     bare = list(pipeline.encode("a", add_special_tokens=False).ids)
     full = list(pipeline.encode("a", add_special_tokens=True).ids)
     at = next((i for i in range(len(full)) if full[i : i + len(bare)] == bare), 0)

@@ -1,7 +1,7 @@
-"""The tokenizer and the chat templates that the metadata of a GGUF file holds (`tokenizer.*` of ggml/docs/gguf.md).
+"""Tokenizer and chat templates from the metadata of a GGUF file (`tokenizer.*` of ggml/docs/gguf.md).
 
-A byte-level BPE is its tokens and merges, and the name of the rule that cuts text before merging; a SentencePiece model
-is its pieces with their scores and types, which become the library's own format again.
+A byte-level BPE consists of tokens, merges and the name of the pre-tokenizer rule. A SentencePiece model consists of
+pieces with scores and types, which are converted back to the library's own format.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from ridgeline.core.text.tokenizer import Tokenizer
 from ridgeline.core.text.tokenizer_config import DeclaredToken, TokenizerConfig
 from ridgeline.core.text.tokenizers_library import boundary
 
-# Mistral's: a word ends where capitals begin, a digit is a piece, a slash stays with the punctuation before it.
+# Mistral's rule: capitals begin a new word, each digit is a piece, a slash stays with the punctuation before it.
 _BEGINNING, _REST = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _TEKKEN = "|".join(
     (
@@ -34,24 +34,31 @@ _TEKKEN = "|".join(
     )
 )
 _GPT2, _DIGITS = "gpt2", "digits"
-# How text is cut, by the names that llama.cpp gives to vocabularies: those of the architectures that are read.
+# Pre-tokenizer rules by llama.cpp's names of vocabularies, for the supported architectures.
 CUTS: Mapping[str, str] = {
     "gpt-2": _GPT2, "smollm": _DIGITS, "qwen2": QWEN2, "deepseek-r1-qwen": QWEN2, "megrez": QWEN2, "llama-bpe": LLAMA3,
     "llama3": LLAMA3, "llama-v3": LLAMA3, "falcon3": LLAMA3, "pixtral": LLAMA3, "tekken": _TEKKEN,
 }  # fmt: skip
 _WHOLE_WORDS = (LLAMA3, _TEKKEN)
-"""With which a piece that is a token is not merged, and text gets its first token unless the file says otherwise."""
+"""The rules of vocabularies that apply no merges to a word that is itself a token.
+
+They also add BOS unless the file says otherwise.
+"""
 _NAMES = {
     "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "sep_token": "seperator", "pad_token": "padding",
     "mask_token": "mask",
 }  # fmt: skip
-"""Of tokenizer_config.json the names of special tokens, with those in GGUF's keys, spelt as they are there."""
-_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6  # types of tokens
+"""The special-token names of tokenizer_config.json, with the names in GGUF keys (in GGUF's own spelling)."""
+_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6  # token types in GGUF
 _TEMPLATE = "tokenizer.chat_template"
 
 
 def read_gguf_tokenizer(metadata: Mapping[str, Any], source: Path) -> Tokenizer:
-    """The tokenizer of a file's metadata. Raises ValueError of one line that names the file and the key."""
+    """Build the tokenizer from the metadata of a GGUF file.
+
+    Raises:
+        ValueError: If the metadata has no usable vocabulary. The message is one line that names the file and the key.
+    """
     kind = metadata.get("tokenizer.ggml.model")
     if kind in (None, "no_vocab"):
         raise ValueError(f"{source}: has no vocabulary, so that it cannot read or write text; make it anew with one")
@@ -66,7 +73,11 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any], source: Path) -> Tokenizer:
 
 
 def read_gguf_templates(metadata: Mapping[str, Any], tokenizer: Tokenizer, source: Path) -> ChatTemplates | None:
-    """The chat templates of a file's metadata, None where it has none. Raises ValueError naming the file."""
+    """Return the chat templates in the metadata of a GGUF file, or None if it has none.
+
+    Raises:
+        ValueError: If a template is malformed. The message names the file.
+    """
     found = {
         name: ChatTemplate(text, tokenizer, where=f"{source}: chat template {name!r}")
         for name, text in _templates(metadata).items()
@@ -75,7 +86,7 @@ def read_gguf_templates(metadata: Mapping[str, Any], tokenizer: Tokenizer, sourc
 
 
 def _templates(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """The texts of templates by name."""
+    """Return the chat template sources by name."""
     named = {
         key.removeprefix(f"{_TEMPLATE}."): text for key, text in metadata.items() if key.startswith(f"{_TEMPLATE}.")
     }
@@ -86,7 +97,11 @@ def _templates(metadata: Mapping[str, Any]) -> dict[str, str]:
 def _declared(
     metadata: Mapping[str, Any], source: Path, tokens: Sequence[str], types: Sequence[int]
 ) -> TokenizerConfig:
-    """What tokenizer_config.json says of other models."""
+    """Return the declarations that other models store in tokenizer_config.json.
+
+    Raises:
+        ValueError: If a token occurs twice or a special-token id is out of range.
+    """
     if len(set(tokens)) != len(tokens) or not tokens:
         raise ValueError(f"{source}: tokenizer.ggml.tokens has none, or one twice; fetch the file again")
     names: dict[str, str] = {}
@@ -112,8 +127,9 @@ def _declared(
 
 
 def _begins(metadata: Mapping[str, Any], role: str, source: Path) -> bool:
-    """Whether a text gets this token; where the file does not say, what llama.cpp takes: one before the texts of
-    SentencePiece, of Llama 3 and of Mistral.
+    """Return whether encoding adds BOS or EOS (the `role`).
+
+    If the file does not say, use llama.cpp's default: BOS for SentencePiece, Llama 3 and Mistral.
     """
     unstated = (
         metadata.get("tokenizer.ggml.model") == "llama"
@@ -126,7 +142,7 @@ def _begins(metadata: Mapping[str, Any], role: str, source: Path) -> bool:
 
 
 def _listed(metadata: Mapping[str, Any], key: str, source: Path, kind: type) -> list[Any]:
-    """A list of strings or of numbers."""
+    """Return a metadata list after checking the type of its entries."""
     found = metadata.get(f"tokenizer.ggml.{key}")
     if not isinstance(found, list) or not all(type(each) is kind for each in found):
         raise ValueError(f"{source}: tokenizer.ggml.{key} is not a list of {kind.__name__}; fetch the file again")
@@ -134,12 +150,12 @@ def _listed(metadata: Mapping[str, Any], key: str, source: Path, kind: type) -> 
 
 
 def _types(metadata: Mapping[str, Any], source: Path) -> list[int]:
-    """The type of each token."""
+    """Return the type of each token."""
     return _beside(metadata, "token_type", source, int)
 
 
 def _beside(metadata: Mapping[str, Any], key: str, source: Path, kind: type) -> list[Any]:
-    """A list with an entry for each token."""
+    """Return a metadata list that must have one entry per token."""
     found, tokens = _listed(metadata, key, source, kind), metadata["tokenizer.ggml.tokens"]
     if len(found) != len(tokens):
         raise ValueError(f"{source}: tokenizer.ggml.{key} has {len(found)} entries for {len(tokens)} tokens")
@@ -147,7 +163,11 @@ def _beside(metadata: Mapping[str, Any], key: str, source: Path, kind: type) -> 
 
 
 def _byte_level(metadata: Mapping[str, Any], source: Path) -> tokenizers.Tokenizer:
-    """Byte-level BPE. Raises ValueError for a rule to cut text that is not known."""
+    """Build a byte-level BPE pipeline from the metadata.
+
+    Raises:
+        ValueError: If the pre-tokenizer rule is unknown or the merges are malformed.
+    """
     name = metadata.get("tokenizer.ggml.pre")
     cut = CUTS.get(name) if isinstance(name, str) else None
     if cut is None:
@@ -176,9 +196,11 @@ def _byte_level(metadata: Mapping[str, Any], source: Path) -> tokenizers.Tokeniz
 
 
 def _sentencepiece_model(metadata: Mapping[str, Any], source: Path) -> bytes:
-    """A SentencePiece model of BPE, as sentencepiece_model.proto has it: pieces (piece 1, score 2, type 3); of the
-    trainer its kind (3), whether bytes stand for what it does not know (35) and the ids of special tokens (40 to 43);
-    of the normalizer its name (1) and what becomes of spaces (3 to 5).
+    """Return a SentencePiece BPE model, serialized as in sentencepiece_model.proto.
+
+    - Pieces: text 1, score 2, type 3.
+    - Trainer: model type 3, byte fallback 35, ids of the unknown token 40, BOS 41 and EOS 42.
+    - Normalizer: name 1, handling of spaces 3 to 5.
     """
     tokens, types = _listed(metadata, "tokens", source, str), _types(metadata, source)
     scores = _beside(metadata, "scores", source, float)

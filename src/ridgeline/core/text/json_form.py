@@ -1,6 +1,6 @@
-"""How JSON is written where an answer is held to it: as json.dumps writes it, in one line.
+"""The layout of JSON in structured output: one line, as json.dumps writes it.
 
-A model that may choose its blanks spends tokens on them, and one that is unsure writes them for ever.
+A model that can choose its white space spends tokens on it, and an unsure model writes white space endlessly.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ JSON_FORM: dict[str, Any] = {
     "whitespace_flexible": False,
     "item_separator": ", ",
     "key_separator": ": ",
-    "lenient": False,  # a schema may ask for it, and is then not followed
+    "lenient": False,  # with it the output may violate the schema
     "coerce_one_of": False,
 }
-"""Options of llguidance; a schema that has its own does not get them."""
+"""The llguidance options of a JSON schema; they override the schema's own options."""

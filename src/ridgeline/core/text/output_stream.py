@@ -1,4 +1,4 @@
-"""One choice's way out: token ids to the text a client may see."""
+"""The output pipeline of one choice: generated token ids become the text that the client can see."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -11,19 +11,23 @@ from ridgeline.core.text.tokenizer import Tokenizer
 
 
 class Delta(NamedTuple):
-    """What one token released; `stop` is the stop string that ended the answer."""
+    """The text that one generated token releases."""
 
     text: str = ""
+    """New text of the response."""
     reasoning: str = ""
+    """New text of the reasoning section."""
     stop: str | None = None
+    """The stop string that ended the response, or None."""
 
 
 class OutputStream:
-    """Detokenizer, then reasoning sections, then stop strings.
+    r"""A pipeline that detokenizes generated ids, separates reasoning sections, and applies stop strings.
 
-    Stop strings apply to the answer only: a model's thoughts are not the text that a caller's `"\\n\\n"` is about.
-    With no `reasoning` all text is answer. Call push once a token and finish at the end; a match ends the stream, and
-    finish may then be left out. An end-of-sequence token may be pushed: being special it has no text.
+    Stop strings apply only to the response: a caller's stop string `"\n\n"` does not refer to the model's reasoning.
+    Without `reasoning` all text is response text. Call `push` once per token and `finish` at the end. A match ends the
+    stream, and `finish` is then optional. An end-of-sequence token can be pushed: it is a special token and has no
+    text.
     """
 
     def __init__(
@@ -37,28 +41,36 @@ class OutputStream:
         continues: bool = False,
         min_tokens: int = 0,
     ) -> None:
-        """`continues`: the text goes on from a prompt's, so that a first space is one. skip_special: special tokens
-        have no text. min_tokens: the first tokens that end no text by completing a stop string, as in vLLM.
+        """Start an empty output stream.
+
+        Args:
+            tokenizer: Decodes the token ids.
+            stops: Stop strings of the request.
+            include_stop: Whether the text includes the stop string that ended it.
+            skip_special: Whether to omit the text of special tokens.
+            reasoning: Splits off the reasoning sections, if the model writes any.
+            continues: Whether the output continues the text of the prompt, so that a leading space belongs to the text.
+            min_tokens: Number of first tokens that cannot end the text by completing a stop string, as in vLLM.
         """
         self._detokenizer = Detokenizer(tokenizer, skip_special=skip_special, continues=continues)
         self._stops = StopMatcher(stops, include_stop=include_stop)
-        self._ends: list[int] | None = [] if stops else None  # of each token, in characters of the answer
+        self._ends: list[int] | None = [] if stops else None  # end of each token, in characters of the response
         self._min_tokens = min_tokens
         self.reasoning = reasoning
 
     @property
     def kept(self) -> int:
-        """How many of the tokens pushed it took to say the stop string that ended the answer."""
+        """The number of pushed tokens up to the one that completed the matched stop string."""
         assert self._ends is not None
         return min(bisect_left(self._ends, self._stops.end) + 1, len(self._ends))
 
     @property
     def _may_end(self) -> bool:
-        """Whether enough tokens have come for a stop string to end the response."""
+        """Whether more than `min_tokens` tokens have arrived, so that a stop string can end the response."""
         return self._ends is None or len(self._ends) > self._min_tokens
 
     def push(self, token_id: int) -> Delta:
-        """The next token."""
+        """Add a generated token and return the text that it releases."""
         text, thought = self._detokenizer.push(token_id), ""
         if self.reasoning is not None:
             text, thought = self.reasoning.push(token_id, text)
@@ -68,7 +80,10 @@ class OutputStream:
         return Delta(result.safe, thought, result.matched)
 
     def finish(self) -> Delta:
-        """The end: whatever was held back, at most one match that waited."""
+        """Release the held text at the end of the stream.
+
+        A complete stop string that was waiting for an earlier one can match here.
+        """
         if self._stops.matched is not None:
             return Delta()
         text, thought = self._detokenizer.flush(), ""

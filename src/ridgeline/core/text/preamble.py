@@ -1,4 +1,4 @@
-"""Preambles: the text of an assistant message that calls tools too ("I look it up."), and where a template takes it."""
+"""Preambles: the text of an assistant message next to its tool calls ("I look it up."), and its place in the prompt."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,40 +10,43 @@ from ridgeline.core.text.reasoning import TAGS
 
 Message = Mapping[str, Any]
 IndexedMessage = tuple[int, Message]
-"""A message and its place in the conversation."""
+"""A message and its index in the conversation."""
 
 PreamblePlace = Literal["beside", "before", "before_reasoning", "in_reasoning", "once_a_turn"]
-"""The place of a preamble:
+"""The position of a preamble in the messages that the chat template receives.
 
-- beside: in the message of the calls.
-- before: in a message of its own, which has the reasoning too. The calls follow in the next one.
-- before_reasoning: in a message of its own. The reasoning stays with the calls.
-- in_reasoning: at the end of the message's reasoning (gpt-oss, whose template writes no commentary but calls).
-- once_a_turn: joined to the other texts of the assistant's turn where the last of them is. Mistral's older templates
-  refuse a turn with two texts, and messages with calls do not count.
+- the first value: in the message with the tool calls.
+- before: in a separate message, which also has the reasoning. The calls follow in the next one.
+- before_reasoning: in a separate message. The reasoning stays with the calls.
+- in_reasoning: at the end of the message's reasoning (gpt-oss: its template writes no commentary except calls).
+- once_a_turn: joined with the other texts of the assistant's turn, at the position of the last one. Mistral's older
+  templates reject a turn with two texts; messages with calls do not count.
 """
 PLACES: tuple[PreamblePlace, ...] = get_args(PreamblePlace)
 REASONING = ("reasoning_content", "thinking", "reasoning")
-"""The names under which a message may have its reasoning."""
+"""The keys under which a message can store its reasoning."""
 _TEXT_MARK, _REASONING_MARK = "kept_text_9d3f_{}_", "kept_reasoning_9d3f_{}_"
-"""The marks of a message by its index. They end with a character, so that the mark of 1 is not in the mark of 10."""
+"""Placeholders for the text and the reasoning of a message, by its index.
+
+They end with a character, so that the mark of message 1 is not part of the mark of message 10.
+"""
 _WITH_REASONING = re.compile(f"(?:.*?(?:{'|'.join(re.escape(end) for _, end in TAGS)}))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class PreamblePlaces:
-    """The places in which a template keeps a preamble, best first, in earlier turns and in the running one."""
+    """The positions at which a chat template preserves a preamble, best first."""
 
     over: tuple[PreamblePlace, ...] = ("beside",)
-    """The places in a turn that a later message of the user ends."""
+    """Positions in completed turns, which end with a later user message."""
     running: tuple[PreamblePlace, ...] = ("beside",)
-    """The places in the turn that the response continues."""
+    """Positions in the current turn, which the response continues."""
     keeps_reasoning: bool = False
-    """Whether these places in the running turn keep the reasoning of the message too."""
+    """Whether these positions in the current turn also preserve the reasoning of the message."""
 
     @property
     def pairs(self) -> tuple[tuple[PreamblePlace, PreamblePlace], ...]:
-        """The places for turns that are over and for the running one, pair by pair, to be tried in this order."""
+        """Pairs of positions (for completed turns, for the current turn) to try in this order."""
         most = max(len(self.over), len(self.running))
         return tuple(
             (self.over[min(at, len(self.over) - 1)], self.running[min(at, len(self.running) - 1)]) for at in range(most)
@@ -51,26 +54,29 @@ class PreamblePlaces:
 
 
 def reasoning_of(message: Message) -> Any:
-    """Return a message's reasoning, or None if it has none."""
+    """Return the reasoning of a message, or None if it has none."""
     return next((message[name] for name in REASONING if message.get(name) is not None), None)
 
 
 def is_blank(content: object) -> bool:
-    """Whether a content has no text: null, white space or an empty list."""
+    """Return whether the content of a message has no text: it is null, white space or an empty list."""
     return not (content.strip() if isinstance(content, str) else content)
 
 
 def has_preamble(message: Message) -> bool:
-    """Whether a message has both text and calls."""
+    """Return whether a message has both text and tool calls."""
     return bool(message.get("tool_calls")) and not is_blank(message.get("content"))
 
 
 def with_preambles(
     messages: Iterable[IndexedMessage], over: PreamblePlace, running: PreamblePlace
 ) -> Iterator[IndexedMessage]:
-    """Yield the messages of a conversation with each preamble in its place.
+    """Yield the messages of a conversation with each preamble moved to its position.
 
-    over: the place in turns that a later message of the user ends. running: the place after the last such message.
+    Args:
+        messages: The conversation.
+        over: Position in turns that end with a later user message.
+        running: Position after the last user message.
     """
     turns = list(messages)
     users = [place for place, (_, message) in enumerate(turns) if message.get("role") == "user"]
@@ -80,7 +86,7 @@ def with_preambles(
 
 
 def _placed(turns: Sequence[IndexedMessage], place: PreamblePlace) -> Iterator[IndexedMessage]:
-    """Yield the messages of one turn with each preamble in this place."""
+    """Yield the messages of one turn with each preamble at the given position."""
     if place == "once_a_turn" and any(has_preamble(message) for _, message in turns):
         turns, place = _texts_joined(turns), "before_reasoning"
     for index, message in turns:
@@ -97,7 +103,7 @@ def _placed(turns: Sequence[IndexedMessage], place: PreamblePlace) -> Iterator[I
 
 
 def _texts_joined(turns: Sequence[IndexedMessage]) -> list[IndexedMessage]:
-    """Return one turn's messages with all texts of the assistant joined in the last message that has one."""
+    """Return the messages of one turn with all assistant texts joined in the last message that has text."""
     said = [
         place
         for place, (_, message) in enumerate(turns)
@@ -113,7 +119,7 @@ def _texts_joined(turns: Sequence[IndexedMessage]) -> list[IndexedMessage]:
 
 
 def _joined(contents: Sequence[Any]) -> Any:
-    """Return contents as one: a text if all are texts, and otherwise a list of parts."""
+    """Join message contents: strings become one string, anything else one list of content parts."""
     if all(isinstance(content, str) for content in contents):
         return "\n\n".join(contents)
     lists = [[{"type": "text", "text": each}] if isinstance(each, str) else list(each) for each in contents]
@@ -121,10 +127,11 @@ def _joined(contents: Sequence[Any]) -> Any:
 
 
 def with_marks(messages: Sequence[Message]) -> list[Message]:
-    """Return a conversation with a mark in place of each preamble, and of the reasoning next to calls.
+    """Replace each preamble, and the reasoning next to tool calls, by a unique mark.
 
-    The prompt of this conversation shows which of them a template keeps. Their own words do not: they may also be in
-    another message. Reasoning at the beginning of a text stays, since templates may leave it out.
+    The prompt rendered from the result shows which of them the template preserves. Their own words would not show it,
+    because the same words can occur in another message. Reasoning at the beginning of a text stays, since templates may
+    omit it.
     """
     return [
         _with_marks(index, message) if message.get("tool_calls") else message for index, message in enumerate(messages)
@@ -132,7 +139,7 @@ def with_marks(messages: Sequence[Message]) -> list[Message]:
 
 
 def lost_preamble(marked: Sequence[Message], prompt: str) -> int | None:
-    """Return the index of the first message whose preamble the prompt of a marked conversation lacks, or None."""
+    """Return the index of the first message whose preamble mark is missing in the rendered prompt, or None."""
     for index, message in enumerate(marked):
         mark = _TEXT_MARK.format(index)
         if has_preamble(message) and mark in str(message["content"]) and mark not in prompt:
@@ -141,13 +148,14 @@ def lost_preamble(marked: Sequence[Message], prompt: str) -> int | None:
 
 
 def has_running_reasoning(marked: Sequence[Message], prompt: str) -> bool:
-    """Whether the prompt of a marked conversation has the reasoning next to the calls of the running turn."""
+    """Return whether a prompt with marks contains the reasoning next to the tool calls of the current turn."""
     running = takewhile(lambda message: message.get("role") != "user", reversed(marked))
     thoughts = [reasoning_of(message) for message in running if message.get("tool_calls")]
     return all(each in prompt for each in thoughts if isinstance(each, str))
 
 
 def _with_marks(index: int, message: Message) -> dict[str, Any]:
+    """Return one message with marks in place of its preamble and reasoning."""
     changed = dict(message)
     reasoning = reasoning_of(message)
     if isinstance(reasoning, str) and not is_blank(reasoning):
@@ -158,7 +166,7 @@ def _with_marks(index: int, message: Message) -> dict[str, Any]:
 
 
 def _with_mark(content: Any, mark: str) -> Any:
-    """Return a content with a mark in place of its texts."""
+    """Return the content of a message with a mark in place of its texts."""
     if isinstance(content, str):
         head = _WITH_REASONING.match(content)
         assert head is not None, "it may be empty"
@@ -172,5 +180,6 @@ def _with_mark(content: Any, mark: str) -> Any:
 
 
 def _without(message: Message, names: Iterable[str]) -> dict[str, Any]:
+    """Return a message without some of its keys."""
     left_out = set(names)
     return {name: value for name, value in message.items() if name not in left_out}

@@ -1,9 +1,9 @@
-"""Strings that know which of their characters the chat template wrote.
+"""Strings that record which of their characters the chat template wrote.
 
-A control token in a rendered prompt is real only if the template wrote every character of it. So the template's own
-literals are `TrustedStr` strings, what a user typed is an ordinary `str`, and whatever joins the two remembers both.
-The text itself is never altered: templates may compare, split, trim and index contents as they like. An operation that
-this class does not know yields an ordinary `str`, hence ordinary text: a gap costs a control token, never grants one.
+A control token in a rendered prompt is genuine only if the template wrote all its characters. So the literals of the
+template are `TrustedStr` strings, user text is an ordinary `str`, and concatenation preserves the origin of both. The
+text itself never changes: templates can compare, split, trim and index contents as usual. An operation that this class
+does not know returns an ordinary `str`, hence user text: a gap can lose a control token, but never grant one.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ _TYPED, _WRITTEN = b"\x00", b"\x01"
 
 
 class TrustedStr(str):
-    """A string with one byte a character: 1 where the template wrote it, 0 where it was typed."""
+    """A string that marks each character as written by the chat template or by a user."""
 
     marks: bytes
+    """One byte per character: 1 if the template wrote it, 0 if a user did."""
 
     def __new__(cls, text: str = "", marks: bytes | None = None) -> TrustedStr:
-        # Without marks nothing is trusted: jinja's sandbox rebuilds strings as type(s)(text) in str.format.
+        # Without marks nothing is trusted, because Jinja's sandbox rebuilds strings as type(s)(text) in str.format.
+        """Create a string with the given marks, or with all characters marked as user text."""
         self = super().__new__(cls, text)
         self.marks = _TYPED * len(self) if marks is None else marks
         assert len(self.marks) == len(self)
@@ -31,11 +33,11 @@ class TrustedStr(str):
 
     @classmethod
     def by_template(cls, text: str) -> TrustedStr:
-        """A literal of the template."""
+        """Return a string whose characters are all written by the template."""
         return cls(text, _WRITTEN * len(text))
 
     def runs(self) -> list[tuple[str, bool]]:
-        """The text as maximal runs of (text, written by the template)."""
+        """Return the text as maximal runs of (text, whether the template wrote it)."""
         found, start = [], 0
         while start < len(self):
             mark = self.marks[start : start + 1]
@@ -47,7 +49,7 @@ class TrustedStr(str):
 
     @override
     def __str__(self) -> str:
-        return self  # str(x), which jinja applies to all it prints, must not forget the marks
+        return self  # str(x), which Jinja applies to all output, must preserve the marks
 
     @override
     def __add__(self, other: str) -> TrustedStr:
@@ -127,10 +129,11 @@ class TrustedStr(str):
         return self._same_length(str.capitalize(self))
 
     def _same_length(self, text: str) -> str:
+        """Return a changed text with the same marks, or without marks if its length changed."""
         return TrustedStr(text, self.marks) if len(text) == len(self) else text
 
     def _cut(self, pieces: list[str], sep: str | None) -> list[str]:
-        """Marks of the pieces of a split by an explicit separator; a split at white space is left unmarked."""
+        """Mark the pieces of a split at an explicit separator; pieces of a split at white space stay unmarked."""
         if sep is None:
             return pieces
         cut: list[str] = []
@@ -142,14 +145,14 @@ class TrustedStr(str):
 
 
 class SafeText(TrustedStr):
-    """A string that Jinja's `safe` or `escape` returned: other text that is joined to it is escaped for HTML.
+    """A string returned by Jinja's `safe` or `escape`; text that is concatenated with it is escaped for HTML.
 
-    Templates write JSON with `tojson | safe`. Markup, the class that Jinja has for such text, would forget the marks.
+    Templates write JSON with `tojson | safe`. Jinja's own class for such text, Markup, would lose the marks.
     """
 
     @classmethod
     def of(cls, text: str) -> SafeText:
-        """Return a text that needs no escaping, with the marks that it has."""
+        """Return a text as one that needs no escaping, with its marks."""
         return cls(text, marks_of(text))
 
     def __html__(self) -> str:
@@ -173,7 +176,7 @@ class SafeText(TrustedStr):
 
 
 def escaped(text: str) -> str:
-    """Return a text escaped for HTML, its marks kept; a safe text as it is."""
+    """Escape a text for HTML and preserve its marks; return safe text unchanged."""
     if hasattr(text, "__html__"):
         return text
     pieces = [str(markupsafe.escape(each)) for each in str.__str__(text)]
@@ -182,16 +185,16 @@ def escaped(text: str) -> str:
 
 
 def marks_of(text: str) -> bytes:
-    """The marks of any string; an ordinary one is typed throughout."""
+    """Return the marks of any string; every character of an ordinary string is user text."""
     return text.marks if isinstance(text, TrustedStr) else _TYPED * len(text)
 
 
 def concat(texts: Iterable[str]) -> TrustedStr:
-    """Join strings, keeping who wrote what."""
+    """Concatenate strings and preserve their marks."""
     texts = list(texts)
     return TrustedStr("".join(texts), b"".join(map(marks_of, texts)))
 
 
 def written_join(*values: Any) -> TrustedStr:
-    """Jinja's `~`: the values as strings, joined."""
+    """Implement Jinja's `~` operator: concatenate the values as strings and preserve their marks."""
     return concat(str(value) for value in values)

@@ -1,11 +1,11 @@
-"""Reasoning sections: the part of an answer that a model writes for itself, between `<think>` and `</think>`.
+r"""Separation of reasoning sections, between `<think>` and `</think>`, from the response text.
 
-A tag that is one token of the vocabulary counts only as that token: its letters spelled by other tokens are text.
-Where the vocabulary has no such token the tags are matched as text: the opening one at the very start of the answer,
-the closing one at its first occurrence, and never half a tag is released.
+A tag that is one token of the vocabulary counts only as that token: the same characters spelled by other tokens are
+text. If the vocabulary has no such token, the tags are matched as text: the opening tag only at the start of the
+output, the closing tag at its first occurrence. Part of a tag is never released.
 
-Line breaks between tags and text are the template's, not the answer's, and are dropped as templates drop them when
-they write the answer back into a conversation (`strip('\\n')`, `lstrip('\\n')`).
+Line breaks between tags and text belong to the template, not to the response. They are dropped, as templates drop them
+when they write the response back into a conversation (`strip('\n')`, `lstrip('\n')`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ TAGS = (
     ("<seed:think>", "</seed:think>"),
     ("<|START_THINKING|>", "<|END_THINKING|>"),
 )
-"""Pairs in use: Qwen, DeepSeek and most others; ByteDance Seed; Cohere."""
+"""The pairs of reasoning tags in use: Qwen, DeepSeek and most others; ByteDance Seed; Cohere."""
 
 BY_PARSER: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("deepseek_r1", "deepseek_v3", "glm45", "qwen3"), TAGS[0]),
@@ -27,50 +27,66 @@ BY_PARSER: Mapping[str, tuple[str, ...]] = {
     "cohere_command3": TAGS[2],
     "none": (),
 }
-"""The tags by the names that vLLM has for those who read them, and none at all."""
+"""The reasoning tags by the names of vLLM's reasoning parsers; "none" has no tags."""
 
-_TAIL = 64  # tokens of the prompt's end that are read where tags are text
+_TAIL = 64  # tokens at the end of the prompt that are searched if tags are text
 
 
 class SplitText(NamedTuple):
-    """New text by section."""
+    """New text, separated into response and reasoning."""
 
     answer: str = ""
+    """Text of the response."""
     reasoning: str = ""
+    """Text of the reasoning section."""
 
 
 def tags_of(template_source: str) -> tuple[str, str] | None:
-    """The tags that a chat template writes, or None: then the model's answer has no reasoning sections."""
+    """Return the reasoning tags that occur in a chat template, or None if the model writes no reasoning sections."""
     return next((tags for tags in TAGS if any(tag in template_source for tag in tags)), None)
 
 
 class Reasoning:
-    """Splits one generated stream. `reasoning_tokens` and `answer_tokens` add up to the tokens pushed; a token counts
-    where its first character falls, tags as reasoning.
+    """A splitter that separates one generated stream into reasoning and response.
+
+    `reasoning_tokens` and `answer_tokens` add up to the number of pushed tokens. A token counts for the section that
+    contains its first character; tags count as reasoning.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], tags: tuple[str, str] = TAGS[0]) -> None:
+        """Start a stream.
+
+        Args:
+            tokenizer: Tokenizer of the model.
+            prompt: Token ids of the prompt, which can end inside a reasoning section.
+            tags: Opening and closing tag.
+        """
         self._tags = tags
         self._ids = [_single(tokenizer, tag) for tag in tags]
         self._by_id = None not in self._ids
         self.inside = self._prompt_is_open(tokenizer, prompt)
-        """Whether the stream is in a reasoning section now."""
+        """Whether the stream is currently in a reasoning section."""
         self.reasoning_tokens = 0
         self.answer_tokens = 0
         self._close = StopMatcher([tags[1]])
-        self._start = "" if not self.inside and not self._by_id else None  # text before it is known what it is
+        self._start = "" if not self.inside and not self._by_id else None  # text that may be an opening tag
         self._undecided = 0  # tokens of that text
-        self._after_tag = self.inside  # line breaks are dropped until text follows
+        self._after_tag = self.inside  # drop line breaks until text follows
         self._breaks = ""  # line breaks at the end of the reasoning so far
 
     @property
     def tag_ids(self) -> tuple[int, int] | None:
-        """The tokens that the two tags are, where the vocabulary has both."""
+        """The token ids of the two tags, or None if the vocabulary lacks one of them."""
         opening, closing = self._ids
         return None if opening is None or closing is None else (opening, closing)
 
     def push(self, token_id: int, text: str) -> SplitText:
-        """The next token and the text that it released (of the detokenizer; a tag's own literal included)."""
+        """Split the next token's text into response and reasoning.
+
+        Args:
+            token_id: The token.
+            text: Text that the detokenizer released, including the literal of a tag.
+        """
         if self._by_id:
             return self._push_id(token_id, text)
         if self._start is not None:
@@ -82,7 +98,7 @@ class Reasoning:
         return self._push_text(text)
 
     def finish(self, text: str = "") -> SplitText:
-        """The end of the stream, with the detokenizer's last text. A half tag that never became whole is text."""
+        """Split the remaining text at the end of the stream; an incomplete tag is text."""
         split = self._emit(text) if self._by_id else self._push_text(text)
         if self._start is not None:
             rest, self._start = self._start, None
@@ -94,6 +110,7 @@ class Reasoning:
         return split
 
     def _push_id(self, token_id: int, text: str) -> SplitText:
+        """Split the text of a token if the tags are tokens."""
         if token_id not in self._ids:
             if self.inside:
                 self.reasoning_tokens += 1
@@ -102,12 +119,13 @@ class Reasoning:
             return self._emit(text)
         self.reasoning_tokens += 1
         opens = token_id == self._ids[0]
-        # Before the tag's own literal may stand a half character that the tag ended.
+        # An incomplete character that the tag ended can precede the tag's own literal.
         split = self._emit(text.removesuffix(self._tags[0 if opens else 1]))
         self._enter(opens)
         return split
 
     def _push_text(self, text: str) -> SplitText:
+        """Split text if the tags are matched as text."""
         if self._start is not None:
             return self._decide(text)
         if not self.inside:
@@ -120,7 +138,7 @@ class Reasoning:
         return SplitText(self._emit(result.rest).answer, split.reasoning)
 
     def _decide(self, text: str) -> SplitText:
-        """Whether the answer begins with the opening tag; white space may precede it."""
+        """Determine whether the output begins with the opening tag, which white space can precede."""
         assert self._start is not None
         self._start += text
         begun, opening = self._start.lstrip(), self._tags[0]
@@ -135,10 +153,11 @@ class Reasoning:
         return self._emit(text)
 
     def _enter(self, inside: bool) -> None:
+        """Switch to the reasoning section or to the response."""
         self.inside, self._after_tag, self._breaks = inside, True, ""
 
     def _emit(self, text: str) -> SplitText:
-        """Text of the present section, less the line breaks beside tags."""
+        """Return text of the current section, without the line breaks next to tags."""
         if self._after_tag:
             text = text.lstrip("\n")
             self._after_tag = not text
@@ -152,7 +171,7 @@ class Reasoning:
         return SplitText(reasoning=released)
 
     def _prompt_is_open(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> bool:
-        """Whether the prompt ends inside a section, as templates that append `<think>` leave it."""
+        """Return whether the prompt ends inside a reasoning section, as with templates that append `<think>`."""
         if self._by_id:
             last = next((i for i in reversed(prompt) if i in self._ids), None)
             return last is not None and last == self._ids[0]
@@ -161,6 +180,6 @@ class Reasoning:
 
 
 def _single(tokenizer: Tokenizer, tag: str) -> int | None:
-    """The tag's token, if the vocabulary has one."""
+    """Return the token id of a tag, or None if the vocabulary has no single token for it."""
     ids = tokenizer.encode(tag, add_special=False)
     return ids[0] if len(ids) == 1 else None

@@ -1,9 +1,8 @@
-"""The Jinja environment of chat templates: transformers' conventions in a sandbox, with provenance kept.
+"""The Jinja environment of chat templates: the conventions of transformers in a sandbox that tracks who wrote what.
 
 Conventions (transformers/utils/chat_template_utils.py): trim and lstrip blocks, loop controls, `raise_exception`,
-`strftime_now`, a `tojson` that does not escape HTML, and `{% generation %}` blocks, which mark what a model is trained
-on and render as their content. What a template can reach is bounded by Jinja's sandbox, what it takes by a
-`TemplateBudget`.
+`strftime_now`, a `tojson` that does not escape HTML, and `{% generation %}` blocks, which mark training targets and
+render as their content. Jinja's sandbox limits what a template can access, and a `TemplateBudget` what it can consume.
 """
 
 import functools
@@ -32,51 +31,51 @@ from ridgeline.core.text.provenance import SafeText, TrustedStr, concat, escaped
 from ridgeline.core.text.template_budget import Exhausted, TemplateBudget, allow_filter, allow_method, repeated_size
 
 MAX_SOURCE = 1 << 18
-"""Longest template source, in characters; released ones stay under 32 Ki."""
+"""The longest template source, in characters; released templates have less than 32 Ki."""
 MAX_FORMAT = 1000
-"""Longest format of a date."""
-# Bytes would be values that the budget does not know; a translation may make a text of each character.
+"""The longest date format, in characters."""
+# The budget does not know bytes; a translation can produce a long text for each character.
 _CLOSED = frozenset({"encode", "to_bytes", "from_bytes", "fromhex", "translate", "maketrans"})
-# What no chat template uses, and what takes more than it is given.
+# Filters that no chat template uses and whose output can be much larger than their input.
 _UNUSED = ("pprint", "urlize", "wordwrap", "xmlattr")
 
 
 class RefusedByTemplate(jinja2.TemplateError):
-    """`raise_exception`: a template says what is wrong with a conversation."""
+    """An error from `raise_exception`: the template rejects a conversation and says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailurePlace:
-    """The place at which a template failed."""
+    """The position at which a template failed."""
 
     line: int | None
-    """The line of the template, from 1."""
+    """Line of the template, counted from 1."""
     message: int | None
-    """The place, in the list of messages, of the one that the template was at."""
+    """Index of the message that the template was processing."""
 
 
 def failed_at(error: BaseException, template: jinja2.Template, messages: Sequence[object]) -> FailurePlace:
-    """Return where a template failed while it rendered these messages, as far as the error's traceback says."""
+    """Return the position at which a template failed on these messages, as far as the traceback shows it."""
     places = {id(each): at for at, each in enumerate(messages)}
     line = message = None
     for frame, number in traceback.walk_tb(error.__traceback__):
         if frame.f_code.co_filename != template.filename:
             continue
         line = number
-        # A loop's variable comes after what the template has set before it.
+        # The last variable is the innermost: a loop variable comes after those that the template has set before.
         held = (places[id(value)] for value in reversed(frame.f_locals.values()) if id(value) in places)
         message = next(held, message)
     return FailurePlace(line, message)
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
-    """Compiles one template whose own literals are `TrustedStr`."""
+    """A Jinja environment that compiles one template whose own literals are `TrustedStr`."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-        self._spending = threading.local()  # one environment renders for several threads
+        self._spending = threading.local()  # several threads can render in one environment
         self.filters["tojson"] = _tojson
         kept = {name: function for name, function in self.filters.items() if name not in _UNUSED}
         self.filters = {name: self._measured(name, function) for name, function in kept.items()}
@@ -90,7 +89,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     @contextmanager
     def budgeted(self) -> Iterator[None]:
-        """Everything that this thread compiles or renders inside has one budget."""
+        """Charge everything that this thread compiles or renders inside this context to one new budget."""
         self._spending.budget = TemplateBudget()
         try:
             yield
@@ -99,12 +98,13 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     @property
     def _budget(self) -> TemplateBudget:
+        """The budget of the rendering that is in progress in this thread."""
         budget: TemplateBudget = self._spending.budget
         return budget
 
     @override
     def concat(self, texts: Iterable[str]) -> str:
-        """How rendered blocks are joined."""
+        """Join rendered blocks, preserving their marks."""
         kept, size = [], 0
         for text in texts:
             kept.append(text)
@@ -113,26 +113,29 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return str(self.made(concat(kept)))
 
     def made(self, value: Any) -> Any:
-        """A value that a template made, counted."""
+        """Charge a value that the template created to its budget, and return it."""
         return self._budget.made(value)
 
     def turns(self, items: Iterable[Any]) -> Iterable[Any]:
-        """What a loop iterates, counted."""
+        """Return the items of a loop as an iterable that counts the iterations."""
         return self._budget.steps(items)
 
     def written_join(self, *values: Any) -> Any:
-        """Jinja's `~`."""
+        """Implement Jinja's `~` operator."""
         self._budget.allow(sum(map(self._budget.size, values)))
         return self.made(written_join(*values))
 
     @override
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """As jinja has it, less what the budget cannot follow."""
+        """Return whether a template can read an attribute.
+
+        In addition to Jinja's rule this excludes the methods that the budget cannot measure.
+        """
         return attr not in _CLOSED and super().is_safe_attribute(obj, attr, value)
 
     @override
     def call(__self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 - as jinja has it
-        """Every call in a template: a step, its result counted."""
+        """Run a call in a template as one step, and count its result."""
         budget = __self._budget
         budget.step()
         method = getattr(__obj, "__wrapped__", __obj)  # jinja wraps str.format
@@ -143,14 +146,17 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     @override
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """The operators that make values larger than their operands."""
+        """Run one of the operators whose result can be larger than its operands."""
         self._budget.step()
         repeated_size(operator, left, right, self._budget)
         return self.made(super().call_binop(context, operator, left, right))
 
     def _measured(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A filter whose result is counted. Its parameters are the function's, for jinja looks at them."""
-        inner = inspect.unwrap(function)  # what jinja passes beside the value may be the wrapper's to take
+        """Return a filter that also counts its result.
+
+        The filter keeps the signature of the function, because Jinja inspects it.
+        """
+        inner = inspect.unwrap(function)  # the wrapper may consume what Jinja passes in addition to the value
         first = 1 + hasattr(function, "jinja_pass_arg")
         names = list(inspect.signature(inner).parameters)[1 + hasattr(inner, "jinja_pass_arg") :]
 
@@ -167,22 +173,26 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return run
 
     def compile_chat(self, source: str) -> tuple[jinja2.Template, frozenset[str]]:
-        """The compiled template and the names that a caller may set. Raises whatever a broken source makes jinja or
-        Python's compiler raise.
+        """Compile a template and return it with the names of the variables that a caller can set.
+
+        A malformed source raises any exception that Jinja or Python's compiler raises.
         """
-        with self.budgeted():  # constants are folded
-            names = _inputs(self.parse(source))  # a tree of its own: looking for names folds constants in place
+        with self.budgeted():  # Jinja evaluates constant expressions here
+            names = _inputs(self.parse(source))  # a separate tree: the search for names folds constants in place
             return self.from_string(_MarkLiterals(self).visit(self.parse(source))), names
 
     def keep(self, text: str) -> nodes.Expr:
-        """A node that evaluates to `text` as written by the template."""
+        """Return a node that evaluates to `text`, marked as written by the template."""
         name = f"written_{len(vars(self))}"
         setattr(self, name, TrustedStr.by_template(text))
         return nodes.EnvironmentAttribute(name)
 
 
 def _inputs(tree: nodes.Template) -> frozenset[str]:
-    """Names read from outside. What the template assigns is its own, unless it asks whether it is defined."""
+    """Return the variables that a template reads from outside.
+
+    Variables that the template assigns are not inputs, unless it tests whether they are defined.
+    """
     assigned = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"}
     asked = {
         test.node.name
@@ -193,8 +203,10 @@ def _inputs(tree: nodes.Template) -> frozenset[str]:
 
 
 class _MarkLiterals(NodeTransformer):
-    """Replace the literals of a template by `TrustedStr` strings, and `~` by a join that keeps them; count the turns of
-    loops, and the values that no call makes: lists, objects and slices.
+    """A transformer that replaces template literals by `TrustedStr` and makes templates measurable.
+
+    It replaces `~` by a join that preserves the marks, and counts loop iterations and the values that no call creates:
+    lists, objects and slices.
     """
 
     def __init__(self, environment: ChatEnvironment) -> None:
@@ -215,7 +227,7 @@ class _MarkLiterals(NodeTransformer):
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802 - jinja's name
         node.node = self.visit(node.node)
-        if not isinstance(node.arg, nodes.Const):  # a key is no output; as a constant it is looked up faster
+        if not isinstance(node.arg, nodes.Const):  # a key is not output, and a constant key is faster
             node.arg = self.visit(node.arg)
         return self._call("made", node) if isinstance(node.arg, nodes.Slice) else node
 
@@ -225,6 +237,7 @@ class _MarkLiterals(NodeTransformer):
         return node
 
     def _visit_literal(self, node: nodes.List | nodes.Dict | nodes.Tuple) -> nodes.Expr:
+        """Wrap a list, object or tuple that the template creates, so that the budget counts it."""
         self.generic_visit(node)
         return node if getattr(node, "ctx", "load") != "load" else self._call("made", node)
 
@@ -232,12 +245,12 @@ class _MarkLiterals(NodeTransformer):
 
     @staticmethod
     def _call(name: str, node: Any) -> nodes.Expr:
-        """A call of the environment's method on the value of a node."""
+        """Return a call of an environment method on the value of a node."""
         return nodes.Call(nodes.EnvironmentAttribute(name), [node], [], None, None, lineno=node.lineno)
 
 
 class _Generation(Extension):
-    """`{% generation %}...{% endgeneration %}` renders as its content."""
+    """The block `{% generation %}...{% endgeneration %}`, which renders as its content."""
 
     tags = {"generation"}  # noqa: RUF012 - the base class declares it so
 
@@ -248,8 +261,10 @@ class _Generation(Extension):
 
 
 class _Namespace(Namespace):
-    """Refuses underscore names: they reach into Python objects. Written out it shows nothing of what it holds: one in
-    another twice, forty times over, would have no end.
+    """A namespace that rejects names with a leading underscore, because they access Python internals.
+
+    Its printed form does not show its contents: the text of namespaces nested in each other twice, forty times over,
+    would be endless.
     """
 
     def __init__(*args: Any, **kwargs: Any) -> None:
@@ -268,27 +283,33 @@ class _Namespace(Namespace):
 
 
 def _safe_text(name: str, value: Any, result: str) -> SafeText:
-    """Return a safe text that a filter made of a value, with the marks of the value if its characters are kept."""
+    """Return the result of a filter as safe text.
+
+    The result has the marks of the value if the filter preserves its characters.
+    """
     if not isinstance(value, str) or name not in ("safe", "e", "escape"):
         return SafeText.of(str(result))
     return SafeText.of(value if name == "safe" else escaped(value))
 
 
 def _check_name(name: str) -> None:
+    """Raise SecurityError for a namespace variable whose name starts with an underscore."""
     if name.startswith("_"):
         raise jinja2.exceptions.SecurityError(f"a namespace cannot hold {name!r}")
 
 
 def _dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
-    """`dict` without the attributes of the type."""
+    """Implement `dict` for templates without the attributes of the type."""
     return dict(*args, **kwargs)
 
 
 def _raise_exception(message: str) -> NoReturn:
+    """Reject the conversation with a message from the template."""
     raise RefusedByTemplate(message)
 
 
 def _strftime_now(form: str) -> str:
+    """Return the current time in the given format."""
     if len(form) > MAX_FORMAT:
         raise Exhausted(f"its format of a date is longer than {MAX_FORMAT} characters")
     return datetime.now().strftime(form)
@@ -301,4 +322,5 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
+    """Return a value as JSON, without HTML escapes."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,4 +1,4 @@
-"""SentencePiece `.model` files, for folders (Llama, Mistral, T5) without tokenizer.json."""
+"""Tokenizers from SentencePiece `.model` files, for folders (Llama, Mistral, T5) without tokenizer.json."""
 
 import re
 import struct
@@ -19,12 +19,20 @@ _ENCODER_DECODERS = ("t5", "mt5", "umt5")
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A `.model` file. Control tokens are placed by id only; text after one gets the model's dummy prefix again, as
-    in the reference code of Llama and Mistral, which encode each text by itself.
+    """A tokenizer that runs a SentencePiece `.model` file.
+
+    Control tokens are inserted only by id. Text after a control token gets the model's dummy prefix again, as in the
+    reference code of Llama and Mistral, which encodes each text separately.
     """
 
     def __init__(self, path: Path, declared: TokenizerConfig, model: bytes | None = None) -> None:
-        """model: its bytes, where the file at `path` holds other things too."""
+        """Load a SentencePiece model and apply the declared special tokens.
+
+        Args:
+            path: The model file, named in errors.
+            declared: Declarations of the model folder.
+            model: Bytes of the model, if the file at `path` contains other data too (GGUF).
+        """
         model, raw = _load(path, frozenset(), model)
         size = raw.vocab_size()
         pieces = {raw.id_to_piece(index): index for index in range(size)}
@@ -32,7 +40,7 @@ class SentencePieceTokenizer(Tokenizer):
         names = {name: raw.id_to_piece(index) for name, index in own if index >= 0} | dict(declared.names)
         added = _added(raw, pieces, declared, {*names.values(), *declared.extra_special})
         vocabulary = build_vocabulary(pieces, added, metaspace, declared.is_control)
-        # Without the seal a declared control token that the model holds as an ordinary piece could be spelled.
+        # A declared control token that is an ordinary piece of the model could otherwise come from user text.
         _, self._processor = _load(path, vocabulary.control.keys() & pieces.keys(), model)
         probe = self._processor.encode("a", out_type=str)
         super().__init__(
@@ -57,7 +65,7 @@ def _added(
     declared: TokenizerConfig,
     special: AbstractSet[str],
 ) -> dict[int, tuple[str, bool]]:
-    """Id -> (literal, special) of everything that is not an ordinary piece."""
+    """Return the literal and the special flag, by id, of every token that is not an ordinary piece."""
     added: dict[int, tuple[str, bool]] = {}
     for literal, index in pieces.items():
         if raw.is_control(index) or raw.is_unknown(index) or literal in special:
@@ -70,7 +78,7 @@ def _added(
 
 
 def _joined(parts: Sequence[Part]) -> Iterator[Part]:
-    """Adjacent texts as one: a piece may cross their border."""
+    """Merge adjacent texts of a prompt into one, because a piece can cross their border."""
     text: list[str] = []
     for part in parts:
         if isinstance(part, str):
@@ -87,6 +95,11 @@ def _joined(parts: Sequence[Part]) -> Iterator[Part]:
 def _load(
     path: Path, control: AbstractSet[str], model: bytes | None = None
 ) -> tuple[bytes, sentencepiece.SentencePieceProcessor]:
+    """Load a SentencePiece model, with some pieces retyped as control tokens.
+
+    Raises:
+        ValueError: If the file is not a SentencePiece model.
+    """
     try:
         model = _read(path) if model is None else model
         processor = sentencepiece.SentencePieceProcessor()
@@ -102,11 +115,17 @@ def _load(
 
 
 class _OtherFile(ValueError):
-    """A file that is known to be something else than a SentencePiece model."""
+    """An error for a file that is known to be something other than a SentencePiece model."""
 
 
 def _read(path: Path) -> bytes:
-    """Return the bytes of a file. Raises _OtherFile, PointerFile, OSError."""
+    """Return the bytes of a SentencePiece model file.
+
+    Raises:
+        _OtherFile: If the file contains tiktoken ranks.
+        PointerFile: If the file is only a pointer to the real one.
+        OSError: If the file cannot be read.
+    """
     refuse_pointer(path)
     data = path.read_bytes()
     if _TIKTOKEN.match(data):
@@ -136,13 +155,14 @@ _UNKNOWN, _CONTROL = 2, 3
 
 
 def retype_as_control(model: bytes, literals: AbstractSet[str]) -> bytes:
-    """The model with the type of the given pieces set to CONTROL; the unknown piece keeps its type.
+    """Return a SentencePiece model in which the given pieces have the type CONTROL; the unknown piece keeps its type.
 
-    The library matches "user defined" pieces in any text: a typed `<start_of_turn>` would become Gemma's control token.
-    CONTROL pieces are never matched. Wire format of sentencepiece_model.proto: ModelProto.pieces = 1 (repeated
+    The library matches "user defined" pieces in any text, so a typed `<start_of_turn>` would become Gemma's control
+    token. It never matches CONTROL pieces. Wire format of sentencepiece_model.proto: ModelProto.pieces = 1 (repeated
     message), SentencePiece.piece = 1 (string), SentencePiece.type = 3 (enum: UNKNOWN 2, CONTROL 3).
 
-    Raises ValueError when the bytes are not a protobuf message.
+    Raises:
+        ValueError: If the bytes are not a protobuf message.
     """
     wanted = {literal.encode("utf-8") for literal in literals}
     out = bytearray()
@@ -158,7 +178,7 @@ def retype_as_control(model: bytes, literals: AbstractSet[str]) -> bytes:
 
 
 def encoded_field(number: int, value: int | float | bytes) -> bytes:
-    """A field of a protobuf message on the wire: an unsigned integer or a flag, a number of 32 bits, or bytes."""
+    """Encode one protobuf field: an unsigned integer or boolean, a 32-bit float, or bytes."""
     if isinstance(value, int):
         return _varint(number << 3) + _varint(value)
     if isinstance(value, float):
@@ -167,6 +187,7 @@ def encoded_field(number: int, value: int | float | bytes) -> bytes:
 
 
 def _is_wanted(message: bytes, wanted: AbstractSet[bytes]) -> bool:
+    """Return whether a serialized piece is one of the given texts and is not the unknown piece."""
     text, kind = b"", 1
     for number, _, body, end in _fields(message, 0, len(message)):
         if number == _PIECE:
@@ -177,7 +198,11 @@ def _is_wanted(message: bytes, wanted: AbstractSet[bytes]) -> bool:
 
 
 def _fields(data: bytes, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """(field number, start of the tag, start of the value, end) of each field of a message."""
+    """Yield (field number, start of the tag, start of the value, end) of each field of a protobuf message.
+
+    Raises:
+        ValueError: If the message is truncated or has an unknown wire type.
+    """
     while at < stop:
         start = at
         tag, at = _read_varint(data, at, stop)
@@ -198,6 +223,7 @@ def _fields(data: bytes, at: int, stop: int) -> Iterator[tuple[int, int, int, in
 
 
 def _read_varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
+    """Read a protobuf varint and return its value and the position after it."""
     value = shift = 0
     while at < stop and shift < 64:
         byte = data[at]
@@ -209,6 +235,7 @@ def _read_varint(data: bytes, at: int, stop: int) -> tuple[int, int]:
 
 
 def _varint(value: int) -> bytes:
+    """Encode an unsigned integer as a protobuf varint."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

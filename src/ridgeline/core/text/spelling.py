@@ -1,8 +1,8 @@
-"""The spelling of a vocabulary, found in its pieces, because tokenizer.json may state another tokenizer's decoder.
+"""Detection of how a vocabulary writes its pieces, because tokenizer.json can contain another tokenizer's decoder.
 
-Converters and re-saving tools leave files whose parts disagree: pieces of a byte-level BPE under the decoder of
-SentencePiece (Mistral's tekken), or under its pre-tokenizer too (byte-level models that were saved as a Llama
-tokenizer). The pieces are what the model was trained on, so they decide.
+Converters and re-saving tools leave files whose parts disagree: byte-level BPE pieces with the decoder of SentencePiece
+(Mistral's tekken), or also with its pre-tokenizer (byte-level models saved as a Llama tokenizer). The model was trained
+on the pieces, so the pieces decide.
 """
 
 import json
@@ -21,7 +21,9 @@ from ridgeline.core.text.vocabulary import SPACE_MARK, byte_level, metaspace, wo
 
 Kind = Literal["byte-level", "SentencePiece"]
 BYTES: Kind = "byte-level"
+"""The kind of byte-level BPE vocabularies."""
 SPACES: Kind = "SentencePiece"
+"""The kind of SentencePiece vocabularies, which write a space as U+2581."""
 _BYTE_SPACE = "\u0120"  # a space, as byte-level BPE writes it
 _PROBE = "a b\nc 1"
 _SPACED_DIGIT = re.compile(_BYTE_SPACE + "[0-9]+")
@@ -29,15 +31,23 @@ _DIGITS = re.compile("[0-9]+")
 
 
 class PieceSpelling(NamedTuple):
-    """The bytes of a piece, and whether decoding drops one leading space."""
+    """The conversion of vocabulary pieces to bytes."""
 
     spell: Callable[[str], bytes]
+    """Returns the bytes of a piece."""
     strips_space: bool
+    """Whether decoding drops one leading space."""
 
 
 def spelling_of(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> PieceSpelling:
-    """Return the spelling of a pipeline's vocabulary. kind: that of its pieces, None if they do not show it. Raises
-    ValueError if the decoder does not show it either.
+    """Return how the pieces of a pipeline's vocabulary convert to bytes.
+
+    Args:
+        pipeline: The tokenizer.
+        kind: Kind of its pieces, or None if the pieces do not show it.
+
+    Raises:
+        ValueError: If the decoder does not show the kind either.
     """
     decoder = _decoder(pipeline)
     stated = {stage["type"]: stage for stage in _decoding(decoder)}
@@ -58,7 +68,10 @@ def spelling_of(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> PieceSpell
 
 
 def kind_of(pipeline: tokenizers.Tokenizer) -> Kind | None:
-    """Return the kind of vocabulary that most space marks in the pieces show; None if they show none."""
+    """Return the kind of a vocabulary that most space marks in its pieces indicate.
+
+    The result is None if the pieces do not show it.
+    """
     if isinstance(pipeline.model, WordPiece):
         return None
     pieces = _pieces(pipeline)
@@ -69,17 +82,17 @@ def kind_of(pipeline: tokenizers.Tokenizer) -> Kind | None:
 
 
 def mend(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> str:
-    """Replace the stages before the model, if they split text for the other kind of vocabulary.
+    """Replace the stages before the model if they split text for the other kind of vocabulary.
 
     Args:
         pipeline: The tokenizer, which is changed in place.
-        kind: The kind of its pieces, None if they do not show it.
+        kind: Kind of its pieces, or None if the pieces do not show it.
 
     Returns:
-        A line that says what was wrong and what is done instead; "" if nothing was wrong.
+        A line that describes the fault and the replacement rule, or "" if there was no fault.
 
     Raises:
-        ValueError: The model is of a type for which no other stages are known.
+        ValueError: If no replacement stages are known for this type of model.
     """
     if kind is None or _cuts_as(kind, pipeline) or _comes_back(pipeline, kind):
         return ""
@@ -96,21 +109,21 @@ def mend(pipeline: tokenizers.Tokenizer, kind: Kind | None) -> str:
 
 
 def _cuts_as(kind: Kind, pipeline: tokenizers.Tokenizer) -> bool:
-    """Whether the stages before the model write spaces as pieces of this kind have them."""
+    """Return whether the stages before the model write spaces as the pieces of this kind do."""
     before = [*stages(pipeline.normalizer), *stages(pipeline.pre_tokenizer)]
     in_bytes = any(stage["type"] == "ByteLevel" for stage in before)
     return (in_bytes, any(map(_marks, before))) == (kind == BYTES, kind == SPACES)
 
 
 def _marks(stage: Mapping[str, Any]) -> bool:
-    """Whether a stage writes a space as SentencePiece does."""
+    """Return whether a stage writes spaces as SentencePiece does."""
     if stage["type"] == "Metaspace":
         return True
     return SPACE_MARK in (stage.get("prepend"), stage.get("content"))
 
 
 def _comes_back(pipeline: tokenizers.Tokenizer, kind: Kind) -> bool:
-    """Whether a plain text becomes pieces of this kind that spell it."""
+    """Return whether a test text encodes to pieces of this kind that decode to the same text."""
     try:
         tokens = pipeline.encode(_PROBE, add_special_tokens=False).tokens
     except Exception:  # the model has no token for a part of it
@@ -121,7 +134,7 @@ def _comes_back(pipeline: tokenizers.Tokenizer, kind: Kind) -> bool:
 
 
 def _cut_as_bytes(pipeline: tokenizers.Tokenizer) -> str:
-    """Make the pipeline split text for byte-level pieces, and return the name of the model whose rule it takes."""
+    """Make the pipeline split text for byte-level pieces; return the name of the model whose rule it uses."""
     if any(map(_marks, stages(pipeline.normalizer))):
         pipeline.normalizer = None
     name, rule = _rule_of(_pieces(pipeline))
@@ -135,9 +148,9 @@ def _cut_as_bytes(pipeline: tokenizers.Tokenizer) -> str:
 
 
 def _cut_as_spaces(pipeline: tokenizers.Tokenizer) -> str:
-    """Make the pipeline split text for SentencePiece, and return the name of the model whose rule it takes.
+    """Make the pipeline split text for SentencePiece pieces; return the name of the model whose rule it uses.
 
-    A text begins with a space unless the decoder is SentencePiece's and keeps one.
+    A text begins with a space, unless the decoder is SentencePiece's and preserves a leading space.
     """
     stated = {stage["type"]: stage for stage in _decoding(_decoder(pipeline))}
     prefixed = _stated_kind(stated) != SPACES or _strips(pipeline, stated)
@@ -154,9 +167,10 @@ def _cut_as_spaces(pipeline: tokenizers.Tokenizer) -> str:
 
 
 def _rule_of(pieces: Iterable[str]) -> tuple[str, str | None]:
-    """Return the model whose rule a byte-level vocabulary was made with, and the rule; None is the library's own.
+    """Return the model whose split rule fits a byte-level vocabulary, and the rule (None: the library's default).
 
-    Its numbers show which: a piece has a space and digits (GPT-2), one digit (Qwen 2) or up to three (Llama 3).
+    The pieces with digits show the rule. GPT-2 has a space before digits, or more than three digits in a piece; Llama 3
+    has up to three; Qwen 2 has one.
     """
     pieces = list(pieces)
     longest = max((len(piece) for piece in pieces if _DIGITS.fullmatch(piece)), default=1)
@@ -166,13 +180,13 @@ def _rule_of(pieces: Iterable[str]) -> tuple[str, str | None]:
 
 
 def _pieces(pipeline: tokenizers.Tokenizer) -> list[str]:
-    """Return the pieces that are not added tokens."""
+    """Return the vocabulary pieces that are not added tokens."""
     added = {token.content for token in pipeline.get_added_tokens_decoder().values()}
     return [piece for piece in pipeline.get_vocab(with_added_tokens=False) if piece not in added]
 
 
 def _decoder(pipeline: tokenizers.Tokenizer) -> dict[str, Any]:
-    """Return the decoder as a JSON object."""
+    """Return the pipeline's decoder as a JSON object."""
     if pipeline.decoder is None:
         return {"type": None}
     state: dict[str, Any] = json.loads(pipeline.decoder.__getstate__())
@@ -180,22 +194,23 @@ def _decoder(pipeline: tokenizers.Tokenizer) -> dict[str, Any]:
 
 
 def _decoding(decoder: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the stages of a decoder in their order."""
+    """Return the stages of a decoder in order."""
     if decoder["type"] != "Sequence":
         return [decoder]
     return [stage for inner in decoder["decoders"] for stage in _decoding(inner)]
 
 
 def _stated_kind(stated: Mapping[str, Any]) -> Kind | None:
-    """Return the kind of vocabulary that the stages of a decoder are for."""
+    """Return the kind of vocabulary that the decoder stages belong to, or None if they do not show it."""
     if "ByteLevel" in stated:
         return BYTES
     return SPACES if stated.keys() & {"Metaspace", "ByteFallback", "Replace"} else None
 
 
 def _strips(pipeline: tokenizers.Tokenizer, stated: Mapping[str, Any]) -> bool:
-    """Whether decoding SentencePiece drops a leading space: as the decoder says, or because encoding adds one if the
-    decoder is none of SentencePiece's.
+    """Return whether a SentencePiece tokenizer drops a leading space when it decodes.
+
+    The decoder decides. If it is not a SentencePiece decoder, decoding drops a space if encoding adds one.
     """
     if stated.keys() & {"Metaspace", "Replace"}:
         scheme = stated.get("Metaspace", {}).get("prepend_scheme", "never")
@@ -207,7 +222,10 @@ def _strips(pipeline: tokenizers.Tokenizer, stated: Mapping[str, Any]) -> bool:
 
 
 def _byte_level(pipeline: tokenizers.Tokenizer) -> Callable[[str], bytes]:
-    """Return a function from byte-level pieces to bytes; a suffix that ends words (CLIP's "</w>") is a space."""
+    """Return a function that converts byte-level pieces to bytes.
+
+    An end-of-word suffix (CLIP's "</w>") becomes a space.
+    """
     suffix = getattr(pipeline.model, "end_of_word_suffix", None)
     if not suffix:
         return byte_level

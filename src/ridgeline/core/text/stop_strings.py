@@ -1,25 +1,27 @@
-"""Stop strings, matched in a stream of text."""
+"""Detection of stop strings in a stream of generated text."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 
 class StopResult(NamedTuple):
-    """`safe` may be shown: no stop string can begin in it. `matched` is the stop string that ended the text, and
-    `rest` what followed it in the text pushed so far.
-    """
+    """The text that one step of stop-string matching releases."""
 
     safe: str
+    """Text that can be shown to the client, because no stop string can begin in it."""
     matched: str | None = None
+    """The stop string that ended the text, or None."""
     rest: str = ""
+    """Text that follows the matched stop string in the text pushed so far."""
 
 
 class StopMatcher:
-    """Cuts a text exactly before the stop string that starts first, however the text is split into pushes.
+    """A matcher that cuts streamed text exactly before the earliest stop string, however the text is split into pushes.
 
-    Of several that start at one place the shortest wins. A stop string that is complete while an earlier one may still
-    become so waits for it. Knuth-Morris-Pratt: a character costs a few steps for each stop string, and nothing
-    while none has begun; at most the longest of them is held back.
+    If several stop strings start at the same position, the shortest wins. A complete stop string waits while another
+    one that starts earlier may still become complete. The search is Knuth-Morris-Pratt: each character costs a few
+    operations per stop string, and almost nothing while no stop string has begun. The matcher holds back at most as
+    many characters as the longest stop string has.
     """
 
     def __init__(self, stops: Sequence[str], *, include_stop: bool = False) -> None:
@@ -31,17 +33,21 @@ class StopMatcher:
         self._failures = [_failure(stop) for stop in self._stops]
         self._states = [0] * len(self._stops)  # length of the longest prefix of each stop that ends the text
         self._held = ""
-        self._length = 0  # characters before the end of what was read
+        self._length = 0  # characters read so far
         self._found: tuple[int, int] | None = None  # (start in the whole text, index of the stop)
         self.matched: str | None = None
         self.end = 0
-        """Characters of the whole text up to the end of the stop string that matched."""
+        """Number of characters from the start of the text to the end of the matched stop string."""
 
     def push(self, text: str, *, may_end: bool = True) -> StopResult:
-        """Read more text. After a match nothing more may be pushed.
+        """Search more generated text for stop strings and return the text that is safe to show.
+
+        After a match no more text can be pushed.
 
         Args:
-            may_end: Whether a stop string may end in this text. One that ends in text pushed with False never matches.
+            text: The next part of the stream.
+            may_end: Whether a stop string can end in this text. A stop string that ends in text pushed with False never
+                matches.
         """
         assert self.matched is None, "text after a stop string"
         if not any(self._states) and self._firsts.isdisjoint(text):
@@ -58,7 +64,10 @@ class StopMatcher:
         return StopResult(held[: len(held) - keep])
 
     def flush(self) -> StopResult:
-        """The end of the text: what was held is safe, unless it holds a match that waited for a longer one."""
+        """Release the held text at the end of the stream.
+
+        A complete stop string that was waiting for an earlier one matches here and cuts the text.
+        """
         assert self.matched is None, "flush after a stop string"
         held, self._held = self._held, ""
         return self._match(held, "") if self._found else StopResult(held)
@@ -73,12 +82,12 @@ class StopMatcher:
             self._states[index] = state
             if state == len(stop) and may_end:
                 start = self._length - state
-                # Equal starts: the shorter one was complete earlier, or both are one.
+                # If two stop strings start together, the shorter one was found first.
                 if self._found is None or start < self._found[0]:
                     self._found = (start, index)
 
     def _earliest_open(self) -> int:
-        """Where the earliest stop string that is begun but not complete starts."""
+        """Return the start of the earliest stop string that has begun but is not complete."""
         begun = [
             state if state < len(stop) else failure[state - 1]
             for stop, failure, state in zip(self._stops, self._failures, self._states, strict=True)
@@ -86,7 +95,12 @@ class StopMatcher:
         return self._length - max(begun)
 
     def _match(self, held: str, unread: str) -> StopResult:
-        """`held` ends with `unread`, which was not read before the decision."""
+        """Record the match and return the text before it.
+
+        Args:
+            held: All text that has not been released.
+            unread: The end of `held`, which the matcher had not read when it decided.
+        """
         assert self._found is not None
         start, index = self._found
         self.matched = self._stops[index]
@@ -97,7 +111,10 @@ class StopMatcher:
 
 
 def _failure(stop: str) -> list[int]:
-    """KMP: for each prefix, the length of its longest proper suffix that is again a prefix."""
+    """Return the Knuth-Morris-Pratt failure table of a stop string.
+
+    For each prefix it holds the length of the longest proper suffix that is also a prefix.
+    """
     table = [0] * len(stop)
     length = 0
     for at in range(1, len(stop)):

@@ -1,8 +1,8 @@
-"""What a chat template may spend: steps, time, and the size of what it makes.
+"""Limits for rendering a chat template: steps, time, and the size of the values it creates.
 
-Jinja's sandbox bounds what a template can reach, not how much it takes: `'x' * 10**10`, two nested loops over a long
-range, or a list that holds itself twice forty times over take a machine down. So everything that makes a value is
-measured: before it is made where it may be much larger than what it is made of, else after.
+Jinja's sandbox limits what a template can access, not what it consumes. `'x' * 10**10`, two nested loops over a long
+range, or a list that contains itself twice, nested forty times, can take a machine down. So every operation that
+creates a value is measured: before the operation if the result can be much larger than its inputs, otherwise after it.
 """
 
 import time
@@ -13,24 +13,25 @@ from typing import Any
 import jinja2
 
 MAX_STEPS = 1 << 20
-"""Most turns of loops and calls of one rendering; a thousand messages with tools take some 50,000."""
+"""The maximum number of loop iterations and calls per rendering; a thousand messages with tools need about 50,000."""
 MAX_SIZE = 1 << 24
-"""Largest value, in characters; a place in a list or an object counts as PLACE of them."""
+"""The largest value, in characters; each entry of a list or object counts as `PLACE` characters."""
 MAX_MADE = 1 << 28
-"""Most characters of all values that one rendering makes."""
+"""The maximum total size, in characters, of all values that one rendering creates."""
 MAX_SECONDS = 10.0
-"""Processor time of one rendering: what is left when each step is as dear as it may be."""
+"""The processor time limit of one rendering, for templates whose single steps are expensive."""
 MAX_BITS = 4096
-"""Largest integer."""
+"""The largest integer, in bits."""
 PLACE = 16
+"""The size, in characters, that each entry of a list or object counts as."""
 
 
 class Exhausted(jinja2.TemplateError):
-    """A template takes more than it may."""
+    """An error for a template that exceeds its budget."""
 
 
 class TemplateBudget:
-    """What one rendering has spent."""
+    """The steps, time and characters that one rendering has used."""
 
     def __init__(self) -> None:
         self._steps = 0
@@ -39,7 +40,11 @@ class TemplateBudget:
         self._end = time.thread_time() + MAX_SECONDS
 
     def step(self) -> None:
-        """One turn of a loop, or one call."""
+        """Charge one loop iteration or call to the budget.
+
+        Raises:
+            Exhausted: If the steps or the time are spent.
+        """
         self._steps += 1
         if self._steps > MAX_STEPS:
             raise Exhausted(f"it takes more than {MAX_STEPS} steps")
@@ -47,16 +52,20 @@ class TemplateBudget:
             raise Exhausted(f"it takes longer than {MAX_SECONDS:.0f} s")
 
     def steps(self, items: Iterable[Any]) -> "CountedIterable":
-        """The items of a loop, each of which is a step."""
+        """Return an iterable over the items of a loop that counts each iteration as a step."""
         return CountedIterable(items, self)
 
     def allow(self, size: int) -> None:
-        """Refuse a value of this size before it is made."""
+        """Raise Exhausted if a value of this size is too large; call it before the value is created."""
         if size > MAX_SIZE:
             raise Exhausted(f"it makes a value of more than {MAX_SIZE} characters")
 
     def made(self, value: Any) -> Any:
-        """The value itself, counted."""
+        """Charge a created value to the budget and return it.
+
+        Raises:
+            Exhausted: If the value, or all values together, are too large.
+        """
         self.allow(self.size(value))
         if isinstance(value, str | list | tuple | dict):
             self._made += len(value) * (1 if isinstance(value, str) else PLACE)
@@ -65,7 +74,10 @@ class TemplateBudget:
         return value
 
     def size(self, value: Any) -> int:
-        """Characters of a value when written out, all that it holds included, however often it holds the same."""
+        """Return the number of characters of a value when written out.
+
+        Nested values count as often as they occur.
+        """
         if isinstance(value, str):
             return len(value)
         if not isinstance(value, list | tuple | dict):
@@ -75,17 +87,17 @@ class TemplateBudget:
             return known[1]
         held = chain(value, value.values()) if isinstance(value, dict) else value
         total = PLACE * len(value) + sum(map(self.size, held))
-        self._sizes[id(value)] = value, total  # with the value: while it is held, no other has its id
+        self._sizes[id(value)] = value, total  # holds the value, so that no other object gets its id
         return total
 
     def integer(self, bits: int) -> None:
-        """Refuse an integer of so many bits before it is made."""
+        """Raise Exhausted if an integer of this many bits is too large; call it before the integer is created."""
         if bits > MAX_BITS:
             raise Exhausted(f"it makes a number of more than {MAX_BITS} bits")
 
 
 class CountedIterable:
-    """An iterable whose turns are counted; as long as what it iterates, if that has a length."""
+    """An iterable that counts its iterations as template steps; it has a length if the wrapped iterable has one."""
 
     def __init__(self, items: Iterable[Any], budget: TemplateBudget) -> None:
         self._items, self._budget = items, budget
@@ -96,11 +108,11 @@ class CountedIterable:
             yield item
 
     def __len__(self) -> int:
-        return len(self._items)  # type: ignore[arg-type] # a TypeError is what who asks expects
+        return len(self._items)  # type: ignore[arg-type] # the caller expects this TypeError
 
 
 def repeated_size(operator: str, left: Any, right: Any, budget: TemplateBudget) -> None:
-    """Refuse an operation of two values whose result would be too large."""
+    """Raise Exhausted if a binary operation on two values would create a result that is too large."""
     if operator == "%" and isinstance(left, str):
         _allow_format(left, "%", (right,), budget)
     if operator == "*":
@@ -115,7 +127,7 @@ def repeated_size(operator: str, left: Any, right: Any, budget: TemplateBudget) 
 
 
 def allow_method(name: str, text: str, arguments: tuple[Any, ...], budget: TemplateBudget) -> None:
-    """Refuse a call of a string's method, or of the filter of that name, whose result would be too large."""
+    """Raise Exhausted if a string method, or the filter of the same name, would create a result that is too large."""
     match name, arguments:
         case (("center" | "ljust" | "rjust" | "zfill"), (int(width), *_)):
             budget.allow(width)
@@ -132,7 +144,7 @@ def allow_method(name: str, text: str, arguments: tuple[Any, ...], budget: Templ
 
 
 def allow_filter(name: str, value: Any, arguments: tuple[Any, ...], budget: TemplateBudget) -> None:
-    """As `allow_method`, of a filter."""
+    """Raise Exhausted if a Jinja filter would create a result that is too large."""
     match name, arguments:
         case "format", _:
             _allow_format(str(value), "%", arguments, budget)
@@ -145,7 +157,7 @@ def allow_filter(name: str, value: Any, arguments: tuple[Any, ...], budget: Temp
         case "sum", (_, start, *_) if not isinstance(start, int | float | None):
             raise Exhausted("it adds up what are no numbers")
         case "tojson", (_, int() | str() as indent, *_):
-            # As many lines as places, each as far in as it is deep: reckoned 64 deep, more than any tool is.
+            # Bound: one line per entry, each indented by 64 levels, which is deeper than any tool.
             width = indent if isinstance(indent, int) else len(indent)
             budget.allow(budget.size(value) // PLACE * 64 * width)
         case _ if isinstance(value, str):
@@ -153,7 +165,10 @@ def allow_filter(name: str, value: Any, arguments: tuple[Any, ...], budget: Temp
 
 
 def _allow_format(text: str, mark: str, arguments: tuple[Any, ...], budget: TemplateBudget) -> None:
-    """A format may write every argument at every mark, and each as wide as its digits say."""
+    """Raise Exhausted if string formatting could create a result that is too large.
+
+    The bound assumes that the format writes every argument at every mark, each as wide as its digits say.
+    """
     widths = "".join(c if c.isdigit() else " " for c in text).split()
     if any(len(width) > 6 for width in widths) or (mark == "%" and "*" in text):
         raise Exhausted("it formats a value to a width that no text has")

@@ -1,10 +1,10 @@
-"""A probe that finds out how a chat template takes a conversation, by rendering small ones.
+"""A probe that detects which forms of conversation a chat template accepts, by rendering small test conversations.
 
-Templates differ in what they do with a message that OpenAI's interface allows: some fail on a null content, print it as
-"None", or leave a tool call out unless it is null; some want a call's arguments as an object and others as JSON text;
-some leave out a `developer` message, or every system message after the first. The probe renders a conversation of each
-kind and looks for its words in the result. Some templates want a system message first, or write a call only if its
-result follows. If a template writes no call, the probe adds these.
+Templates treat messages that OpenAI's interface allows in different ways. Some fail on a null content, print it as
+"None", or omit a tool call unless the content is null. Some need the arguments of a call as an object, others as JSON
+text. Some omit a `developer` message, or every system message after the first. The probe renders a test conversation of
+each kind and searches the prompt for its words. Some templates require a leading system message, or write a call only
+if its result follows. If a template writes no call, the probe adds these.
 """
 
 import itertools
@@ -23,16 +23,16 @@ from ridgeline.util.untrusted import ModelRefused
 
 Message = Mapping[str, Any]
 Render = Callable[[Sequence[Message], Sequence[Message] | None, bool], str]
-"""Renders messages, tools, and whether the prompt ends with the opening of a response. Raises ValueError."""
+"""A function that renders messages and tools; the flag requests the opening of a response; it raises ValueError."""
 
 IdKind = Literal["any", "short", "function"]
 _KINDS: tuple[IdKind, ...] = get_args(IdKind)
 
 ABSENT: Final = "absent"
-"""The content of a message that lacks the key `content`."""
+"""A marker for a message without the key `content`."""
 
 _ALIASES = {"developer": "system", "function": "tool"}
-"""The roles that are renamed for a template without a branch of their own, and their new names."""
+"""Roles that are renamed for templates without a branch for them, with their new names."""
 
 _NAMES = ("probe_name", "probe_second_name")
 _ARGUMENTS = {"probe_key": "probe_value"}
@@ -47,7 +47,7 @@ _IDS: Mapping[str, tuple[str, str]] = {
     "short": ("probeid01", "probeid02"),
     "function": (f"functions.{_NAMES[0]}:0", f"functions.{_NAMES[1]}:1"),
 }
-"""The ids of the probe's calls, by what a template takes."""
+"""Ids of the probe's tool calls, by the kind of id that the template accepts."""
 _TOOLS = (
     {
         "type": "function",
@@ -66,62 +66,66 @@ _TOOLS = (
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """The form in which a template takes an assistant message with tool calls, and their results."""
+    """The form in which a template accepts an assistant message with tool calls, and the tool results."""
 
     content: str | None = ""
-    """The content of a message that has calls and no text: "", None or ABSENT."""
+    """Content of a message that has calls but no text: "", None or ABSENT."""
     arguments_as_text: bool = False
-    """Whether arguments are JSON text rather than an object."""
+    """Whether arguments are JSON text instead of an object."""
     ids: IdKind = "any"
-    """The ids that the template takes: any, nine letters and digits ("short"), or `functions.NAME:NUMBER`, which Kimi's
-    templates write in place of the name ("function")."""
+    """The call ids that the template accepts.
+
+    "any" id, "short" (nine letters and digits), or "function": `functions.NAME:NUMBER`, which Kimi's templates write
+    instead of the name.
+    """
     named_results: bool = False
-    """Whether a result has to repeat the name of its function."""
+    """Whether a tool result must repeat the name of its function."""
     several: bool = True
-    """Whether all calls of a message are written, rather than the first or none."""
+    """Whether the template writes all calls of a message, instead of only the first or none."""
     preambles: PreamblePlaces = field(default_factory=PreamblePlaces)
-    """The places in which the template keeps the text of a message that has calls too."""
+    """Positions in which the template preserves the text of a message that also has calls."""
 
     def message(self, names: Sequence[str], ids: Sequence[str] | None = None) -> Message:
-        """Return an assistant message of the probe that calls these functions. ids: of the calls, if not the usual."""
+        """Return a test message that calls the given functions; `ids` replaces the default call ids."""
         calls = [self._call(*pair) for pair in zip(names, ids or _IDS[self.ids], strict=False)]
         return self.with_content({"role": "assistant", "tool_calls": calls})
 
     def with_content(self, message: Message) -> dict[str, Any]:
-        """Return a message with the content that the template wants next to calls, if it has calls and no text."""
+        """Return a message with the content that the template needs next to calls, if it has calls and no text."""
         if not message.get("tool_calls") or not is_blank(message.get("content")):
             return dict(message)
         kept = {key: value for key, value in message.items() if key != "content"}
         return kept if self.content == ABSENT else {**kept, "content": self.content}
 
     def result(self, number: int = 0, identity: str | None = None) -> Message:
-        """Return the result of one of the probe's calls. identity: the id of the call, if not the usual."""
+        """Return the result of one of the probe's tool calls; `identity` replaces the default call id."""
         named = {"name": _NAMES[number]} if self.named_results else {}
         return {"role": "tool", **named, "tool_call_id": identity or _IDS[self.ids][number], "content": _TEXTS[0]}
 
     def _call(self, name: str, identity: str) -> Message:
+        """Return one tool call with the probe's arguments."""
         arguments = json.dumps(_ARGUMENTS) if self.arguments_as_text else _ARGUMENTS
         return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 class TemplateProbe:
-    """The behaviour of one template towards roles, calls and their results, each found when it is first asked for.
+    """A probe that detects how one template treats roles, tool calls and tool results, each at first use.
 
-    If a template fails on all of the probe's conversations of one kind, it gets such messages unchanged: it may need
+    If a template fails on all test conversations of one kind, it receives such messages unchanged: it may need
     something that the probe lacks, and otherwise it reports the error itself.
     """
 
     def __init__(self, render: Render) -> None:
         self._render = render
         self._roles: dict[str, str | None] = {}
-        self._before: tuple[Message, ...] = ()  # the messages that every conversation with calls begins with
-        self._has_results = False  # whether a conversation has results before its calls are looked for
-        self._spent = 0.0  # seconds of processor time; all renderings together get what one prompt may take
+        self._before: tuple[Message, ...] = ()  # first messages of every test conversation with calls
+        self._has_results = False  # whether a test conversation of calls includes their results
+        self._spent = 0.0  # processor seconds; all renderings together get the budget of one prompt
 
     # -- roles --------------------------------------------------------------------------------------------------------
 
     def role(self, role: str) -> str | None:
-        """Return the role under which the template writes a message of this role, or None if it leaves it out."""
+        """Return the role under which the template writes messages of this role, or None if it omits them."""
         if role in ("user", "assistant"):
             return role
         if role not in self._roles:
@@ -130,7 +134,7 @@ class TemplateProbe:
 
     @cached_property
     def joins_leading(self) -> bool:
-        """Whether system messages at the beginning have to be joined, because the template leaves one out."""
+        """Whether leading system messages must be joined, because the template would omit one of them."""
         leading = [{"role": "system", "content": text} for text in _TEXTS]
         if not self._texts([leading[0], _ASK]):
             return False
@@ -138,6 +142,7 @@ class TemplateProbe:
         return not found or not all(_includes(text, _TEXTS) for text in found)
 
     def _find_role(self, role: str) -> str | None:
+        """Detect the role under which the template writes messages of this role."""
         if role == "tool":
             return "tool" if self.calls.form is None or self._writes_result(self.calls.form) else None
         own, unknown = (self._texts([{"role": name, "content": _TEXTS[0]}, _ASK]) for name in (role, _UNKNOWN_ROLE))
@@ -155,7 +160,7 @@ class TemplateProbe:
     def calls(self) -> "ProbedCalls":
         """The form and the format in which the template writes tool calls."""
         for before, has_results in itertools.product(((), (_RULE,)), (False, True)):
-            self._before, self._has_results = before, has_results  # for all renderings that follow
+            self._before, self._has_results = before, has_results  # applies to all later renderings
             form = self._find_form()
             if form is not None:
                 form = self._completed(form)
@@ -163,8 +168,11 @@ class TemplateProbe:
         return ProbedCalls(None, None)
 
     def _find_form(self) -> CallForm | None:
-        """Return the form in which the template writes a call and goes on to its result, or at least writes a call."""
-        contents: tuple[str | None, ...] = ("", None, ABSENT)  # "" first: templates that join it to other text take it
+        """Return the first form in which the template writes a call and then its result, or at least a call.
+
+        The result is None if the template writes a call in no form.
+        """
+        contents: tuple[str | None, ...] = ("", None, ABSENT)  # "" can be joined with other text, so it comes first
         results = (False, True) if self._has_results else (False,)
         forms = (
             CallForm(content, as_text, ids, named)
@@ -174,49 +182,53 @@ class TemplateProbe:
         return next((form for form in written if self._takes_result(form)), next(iter(written), None))
 
     def _writes_call(self, form: CallForm) -> bool:
-        """Whether a call in this form is written once, whichever of the ids it has."""
+        """Return whether the template writes a call in this form exactly once, for each test id."""
         texts = [self._calling_text(form, 1, each) for each in _IDS[form.ids]]
         if form.ids == "function":  # each id contains the name of one function
             texts = texts[:1]
         return all(text is not None and self._is_once(text, _NAMES[:1]) for text in texts)
 
     def _calling_text(self, form: CallForm, count: int, identity: str | None = None) -> str | None:
-        """Return the prompt of a conversation whose last message has `count` calls, without the results that follow."""
+        """Return the prompt of a conversation that ends with `count` tool calls, up to the first result."""
         ids = None if identity is None else [identity]
         results = [form.result(number, identity) for number in range(count)] if self._has_results else []
         text = self._call_text([_ASK, form.message(_NAMES[:count], ids), *results])
         return None if text is None else text.partition(_TEXTS[0])[0]
 
     def _is_once(self, text: str, names: Sequence[str]) -> bool:
-        """Whether a text has each call exactly once, with arguments that are quoted once and no null in words."""
+        """Return whether a prompt has each call exactly once, with arguments quoted once and no printed null."""
         (key, value), *_ = _ARGUMENTS.items()
         call = _after(text, self._asked)
         misread = ('\\"' + key, f"{{'{key}'", "&#34;" + key, "&quot;" + key)
-        most = 2 if self._has_results else 1  # the head of a result may have the name too
+        most = 2 if self._has_results else 1  # the header of a result may also contain the name
         named = all(1 <= call.count(name) <= most for name in names)
         written = named and call.count(key) == call.count(value) == len(names)
         return written and not self._prints_null(text) and not any(each in text for each in misread)
 
     def _prints_null(self, text: str) -> bool:
-        """Whether a text has "None" or "null" more often than a conversation without calls has."""
+        """Return whether a prompt has more "None" or "null" than the prompt of a conversation without calls."""
         return any(text.count(word) > self._said.count(word) for word in ("None", "null"))
 
     def _completed(self, form: CallForm) -> CallForm:
-        """Return the form with its remaining fields, which are found by rendering calls in it."""
+        """Detect the remaining fields of a form by rendering calls in it."""
         form = replace(form, named_results=not self._takes_result(form, named=False))
         several = self._calling_text(form, 2)
         form = replace(form, several=several is not None and self._is_once(several, _NAMES))
         over, _ = self._preamble_places(form, [_SAID, _ASK])
         running, keeps_reasoning = self._preamble_places(form, [])
-        # If the place stays the same when the turn is over, the next prompt begins with this one, which is cached.
+        # If the position does not change when the turn ends, the next prompt starts with this one, which is cached.
         over = (*(place for place in running if place in over), *(place for place in over if place not in running))
         return replace(form, preambles=PreamblePlaces(over, running, keeps_reasoning))
 
     def _preamble_places(self, form: CallForm, rest: Sequence[Message]) -> tuple[tuple[PreamblePlace, ...], bool]:
-        """Return the places in which a preamble is kept, and whether reasoning is kept with it.
+        """Return the positions that preserve a preamble, and whether they also preserve reasoning.
 
-        rest: the conversation after the result of the call. Places that keep the reasoning too are the only ones if
-        there are any. If none keeps the preamble, it stays beside the call.
+        If some positions preserve the reasoning, only these are returned. If no position preserves the preamble, it
+        stays next to the call.
+
+        Args:
+            form: Form of the tool calls.
+            rest: Messages after the result of the call.
         """
         said = {**form.message(_NAMES[:1]), "content": _TEXTS[1], REASONING[0]: _THOUGHT}
         words = (_NAMES[0], *_ARGUMENTS)
@@ -232,27 +244,33 @@ class TemplateProbe:
 
     @property
     def _said(self) -> str:
-        """The conversation with text in place of the call."""
+        """The test prompt with text in place of the tool call."""
         return self._call_text([_ASK, _SAID]) or ""
 
     @property
     def _asked(self) -> str:
-        """The conversation before the call, as far as it is the same with and without the opening of a response."""
+        """The test prompt before the tool call, without the opening of a response."""
         return self._call_text([_ASK]) or ""
 
     def _takes_result(self, form: CallForm, *, named: bool | None = None) -> bool:
-        """Whether the template goes on from a call to its result. named: whether the result repeats the name."""
+        """Return whether the template writes the result after a call.
+
+        Args:
+            form: Form of the tool calls.
+            named: Whether the result repeats the function name. None tries both.
+        """
         tries = (False, True) if named is None else (named,)
         return any(self._writes_result(replace(form, named_results=each)) for each in tries)
 
     def _writes_result(self, form: CallForm) -> bool:
+        """Return whether the prompt contains the text of a tool result in this form."""
         text = self._call_text([_ASK, form.message(_NAMES[:1]), form.result()], opens=True)
         return text is not None and _includes(text, _TEXTS[:1])
 
     # -- the format of calls ------------------------------------------------------------------------------------------
 
     def _find_format(self, form: CallForm) -> ToolFormat | None:
-        """Return the format whose parser reads the template's own calls back, or None if no parser does."""
+        """Return the tool format whose parser reads the template's own calls back, or None if no parser does."""
         opened = self._call_text([_ASK], opens=True) or ""
         counts = (1, 2) if form.several else (1,)
         texts = {count: self._calling_text(form, count) or "" for count in counts}
@@ -267,17 +285,18 @@ class TemplateProbe:
     # -- rendering ----------------------------------------------------------------------------------------------------
 
     def _texts(self, messages: Sequence[Message]) -> list[str]:
-        """Return the prompts without tools and with them, as far as the template does not fail."""
+        """Return the prompts without and with tools; one is missing if the template fails on it."""
         texts = (self._text(messages, tools, True) for tools in (None, _TOOLS))
         return [text for text in texts if text is not None]
 
     def _call_text(self, messages: Sequence[Message], *, opens: bool = False) -> str | None:
-        """Return the prompt with tools, or without them if the template fails on tools."""
+        """Return the prompt with tools, or without tools if the template fails on them."""
         messages = [*self._before, *messages]
         text = self._text(messages, _TOOLS, opens)
         return self._text(messages, None, opens) if text is None else text
 
     def _text(self, messages: Sequence[Message], tools: Sequence[Message] | None, opens: bool) -> str | None:
+        """Render a prompt within the probe's time budget; return None if the template fails or the budget is spent."""
         if self._spent >= MAX_SECONDS:
             return None
         begun = time.thread_time()
@@ -298,29 +317,38 @@ class ProbedCalls:
     """The form and the format in which a template writes tool calls."""
 
     form: CallForm | None
-    """None if the template writes a call in none of the forms."""
+    """The form of messages with calls, or None if the template writes calls in no form."""
     tool_format: ToolFormat | None
-    """The format of the calls, if one of ours reads them."""
+    """The format of the calls, or None if none of the engine's parsers reads it."""
 
 
 def _includes(text: str, words: Iterable[str]) -> bool:
+    """Return whether a text contains all the words."""
     return all(word in text for word in words)
 
 
 def _after(text: str, start: str) -> str:
-    """Return the text after the beginning that it shares with another."""
+    """Return the part of a text after the prefix that it shares with another text."""
     return text[_shared(text, start) :]
 
 
 def _shared(text: str, other: str) -> int:
+    """Return the length of the common prefix of two texts."""
     pairs = zip(text, other, strict=False)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(text), len(other)))
 
 
 def _reads(tool_format: ToolFormat, text: str, opened: str, names: Sequence[str]) -> bool:
-    """Whether a format's parser takes exactly the probe's calls out of what follows the opening of a response."""
+    """Return whether the parser of a format extracts exactly the probe's calls from a prompt.
+
+    Args:
+        tool_format: The format to test.
+        text: Prompt with the calls.
+        opened: Prompt that ends with the opening of a response.
+        names: Functions that are called.
+    """
     start = _shared(text, opened)
-    # The opening of a response may begin with the marker's first characters, as `<think>` and `<tool_call>` do.
+    # The opening of a response can start with the marker's first characters, as `<think>` and `<tool_call>` do.
     marker = text.find(tool_format.opening, max(0, start - len(tool_format.opening) + 1))
     parser = ToolParser(tool_format, names)
     deltas = (parser.push(text[start if marker < 0 else min(start, marker) :]), parser.finish())

@@ -1,5 +1,6 @@
-"""The tokenizer as the engine sees it: text to ids, ids to text, and the exact bytes of every token; and a text taken
-apart, for people to look at.
+"""The tokenizer interface of the engine: text to token ids, ids to text, and the exact bytes of every token.
+
+`pieces` and `density` show how a tokenizer splits a text.
 """
 
 import re
@@ -10,15 +11,15 @@ from typing import NamedTuple
 
 from ridgeline.core.text.vocabulary import Vocabulary, literal_pattern
 
-# A prompt in parts: typed or written text, and the ids of control tokens between them.
+# A part of a prompt: ordinary text, or the id of a control token.
 Part = str | int
 
 
 class Tokenizer(ABC):
-    """Text to ids and back. Immutable once built, so threads may share it.
+    """A tokenizer that encodes text to token ids and decodes them; immutable once built, so threads can share it.
 
-    Decoding is the concatenated bytes of the tokens as UTF-8, each maximal invalid part one U+FFFD (Unicode 3.9,
-    as Python and Rust do), less one leading space where the vocabulary's encoder adds one.
+    Decoding concatenates the bytes of the tokens and reads them as UTF-8. Each maximal invalid part becomes one U+FFFD
+    (Unicode 3.9, as in Python and Rust). Decoding drops one leading space if the encoder of the vocabulary adds one.
     """
 
     def __init__(
@@ -31,53 +32,82 @@ class Tokenizer(ABC):
         strips_space: bool = False,
         most_bytes: int | None = None,
     ) -> None:
-        """most_bytes: of a text that one token can stand for; None where that has no bound (T5's unknown token stands
-        for any run of what it does not know). Raises ValueError for control literals that no release has.
+        """Store the vocabulary and the special tokens.
+
+        Args:
+            vocabulary: Bytes of each token, and the control tokens.
+            names: Literals of the special tokens by role, for example `{"bos_token": "<s>"}`.
+            prefix: Ids that `add_special` puts before a text.
+            suffix: Ids that `add_special` puts after a text.
+            strips_space: Whether decoding drops one leading space.
+            most_bytes: Longest text, in bytes, that one token can represent. None if there is no bound: T5's unknown
+                token represents any run of unknown characters.
+
+        Raises:
+            ValueError: If the control literals are too long or too deeply nested for a pattern.
         """
         self._vocabulary = vocabulary
         self._most_bytes = most_bytes
         self.names = dict(names)
-        """Literals by role, as chat templates name them: {"bos_token": "<s>", ...}."""
+        """Literals of the special tokens by role, named as in chat templates: `{"bos_token": "<s>", ...}`."""
         self.prefix = tuple(prefix)
-        """Ids that add_special puts before the text (usually BOS or nothing)."""
+        """Ids that `add_special` puts before the text (usually BOS or nothing)."""
         self.suffix = tuple(suffix)
+        """Ids that `add_special` puts after the text (EOS for T5)."""
         self.mended = ""
-        """A line that says what was wrong in the tokenizer's files and what is done instead; "" for nothing."""
+        """A line that describes a fault in the tokenizer files and the rule used instead; "" if there is no fault."""
         self.strips_space = strips_space
-        """Whether decode drops one leading space (SentencePiece's dummy prefix)."""
+        """Whether decoding drops one leading space (SentencePiece's dummy prefix)."""
         self.control_pattern: re.Pattern[str] = literal_pattern(vocabulary.control)
-        """Matches any control literal, the longest where several start at one place."""
+        """A pattern that matches any control literal, the longest one if several start at the same position."""
 
     def check_length(self, text: str, context: int) -> None:
-        """Refuse a text that cannot fit in so many tokens, without encoding it: never one that would fit."""
+        """Reject a text that has more tokens than the context can hold, without encoding it.
+
+        The check uses a lower bound of the token count, so it never rejects a text that fits.
+
+        Raises:
+            ValueError: If the text cannot fit into `context` tokens.
+        """
         size = 0 if self._most_bytes is None else len(self._composed(valid(text)).encode("utf-8"))
         if self._most_bytes is not None and size > context * self._most_bytes:
             least = -(-size // self._most_bytes)
             raise ValueError(f"the prompt has at least {least} tokens, the model's context is {context}; shorten it")
 
     def _composed(self, text: str) -> str:
-        """The text as a normalizer that composes characters leaves it."""
+        """Return the text after Unicode composition, if the tokenizer's normalizer composes characters."""
         return text
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """Token ids of `text`.
+        """Return the token ids of a text.
 
-        `add_special` adds what the folder states (BOS, for T5 EOS). With `parse_special=False` the literals of
-        control tokens in the text are ordinary text: no id of `control` can result. Raises ValueError for text that
-        is not valid Unicode.
+        Args:
+            text: The text to encode.
+            add_special: Add the special tokens that the model folder declares (BOS; EOS for T5).
+            parse_special: Turn the literals of control tokens in the text into those tokens. If False, they are
+                ordinary text, and no id of `control` can result.
+
+        Raises:
+            ValueError: If the text is not valid Unicode.
         """
         parts: Sequence[Part] = self._split(valid(text)) if parse_special else [text]
         return self.encode_parts(parts, add_special=add_special)
 
     def encode_parts(self, parts: Sequence[Part], *, add_special: bool = False) -> list[int]:
-        """Ids of a prompt in which only the given integers are control tokens and every string is ordinary text."""
+        """Return the token ids of a prompt in parts: integers are control tokens, and every string is ordinary text."""
         ids = self._encode_parts([valid(part) if isinstance(part, str) else part for part in parts])
         return [*self.prefix, *ids, *self.suffix] if add_special else ids
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
-        """Ids of two texts that a model reads together, as a query and a document, and of each id which text it is of
-        as BERT counts them (0 or 1). What is written in them is text. Raises ValueError where the folder does not say
-        how two texts are put together.
+        """Encode two texts that a model reads together, such as a query and a document.
+
+        Control literals in the texts are ordinary text.
+
+        Returns:
+            The token ids, and for each id the segment (0 or 1) as in BERT's token type ids.
+
+        Raises:
+            ValueError: If the model folder does not define how to combine two texts.
         """
         raise ValueError("this tokenizer does not say how two texts are put together; take one with a tokenizer.json")
 
@@ -85,18 +115,23 @@ class Tokenizer(ABC):
     def _encode_parts(self, parts: Sequence[Part]) -> list[int]: ...
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
-        """The text of `ids`; special tokens are left out or written as their literals. Unknown ids are empty."""
+        """Return the text of token ids, with special tokens omitted or written as literals.
+
+        Unknown ids add nothing.
+        """
         text = b"".join([self.token_bytes(i, skip_special) for i in ids]).decode("utf-8", "replace")
         return text[1:] if self.strips_space and text.startswith(" ") else text
 
     def token_bytes(self, token_id: int, skip_special: bool = True) -> bytes:
-        """The exact bytes that a token adds to the output; b"" for special tokens (unless they are to be written)
-        and for ids outside the vocabulary (a model's embedding may have padding rows).
+        """Return the exact bytes that a token adds to the output.
+
+        The result is b"" for special tokens (unless `skip_special` is False) and for ids outside the vocabulary, since
+        the embedding of a model can have padding rows.
         """
         return b"" if skip_special and token_id in self._vocabulary.special_ids else self._raw(token_id)
 
     def piece(self, token_id: int) -> str:
-        """A token to look at, on one line: unprintable characters and half characters escaped."""
+        """Return a token as one printable line, with unprintable characters and incomplete UTF-8 bytes escaped."""
         if not 0 <= token_id < self.vocab_size:
             return f"<id {token_id}>"
         text = self._raw(token_id).decode("utf-8", "backslashreplace")
@@ -104,32 +139,38 @@ class Tokenizer(ABC):
 
     @property
     def vocab_size(self) -> int:
-        """Highest id + 1, added tokens included. A model's embedding may have more rows."""
+        """The highest token id + 1, including added tokens; the embedding of a model can have more rows."""
         return len(self._vocabulary.tokens)
 
     @property
     def special_ids(self) -> frozenset[int]:
-        """Ids that decode leaves out."""
+        """The ids of the special tokens, which decoding omits."""
         return self._vocabulary.special_ids
 
     @property
     def control(self) -> Mapping[str, int]:
-        """Literal -> id of every token that typed text never becomes; contains the special tokens."""
+        """The ids of the control tokens by literal: tokens that user text never becomes.
+
+        They include all special tokens.
+        """
         return self._vocabulary.control
 
     @property
     def bos_id(self) -> int | None:
-        """Id of the folder's bos_token."""
+        """The id of the folder's bos_token, or None."""
         return self.control.get(self.names.get("bos_token", ""))
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """Id of the folder's eos_token, or nothing. generation_config.json may state more: see the engine."""
+        """The id of the folder's eos_token, or an empty tuple.
+
+        The engine adds the ids that generation_config.json declares.
+        """
         eos = self.control.get(self.names.get("eos_token", ""))
         return () if eos is None else (eos,)
 
     def _split(self, text: str) -> list[Part]:
-        """Cut text at the control literals in it."""
+        """Split a text at its control literals and replace each literal by its token id."""
         parts: list[Part] = []
         end = 0
         for match in self.control_pattern.finditer(text):
@@ -143,6 +184,11 @@ class Tokenizer(ABC):
 
 
 def valid(text: str) -> str:
+    """Return the text unchanged, after a check that it is valid Unicode.
+
+    Raises:
+        ValueError: If the text contains a lone surrogate.
+    """
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -152,16 +198,22 @@ def valid(text: str) -> str:
 
 
 class TokenPiece(NamedTuple):
-    """One token: its id, one printable line, its exact bytes (b"" for special tokens)."""
+    """One token of a text, for display."""
 
     id: int
+    """The token id."""
     piece: str
+    """The token as one printable line."""
     data: bytes
+    """The exact bytes that the token adds to the output; b"" for special tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Density:
-    """Counts of a text; words are runs between white space. Ratios of an empty text are 0."""
+    """Token, character, word and byte counts of one text.
+
+    Words are separated by white space. The ratios of an empty text are 0.
+    """
 
     tokens: int
     characters: int
@@ -170,22 +222,24 @@ class Density:
 
     @property
     def characters_per_token(self) -> float:
+        """The average number of characters per token."""
         return self.characters / self.tokens if self.tokens else 0.0
 
     @property
     def tokens_per_word(self) -> float:
+        """The average number of tokens per word."""
         return self.tokens / self.words if self.words else 0.0
 
 
 def pieces(
     tokenizer: Tokenizer, text: str, *, add_special: bool = False, parse_special: bool = True
 ) -> list[TokenPiece]:
-    """The tokens of a text in order."""
+    """Return the tokens of a text in order, for display."""
     ids = tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
     return [TokenPiece(i, tokenizer.piece(i), tokenizer.token_bytes(i)) for i in ids]
 
 
 def density(tokenizer: Tokenizer, text: str, *, parse_special: bool = True) -> Density:
-    """How many tokens a text takes, without the ones that add_special adds."""
+    """Return the number of tokens, characters, words and bytes of a text, without tokens that `add_special` adds."""
     tokens = len(tokenizer.encode(text, add_special=False, parse_special=parse_special))
     return Density(tokens, len(text), len(text.split()), len(text.encode("utf-8")))

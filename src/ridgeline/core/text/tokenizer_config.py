@@ -1,4 +1,4 @@
-"""What a model's folder says about its tokenizer beside the vocabulary: names, added tokens, template text.
+"""Declarations of a model folder about its tokenizer apart from the vocabulary: names, added tokens, chat templates.
 
 Sources: tokenizer_config.json, special_tokens_map.json, config.json and the chat template files.
 """
@@ -20,7 +20,7 @@ _BRACKETED = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class DeclaredToken:
-    """One row of `added_tokens_decoder`: a literal that is matched before the text is split into pieces."""
+    """One entry of `added_tokens_decoder`: a literal that is matched before the text is split into pieces."""
 
     id: int
     literal: str
@@ -33,34 +33,44 @@ class DeclaredToken:
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """The side files, read once. `add_bos` and `add_eos` are None where the folder does not say. strips: whether white
-    space on the left and on the right of a special token is part of it, where the folder says it by its literal.
-    settings: how text is cut, for a vocabulary that does not say it itself: tokenizer_config.json as it stands.
-    """
+    """The tokenizer declarations of a model folder, read once from its side files."""
 
     names: Mapping[str, str] = field(default_factory=dict)
+    """Literals of the special tokens by role ("bos_token")."""
     extra_special: tuple[str, ...] = ()
+    """Literals of the special tokens without a role."""
     strips: Mapping[str, tuple[bool, bool]] = field(default_factory=dict)
+    """Whether white space to the left and right of a special token belongs to it, by literal, if the folder says so."""
     added: tuple[DeclaredToken, ...] = ()
+    """The entries of `added_tokens_decoder`, by ascending id."""
     add_bos: bool | None = None
+    """Whether encoding adds BOS, or None if the folder does not say."""
     add_eos: bool | None = None
+    """Whether encoding adds EOS, or None if the folder does not say."""
     tokenizer_class: str = ""
+    """The `tokenizer_class` of tokenizer_config.json, or ""."""
     model_type: str = ""
+    """The `model_type` of config.json, or ""."""
     template_text: str = ""
+    """The source of all chat templates together."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    """The content of tokenizer_config.json.
+
+    It defines how to split text if the vocabulary does not.
+    """
 
     @cached_property
     def special_literals(self) -> frozenset[str]:
-        """Every literal that the folder calls special."""
+        """All literals that the folder declares as special tokens."""
         return frozenset((*self.names.values(), *self.extra_special, *(a.literal for a in self.added if a.special)))
 
     def is_control(self, literal: str, special: bool) -> bool:
-        """Whether typed text must never become this token.
+        """Return whether user text must never become this token.
 
-        Special tokens; `<|like this|>` whatever its flag says (Qwen marks its fill-in-the-middle tokens as ordinary);
-        the tags of reasoning and tool calls; and bracketed added tokens that the folder's own template writes
-        (`[INST]`, `<start_of_turn>`). Other added tokens (runs of spaces, HTML tags) are ordinary text that got a
-        short cut.
+        Control tokens are: special tokens; `<|literals like this|>` whatever their flag (Qwen marks its
+        fill-in-the-middle tokens as ordinary); the tags of reasoning and tool calls; and bracketed added tokens that
+        the folder's own chat template writes (`[INST]`, `<start_of_turn>`). Other added tokens (runs of spaces, HTML
+        tags) are only abbreviations of ordinary text.
         """
         if special or literal in self.special_literals or _PIPED.fullmatch(literal) or _TAGS.fullmatch(literal):
             return True
@@ -68,7 +78,11 @@ class TokenizerConfig:
 
 
 def read_declared(folder: Path) -> TokenizerConfig:
-    """Read a folder's side files; each may be absent. Raises ValueError naming the file that is malformed."""
+    """Read the tokenizer declarations of a model folder; every side file is optional.
+
+    Raises:
+        ValueError: If a file is malformed. The message names the file.
+    """
     config_path = folder / "tokenizer_config.json"
     config = _object(config_path)
     tokens_map = _object(folder / "special_tokens_map.json")
@@ -88,9 +102,12 @@ def read_declared(folder: Path) -> TokenizerConfig:
 
 
 def read_templates(folder: Path) -> list[tuple[str, str]]:
-    """The chat templates of a folder as (name, Jinja source); the unnamed one is "default".
+    """Return the chat templates of a folder as (name, Jinja source); an unnamed template is called "default".
 
     Order of precedence as in transformers: chat_template.jinja, chat_template.json, tokenizer_config.json.
+
+    Raises:
+        ValueError: If a file is malformed.
     """
     jinja = folder / "chat_template.jinja"
     if jinja.is_file():
@@ -111,6 +128,7 @@ def read_templates(folder: Path) -> list[tuple[str, str]]:
 
 
 def _named(item: object, path: Path) -> tuple[str, str]:
+    """Return the name and source of one entry of a `chat_template` list."""
     if isinstance(item, dict):
         name, source = item.get("name"), item.get("template")
         if isinstance(name, str) and isinstance(source, str):
@@ -119,6 +137,7 @@ def _named(item: object, path: Path) -> tuple[str, str]:
 
 
 def _added(config: Mapping[str, Any], path: Path) -> tuple[DeclaredToken, ...]:
+    """Return the entries of added_tokens_decoder, by ascending id."""
     table = config.get("added_tokens_decoder") or {}
     flags = ("lstrip", "rstrip", "normalized", "single_word")
     try:
@@ -132,7 +151,7 @@ def _added(config: Mapping[str, Any], path: Path) -> tuple[DeclaredToken, ...]:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """The object of a side file; {} where the file is absent."""
+    """Return the JSON object of a side file, or {} if the file is absent."""
     if not path.is_file():
         return {}
     try:
@@ -144,19 +163,19 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _literal(value: object) -> str:
-    """A token is written as a string or as an object with "content"."""
+    """Return the literal of a token that is stored as a string or as an object with "content"; "" for anything else."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else ""
 
 
 def _extra(values: Mapping[str, Any]) -> list[object]:
-    """The special tokens without a role, under their old name and their new one."""
+    """Return the special tokens without a role, from the old key and the new one."""
     return [*_list(values.get("additional_special_tokens")), *_list(values.get("extra_special_tokens"))]
 
 
 def _strips(values: Mapping[str, Any]) -> dict[str, tuple[bool, bool]]:
-    """As Declared.strips, of the tokens that a file writes as objects."""
+    """Return, by literal, whether a special token absorbs white space on its left and right; strings do not say it."""
     tokens = [values.get(name) for name in NAMES] + _extra(values)
     return {
         _literal(token): (bool(token.get("lstrip")), bool(token.get("rstrip")))
@@ -166,11 +185,13 @@ def _strips(values: Mapping[str, Any]) -> dict[str, tuple[bool, bool]]:
 
 
 def _list(value: object) -> list[object]:
+    """Return the special tokens of a list, or the values of an object."""
     if isinstance(value, dict):  # newer folders name their extra tokens
         return list(value.values())
     return value if isinstance(value, list) else []
 
 
 def _flag(config: Mapping[str, Any], name: str) -> bool | None:
+    """Return a boolean setting, or None if it is absent or not a boolean."""
     value = config.get(name)
     return value if isinstance(value, bool) else None

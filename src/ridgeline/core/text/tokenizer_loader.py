@@ -1,4 +1,4 @@
-"""Which tokenizer a folder holds."""
+"""Loading of the tokenizer of a model folder, in whichever format the folder contains."""
 
 from pathlib import Path
 
@@ -11,17 +11,22 @@ from ridgeline.core.text.tokenizer_config import read_declared
 from ridgeline.core.text.tokenizers_library import read_pipeline
 from ridgeline.core.text.wordpiece import read_wordpiece
 
-# Their SentencePiece models have other ids than they use: fairseq put its own special tokens first.
+# The ids of these models differ from those in their SentencePiece files: fairseq put its own special tokens first.
 _REORDERED = ("xlm-roberta", "xlmroberta", "camembert")
 _MODEL_NAMES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 
 
 def load_tokenizer(folder: Path, *, or_bytes: bool = False) -> Tokenizer:
-    """The tokenizer of a model's folder, or of one tokenizer file (a `.json` or SentencePiece `.model*`).
+    """Load the tokenizer of a model folder, or a single tokenizer file (a `.json` or SentencePiece `.model*`).
 
-    In order: tokenizer.json; vocab.json with merges.txt; vocab.txt; a SentencePiece model. `or_bytes`: bytes where
-    there is none of them, for models whose weights are random anyway. Raises ValueError of one line that names the file
-    and what to do.
+    Order of precedence: tokenizer.json; vocab.json with merges.txt; vocab.txt; a SentencePiece model.
+
+    Args:
+        folder: Model folder or tokenizer file.
+        or_bytes: Whether to return a byte tokenizer if there is none of these, for models with random weights.
+
+    Raises:
+        ValueError: If there is no usable tokenizer. The message is one line that names the file and the fix.
     """
     if not folder.exists():
         raise ValueError(f"{folder}: no such folder; give the folder that holds the model")
@@ -34,7 +39,7 @@ def load_tokenizer(folder: Path, *, or_bytes: bool = False) -> Tokenizer:
 
 
 def _read(folder: Path, or_bytes: bool) -> Tokenizer:
-    """As load_tokenizer, whose errors may leave out where they happened."""
+    """Load a tokenizer; unlike load_tokenizer, errors need not name the folder."""
     if folder.is_file():
         declared = read_declared(folder.parent)
         if folder.suffix == ".json":
@@ -59,7 +64,7 @@ def _read(folder: Path, or_bytes: bool) -> Tokenizer:
         raise ValueError(f"{model}: this model moves its ids, which only tokenizer.json says; copy that beside it")
     if model is not None:
         return SentencePieceTokenizer(model, declared)
-    # A folder that declares tokens has lost its vocabulary: bytes would be wrong even for random weights.
+    # A folder that declares tokens has lost its vocabulary; bytes would be wrong even for random weights.
     if declared.added or declared.tokenizer_class:
         raise ValueError(f"{folder}: tokenizer_config.json without a vocabulary; copy tokenizer.json beside it")
     if not or_bytes:
@@ -68,6 +73,7 @@ def _read(folder: Path, or_bytes: bool) -> Tokenizer:
 
 
 def _sentencepiece_file(folder: Path) -> Path | None:
+    """Return the SentencePiece model file of a folder, or None; raise ValueError if there are several."""
     for name in _MODEL_NAMES:
         if (folder / name).is_file():
             return folder / name

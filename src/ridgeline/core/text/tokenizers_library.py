@@ -1,8 +1,8 @@
-"""The `tokenizers` library behind one boundary, so that a stranger's tokenizer.json is bounded in time and memory.
+"""A wrapper of the `tokenizers` library that limits the time and memory of an untrusted tokenizer.json.
 
-The library is compiled code. It panics with an exception that `except Exception` does not catch, it aborts the process
-when an allocation fails, and it has no clock. So what would make it allocate without end is refused before it reads a
-file, a text is encoded in a thread that need not be waited for, and every error becomes one line.
+The library is compiled code. It panics with an exception that `except Exception` does not catch, aborts the process
+when an allocation fails, and has no timeout. So this module rejects files that would make it allocate without limit,
+encodes each text in a thread that it can abandon, and turns every error into one line.
 """
 
 import base64
@@ -24,18 +24,21 @@ from tokenizers.pre_tokenizers import PreTokenizer
 from ridgeline.util.untrusted import PointerFile, first_line, read_object
 
 MAX_TEXT = 1 << 24
-"""Longest text of one call, in bytes: encoding takes a hundred bytes of memory for each."""
+"""The longest text of one call, in bytes; encoding takes about 100 bytes of memory per byte."""
 PATIENCE = 30.0
-"""Seconds that any text may take to encode, however short."""
+"""The base time limit for encoding any text, in seconds."""
 PATIENCE_PER_BYTE = 30e-6
-"""Seconds more for each byte of it: ten times what a slow tokenizer takes on a slow machine."""
+"""The additional time limit per byte of text, in seconds: ten times what a slow tokenizer takes on a slow machine."""
 MAX_STAGES = 256
+"""The maximum number of normalizer and pre-tokenizer stages."""
 MAX_GROWTH = 4096
-"""Most bytes that the stages before the model may make of one; ALBERT's, which the worst text takes to 2904, are the
-most that are in use."""
-_SURE = 1 << 26  # bytes after normalizing that are safe to hold, whatever the text
+"""The maximum number of bytes that the stages before the model can produce from one byte.
 
-# Most bytes that one byte becomes, by Unicode's tables: U+FDFA is 3 bytes and 33 under NFKC, U+0390 2 and 6 under NFD.
+The largest factor in use is 2904, in ALBERT's worst case.
+"""
+_SURE = 1 << 26  # bytes of normalized text that are always safe to hold
+
+# Maximum growth factors from Unicode's tables: U+FDFA has 3 bytes, 33 under NFKC; U+0390 has 2 bytes, 6 under NFD.
 _GROWTH = {
     "NFC": 3, "NFD": 3, "NFKC": 11, "NFKD": 11, "BertNormalizer": 5, "Lowercase": 2, "ByteLevel": 2, "Metaspace": 4,
     "Nmt": 1, "Strip": 1, "StripAccents": 1, "Split": 1, "Digits": 1, "Punctuation": 1, "Whitespace": 1,
@@ -44,9 +47,13 @@ _GROWTH = {
 
 
 def read_pipeline(path: Path) -> tokenizers.Tokenizer:
-    """Load a tokenizer.json. Raises ValueError naming the file."""
+    """Load a tokenizer.json file.
+
+    Raises:
+        ValueError: If the file is malformed or exceeds the limits. The message names the file.
+    """
     try:
-        state = read_object(path, unique=True)  # of a name that is there twice the library might read the other value
+        state = read_object(path, unique=True)  # the library might read the other value of a duplicate key
     except PointerFile:
         raise
     except ValueError as error:
@@ -57,10 +64,17 @@ def read_pipeline(path: Path) -> tokenizers.Tokenizer:
 
 
 def encode(pipeline: tokenizers.Tokenizer, text: str, most_growth: int) -> list[int]:
-    """Ids of a text, without what a post-processor adds; `most_growth` as `growth` has it of the pipeline.
+    """Return the token ids of a text, without the special tokens of the post-processor.
 
-    Raises ValueError for what cannot be encoded, or not in time. The library lets go of Python's lock only for a
-    batch, hence a batch of one.
+    The library releases Python's global lock only for a batch, hence a batch of one.
+
+    Args:
+        pipeline: The tokenizer.
+        text: The text to encode.
+        most_growth: Result of `growth` for this pipeline.
+
+    Raises:
+        ValueError: If the text is too long, cannot be encoded, or takes too much time.
     """
     size = len(text.encode("utf-8"))
     _check_size(pipeline, text, size, most_growth)
@@ -78,7 +92,7 @@ def encode(pipeline: tokenizers.Tokenizer, text: str, most_growth: int) -> list[
         worker = threading.Thread(target=work, name="encode", daemon=True)
         started = time.process_time()
         worker.start()
-        # Both clocks: on a machine that is busy or was suspended the wall's alone would end what did not begin.
+        # Both clocks: on a busy or suspended machine wall time alone would abort an encoding that has not run.
         while worker.is_alive() and (left := patience - (time.process_time() - started)) > 0:
             worker.join(left)
         if worker.is_alive():
@@ -90,9 +104,9 @@ def encode(pipeline: tokenizers.Tokenizer, text: str, most_growth: int) -> list[
 
 @contextmanager
 def boundary(problem: str, fix: str) -> Iterator[None]:
-    """Whatever the library raises inside becomes a ValueError: `problem`, the reason, `fix`.
+    """Convert every error that the library raises inside this context to a ValueError: `problem`, the reason, `fix`.
 
-    Its panics are no Exception, so everything is caught but what ends a program.
+    The library's panics are not subclasses of Exception, so everything is caught except what ends a program.
     """
     try:
         with _quiet():
@@ -105,9 +119,9 @@ def boundary(problem: str, fix: str) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps a panic's report and backtrace, which the library writes to stderr before it raises, off the terminal.
+    """Suppress the report and backtrace that the library writes to stderr before it panics.
 
-    Only while this is the one thread: what others wrote meanwhile would be lost.
+    This happens only while the process has one thread, because output of other threads would be lost.
     """
     if threading.active_count() > 1:
         yield
@@ -127,17 +141,21 @@ def _quiet() -> Iterator[None]:
 
 
 def growth(pipeline: tokenizers.Tokenizer) -> int:
-    """Most bytes that the stages of a pipeline before its model make of one byte of text."""
+    """Return the maximum number of bytes that the stages before the model can produce from one byte of text."""
     return _total_growth([*stages(pipeline.normalizer), *stages(pipeline.pre_tokenizer)])
 
 
 def stages(part: Normalizer | PreTokenizer | None) -> list[dict[str, Any]]:
-    """What a pipeline's normalizer or pre-tokenizer runs in order, as JSON has it."""
+    """Return the stages of a normalizer or pre-tokenizer, in order, as JSON objects."""
     return [] if part is None else _stages(json.loads(part.__getstate__()))
 
 
 def _total_growth(before_model: Sequence[object]) -> int:
-    """As `growth`, of a normalizer and a pre-tokenizer as JSON has them. Raises ValueError beyond MAX_GROWTH."""
+    """Return the growth factor of a normalizer and a pre-tokenizer given as JSON.
+
+    Raises:
+        ValueError: If the factor exceeds `MAX_GROWTH` or there are too many stages.
+    """
     leaves = [leaf for stage in before_model for leaf in _stages(stage)]
     if len(leaves) > MAX_STAGES:
         raise ValueError(f"it has {len(leaves)} stages; {MAX_STAGES} are the most")
@@ -148,9 +166,12 @@ def _total_growth(before_model: Sequence[object]) -> int:
 
 
 def _stages(stage: object) -> list[dict[str, Any]]:
-    """A normalizer or pre-tokenizer as the stages that it runs in order.
+    """Return the stages of a normalizer or pre-tokenizer, with nested sequences flattened.
 
-    The library also reads older ways to write a stage, which no release uses: without a type, or as a list.
+    The library also reads older forms of a stage that no release uses: without a type, or as a list.
+
+    Raises:
+        ValueError: If a stage has no type.
     """
     if stage is None:
         return []
@@ -163,6 +184,7 @@ def _stages(stage: object) -> list[dict[str, Any]]:
 
 
 def _growth(stage: Mapping[str, Any]) -> int:
+    """Return the maximum number of bytes that one stage can produce from one byte."""
     kind = stage.get("type")
     if kind == "Replace":
         pattern, content = stage.get("pattern"), _size(stage.get("content"))
@@ -176,10 +198,12 @@ def _growth(stage: Mapping[str, Any]) -> int:
 
 
 def _size(text: object) -> int:
+    """Return the length of a string in bytes; 0 for anything else."""
     return len(text.encode("utf-8", "replace")) if isinstance(text, str) else 0
 
 
 def _decoded(charsmap: object) -> bytes:
+    """Decode a SentencePiece charsmap from base64; raise ValueError if it is malformed."""
     try:
         return base64.b64decode(charsmap or "", validate=True)  # type: ignore[arg-type]
     except (TypeError, ValueError, binascii.Error):
@@ -187,10 +211,13 @@ def _decoded(charsmap: object) -> bytes:
 
 
 def _longest_replacement(charsmap: bytes) -> int:
-    """Bytes of the longest replacement in a SentencePiece charsmap.
+    """Return the length in bytes of the longest replacement in a SentencePiece charsmap.
 
     The format (sentencepiece/src/normalizer.cc): 4 bytes little-endian, the size of a trie of 4-byte units; the trie;
-    the replacements, each ended by a zero byte. The library allocates whatever the size says.
+    the replacements, each followed by a zero byte. The library allocates whatever the size says.
+
+    Raises:
+        ValueError: If the charsmap is truncated or not UTF-8.
     """
     size, rest = int.from_bytes(charsmap[:4], "little"), charsmap[4:]
     if len(charsmap) < 4 or size % 4 or size > len(rest):
@@ -204,12 +231,12 @@ def _longest_replacement(charsmap: bytes) -> int:
 
 
 def _check_size(pipeline: tokenizers.Tokenizer, text: str, size: int, most_growth: int) -> None:
-    """Refuse a text of too many bytes, or one that becomes so before it is cut into tokens."""
+    """Raise ValueError if a text is too long, or becomes too long when it is normalized."""
     if size > MAX_TEXT:
         raise ValueError(f"the text has {size} bytes; {MAX_TEXT} are the most, give it in parts")
     if size * most_growth <= _SURE or pipeline.normalizer is None:
         return
-    # The worst text is not this one: normalize it piece by piece, each small enough whatever becomes of it.
+    # This may not be the worst case: normalize the text in pieces that are small enough in any case.
     step, total = max(1, _SURE // (4 * most_growth)), 0
     with boundary("the tokenizer cannot normalize this text", "change the text"):
         for start in range(0, len(text), step):

@@ -1,7 +1,8 @@
-"""A vocabulary as bytes: what each token id adds to the output, and which ids are control tokens.
+"""Vocabulary tables: the bytes that each token id adds to the output, and the ids of the control tokens.
 
-The spellings in use: byte-level BPE writes every byte as one printable character (GPT-2); SentencePiece writes a space
-as U+2581 and bytes outside its vocabulary as `<0xNN>`; WordPiece marks pieces that go on with a word.
+Vocabularies spell pieces in different ways. Byte-level BPE writes every byte as one printable character (GPT-2).
+SentencePiece writes a space as U+2581, and bytes outside its vocabulary as `<0xNN>`. WordPiece marks pieces that
+continue a word.
 """
 
 import re
@@ -10,22 +11,26 @@ from dataclasses import dataclass
 from itertools import groupby, takewhile
 
 SPACE_MARK = "▁"
+"""The character U+2581, which SentencePiece writes for a space."""
 MAX_IDS = 1 << 24
-"""Most ids of a vocabulary; the largest in use has 262,208."""
+"""The maximum number of token ids in a vocabulary; the largest vocabulary in use has 262,208."""
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tables by token id. `tokens[i]` is the token's exact text (a special token's: its literal)."""
+    """The tables of a vocabulary, indexed by token id."""
 
     tokens: list[bytes]
-    special_ids: frozenset[int]  # left out of the output
-    control: Mapping[str, int]  # literals that typed text may never become; includes the special ones
+    """The exact bytes of each token; for a special token its literal."""
+    special_ids: frozenset[int]
+    """Ids of the special tokens, which decoding omits."""
+    control: Mapping[str, int]
+    """Ids of the control tokens by literal: tokens that user text never becomes, including all special tokens."""
 
 
 def _byte_alphabet() -> dict[int, int]:
-    """GPT-2's map from printable characters to bytes: printable bytes stand for themselves, the rest from U+0100."""
+    """Return GPT-2's map from characters to bytes: printable bytes represent themselves, the others start at U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in printable]
     return {**{byte: byte for byte in printable}, **{256 + i: byte for i, byte in enumerate(rest)}}
@@ -36,21 +41,21 @@ _LETTERS = frozenset(map(chr, _ALPHABET))
 
 
 def byte_level(piece: str) -> bytes:
-    """The bytes of a byte-level piece; a piece with foreign characters (an added token) is plain UTF-8."""
+    """Return the bytes of a byte-level BPE piece; a piece with other characters (an added token) is plain UTF-8."""
     if not _LETTERS.issuperset(piece):
         return piece.encode("utf-8", "replace")
     return piece.translate(_ALPHABET).encode("latin-1")
 
 
 def metaspace(piece: str) -> bytes:
-    """The bytes of a SentencePiece piece: U+2581 is a space, `<0xNN>` one byte."""
+    """Return the bytes of a SentencePiece piece: U+2581 is a space, and `<0xNN>` is one byte."""
     if match := _BYTE_PIECE.fullmatch(piece):
         return bytes([int(match[1], 16)])
     return piece.replace(SPACE_MARK, " ").encode("utf-8", "replace")
 
 
 def wordpiece(piece: str, continues: str) -> bytes:
-    """The bytes of a WordPiece piece: a word begins after a space, unless the piece goes on with one."""
+    """Return the bytes of a WordPiece piece, with a space before it unless it continues a word."""
     word = piece.removeprefix(continues)
     return (word if word != piece or not continues else f" {piece}").encode("utf-8", "replace")
 
@@ -66,9 +71,16 @@ def build_vocabulary(
     spell: Callable[[str], bytes],
     is_control: Callable[[str, bool], bool],
 ) -> Vocabulary:
-    """Tables from piece -> id and added id -> (literal, special); ids without a piece are empty.
+    """Build the vocabulary tables; ids without a piece get empty bytes.
 
-    Raises ValueError for ids that no vocabulary has: the tables are as long as the highest.
+    Args:
+        pieces: Ids of the model's pieces.
+        added: Literal and special flag of the added tokens by id.
+        spell: Function that converts a piece to bytes.
+        is_control: Function that decides from literal and special flag whether a token is a control token.
+
+    Raises:
+        ValueError: If an id is negative or not below `MAX_IDS`. The tables are as long as the highest id.
     """
     least, highest = min((*pieces.values(), *added), default=0), max((*pieces.values(), *added), default=-1)
     if least < 0 or highest >= MAX_IDS:
@@ -88,18 +100,20 @@ def build_vocabulary(
 
 
 MAX_NESTED = 64
-"""Most literals of which each begins with the one before; `re` and its reader are recursive."""
+"""The maximum number of literals of which each starts with the previous one; `re` and its parser are recursive."""
 MAX_CHARACTERS = 1 << 23
-"""Most characters of all literals together."""
+"""The maximum total length of all literals, in characters."""
 
 
 def literal_pattern(literals: Iterable[str]) -> re.Pattern[str]:
-    """Matches any of the literals, the longest of those that start at one place; nothing where there are none.
+    """Return a pattern that matches any of the literals, the longest one if several start at the same position.
 
-    Python's `re` tries the branches of an alternation one by one, so 750 control literals over a text of brackets took
-    seconds. Written as a tree of their common beginnings each position is decided in a few steps.
+    Without literals it matches nothing. Python's `re` tries the branches of an alternation one by one, so 750 control
+    literals over a text of brackets took seconds. This pattern is a tree of common prefixes, which decides each
+    position in a few steps.
 
-    Raises ValueError for literals that make no pattern: too many characters, or nested too deep.
+    Raises:
+        ValueError: If the literals are too long or too deeply nested.
     """
     found = sorted({literal for literal in literals if literal})
     characters = sum(map(len, found))
@@ -109,13 +123,18 @@ def literal_pattern(literals: Iterable[str]) -> re.Pattern[str]:
 
 
 def _written(endings: Sequence[str], room: int) -> str:
-    """The pattern of any of these endings, sorted and not all empty; `room`: how deep it may nest."""
+    """Return the pattern that matches any of the endings.
+
+    Args:
+        endings: Sorted endings, not all empty.
+        room: Remaining nesting depth.
+    """
     if room == 0:
         raise ValueError(f"over {MAX_NESTED} of its control tokens begin with one another")
     branches = []
     for _, group in groupby(filter(None, endings), key=lambda ending: ending[0]):
         alike = list(group)
-        # What the first and the last of a sorted group share, all of it share.
+        # In a sorted group the common prefix of the first and the last is common to all.
         shared = "".join(
             a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(alike[0], alike[-1], strict=False))
         )

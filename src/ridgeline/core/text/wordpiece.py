@@ -1,7 +1,7 @@
-"""WordPiece from a folder's vocab.txt, for folders without tokenizer.json: BERT's (Devlin et al., arXiv:1810.04805).
+"""BERT's WordPiece tokenizer (Devlin et al., arXiv:1810.04805), read from vocab.txt in folders without tokenizer.json.
 
-A line is a piece, its number the id; `##` marks a piece that goes on with a word. Text is cleaned, lower-cased unless
-the folder says otherwise, and cut at white space and punctuation before it is cut into pieces.
+Each line is a piece, and its line number is the token id. `##` marks a piece that continues a word. Before the split
+into pieces, text is cleaned, lower-cased (unless the folder disables it), and split at white space and punctuation.
 """
 
 from dataclasses import replace
@@ -15,7 +15,8 @@ from ridgeline.core.text.tokenizer_config import TokenizerConfig
 from ridgeline.util.untrusted import refuse_pointer
 
 CONTINUES = "##"
-_LONGEST_WORD = 100  # characters; a longer one is unknown, as in BERT's own code
+"""The prefix of a piece that continues a word."""
+_LONGEST_WORD = 100  # characters; a longer word becomes the unknown token, as in BERT's own code
 _NAMES = {
     "unk_token": "[UNK]",
     "sep_token": "[SEP]",
@@ -26,8 +27,13 @@ _NAMES = {
 
 
 def read_wordpiece(path: Path, declared: TokenizerConfig) -> tuple[tokenizers.Tokenizer, TokenizerConfig]:
-    """A pipeline of the folder's vocabulary, and the declaration completed by BERT's special tokens. Raises
-    ValueError.
+    """Build a WordPiece tokenizer from vocab.txt.
+
+    Returns:
+        The pipeline, and the tokenizer config completed with BERT's special tokens.
+
+    Raises:
+        ValueError: If the file is unreadable or lacks the unknown, start or separator token.
     """
     names = {**_NAMES, **declared.names}
     vocabulary = _read(path)
@@ -62,7 +68,7 @@ def read_wordpiece(path: Path, declared: TokenizerConfig) -> tuple[tokenizers.To
 
 
 def _read(path: Path) -> dict[str, int]:
-    """Ids by piece. Raises ValueError."""
+    """Return the token ids by piece of a vocab.txt file; raise ValueError if the file is not UTF-8."""
     refuse_pointer(path)
     try:
         lines = path.read_text(encoding="utf-8").split("\n")

@@ -1,8 +1,8 @@
-"""Tool calls: what a model writes to have a function called, in the format that its template has.
+"""Tool calls: the formats in which models call functions, parsers for them, and grammars that force a call.
 
-`tool_formats.py` has the formats, `tool_parser.py` takes calls out of a response while it comes, `call_reader.py` and
-`json_scanner.py` read one call, and `forced_calls.py` writes the grammar that makes a model call.
-`core/text/template_probe.py` finds a template's format.
+`tool_formats.py` defines the formats, `tool_parser.py` extracts calls from a streamed response, `call_reader.py` and
+`json_scanner.py` read one call, and `forced_calls.py` writes the grammar that forces calls.
+`core/text/template_probe.py` detects the format of a template.
 """
 
 from ridgeline.core.text.tools.forced_calls import Function, forced_calls

@@ -1,6 +1,6 @@
-"""Calls, read character by character: generators that are sent one at a time, and raise Malformed where it cannot be.
+"""Generators that read tool calls character by character and raise Malformed if the text is not a call.
 
-What is read is told at once, through a CallSink: a name as soon as it is whole, arguments as they come.
+They report data at once through a CallSink: a name when it is complete, and arguments as they arrive.
 """
 
 import json
@@ -9,14 +9,16 @@ from collections.abc import Collection, Generator, Sequence
 from ridgeline.core.text.tools.json_scanner import BLANK, JsonScanner, JsonState, Malformed
 
 Reading = Generator[None, str, str]
-"""Is sent characters; gives one that it has read and not used, or nothing."""
+"""A generator that receives characters; it returns a text or the first character that it did not use."""
 
-_MAX_NAME = 256  # characters of a name, and of a key
+_MAX_NAME = 256  # most characters of a name or a key
 
 
 class CallSink:
-    """The call that is being read. name: once it is known. told: its name has been told. pending: its arguments' text
-    that has not been. done: it is complete.
+    """The state of the tool call that is being read.
+
+    `name` is None until it is known. `told` says whether the name has been reported, and `done` whether the call is
+    complete. `pending` is the text of the arguments that has not been reported.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -26,32 +28,43 @@ class CallSink:
         self.pending: list[str] = []
 
     def take_name(self, name: str) -> None:
-        """Raises Malformed for a function that was not offered, and for a second name."""
+        """Set the name of the called function.
+
+        Raises:
+            Malformed: If the function was not offered, or the call already has a name.
+        """
         if self.name is not None or name not in self._names:
             raise Malformed
         self.name = name
 
     def end(self) -> None:
-        """Raises Malformed for a call without a name."""
+        """Mark the call as complete.
+
+        Raises:
+            Malformed: If the call has no name.
+        """
         if self.name is None:
             raise Malformed
         self.done = True
 
 
 def after_blanks() -> Reading:
-    """The next character that is no blank."""
+    """Skip white space and return the next character."""
     while (c := (yield)) in BLANK:
         pass
     return c
 
 
 def expect(literal: str) -> Generator[None, str, None]:
-    """These characters, after blanks."""
+    """Read exactly this literal, after optional white space."""
     yield from one_of((literal,))
 
 
 def one_of(literals: Sequence[str]) -> Reading:
-    """One of these texts, none of which begins another, after blanks."""
+    """Read one of several literals, after optional white space, and return it.
+
+    No literal can be a prefix of another.
+    """
     read = yield from after_blanks()
     while read not in literals:
         if not any(literal.startswith(read) for literal in literals):
@@ -61,7 +74,7 @@ def one_of(literals: Sequence[str]) -> Reading:
 
 
 def until(literal: str) -> Reading:
-    """The text before a literal, at most as long as a name may be."""
+    """Return the text before a literal; the text can be at most as long as a function name."""
     read = ""
     while not read.endswith(literal):
         read += yield
@@ -71,7 +84,7 @@ def until(literal: str) -> Reading:
 
 
 def read_arguments(sink: CallSink, first: str = "") -> Generator[None, str, None]:
-    """The object of a call's arguments; `first`: its first character, where that has been read."""
+    """Read the JSON object of a call's arguments; `first` is its first character, if that has been read already."""
     scanner, c = JsonScanner(), first or (yield from after_blanks())
     while True:
         scanner.push(c)
@@ -82,9 +95,12 @@ def read_arguments(sink: CallSink, first: str = "") -> Generator[None, str, None
 
 
 def read_call(sink: CallSink, argument_keys: Collection[str], first: str = "") -> Generator[None, str, None]:
-    """Read a call that is one object: its keys in any order, those that mean nothing read over.
+    """Read a call that is one JSON object with its keys in any order; unknown keys are skipped.
 
-    first: its opening brace, if that has been read.
+    Args:
+        sink: Receives the name and the arguments.
+        argument_keys: Keys under which the arguments can be.
+        first: The opening brace, if it has been read already.
     """
     if not first:
         yield from expect("{")
@@ -112,7 +128,7 @@ def read_call(sink: CallSink, argument_keys: Collection[str], first: str = "") -
 
 
 def _entry(sink: CallSink, key: str) -> Reading:
-    """The value of a key; the character after it."""
+    """Read the value of a key of a call and return the character after the value."""
     first = yield from after_blanks()
     if key == "arguments":
         yield from read_arguments(sink, first)
@@ -126,7 +142,7 @@ def _entry(sink: CallSink, key: str) -> Reading:
 
 
 def _string() -> Reading:
-    """A string whose opening quote has been read."""
+    """Read and decode a JSON string whose opening quote has been read."""
     read, escaped = '"', False
     while True:
         c = yield
@@ -139,6 +155,7 @@ def _string() -> Reading:
 
 
 def _decoded(text: str) -> str:
+    """Decode a JSON string; raise Malformed if it is invalid."""
     try:
         return str(json.loads(text))
     except ValueError:
@@ -146,7 +163,7 @@ def _decoded(text: str) -> str:
 
 
 def _other(c: str) -> Reading:
-    """A value of any kind, which is read over; the character after it."""
+    """Skip a JSON value of any kind and return the character after it."""
     scanner = JsonScanner()
     for opening in '{"":':
         scanner.push(opening)

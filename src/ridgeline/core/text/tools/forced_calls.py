@@ -1,4 +1,4 @@
-"""The grammar that makes a model call functions, in its own format: Lark as llguidance reads it."""
+"""Grammars that force a model to call functions in its own format, in llguidance's Lark syntax."""
 
 import json
 import re
@@ -15,10 +15,12 @@ from ridgeline.core.text.vocabulary import literal_pattern
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function that may be called. parameters: the JSON schema of its arguments, an object."""
+    """A function that the model can call."""
 
     name: str
+    """Name of the function."""
     parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object"})
+    """JSON schema of the arguments, an object."""
 
 
 def forced_calls(
@@ -29,8 +31,14 @@ def forced_calls(
     several: bool = True,
     or_schema: str | None = None,
 ) -> str:
-    """A grammar of one call or, where `several` are wanted and the format has them, more. or_schema: the answer may be
-    JSON of this schema instead.
+    """Return the grammar of a response that consists of tool calls.
+
+    Args:
+        tool_format: Format of the model's tool calls.
+        functions: Functions that the model can call.
+        tokenizer: Tokenizer that knows which markers are tokens.
+        several: Whether more than one call is allowed, if the format supports it.
+        or_schema: JSON schema of a response that is allowed instead of calls.
     """
     layout, literal = tool_format.layout, partial(_literal, tool_format, tokenizer)
     names = [f"call_{index}" for index in range(len(functions))]
@@ -52,12 +60,12 @@ def forced_calls(
 
 
 def _guided(schema: Mapping[str, Any]) -> str:
-    """A schema as text, with how its JSON is written; it cannot ask for less than it says."""
+    """Return a JSON schema as text, with the fixed JSON layout; the schema cannot override the layout."""
     return json.dumps({**schema, "x-guidance": JSON_FORM}, ensure_ascii=False)
 
 
 def _literal(tool_format: ToolFormat, tokenizer: Tokenizer, text: str) -> str:
-    """A text as Lark has it: markers that are tokens by their ids, the rest in quotes."""
+    """Return a text in Lark syntax: markers that are tokens by their ids, the rest in quotes."""
     control = [marker for marker in tool_format.markers if marker in tokenizer.control]
     written: list[str] = []
     end = 0
@@ -68,4 +76,5 @@ def _literal(tool_format: ToolFormat, tokenizer: Tokenizer, text: str) -> str:
 
 
 def _quoted(text: str) -> str:
+    """Return a text in quotes, or "" if it is empty."""
     return json.dumps(text, ensure_ascii=False) if text else ""

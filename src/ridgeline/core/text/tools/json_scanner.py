@@ -1,21 +1,23 @@
-"""One JSON object, read character by character: where it ends, or that it is none (RFC 8259)."""
+"""A streaming check of one JSON object (RFC 8259): it finds the end of the object, or that the text is not JSON."""
 
 import enum
 import re
 
 MAX_DEPTH = 64
+"""The deepest allowed nesting of objects and lists."""
 MAX_NUMBER = 400  # characters
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _WORDS = ("true", "false", "null")
 BLANK = " \t\n\r"
+"""The characters that JSON treats as white space."""
 
 
 class Malformed(ValueError):
-    """What was read is no JSON."""
+    """An error for text that is not valid JSON or not a valid tool call."""
 
 
 class JsonState(enum.Enum):
-    """What may come next."""
+    """The kind of JSON element that can come next."""
 
     START = enum.auto()
     FIRST_KEY = enum.auto()  # or the object's end
@@ -23,7 +25,7 @@ class JsonState(enum.Enum):
     COLON = enum.auto()
     FIRST_VALUE = enum.auto()  # of a list, or its end
     VALUE = enum.auto()
-    AFTER = enum.auto()  # a comma, or the end of what is open
+    AFTER = enum.auto()  # a comma, or the end of the open object or list
     STRING = enum.auto()
     ESCAPE = enum.auto()
     WORD = enum.auto()  # a number, true, false or null
@@ -31,8 +33,9 @@ class JsonState(enum.Enum):
 
 
 class JsonScanner:
-    """Reads an object. `place`: what may come next. `depth`: objects and lists that are open. Constant time a
-    character, and no memory but the open brackets.
+    """A scanner that reads one JSON object character by character.
+
+    `place` is the element that can come next. A character takes constant time, and only the open brackets need memory.
     """
 
     def __init__(self) -> None:
@@ -40,14 +43,19 @@ class JsonScanner:
         self._open: list[str] = []
         self._is_key = False
         self._word = ""
-        self._hex = 0  # digits of \u that are still to come
+        self._hex = 0  # remaining digits of a \u escape
 
     @property
     def depth(self) -> int:
+        """The number of open objects and lists."""
         return len(self._open)
 
     def push(self, c: str) -> None:
-        """The next character. Raises Malformed; at the END nothing more may be pushed."""
+        """Read the next character of the JSON object; after `END` no more can be pushed.
+
+        Raises:
+            Malformed: If the text is not JSON.
+        """
         place = self.place
         if place is JsonState.STRING:
             self._string(c)
@@ -65,11 +73,12 @@ class JsonScanner:
 
     @staticmethod
     def _check(good: bool) -> None:
+        """Raise Malformed unless the condition holds."""
         if not good:
             raise Malformed
 
     def _structure(self, c: str) -> None:
-        """A character outside strings and words."""
+        """Read a character outside strings and words."""
         place = self.place
         if c in "}]":
             closes = {JsonState.AFTER: "{[", JsonState.FIRST_KEY: "{", JsonState.FIRST_VALUE: "["}.get(place, "")
@@ -89,7 +98,7 @@ class JsonScanner:
             self._value(c)
 
     def _value(self, c: str) -> None:
-        """The first character of a value."""
+        """Read the first character of a value."""
         self._check(self.place is not JsonState.START or c == "{")
         if c in "{[":
             self._open.append(c)
@@ -102,6 +111,7 @@ class JsonScanner:
             self._word, self.place = c, JsonState.WORD
 
     def _string(self, c: str) -> None:
+        """Read a character inside a string."""
         if c == '"':
             self.place = JsonState.COLON if self._is_key else JsonState.AFTER
         elif c == "\\":
@@ -110,6 +120,7 @@ class JsonScanner:
             self._check(c >= " ")
 
     def _escape(self, c: str) -> None:
+        """Read a character of an escape sequence."""
         if self._hex:
             self._check(c in "0123456789abcdefABCDEF")
             self._hex -= 1

@@ -1,6 +1,4 @@
-"""The formats in which models call functions: markers, how what stands between them is read, and whose templates have
-them.
-"""
+"""The formats in which models call functions: their markers, how to read the calls, and how templates write them."""
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
@@ -16,14 +14,17 @@ from ridgeline.core.text.tools.call_reader import (
 )
 
 Calls = Generator[None, str, None]
-"""Reads the calls after an opening marker; sent characters."""
+"""A generator that receives the characters after an opening marker and reads the calls."""
 NewCall = Callable[[], CallSink]
+"""A function that creates the sink of the next call."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallLayout:
-    """How a template writes calls: `start`, then for each call `before`, its name, `middle`, its arguments and `after`,
-    `between` two of them, and `end`. between is None where an answer has one call only.
+    """The text that a template writes around tool calls.
+
+    The order is `start`; for each call `before`, its name, `middle`, its arguments and `after`; `between` each two
+    calls; and `end`.
     """
 
     start: str
@@ -31,34 +32,38 @@ class CallLayout:
     middle: str
     after: str
     between: str | None
+    """Text between two calls, or None if a response can have only one."""
     end: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """How a family of models calls functions.
-
-    opening: the marker that begins calls in a response. read: the calls after it. markers: literals that may be control
-    tokens of the model. starts_bare: a response that begins with a brace is a call too. short_ids: calls get ids of 9
-    letters and digits.
-    """
+    """The format in which a family of models calls functions."""
 
     name: str
+    """Name of the format in vLLM."""
     opening: str
+    """Marker that begins the calls in a response."""
     read: Callable[[NewCall], Calls]
+    """Creates the generator that reads the calls after the marker."""
     layout: CallLayout
+    """Text that templates write around calls."""
     markers: tuple[str, ...]
+    """Literals that can be control tokens of the model."""
     starts_bare: bool = False
+    """Whether a response that begins with a brace is also a call."""
     short_ids: bool = False
+    """Whether calls have ids of nine letters and digits."""
 
 
 def _hermes(new: NewCall) -> Calls:
+    """Read one call and its closing tag."""
     yield from read_call(new(), ("arguments", "parameters"))
     yield from expect("</tool_call>")
 
 
 def _llama(new: NewCall) -> Calls:
-    """Read calls with a semicolon between them, or nothing (Llama 4)."""
+    """Read calls that are separated by a semicolon, or by nothing (Llama 4)."""
     first = ""
     while True:
         yield from read_call(new(), ("parameters", "arguments"), first)
@@ -67,7 +72,7 @@ def _llama(new: NewCall) -> Calls:
 
 
 def _mistral(new: NewCall) -> Calls:
-    """Read a list of objects, or in newer models one call: `name[ARGS]{...}` or `name[CALL_ID]id[ARGS]{...}`."""
+    """Read a list of objects, or the single call of newer models: `name[ARGS]{...}` or `name[CALL_ID]id[ARGS]{...}`."""
     first = yield from after_blanks()
     if first != "[":
         named = first + (yield from until("[ARGS]"))
@@ -87,6 +92,7 @@ _CALL_END, _END = "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"
 
 
 def _deepseek(new: NewCall) -> Calls:
+    """Read calls between DeepSeek's begin and end markers."""
     yield from expect(_CALL)
     while True:
         sink = new()
@@ -115,14 +121,18 @@ FORMATS: Mapping[str, ToolFormat] = {
         ToolFormat("deepseek_v31", _BEGIN, _deepseek, _DEEPSEEK, (_BEGIN, _CALL, _MIDDLE, _CALL_END, _END)),
     )
 }
-"""The formats by the names that vLLM's --tool-call-parser has for them."""
+"""The tool formats by the names of vLLM's --tool-call-parser."""
 
 ALL_FORMATS = (*FORMATS.values(), replace(FORMATS["mistral"], layout=_MISTRAL_ARGS))
-"""The formats with each layout in which templates write them: Mistral's newer models write calls in another one."""
+"""The tool formats in every layout that templates use; Mistral's newer models have a second layout."""
 
 
 def format_named(name: str) -> ToolFormat:
-    """Return the format of this name. Raises ValueError that lists the names there are."""
+    """Return the tool format with this name.
+
+    Raises:
+        ValueError: If there is no such format. The message lists the names.
+    """
     if name not in FORMATS:
         raise ValueError(f"no format of tool calls is called {name!r}; there are {', '.join(FORMATS)}")
     return FORMATS[name]

@@ -1,8 +1,9 @@
-"""ToolParser: calls taken out of an answer while it comes. Linear in the text, and never half a marker told.
+"""A streaming parser that extracts tool calls from a response, in time linear in the text.
 
-A marker that is a token of the vocabulary counts only as that token: its letters spelled by others are text. A call
-that is malformed, or of a function that was not offered, is text. One whose name has been told by then cannot be taken
-back: its text follows, `undone` names it, and it does not count.
+It never releases part of a marker as text. A marker that is a token of the vocabulary counts only as that token: the
+same characters spelled by other tokens are text. A malformed call, or a call of a function that was not offered, is
+text. If the name of such a call has already been reported, the call cannot be withdrawn: its text follows, `undone`
+lists it, and it does not count.
 """
 
 import secrets
@@ -17,30 +18,40 @@ from ridgeline.core.text.tools.json_scanner import Malformed
 from ridgeline.core.text.tools.tool_formats import Calls, ToolFormat
 
 _ID = string.ascii_letters + string.digits
-_PIECE = 1024  # characters read at a time: what is left of a piece is copied at every end of a section
+_PIECE = 1024  # characters read at a time: the rest of a piece is copied at the end of each section
 
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """News of a call: its id and name once, when they are known, and more of its arguments' text."""
+    """New data of one tool call: its id and name once, when they are known, and further text of its arguments."""
 
     index: int
+    """Index of the call in the response."""
     id: str = ""
+    """Id of the call, in its first delta."""
     name: str = ""
+    """Name of the function, in the first delta."""
     arguments: str = ""
+    """New text of the arguments (JSON)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolDelta:
-    """What a piece of an answer says. undone: calls that turned out to be none."""
+    """The text and the tool calls that a part of a response releases."""
 
     content: str = ""
+    """Text outside calls."""
     calls: tuple[CallDelta, ...] = ()
+    """New data of calls."""
     undone: tuple[int, ...] = ()
+    """Indices of reported calls that turned out not to be valid calls."""
 
 
 class ToolParser:
-    """Parses one answer. `complete`: how many calls are whole."""
+    """A parser that extracts the tool calls of one response while the model generates it.
+
+    `complete` is the number of whole calls so far.
+    """
 
     def __init__(
         self,
@@ -51,9 +62,15 @@ class ToolParser:
         several: bool = True,
         forced: bool = False,
     ) -> None:
-        """names: of the functions that were offered. tokenizer: says which markers are tokens; without one, none is.
-        several: whether more than one call is wanted; those after the first are left out if not. forced: whether a
-        grammar holds the response to calls, so that half a call at its end is no text.
+        """Start parsing a response.
+
+        Args:
+            tool_format: Format of the model's tool calls.
+            names: Names of the functions that were offered.
+            tokenizer: Tokenizer that knows which markers are tokens. Without one, no marker is.
+            several: Whether more than one call is allowed. If not, the parser drops the calls after the first.
+            forced: Whether a grammar restricts the response to calls, so that an incomplete call at its end is not
+                text.
         """
         self._format, self._names, self._several, self._forced = tool_format, names, several, forced
         control: Mapping[str, int] = tokenizer.control if tokenizer is not None else {}
@@ -66,13 +83,18 @@ class ToolParser:
         self._index = self.complete = 0
         self._begun = False  # whether the response has more than white space
         self._may_be_bare = tool_format.starts_bare
-        self._blanks = ""  # the last of the text: they are the template's if a call or nothing follows
+        self._blanks = ""  # trailing white space: it belongs to the template if a call or nothing follows
         self._content: list[str] = []
         self._calls: list[CallDelta] = []
         self._undone: list[int] = []
 
     def push(self, text: str, tokens: Iterable[int] = ()) -> ToolDelta:
-        """More of the answer. tokens: those that have come, at the latest with their text."""
+        """Parse more of the response and return the text and calls that it releases.
+
+        Args:
+            text: New text.
+            tokens: Ids of the new tokens. A token must not arrive later than its text.
+        """
         if self._marker_id is not None:
             self._markers += sum(token == self._marker_id for token in tokens)
         self._begun = self._begun or bool(text.strip())
@@ -84,10 +106,12 @@ class ToolParser:
         return self._delta()
 
     def finish(self, *, cut: bool = False) -> ToolDelta:
-        """Return what is left at the end of the response.
+        """Return the remaining text and calls at the end of the response.
 
-        cut: Whether the limit of tokens ended it. An incomplete call then stays as it is, or is dropped if other calls
-            come before it and its name has not been told. A forced call always stays, as soon as its name is known.
+        Args:
+            cut: Whether the token limit ended the response. An incomplete call is then kept as it is, or dropped if
+                other calls precede it and its name has not been reported. An incomplete forced call is kept as soon as
+                its name is known.
         """
         if self._forced:
             self._tell_before_arguments()
@@ -104,7 +128,7 @@ class ToolParser:
     # -- text ---------------------------------------------------------------------------------------------------------
 
     def _read_text(self, text: str) -> str:
-        """Read text up to a section; what is left."""
+        """Read text up to the start of a call section and return the unread rest."""
         if self._may_be_bare and (begun := text.lstrip()):
             self._may_be_bare = False
             if begun[0] == "{":
@@ -122,6 +146,7 @@ class ToolParser:
         return result.rest
 
     def _say(self, text: str) -> None:
+        """Release text, and hold back the white space at its end."""
         body = text.rstrip()
         if body:
             self._content += (self._blanks, body)
@@ -131,16 +156,18 @@ class ToolParser:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def _begin(self, marker: str) -> None:
+        """Start a section of calls after an opening marker."""
         self._raw = [marker]
         self._section = self._format.read(self._new_call)
         next(self._section)
 
     def _new_call(self) -> CallSink:
+        """Create the sink of the next call."""
         self._call = CallSink(self._names)
         return self._call
 
     def _read_section(self, text: str) -> str:
-        """Read a section to its end; what is left."""
+        """Read a section of calls to its end and return the unread rest."""
         assert self._section is not None
         for at, c in enumerate(text):
             try:
@@ -158,7 +185,7 @@ class ToolParser:
         return ""
 
     def _finish_call(self) -> None:
-        """Count the call that is being read, if it is whole."""
+        """Record the current call as whole, if it is complete."""
         if self._call is None or not self._call.done:
             return
         self._tell_call()
@@ -167,7 +194,10 @@ class ToolParser:
         self._call, self._raw, self._blanks = None, [], ""
 
     def _tell_before_arguments(self) -> None:
-        """Tell a forced call that ends before its arguments, if its name has been read or is the only one possible."""
+        """Report a forced call that ends before its arguments, if its function is known.
+
+        The function is also known if only one was offered.
+        """
         if self._call is None and self._begun and not self._index:
             self._call = CallSink(self._names)
         call = self._call
@@ -180,7 +210,10 @@ class ToolParser:
             call.told = True
 
     def _break_off(self, cut: bool = False) -> None:
-        """The section is none, or has ended: its text is text, from the last whole call on."""
+        """End the section of calls; its text after the last whole call becomes ordinary text.
+
+        If `cut`, the text is dropped when a call has been reported or is complete, or when calls are forced.
+        """
         told = self._call is not None and self._call.told
         if told and not cut:
             self._undone.append(self._index)
@@ -190,12 +223,12 @@ class ToolParser:
         self._section, self._call, self._raw = None, None, []
 
     def _tell_call(self) -> None:
-        """Tell what is new of the call that is being read."""
+        """Report the new data of the current call."""
         call = self._call
         if call is None or call.name is None or (self._index and not self._several):
             return
         if not (call.told or call.pending):
-            return  # until its arguments begin
+            return  # wait until its arguments begin
         arguments = "".join(call.pending)
         call.pending.clear()
         if not call.told:
@@ -205,14 +238,16 @@ class ToolParser:
         call.told = True
 
     def _new_id(self) -> str:
+        """Return a random call id in the form of the format."""
         return short_id() if self._format.short_ids else f"call_{secrets.token_hex(12)}"
 
     def _delta(self) -> ToolDelta:
+        """Return and clear the collected text and calls."""
         delta = ToolDelta("".join(self._content), tuple(self._calls), tuple(self._undone))
         self._content, self._calls, self._undone = [], [], []
         return delta
 
 
 def short_id() -> str:
-    """Nine letters and digits, as Mistral's templates want them."""
+    """Return a random call id of nine letters and digits, the form that Mistral's templates require."""
     return "".join(secrets.choice(_ID) for _ in range(9))
