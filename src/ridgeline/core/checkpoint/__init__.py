@@ -1,9 +1,9 @@
-"""A folder on disk becomes a model.
+"""Loading of models from disk.
 
-`source.py` finds what a name stands for and reads what describes it, `folder.py` finds the tensors of a folder,
-`safetensors_header.py` checks what a safetensors file claims, `weight_loader.py` puts each tensor into its parameter
-exactly once; `source_tokenizer.py` finds what reads its prompts. `backends/model_loader.py` does all of this, and
-prepares the model for its device.
+`source.py` resolves the name of a model and reads its configs, `folder.py` finds the tensors of a folder,
+`safetensors_header.py` validates safetensors headers, `weight_loader.py` loads each tensor into its parameter exactly
+once, and `source_tokenizer.py` loads the tokenizer. `backends/model_loader.py` does all of this and prepares the model
+for its device.
 """
 
 from ridgeline.core.checkpoint.source import ModelSource, open_source, read_config

@@ -1,5 +1,4 @@
-"""LoRA adapters as PEFT saves them: adapter_config.json and adapter_model.safetensors become additions beside the
-matrices of a model.
+"""LoRA adapters in PEFT format: reads adapter_config.json and adapter_model.safetensors, and adds them to a model.
 
 The files: https://huggingface.co/docs/peft/developer_guides/checkpoint
 """
@@ -31,25 +30,30 @@ from ridgeline.util.untrusted import refuse_pointer
 
 @dataclass(frozen=True, slots=True)
 class AdapterTarget:
-    """A matrix of a model: the op that multiplies with it, and its name there."""
+    """A matrix of a model to which a LoRA adapter can add."""
 
     op: Op
+    """Op that multiplies with the matrix."""
     name: str
+    """Name of the matrix in the op."""
     matrix: Matrix
 
     def put(self, number: int, added: LoraWeights, rows: AdapterRows) -> None:
-        """Put the addition of an adapter of this number beside it."""
+        """Attach the LoRA weights of an adapter to the matrix."""
         self.op.adapt(number, self.name, added, rows)
 
     def added(self, number: int) -> LoraWeights:
-        """What was put there."""
+        """Return the LoRA weights of an adapter that are attached to the matrix."""
         found = self.matrix.low_rank(number)
         assert found is not None
         return found
 
 
 def targets_of(model: Model, family: Family) -> dict[str, AdapterTarget]:
-    """Every matrix that an adapter may add to: all but the head's and the experts'."""
+    """Return every matrix that an adapter can add to, by checkpoint name.
+
+    These are all matrices except those of the head and the experts.
+    """
     found: dict[str, AdapterTarget] = {}
     for path, op in model.ops():
         for name, matrix in op.adaptable().items():
@@ -62,7 +66,7 @@ _TENSOR = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<half>[AB
 _MAX_RANK = 4096
 _DTYPES = {"F64", "F32", "F16", "BF16"}
 
-# What an adapter may ask for and does not get, and what of it is nothing.
+# Adapter features that are not supported, by config key.
 _REFUSED = {
     "use_dora": "DoRA",
     "modules_to_save": "whole modules in an adapter (modules_to_save)",
@@ -73,9 +77,9 @@ _REFUSED = {
     "alora_invocation_tokens": "activated LoRA (alora_invocation_tokens)",
     "use_qalora": "QA-LoRA",
 }
-# Beginnings of an initialisation that changes the model's own weights.
+# Prefixes of initialisations that change the weights of the base model.
 _CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
-# Keys that change nothing of what an adapter computes, or that its tensors say themselves.
+# Keys that do not change what an adapter computes, or whose meaning the tensors show.
 _READ = {
     "peft_type", "task_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "target_modules",
     "bias", "base_model_name_or_path", "init_lora_weights", "inference_mode", "lora_dropout", "fan_in_fan_out",
@@ -88,48 +92,60 @@ _QUANTIFIED = re.compile(r"[*+{?]")
 
 @dataclass(frozen=True, slots=True)
 class LoraMatrix:
-    """A and B of one matrix in the adapter's file, its rank and what the product is multiplied with."""
+    """The A and B tensors of one matrix in an adapter file."""
 
     first: TensorEntry
+    """Entry of A."""
     second: TensorEntry
+    """Entry of B."""
     rank: int
     scale: float
+    """Factor of the product B A."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A LoRA adapter that was read, without its numbers.
-
-    name: by which requests choose it. folder: where it is. base: the model that it says it was made for. halves: by the
-    checkpoint's name of the matrix that they add to. digest: of all its contents: equal digests, equal results.
-    """
+    """A LoRA adapter whose config and header have been read, without its weights."""
 
     name: str
+    """Name by which requests select the adapter."""
     folder: Path
+    """Folder of the adapter."""
     base: str
+    """Model that the adapter was made for, according to its config; "" if it does not say."""
     targets: tuple[str, ...]
+    """Names in target_modules."""
     halves: Mapping[str, LoraMatrix]
+    """A and B by the checkpoint name of the matrix that they add to."""
     digest: bytes
+    """Hash of all contents: adapters with equal digests give equal results."""
 
     @property
     def rank(self) -> int:
-        """The largest of its ranks."""
+        """The largest rank of the adapter's matrices."""
         return max(half.rank for half in self.halves.values())
 
     def describe(self, width: int) -> str:
-        """In a line, what it is, with numbers of `width` bytes."""
+        """Return a one-line description of the adapter, with `width` bytes per number."""
         nbytes = three_digits(self.parameters * width / 1e6)
         return f"adapter {self.name}: rank {self.rank}, {len(self.halves)} matrices, {nbytes} MB a step that it is in"
 
     @property
     def parameters(self) -> int:
-        """How many numbers it has."""
+        """The number of parameters of the adapter."""
         return sum(math.prod(e.shape) for half in self.halves.values() for e in (half.first, half.second))
 
 
 def read_adapter(name: str, path: str, most_rank: int | None = None) -> Adapter:
-    """Read an adapter's config and the header of its weights. path: its folder, or an id in the cache of Hugging Face's
-    tools. Raises ModelRefused, in one line, for what is none or asks for what is not built.
+    """Read the config of a LoRA adapter and the header of its weights.
+
+    Args:
+        name: Name by which requests select the adapter.
+        path: Folder of the adapter, or an id in the Hugging Face cache.
+        most_rank: Largest allowed rank.
+
+    Raises:
+        ModelRefused: If there is no adapter or it needs a feature that is not supported.
     """
     try:
         component = open_source(path).components.get(ADAPTER)
@@ -159,7 +175,7 @@ def read_adapter(name: str, path: str, most_rank: int | None = None) -> Adapter:
 
 
 def _refuse_unbuilt(config: Fields) -> None:
-    """Raises ModelRefused naming what an adapter asks for and does not get."""
+    """Raise ModelRefused if the adapter needs a feature that is not supported."""
     values = config.values
     if str(values.get("peft_type", "")).upper() != "LORA":
         raise config.refuse(f"peft_type is {values.get('peft_type')!r}; only LoRA adapters are supported")
@@ -179,7 +195,7 @@ def _refuse_unbuilt(config: Fields) -> None:
 
 
 def _listed(config: Fields) -> tuple[str, ...]:
-    """The names in target_modules; none where that is a pattern, or all-linear: its tensors say what is meant."""
+    """Return the names in target_modules; none if it is a pattern or all-linear, since then the tensors decide."""
     targets = config.values.get("target_modules")
     if isinstance(targets, str):
         return ()
@@ -189,7 +205,11 @@ def _listed(config: Fields) -> tuple[str, ...]:
 
 
 def _halves(config: Fields, path: Path, entries: Mapping[str, TensorEntry]) -> dict[str, LoraMatrix]:
-    """A and B of each matrix, with the rank and the scale that the config says. Raises ModelRefused."""
+    """Return A and B of each matrix, with the rank and the scale from the config.
+
+    Raises:
+        ModelRefused: If the file has other tensors or none.
+    """
     pairs: dict[str, dict[str, TensorEntry]] = {}
     for name, entry in entries.items():
         found = _TENSOR.fullmatch(name)
@@ -202,6 +222,7 @@ def _halves(config: Fields, path: Path, entries: Mapping[str, TensorEntry]) -> d
 
 
 def _why_not(name: str, entry: TensorEntry) -> str:
+    """Return why a tensor is not supported in an adapter."""
     if "lora_embedding" in name:
         return f"{name}: LoRA on embeddings is not supported"
     if "lora_magnitude_vector" in name:
@@ -212,7 +233,11 @@ def _why_not(name: str, entry: TensorEntry) -> str:
 
 
 def _half(config: Fields, path: Path, module: str, pair: Mapping[str, TensorEntry]) -> LoraMatrix:
-    """A and B of one matrix. Raises ModelRefused."""
+    """Return A and B of one matrix.
+
+    Raises:
+        ModelRefused: If one of them is missing or does not match the config.
+    """
     if len(pair) < 2:
         raise ModelRefused(f"{path} lacks lora_{'A' if 'B' in pair else 'B'} of {module}; fetch it again")
     rank = _patterned(config, "rank_pattern", module, config.count("r", 8, most=_MAX_RANK))
@@ -229,7 +254,10 @@ def _half(config: Fields, path: Path, module: str, pair: Mapping[str, TensorEntr
 
 
 def _patterned(config: Fields, key: str, module: str, default: Any) -> Any:
-    """What a pattern says of a module, as PEFT reads it: the first whose expression fits the end of its name."""
+    """Return the value for a module from a table of patterns, as PEFT does.
+
+    The first expression that matches the end of the module's name decides.
+    """
     patterns = config.values.get(key) or {}
     if not isinstance(patterns, dict):
         raise config.refuse(f"{key} is no object; fetch it again")
@@ -245,7 +273,7 @@ def _patterned(config: Fields, key: str, module: str, default: Any) -> Any:
 
 
 def _digest(folder: Path) -> bytes:
-    """Of all that decides what an adapter computes."""
+    """Return a hash of everything that determines the results of an adapter."""
     state = hashlib.blake2b(b"ridgeline adapter 1", digest_size=32)
     for file in (_CONFIG, _WEIGHTS):
         with (folder / file).open("rb") as opened:
@@ -254,16 +282,25 @@ def _digest(folder: Path) -> bytes:
 
 
 def read_adapters(paths: Mapping[str, str]) -> list[Adapter]:
-    """Several, by their names. Raises ModelRefused."""
+    """Read several adapters, given their paths by name.
+
+    Raises:
+        ModelRefused: If one of them cannot be read.
+    """
     return [read_adapter(name, path) for name, path in paths.items()]
 
 
-# -- beside a model ---------------------------------------------------------------------------------------------------
+# -- attachment to a model --------------------------------------------------------------------------------------------
 
 
 def adapt(model: Model, family: Family, adapters: Sequence[Adapter]) -> int:
-    """Put adapters, numbered from 1 in their order, beside the matrices of a model on meta, unfilled; how many they
-    are. Raises ModelRefused for one that was made for another model.
+    """Attach unfilled LoRA weights to the matrices of a model on meta, for adapters numbered from 1 in order.
+
+    Returns:
+        The number of adapters.
+
+    Raises:
+        ModelRefused: If an adapter was made for another model.
     """
     if not adapters:
         return 0
@@ -295,12 +332,16 @@ def adapt(model: Model, family: Family, adapters: Sequence[Adapter]) -> int:
 
 
 def _target(adapter: Adapter, targets: Mapping[str, AdapterTarget], family: Family, module: str) -> AdapterTarget:
-    """The matrix that a module of an adapter is. Raises ModelRefused where there is none."""
+    """Return the matrix of a model that a module name in an adapter refers to.
+
+    Raises:
+        ModelRefused: If the model has no such matrix, or LoRA on it is not supported.
+    """
     if ".experts." in module:
         raise ModelRefused(f"{adapter.folder}: LoRA on experts ({module}) is not supported; merge it into the model")
     if module == "lm_head" or module.endswith(".lm_head"):
         raise ModelRefused(f"{adapter.folder}: LoRA on the head ({module}) is not supported; merge it into the model")
-    # As the checkpoint calls it, without the trunk, or as another version of transformers does.
+    # The checkpoint name, with or without the backbone prefix, or the name in another version of transformers.
     names = (module, family.trunk + module, family.checkpoint_name(family.own_name(module)))
     target = next((targets[name] for name in names if name in targets), None)
     if target is None:
@@ -309,7 +350,7 @@ def _target(adapter: Adapter, targets: Mapping[str, AdapterTarget], family: Fami
 
 
 def _refuse_missing(adapter: Adapter, targets: Mapping[str, AdapterTarget]) -> None:
-    """Raises ModelRefused for a name in target_modules that no matrix of the model has."""
+    """Raise ModelRefused if target_modules has a name that no matrix of the model has."""
     for wanted in adapter.targets:
         if not any(f".{name}".endswith(f".{wanted}") for name in (*targets, *adapter.halves)):
             raise ModelRefused(
@@ -318,11 +359,16 @@ def _refuse_missing(adapter: Adapter, targets: Mapping[str, AdapterTarget]) -> N
 
 
 def _made_for(adapter: Adapter) -> str:
+    """Return the end of an error that names the model for which the adapter was made."""
     return f"; it was made for {adapter.base}" if adapter.base else "; it was made for another"
 
 
 def fill_adapters(model: Model, family: Family, adapters: Sequence[Adapter]) -> None:
-    """Read the numbers of adapters that are beside a model, in the model's dtype. Raises ModelRefused."""
+    """Load the weights of adapters that are attached to a model, in the model's dtype.
+
+    Raises:
+        ModelRefused: If the weights cannot be read.
+    """
     targets, casts = targets_of(model, family), Casts()
     for number, adapter in enumerate(adapters, 1):
         for module, *halves in _numbers(adapter):
@@ -333,7 +379,7 @@ def fill_adapters(model: Model, family: Family, adapters: Sequence[Adapter]) -> 
 
 
 def _numbers(adapter: Adapter) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """A and B of each matrix."""
+    """Yield the module name, A and B of each matrix of an adapter."""
     path = adapter.folder / _WEIGHTS
     try:
         with safe_open(path, framework="pt", device="cpu") as file:

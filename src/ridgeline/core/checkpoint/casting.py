@@ -1,4 +1,4 @@
-"""The cast of a checkpoint's floats to the dtype of the model, as in transformers and vLLM."""
+"""Casts of checkpoint floats to the dtype of the model, as in transformers and vLLM."""
 
 import torch
 from torch import Tensor
@@ -6,26 +6,30 @@ from torch import Tensor
 from ridgeline.core.models.common.fields import ModelRefused
 
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-_PIECE = 1 << 20  # numbers that are compared at a time
+_PIECE = 1 << 20  # numbers per comparison
 
 
 def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Cast plain floats to a dtype. Codes and integers stay as they are, and so does any tensor if `dtype` is None."""
+    """Cast plain floats to a dtype; codes and integers stay as they are, and so does any tensor if `dtype` is None."""
     return tensor.to(dtype) if dtype is not None and tensor.dtype in _FLOATS else tensor
 
 
 class Casts:
-    """The casts of one checkpoint, which are counted by the dtypes that they go from and to."""
+    """The casts of one checkpoint, counted by source and target dtype."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[torch.dtype, torch.dtype], int] = {}
         self._rounded: dict[tuple[torch.dtype, torch.dtype], str] = {}  # the first tensor whose numbers changed
 
     def cast(self, name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-        """Cast a tensor as the function `cast` does. Raises ModelRefused for numbers beyond the range of the dtype."""
+        """Cast a tensor as the function `cast` does, and record the cast.
+
+        Raises:
+            ModelRefused: If a number is beyond the range of the dtype.
+        """
         made = cast(tensor, dtype)
         kinds = tensor.dtype, made.dtype
-        if made is tensor or torch.promote_types(*kinds) == made.dtype:  # every number is kept
+        if made is tensor or torch.promote_types(*kinds) == made.dtype:  # the cast preserves every number
             return made
         if torch.finfo(made.dtype).max < torch.finfo(tensor.dtype).max:
             _check_range(name, tensor, made)
@@ -36,7 +40,7 @@ class Casts:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A line for each pair of dtypes whose casts rounded numbers. Numbers of bf16 stored in fp32 stay exact."""
+        """One line per pair of dtypes whose casts rounded numbers; bf16 numbers stored in fp32 stay exact."""
         return tuple(
             f"{count} tensor{'s' * (count != 1)} stored in {_called(stored)} {'is' if count == 1 else 'are'} cast to "
             f"{_called(own)}, the dtype of the model, which rounds numbers (first in {self._rounded[stored, own]})"
@@ -46,7 +50,7 @@ class Casts:
 
 
 def _check_range(name: str, tensor: Tensor, made: Tensor) -> None:
-    """Raise ModelRefused if a cast made a finite number infinite."""
+    """Raise ModelRefused if a cast turned a finite number into infinity."""
     if not torch.isfinite(made).all() and (torch.isfinite(tensor) & made.isinf()).any():
         wider = "bfloat16" if made.dtype == torch.float16 else "float32"
         raise ModelRefused(
@@ -56,10 +60,11 @@ def _check_range(name: str, tensor: Tensor, made: Tensor) -> None:
 
 
 def _is_exact(tensor: Tensor, made: Tensor) -> bool:
-    """Whether a cast kept every number."""
+    """Return whether a cast preserved every number."""
     pieces = zip(torch.split(tensor.flatten(), _PIECE), torch.split(made.flatten(), _PIECE), strict=True)
     return all(torch.equal(piece, other.to(piece.dtype)) for piece, other in pieces)
 
 
 def _called(dtype: torch.dtype) -> str:
+    """Return the name of a dtype without "torch."."""
     return str(dtype).removeprefix("torch.")

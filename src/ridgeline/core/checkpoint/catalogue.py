@@ -1,7 +1,7 @@
-"""The catalogue: configs of releases, by the names that people call them.
+"""The catalogue: the configs of model releases by their common names.
 
-A model of text is one config.json. A pipeline that draws is a file of its own with the configs of its components, of
-which one may be a model of the catalogue, and with what its release is usually asked for.
+A text model is one config.json. An image or video pipeline is a file with the configs of its components, one of which
+can be a catalogue model, and with the usual settings of its requests.
 """
 
 import re
@@ -14,53 +14,53 @@ from typing import Any
 from ridgeline.core.models.common.fields import Fields, read_object
 
 CATALOGUE = Path(__file__).resolve().parents[2] / "data" / "catalogue"
+"""The folder of the catalogue."""
 _PIPELINES, _PARAMETERS = CATALOGUE / "pipelines", CATALOGUE / "parameters.toml"
-# Words in the names of publishers that say nothing of a model's shape.
+# Words in release names that do not change the shape of a model.
 _ADDED = {"meta", "instruct", "chat", "it", "hf", "base"}
 
 
 def model_names() -> tuple[str, ...]:
-    """The models of text, in order."""
+    """Return the names of the text models, sorted."""
     return tuple(sorted(path.stem for path in CATALOGUE.glob("*.json")))
 
 
 def pipeline_names() -> tuple[str, ...]:
-    """The pipelines that draw, in order."""
+    """Return the names of the image and video pipelines, sorted."""
     return tuple(sorted(path.stem for path in _PIPELINES.glob("*.json")))
 
 
 def known_names() -> tuple[str, ...]:
-    """All of both."""
+    """Return the names of all models and pipelines of the catalogue."""
     return *model_names(), *pipeline_names()
 
 
 def is_listed(name: str) -> bool:
-    """Whether it is the name of one, just as it is written."""
+    """Return whether the catalogue has a model or pipeline of exactly this name."""
     return "/" not in name and ((CATALOGUE / f"{name}.json").is_file() or (_PIPELINES / f"{name}.json").is_file())
 
 
 def is_pipeline(name: str) -> bool:
-    """Whether it is the name of one that draws."""
+    """Return whether the catalogue has an image or video pipeline of exactly this name."""
     return "/" not in name and (_PIPELINES / f"{name}.json").is_file()
 
 
 def spelt_as(name: str) -> str | None:
-    """The one that a name spells: `Qwen/Qwen3-8B` and `qwen3_8b` are qwen3-8b. None for what spells none of them:
-    `qwen3-8b-fp8` is another checkpoint.
+    """Return the catalogue name that a name spells, for example qwen3-8b for `Qwen/Qwen3-8B` or `qwen3_8b`.
+
+    The result is None if it spells none: `qwen3-8b-fp8` is another checkpoint.
     """
     spelt = _letters(name.rpartition("/")[2])
     return next((known for known in known_names() if _letters(known) == spelt), None)
 
 
 def config_of(name: str) -> Fields:
-    """The config of a model of text. Errors name the model, not where its config is installed."""
+    """Return the config of a text model of the catalogue; its errors name the model, not the installed file."""
     return Fields(read_object(CATALOGUE / f"{name}.json"), name)
 
 
 def pipeline_entry(name: str) -> tuple[str, dict[str, Fields], Mapping[str, Any]]:
-    """Of a pipeline: the name of its class, the configs of its components by theirs, and what its release is usually
-    asked for.
-    """
+    """Return the class of a catalogue pipeline, its component configs by name, and its usual request settings."""
     entry = read_object(_PIPELINES / f"{name}.json")
     configs = {
         part: config_of(given) if isinstance(given, str) else Fields(given, f"{name}/{part}")
@@ -71,14 +71,16 @@ def pipeline_entry(name: str) -> tuple[str, dict[str, Fields], Mapping[str, Any]
 
 @cache
 def parameter_counts() -> Mapping[str, tuple[int, int]]:
-    """By name, the parameters of each, and those that a token passes through; of a pipeline those of its denoiser, all
-    of its experts and one. Counting them takes building them all; a test holds these to what is built.
+    """Return the parameters of each catalogue model by name, and the parameters that each token passes through.
+
+    For a pipeline these are those of its denoiser: of all its experts, and of one. The counts are stored because
+    counting requires building every model. A test compares them with the built models.
     """
     entries = tomllib.loads(_PARAMETERS.read_text(encoding="utf-8"))
     return {name: (counts[0], counts[-1]) for name, counts in entries.items()}
 
 
 def _letters(name: str) -> str:
-    """A name without its hyphens, and without the words that publishers add to what has the same config."""
+    """Return a name without hyphens and without publishers' words that do not change the config."""
     words = re.split(r"[-_ ]+", name.lower())
     return "".join(word for word in words if word not in _ADDED)

@@ -1,4 +1,4 @@
-"""The structure of a model on meta that depends on the tensors of its checkpoint: token tables, forms of modules."""
+"""Adaptation of a model on meta to the tensors of its checkpoint: shared token tables and storage forms of modules."""
 
 import re
 from collections.abc import Mapping
@@ -15,19 +15,18 @@ KV_SCALE = re.compile(r"(.*\.self_attn)\.(?:(?:[kv]_proj\.)?(k|v|kv)_scale|([kv]
 
 
 def own_name(family: Family, name: str) -> str:
-    """Return the model's name of a checkpoint's tensor. Scales of keys and values belong to attention."""
+    """Return the model's name of a checkpoint tensor; scales of keys and values belong to the attention module."""
     if (scale := KV_SCALE.fullmatch(name)) is not None:
         name = f"{scale[1]}.attend.{scale[2] or scale[3]}_scale"
     return family.own_name(name)
 
 
 def match_to_checkpoint(model: PricedModule, family: Family, checkpoint: Checkpoint) -> None:
-    """Give a model on meta the token tables of its checkpoint (shared, or one for each use), and tell each module in
-    what form the checkpoint has its tensors.
+    """Adapt a model on meta to its checkpoint: share or separate token tables, and set each module's storage form.
 
-    A second call changes only modules that were created since.
+    A second call changes only modules that were created since the first.
     """
-    stored_names: dict[str, str] = {}  # by the names that the model has for them
+    stored_names: dict[str, str] = {}  # by the model's names
     for name in checkpoint.entries:
         for own in (own_name(family, name), own_name(family, family.trunk + name)):
             stored_names.setdefault(own, name)
@@ -39,22 +38,22 @@ def match_to_checkpoint(model: PricedModule, family: Family, checkpoint: Checkpo
 def _dtype_of(
     model: PricedModule, checkpoint: Checkpoint, stored_names: Mapping[str, str], path: str, name: str
 ) -> str | None:
-    """Return the dtype that a checkpoint has for the tensor `name` of the module at a path, None if it has none."""
+    """Return the dtype in the checkpoint of the tensor `name` of the module at `path`, or None if there is none."""
     stored = stored_names.get(model.checkpoint_name(f"{path}.{name}"))
     return None if stored is None else checkpoint.entries[stored].dtype
 
 
 def match_to_source(model: PricedModule, family: Family, source: ModelSource) -> None:
-    """Settle a model as the checkpoint of a source holds it, before the model is priced.
+    """Adapt a model to the checkpoint of its source, before the model is priced.
 
-    A GGUF file says itself whether its head is the embedding. A folder without weights is left to the loader.
+    A GGUF file itself says whether its head is the embedding. A folder without weights is left to the loader.
     """
     if source.gguf is None and source.folder is not None and source.has_weights:
         match_to_checkpoint(model, family, open_checkpoint(source.folder))
 
 
 def _settle_tables(model: PricedModule, checkpoint: Checkpoint, stored_names: Mapping[str, str]) -> None:
-    """Arrange the token tables as the checkpoint holds them."""
+    """Share or separate the token tables as the checkpoint stores them."""
     tables = model.tables
     if tables is None or tables.settled:
         return

@@ -1,4 +1,4 @@
-"""A plain checkpoint written anew with quantised weights, in a layout that other engines read."""
+"""Offline quantisation: write a checkpoint again with quantised weights, in a layout that other engines can read."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ from ridgeline.core.ops.number_formats import WeightFormat, weight_format_named
 from ridgeline.util.document.humanize import gb, say_gb
 from ridgeline.util.version import __version__
 
-_SHARD = 4 << 30  # bytes of a file, but for a tensor that is larger by itself
+_SHARD = 4 << 30  # maximum bytes of a shard, unless a single tensor is larger
 _INDEX = "model.safetensors.index.json"
 _REWRITTEN = ("config.json", "README.md", _INDEX)
 _CARD_BEFORE = "README-unquantised.md"
@@ -36,24 +36,37 @@ _COPIED = ("*.json", "*.jinja", "*.model", "*.txt", "*.md", "LICENSE*", "NOTICE*
 
 @dataclass(frozen=True, slots=True)
 class QuantiseResult:
-    """What became of a checkpoint. matrices: how many are quantised; kept: names of matrices that are not. before,
-    after: bytes of all tensors.
-    """
+    """The result of quantising a checkpoint."""
 
     folder: Path
+    """The new checkpoint folder."""
     matrices: int
+    """Number of quantised matrices."""
     kept: tuple[str, ...]
+    """Names of the matrices that are not quantised."""
     before: int
+    """Bytes of all tensors before."""
     after: int
+    """Bytes of all tensors after."""
 
 
 def quantise_folder(
     source: ModelSource, folder: Path, weights: str, *, force: bool = False, progress: Progress | None = None
 ) -> QuantiseResult:
-    """Write the checkpoint of a source to a new folder, its matrices in a weight format, and what lies beside it.
+    """Quantise the matrices of a checkpoint and write it to a new folder, with copies of its tokenizer and other files.
 
-    force: put it in the place of a model's folder. Whole or not at all. Raises ModelRefused for what cannot be
-    quantised so, ValueError for a folder that cannot be written.
+    The folder is written completely or not at all.
+
+    Args:
+        source: Model with weights.
+        folder: Folder to create.
+        weights: Name of the weight format.
+        force: Whether to replace an existing model folder.
+        progress: Receives the bytes done and the total bytes.
+
+    Raises:
+        ModelRefused: If the checkpoint cannot be quantised to this format.
+        ValueError: If the folder cannot be written.
     """
     if source.folder is None:
         raise ModelRefused(f"{source.name} is a catalogue config without weights; give a checkpoint folder")
@@ -94,7 +107,7 @@ def quantise_folder(
 
 
 def _check_place(folder: Path, source: Path, *, force: bool) -> None:
-    """Refuse a place that is taken, but by a model that may be replaced. Raises ValueError."""
+    """Raise ValueError if the target folder exists and is not a model folder that can be replaced."""
     target = folder.resolve()
     if target == source.resolve() or target in source.resolve().parents:
         raise ValueError(f"{folder} holds the model that is read; name another folder")
@@ -108,14 +121,16 @@ def _check_place(folder: Path, source: Path, *, force: bool) -> None:
         raise ValueError(f"{folder} is no model's folder, and is not replaced; name another")
 
 
-# -- what becomes of which tensor --------------------------------------------------------------------------------------
+# -- selection of tensors ----------------------------------------------------------------------------------------------
 
 
 def _matrices(
     model: Model, family: Family, title: str, checkpoint: Checkpoint, stored: WeightFormat
 ) -> Mapping[str, QuantisedMatrix]:
-    """The matrices that are quantised, by the checkpoint's names of their weights. Raises ModelRefused for a layout
-    that compressed-tensors does not have.
+    """Return the matrices to quantise, by the checkpoint names of their weights.
+
+    Raises:
+        ModelRefused: If compressed-tensors has no layout for a matrix.
     """
     naming, found = ParameterMap(model, family, checkpoint), dict[str, QuantisedMatrix]()
     for name in checkpoint.entries:
@@ -142,7 +157,10 @@ def _matrices(
 def _kept(
     model: Model, family: Family, checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix]
 ) -> tuple[str, ...]:
-    """The modules with matrices that stay as they are, for `ignore`: the head too where it has no tensor of its own."""
+    """Return the names of the matrices that are not quantised, for `ignore` in config.json.
+
+    They include a head without a tensor of its own.
+    """
     stay = {
         name.removesuffix(".weight")
         for name, entry in checkpoint.entries.items()
@@ -157,7 +175,7 @@ def _kept(
 
 
 def _nbytes(checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix], name: str) -> int:
-    """Bytes of what a tensor becomes."""
+    """Return the size of a tensor, in bytes, in the new checkpoint."""
     entry = checkpoint.entries[name]
     if name in matrices:
         return compressed_bytes(matrices[name], matrices[name].spec.dtype.itemsize)
@@ -165,7 +183,7 @@ def _nbytes(checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix], nam
 
 
 def _files(checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix]) -> Mapping[str, list[str]]:
-    """The checkpoint's tensors by the file that they are written to."""
+    """Return the names of the checkpoint's tensors by the file that they are written to."""
     parts: list[list[str]] = [[]]
     filled = 0
     for name in checkpoint.entries:
@@ -186,7 +204,7 @@ def _files(checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix]) -> M
 def _write_weights(
     folder: Path, checkpoint: Checkpoint, matrices: Mapping[str, QuantisedMatrix], progress: Progress | None
 ) -> None:
-    """The tensors, one file in memory at a time, and the index of several."""
+    """Write the tensors, with one file in memory at a time, and the index if there are several files."""
     done, places, total = 0, dict[str, str](), 0
     files = _files(checkpoint, matrices)
     for file, names in files.items():
@@ -200,7 +218,7 @@ def _write_weights(
             if progress is not None:
                 progress(done, checkpoint.nbytes)
         save_file(tensors, folder / file, metadata={"format": "pt"})
-        shutil.copymode(folder / "config.json", folder / file)  # the library lets nobody else read it
+        shutil.copymode(folder / "config.json", folder / file)  # the library makes the file readable only by its owner
         places |= dict.fromkeys(tensors, file)
         total += sum(tensor.nbytes for tensor in tensors.values())
     if len(files) > 1:
@@ -208,7 +226,11 @@ def _write_weights(
 
 
 def _quantised(name: str, matrix: QuantisedMatrix, full: Tensor) -> dict[str, Tensor]:
-    """What a matrix's weight becomes. Raises ModelRefused for numbers that cannot be quantised."""
+    """Return the tensors that represent a quantised matrix.
+
+    Raises:
+        ModelRefused: If the numbers of the matrix cannot be quantised.
+    """
     try:
         return compressed(name.removesuffix(".weight"), matrix, Casts().cast(name, full, matrix.spec.dtype))
     except ValueError as error:
@@ -216,7 +238,10 @@ def _quantised(name: str, matrix: QuantisedMatrix, full: Tensor) -> dict[str, Te
 
 
 def _write_beside(folder: Path, source: ModelSource, weights: str, stored: WeightFormat, kept: tuple[str, ...]) -> None:
-    """The config with its section, the card, and tokenizer, templates and licences as they are."""
+    """Write config.json with its quantisation section and the model card, and copy the other files.
+
+    These are the tokenizer, templates and licences.
+    """
     assert source.folder is not None
     config = read_object(source.folder / "config.json")
     _write_json(folder / "config.json", config | {"quantization_config": quantization_config(stored, kept)})
@@ -235,10 +260,11 @@ def _write_beside(folder: Path, source: ModelSource, weights: str, stored: Weigh
 
 
 def _beside(folder: Path) -> Iterator[Path]:
-    """What is copied of a model's folder: none of it weights."""
+    """Yield the files of a model folder that are copied unchanged; none of them contains weights."""
     seen = sorted({path for pattern in _COPIED for path in folder.glob(pattern) if path.is_file()})
     yield from (path for path in seen if path.name not in (*_REWRITTEN, _CARD_BEFORE))
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a JSON file."""
     path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

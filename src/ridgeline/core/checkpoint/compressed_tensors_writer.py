@@ -1,9 +1,10 @@
-"""The layout in which compressed-tensors stores quantised weights: tensors, their bytes, the section of config.json.
+"""The compressed-tensors layout of quantised weights: the tensors, their size, and the section of config.json.
 
-Integers are `weight_packed` (int32 words, the first code in the lowest bits), `weight_scale`, `weight_shape` and, of
-groups with zeros, `weight_zero_point` (packed along the outputs); fp8, and int8 whose rows are narrowed too, `weight`
-and `weight_scale`: the `pack-quantized`, `float-quantized` and `int-quantized` compressors of compressed-tensors
-(https://github.com/vllm-project/compressed-tensors). `core/ops/matrix/compressed_tensors_matrix.py` reads it.
+Integers are stored as `weight_packed` (int32 words, the first code in the lowest bits), `weight_scale`, `weight_shape`
+and, for groups with zero points, `weight_zero_point` (packed along the outputs). fp8, and int8 with quantised
+activations, are stored as `weight` and `weight_scale`. These are the `pack-quantized`, `float-quantized` and
+`int-quantized` compressors of compressed-tensors (https://github.com/vllm-project/compressed-tensors).
+`core/ops/matrix/compressed_tensors_matrix.py` reads the layout.
 """
 
 from typing import Any
@@ -20,8 +21,10 @@ _PACKED = "pack-quantized"
 
 
 def compressed(base: str, matrix: QuantisedMatrix, weight: Tensor) -> dict[str, Tensor]:
-    """A weight [O, I] in the layout of compressed-tensors, by tensors' names behind `base`. Raises ValueError for
-    numbers that cannot be quantised.
+    """Quantise a weight [O, I] and return the tensors of its compressed-tensors layout, named `base` plus a suffix.
+
+    Raises:
+        ValueError: If the numbers cannot be quantised.
     """
     made, stored = matrix.take("weight", weight), matrix.stored
     outputs, inputs = matrix.outputs, matrix.inputs
@@ -42,7 +45,10 @@ def compressed(base: str, matrix: QuantisedMatrix, weight: Tensor) -> dict[str, 
 
 
 def compressed_bytes(matrix: QuantisedMatrix, width: int) -> int:
-    """Bytes of what `compressed` gives. width: bytes of a number of the plain weight."""
+    """Return the size in bytes of the tensors that `compressed` returns.
+
+    `width` is the number of bytes per unquantised number.
+    """
     stored, outputs, inputs = matrix.stored, matrix.outputs, matrix.inputs
     groups = -(-inputs // matrix.group)
     scales = outputs * groups * (4 if stored.scale_bits == WORD else width)
@@ -54,7 +60,7 @@ def compressed_bytes(matrix: QuantisedMatrix, width: int) -> int:
 
 
 def quantization_config(stored: WeightFormat, kept: tuple[str, ...]) -> dict[str, Any]:
-    """The section of config.json that says how weights are stored. kept: modules that are not."""
+    """Return the section of config.json that describes the weight format; `kept` lists the unquantized modules."""
     group = stored.block[1]
     weights = {
         "num_bits": stored.bits,
@@ -84,8 +90,9 @@ def quantization_config(stored: WeightFormat, kept: tuple[str, ...]) -> dict[str
 
 
 def _layout(stored: WeightFormat) -> str:
-    """What compressed-tensors calls the layout of a format: integers beside rows that are narrowed too are not
-    packed.
+    """Return the compressed-tensors name of the layout of a weight format.
+
+    Integers with quantised activations are not packed.
     """
     if stored.code == "fp8":
         return "float-quantized"
@@ -93,6 +100,6 @@ def _layout(stored: WeightFormat) -> str:
 
 
 def _packed_zeros(zero_OG: Tensor, bits: int) -> Tensor:
-    """Zeros uint8 [O, G] as words int32 [O / zeros of a word, G]."""
+    """Pack zero points uint8 [O, G] into int32 words [O / zero points per word, G]."""
     padded_GO = functional.pad(zero_OG.t(), (0, -len(zero_OG) % (WORD // bits)))
     return bytes_of(padded_GO, bits).contiguous().view(torch.int32).t().contiguous()

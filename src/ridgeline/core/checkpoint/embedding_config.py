@@ -1,7 +1,7 @@
-"""How a folder's model embeds a text: sentence-transformers' files beside the weights, read once, and the model of it.
+"""Embedding settings of a model folder, from sentence-transformers' files, and the embedding model built from them.
 
-modules.json lists what a text passes: a transformer, a pooling, and after it matrices and a norm, each with a config in
-a folder of its own; config_sentence_transformers.json names the prompts that go before a text
+modules.json lists the modules: a transformer, a pooling, and then dense layers and a norm, each with a config in its
+own folder. config_sentence_transformers.json contains the prompts that precede a text
 (https://sbert.net/docs/sentence_transformer/usage/custom_models.html).
 """
 
@@ -38,38 +38,45 @@ _ACTIVATIONS = {"Identity": None, "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"
 
 @dataclass(frozen=True, slots=True)
 class PostPoolingLayer:
-    """What follows the pooling. folder: where its weights are. outputs: 0 for a norm, which has none."""
+    """A layer after the pooling: a dense layer or a norm."""
 
     folder: Path
+    """Folder of its weights."""
     outputs: int = 0
+    """Number of outputs of a dense layer; 0 for a norm."""
     bias: bool = True
+    """Whether a dense layer has a bias."""
     activation: str | None = None
+    """Activation of a dense layer, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingConfig:
-    """How a text becomes a vector.
-
-    stages: what follows the pooling, in order. prompts: by name, what goes before a text; default_prompt: the name of
-    the one that is taken where none is asked for. most_tokens: of a text, None where the folder does not say. cuts:
-    lengths that vectors may be cut to, () for any; None where the model does not say that they may be.
-    stated: whether the folder says all that, or it is what sentence-transformers takes where it does not. lower:
-    whether a text and its prompt are in lower case before they are cut into tokens.
-    """
+    """The settings by which a model turns a text into a vector."""
 
     mode: PoolingMode
+    """How the hidden states of the tokens are pooled."""
     stages: tuple[PostPoolingLayer, ...] = ()
+    """Layers after the pooling, in order."""
     prompts: Mapping[str, str] = field(default_factory=dict)
+    """Prompts that precede a text, by name."""
     default_prompt: str | None = None
+    """Name of the prompt for requests that select none."""
     most_tokens: int | None = None
+    """Maximum number of tokens of a text, or None if the folder does not say."""
     cuts: tuple[int, ...] | None = None
+    """Lengths to which vectors can be truncated: () for any length, None if truncation is not supported."""
     stated: bool = True
+    """Whether the folder states these settings, or they are the defaults of sentence-transformers."""
     lower: bool = False
+    """Whether a text and its prompt are lower-cased before tokenization."""
 
 
 def read_embedding(source: ModelSource) -> EmbeddingConfig | None:
-    """What a folder says; None where it has no modules.json. Of a config of the catalogue what its release says. Raises
-    ModelRefused for what is not built.
+    """Return the embedding settings of a folder, or of the release of a catalogue config; None if there are none.
+
+    Raises:
+        ModelRefused: If the settings are not supported.
     """
     if source.folder is None:
         return _listed(source.name)
@@ -83,6 +90,7 @@ def read_embedding(source: ModelSource) -> EmbeddingConfig | None:
 
 
 def _listed(name: str) -> EmbeddingConfig | None:
+    """Return the embedding settings of a catalogue config, or None if it has none."""
     entry = tomllib.loads((CATALOGUE / "embedding.toml").read_text(encoding="utf-8")).get(name)
     if entry is None:
         return None
@@ -90,6 +98,7 @@ def _listed(name: str) -> EmbeddingConfig | None:
 
 
 def _read(source: ModelSource, modules: Path) -> EmbeddingConfig:
+    """Read the embedding settings from modules.json and the files that it refers to."""
     listed, folder = untrusted.read_json(modules), modules.parent
     if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
         raise ModelRefused(f"{modules} holds no list of modules; fetch the file again")
@@ -111,7 +120,11 @@ def _read(source: ModelSource, modules: Path) -> EmbeddingConfig:
 
 
 def _prompts(path: Path) -> tuple[dict[str, str], str | None]:
-    """Prompts by name, and the name of the one that is taken where none is asked for. Raises ModelRefused."""
+    """Return the prompts by name, and the name of the default prompt.
+
+    Raises:
+        ModelRefused: If they are malformed.
+    """
     said = _object(path)
     stated, default = said.get("prompts") or {}, said.get("default_prompt_name")
     if not isinstance(stated, dict):
@@ -123,14 +136,20 @@ def _prompts(path: Path) -> tuple[dict[str, str], str | None]:
 
 
 def cuts_of(config: Fields) -> tuple[int, ...] | None:
-    """Lengths that vectors of a model may be cut to, as its config says it (vLLM's `is_matryoshka`,
-    `matryoshka_dimensions`; arXiv:2205.13147). Raises ModelRefused.
+    """Return the lengths to which a model's vectors can be truncated, according to its config; None if to none.
+
+    The keys are vLLM's `is_matryoshka` and `matryoshka_dimensions` (arXiv:2205.13147). An empty tuple allows any
+    length.
+
+    Raises:
+        ModelRefused: If they are malformed.
     """
     lengths = config.integers("matryoshka_dimensions")
     return tuple(lengths) if lengths or config.flag("is_matryoshka", False) else None
 
 
 def _inside(folder: Path, entry: Mapping[str, Any], modules: Path) -> Path:
+    """Return the folder of a module; raise ModelRefused if its path leaves the model folder."""
     name = entry.get("path")
     if not isinstance(name, str) or Path(name).name != name or not name.isprintable():
         raise ModelRefused(f"{modules} points outside its folder: {name!r}")
@@ -138,11 +157,16 @@ def _inside(folder: Path, entry: Mapping[str, Any], modules: Path) -> Path:
 
 
 def _object(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file, or {} if the file is absent."""
     return untrusted.read_object(path) if path.is_file() else {}
 
 
 def _mode(folder: Path, prompted: bool) -> PoolingMode:
-    """The one way in which states are pooled. prompted: whether there are prompts. Raises ModelRefused."""
+    """Return the pooling mode; `prompted` says whether there are prompts.
+
+    Raises:
+        ModelRefused: If the pooling is not supported.
+    """
     path = folder / "config.json"
     config = untrusted.read_object(path)
     if prompted and config.get("include_prompt") is False:
@@ -158,7 +182,11 @@ def _mode(folder: Path, prompted: bool) -> PoolingMode:
 
 
 def _stage(kind: str, folder: Path, modules: Path) -> PostPoolingLayer:
-    """What one of the modules after the pooling is. Raises ModelRefused."""
+    """Return the layer of a module after the pooling.
+
+    Raises:
+        ModelRefused: If the module is not supported.
+    """
     if kind == "Normalize":
         return PostPoolingLayer(folder)
     if kind != "Dense":
@@ -177,17 +205,28 @@ def model_of(
     kv: str | None = None,
     shard: Shard = WHOLE,
 ) -> Model:
-    """The model of a source, on meta, ready to run. said: what `read_embedding` gave. weights, kv, shard: as
-    `build_to_run`. Raises ModelRefused.
+    """Build the embedding model of a source on meta, ready to run.
+
+    Args:
+        source: Source of the model.
+        said: Result of `read_embedding`.
+        weights: Weight format, as in `build_to_run`.
+        kv: Format of keys and values, as in `build_to_run`.
+        shard: Shard of this rank.
+
+    Raises:
+        ModelRefused: If the model is not supported.
     """
     trunk = build_to_run(source.config, weights=weights, kv=kv, shard=shard)
     return pooled(trunk, said)
 
 
 def pooled(model: Model, said: EmbeddingConfig | None) -> Model:
-    """A model with the pooling that its folder says, where it says one; an encoder whose folder says none is pooled as
-    its architecture says, or by the mean, as sentence-transformers does it. Others as they are. said: what
-    `read_embedding` gave.
+    """Return a model with the pooling that its embedding settings define.
+
+    A model with neither settings nor a head is pooled as its encoder architecture defines, or by the mean, as in
+    sentence-transformers. A model with a head but without settings, and one that already pools, is returned unchanged.
+    `said` is the result of `read_embedding`.
     """
     if isinstance(model, Embedder) or (said is None and model.has_head):
         return model
@@ -196,6 +235,7 @@ def pooled(model: Model, said: EmbeddingConfig | None) -> Model:
 
 
 def _embedder(trunk: Model, said: EmbeddingConfig) -> Embedder:
+    """Build the pooling and the layers after it."""
     width, dtype = sizes_of(trunk).hidden, trunk.storage.dtype
     hidden, stages, elsewhere = width, dict[str, nn.Module](), dict[str, Path]()
     for stage in said.stages:

@@ -1,4 +1,4 @@
-"""A checkpoint folder: one safetensors file, or shards under an index."""
+"""Checkpoint folders: one safetensors file, or shards with an index."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -16,8 +16,8 @@ from ridgeline.core.models.common.fields import ModelRefused, read_object
 from ridgeline.util.host import out_of_memory, read_in_huge_pages
 from ridgeline.util.untrusted import PointerFile, refuse_pointer
 
-_WHOLE = ("model.safetensors", "diffusion_pytorch_model.safetensors")  # of transformers, of diffusers
-# Mistral's and Meta's own layout of the same weights, and the same in another number format (diffusers' variants).
+_WHOLE = ("model.safetensors", "diffusion_pytorch_model.safetensors")  # names in transformers and in diffusers
+# The same weights in Mistral's and Meta's own layout, or in another number format (diffusers' variants).
 _SECOND_COPY = re.compile(
     r"consolidated(\W.*)?\.safetensors|(diffusion_pytorch_)?model\.(fp16|bf16|fp32|non_ema)(-\d+-of-\d+)?\.safetensors"
 )
@@ -38,22 +38,25 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The tensors of a folder by name: their entries, and the file of each."""
+    """The tensors of a checkpoint folder, with access to their bytes."""
 
     folder: Path
     entries: Mapping[str, TensorEntry]
+    """Header entries by tensor name."""
     files: Mapping[str, Path]
+    """File of each tensor."""
 
     def data_offset(self, file: BinaryIO) -> int:
-        """Where the data of one of its files begins, of which entries state their bytes; the file stands at its
-        start.
+        """Return the byte offset of the data section in an open file that is positioned at its start.
+
+        The entries count their bytes from this offset.
         """
         return data_offset(file)
 
     def same(self, first: str, second: str, dtype: torch.dtype) -> bool:
-        """Whether two tensors are equal in shape and every byte. Floats in different dtypes are cast to `dtype` first.
+        """Return whether two tensors have the same shape and the same bytes.
 
-        Both are read piece by piece and not mapped.
+        Floats in different dtypes are cast to `dtype` first. Both tensors are read piece by piece and not mapped.
         """
         one, other = self.entries[first], self.entries[second]
         if one.shape != other.shape:
@@ -66,13 +69,13 @@ class Checkpoint:
         return all(torch.equal(a, b) for a, b in zip(*numbers, strict=True))
 
     def _cast_pieces(self, name: str, dtype: torch.dtype) -> Iterator[Tensor]:
-        """Yield the numbers of a tensor of plain floats, cast to a dtype, piece by piece."""
+        """Yield the numbers of a tensor of plain floats in pieces, cast to a dtype."""
         kind = self.entries[name].dtype
         for piece in self.pieces(name, _PIECE_FLOATS * entry_width(kind)):
             yield torch.frombuffer(bytearray(piece), dtype=_FLOATS[kind]).to(dtype)
 
     def pieces(self, name: str, size: int = _PIECE) -> Iterator[bytes]:
-        """Yield the bytes of a tensor, `size` at a time."""
+        """Yield the bytes of a tensor in pieces of `size` bytes."""
         entry = self.entries[name]
         with self.files[name].open("rb") as file:
             file.seek(self.data_offset(file) + entry.begin)
@@ -82,7 +85,11 @@ class Checkpoint:
                 left -= len(piece)
 
     def read_raw(self, name: str) -> Tensor:
-        """The bytes of a tensor in memory of their own, uint8. Raises ModelRefused."""
+        """Read the bytes of a tensor into new memory, as uint8.
+
+        Raises:
+            ModelRefused: If the file is truncated.
+        """
         entry = self.entries[name]
         held = torch.empty(entry.end - entry.begin, dtype=torch.uint8)
         place, done = held.numpy(), 0
@@ -94,23 +101,31 @@ class Checkpoint:
         return held
 
     def as_given(self, name: str, raw: Tensor) -> Tensor:
-        """A tensor as it is given to the model, of its bytes; of bytes on meta, its shape and dtype."""
+        """Convert the bytes of a tensor to the form that the model loads; bytes on meta give only shape and dtype."""
         entry = self.entries[name]
         return raw.view(_TORCH[entry.dtype]).view(entry.shape)
 
     def read(self, name: str) -> Tensor:
-        """A tensor in memory of its own. Raises ModelRefused."""
+        """Read a tensor into new memory.
+
+        Raises:
+            ModelRefused: If the file is truncated.
+        """
         return self.as_given(name, self.read_raw(name))
 
     def shaped(self, name: str) -> Tensor:
-        """As `read`, without its numbers: on meta."""
+        """Return a tensor on meta, with its shape and dtype but without its numbers."""
         entry = self.entries[name]
         return self.as_given(name, torch.empty(entry.end - entry.begin, dtype=torch.uint8, device="meta"))
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of most bytes of plain floats, for models whose config states none; fp32 if that is fp64. Raises
-        ModelRefused if there are no plain floats.
+        """The plain float dtype that occupies the most bytes, for models whose config states none.
+
+        If it is fp64, the result is fp32.
+
+        Raises:
+            ModelRefused: If there are no plain floats.
         """
         held: dict[str, int] = {}
         for entry in self.entries.values():
@@ -125,12 +140,19 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
+        """The bytes of all tensors."""
         return sum(entry.end - entry.begin for entry in self.entries.values())
 
     def tensors(self, *, mapped: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor, file by file: memory-mapped, or read into memory of its own, for whoever keeps another form of
-        it and wants no page of the file to stay.
+        """Yield every tensor with its name, file by file.
+
+        Args:
+            mapped: Whether to map the tensors. If not, each is read into new memory, for callers that store another
+                form and want no page of the file to stay in memory.
+
+        Raises:
+            ModelRefused: If a file is not a valid safetensors file.
+            MemoryError: If the system refuses the memory.
         """
         if not mapped:
             for name in self.entries:
@@ -150,11 +172,16 @@ class Checkpoint:
 
 
 class NoWeights(ModelRefused):
-    """A folder without any."""
+    """An error for a folder without weights."""
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """Find the tensors of a folder and check their files. Raises ModelRefused, NoWeights where there are none."""
+    """Find the tensors of a checkpoint folder and validate its files.
+
+    Raises:
+        NoWeights: If there are none.
+        ModelRefused: If a file is invalid.
+    """
     paths = _files(folder)
     if not paths:
         if pickles := [path for pattern in _PICKLES for path in folder.glob(pattern)]:
@@ -177,23 +204,26 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 
 def leading_dtype(folder: Path) -> str | None:
-    """Return the dtype of the first tensor of floats in the first file, by name, which transformers takes if a config
-    states none. None if there are no such weights, or their files are broken.
+    """Return the dtype of the first float tensor, by name, in the first file of a folder.
+
+    transformers uses this dtype if a config states none. The result is None if there are no such weights or their files
+    are broken.
     """
     try:
         paths = _files(folder)
         entries = read_header(paths[0]) if paths else {}
-    except ModelRefused:  # whoever loads the weights says what is wrong with them
+    except ModelRefused:  # the loader reports what is wrong with the weights
         return None
     kinds = (entries[name].dtype for name in sorted(entries))
     return next((str(_FLOATS[kind]).removeprefix("torch.") for kind in kinds if kind in _FLOATS), None)
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files that hold a folder's weights: the shards of its index, else its one file, else all there are.
+    """Return the weight files of a folder: the shards of its index, or its single file, or otherwise all files.
 
-    Raises ModelRefused for a file beside them that is none of the second copies which releases carry: what it holds
-    would be left out.
+    Raises:
+        ModelRefused: If there is another weight file, which would be ignored, and it is not a second copy as in known
+            releases.
     """
     there = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
     for whole in _WHOLE:
@@ -214,6 +244,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _indexed(index: Path) -> list[Path]:
+    """Return the shards that an index lists; raise ModelRefused if the index is invalid or a shard is missing."""
     try:
         files = read_object(index, _MAX_INDEX)["weight_map"].values()
         names: list[str] = sorted({name for name in files if isinstance(name, str)})
@@ -233,7 +264,7 @@ def _indexed(index: Path) -> list[Path]:
 
 
 def _missing_by_number(there: list[Path]) -> list[str]:
-    """Return the names of missing shards in a folder without an index, by the numbers in the names of the others."""
+    """Return the names of missing shards in a folder without an index, derived from the numbers in the other names."""
     numbered = [match for path in there if (match := _SHARD.fullmatch(path.name))]
     missing: list[str] = []
     for stem, total in dict.fromkeys((match["stem"], match["total"]) for match in numbered):
@@ -245,7 +276,7 @@ def _missing_by_number(there: list[Path]) -> list[str]:
 
 
 def _refuse_missing(folder: Path, shards: list[str]) -> None:
-    """Raise ModelRefused that names the first of these missing shards, if there are any."""
+    """Raise ModelRefused that names the first missing shards, if there are any."""
     if not shards:
         return
     more = f" and {len(shards) - _SHOWN} more" if len(shards) > _SHOWN else ""

@@ -1,7 +1,7 @@
-"""The metadata of a GGUF file as the config.json that the model's release has, and its tensors by the names of one.
+"""Conversion of GGUF metadata to the config.json of the model's release, and of GGUF tensor names to its names.
 
-Keys are those of ggml/docs/gguf.md. What a key that nobody here knows is worth, `Fields` decides by its name, as of any
-config: one that changes the result is refused.
+The keys are those of ggml/docs/gguf.md. `Fields` decides by name how to treat an unknown key, as in any config: one
+that changes the result is rejected.
 """
 
 import math
@@ -15,20 +15,21 @@ from ridgeline.core.models.common.fields import MAX_LAYERS, Fields, ModelRefused
 from ridgeline.core.ops.matrix.gguf_matrix import BLOCKS
 
 ROPE_FACTORS = "rope_freqs.weight"
-"""The tensor of what each frequency of the rope is divided by; all others are the model's."""
+"""The tensor of divisors of the rotary frequencies; all other tensors belong to the model."""
 WIDE = ("F32", "F16", "BF16")
-"""The types that are no blocks."""
+"""The tensor types that are plain numbers and not quantised blocks."""
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
     "gemma2": "Gemma2ForCausalLM",
 }  # fmt: skip
+"""The Hugging Face architecture of each supported GGUF architecture."""
 _MODULES = ("model.embed_tokens", "model.norm", "lm_head")
 _PARTS = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "self_attn.q_norm",
     "self_attn.k_norm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "input_layernorm",
     "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
 )  # fmt: skip
-# Of config.json, by the keys of GGUF behind the architecture's name.
+# Fields of config.json by the part of the GGUF key after the architecture's name.
 _FIELDS = {
     "context_length": "max_position_embeddings",
     "block_count": "num_hidden_layers",
@@ -43,11 +44,15 @@ _FIELDS = {
     "final_logit_softcapping": "final_logit_softcapping",
     "rope.freq_base": "rope_theta",
 }
-_LAYERS_OF_GEMMA2_27B = 46  # by them llama.cpp too knows what its queries are divided by
+_LAYERS_OF_GEMMA2_27B = 46  # llama.cpp also selects the query scaling by this number
 
 
 def read_gguf_config(header: GGUFHeader) -> Fields:
-    """The config of a file's model. Raises ModelRefused for an architecture, or a type of tensors, that is not read."""
+    """Return the config of the model in a GGUF file.
+
+    Raises:
+        ModelRefused: If its architecture or a tensor type is not supported.
+    """
     metadata, path = header.metadata, header.path
     kind, parts, name = (metadata.get(key) for key in ("general.type", "split.count", "general.architecture"))
     if kind not in (None, "model"):
@@ -67,8 +72,12 @@ def read_gguf_config(header: GGUFHeader) -> Fields:
 
 
 def tensor_names(header: GGUFHeader) -> dict[str, str]:
-    """The file's names of its tensors, but for the rope's, and what checkpoints of the model's family call them; one
-    that is not known keeps its own.
+    """Return the Hugging Face name of each tensor in a GGUF file, except for the rotary factors.
+
+    An unknown tensor keeps its own name.
+
+    Raises:
+        ModelRefused: If the number of layers is invalid.
     """
     types, name = package(header.path), header.metadata["general.architecture"]
     layers = header.metadata.get(f"{name}.block_count")
@@ -86,12 +95,16 @@ def tensor_names(header: GGUFHeader) -> dict[str, str]:
 
 
 def tensor_bytes(header: GGUFHeader) -> int:
-    """Bytes of the model's tensors in the file."""
+    """Return the bytes of the model's tensors in a GGUF file."""
     return sum(tensor.end - tensor.begin for name, tensor in header.tensors.items() if name != ROPE_FACTORS)
 
 
 def _values(header: GGUFHeader, name: str, own: dict[str, Any]) -> dict[str, Any]:
-    """The fields of the config. own: the keys of the architecture, which are taken out as they are understood."""
+    """Return the config fields; the understood keys are removed from `own`, the metadata of the architecture.
+
+    Raises:
+        ModelRefused: If a value is missing or not supported.
+    """
     values: dict[str, Any] = {"architectures": [ARCHITECTURES[name]], "model_type": name}
     values |= {field: own.pop(key) for key, field in _FIELDS.items() if key in own}
     table = header.tensors.get("token_embd.weight")
@@ -121,7 +134,11 @@ def _values(header: GGUFHeader, name: str, own: dict[str, Any]) -> dict[str, Any
 
 
 def _head_dim(header: GGUFHeader, values: Mapping[str, Any]) -> int:
-    """Numbers of a head. Raises ModelRefused for sizes that are none, before anything is divided by them."""
+    """Return the size of an attention head; check the sizes before anything is divided by them.
+
+    Raises:
+        ModelRefused: If a size is invalid.
+    """
     hidden, heads = (values.get(field) for field in ("hidden_size", "num_attention_heads"))
     if type(hidden) is not int or type(heads) is not int or hidden < 1 or heads < 1:
         raise ModelRefused(f"{header.path}: embedding_length {hidden!r} and head_count {heads!r} make no sense")
@@ -132,8 +149,10 @@ def _head_dim(header: GGUFHeader, values: Mapping[str, Any]) -> int:
 
 
 def _scaling(header: GGUFHeader, own: dict[str, Any], width: int, context: object) -> dict[str, Any]:
-    """What stretches the rope, as `rope_scaling` has it; {} for nothing. Factors of each frequency, which Llama 3.1's
-    scaling has become, are LongRoPE's without its magnitude.
+    """Return the rotary scaling in the form of `rope_scaling`, or {} if there is none.
+
+    The converter turns Llama 3.1's scaling into one factor per frequency. These are LongRoPE factors without its
+    attention scaling.
     """
     kind, factor = own.pop("rope.scaling.type", None), own.pop("rope.scaling.factor", None)
     original = own.pop("rope.scaling.original_context_length", None)
@@ -152,8 +171,10 @@ def _scaling(header: GGUFHeader, own: dict[str, Any], width: int, context: objec
 
 
 def _stored(header: GGUFHeader) -> dict[str, Any]:
-    """In what the weights are stored, as a config says it. The model is in bf16 where all matrices are, else in fp32:
-    F16 and the scales of blocks have numbers that bf16 has not.
+    """Return the dtype and the weight formats as config fields.
+
+    The model is in bf16 if all matrices are, and otherwise in fp32: F16 and the scales of blocks have values that bf16
+    cannot represent.
     """
     matrices = [tensor for tensor in header.tensors.values() if len(tensor.shape) > 1]
     types = {

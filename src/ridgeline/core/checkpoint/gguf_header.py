@@ -1,9 +1,9 @@
-"""The header of a GGUF file, checked against the file before anything of it is used.
+"""Reading and validation of a GGUF file header before any of it is used.
 
-The format (ggml/docs/gguf.md): magic, version, how many tensors and how many pairs of metadata; the pairs, each a key,
-a type and a value; of each tensor a name, its dimensions (the innermost first), its type and where its data begins
-behind the header. The `gguf` package says which types there are and what their blocks take. Its reader is not used: it
-believes every count, and takes 20 s and 500 MiB for the 150,000 tokens of a vocabulary.
+The format (ggml/docs/gguf.md): magic, version, number of tensors and number of metadata pairs; the pairs, each a key, a
+type and a value; for each tensor a name, its dimensions (the innermost first), its type and the offset of its data
+after the header. The `gguf` package defines the types and their block sizes. This module does not use its reader, which
+trusts every count, and takes 20 s and 500 MiB for a vocabulary of 150,000 tokens.
 """
 
 import math
@@ -25,10 +25,10 @@ from ridgeline.util.untrusted import refuse_pointer
 SUFFIX = ".gguf"
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
-_MAX_HEADER = 100_000_000  # bytes, as of safetensors; 256,000 tokens with scores and types take 8 MB
-_MAX_NAME, _MAX_DIMENSIONS = 64, 4  # of a tensor, in ggml
+_MAX_HEADER = 100_000_000  # bytes, as in safetensors; 256,000 tokens with scores and types take 8 MB
+_MAX_NAME, _MAX_DIMENSIONS = 64, 4  # ggml's limits for a tensor
 _MAX_NUMBERS = 1 << 62
-_LEAST_PAIR, _LEAST_TENSOR = 13, 24  # bytes that one takes, whatever it says
+_LEAST_PAIR, _LEAST_TENSOR = 13, 24  # minimum bytes of a metadata pair and of a tensor description
 _NUMBERS: Mapping[int, str] = {
     0: "u1", 1: "i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
@@ -37,18 +37,25 @@ _STRING, _ARRAY = 8, 9
 
 @dataclass(frozen=True)
 class GGUFHeader:
-    """What a file says before its data. metadata: numbers, strings, and lists of them. tensors: in the order of the
-    file; `dtype` is ggml's name of the type, `begin` and `end` are bytes from the start of the file, and a shape has
-    its outermost dimension first.
-    """
+    """The metadata and the tensor entries of a GGUF file."""
 
     path: Path
     metadata: Mapping[str, Any]
+    """Numbers, strings, and lists of them."""
     tensors: Mapping[str, TensorEntry]
+    """Tensors in file order.
+
+    `dtype` is ggml's name of the type, `begin` and `end` are byte offsets from the start of the file, and a shape has
+    its outermost dimension first.
+    """
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a file is named, or begins, as one. Raises ModelRefused where it cannot be read."""
+    """Return whether a file has the suffix or the magic bytes of GGUF.
+
+    Raises:
+        ModelRefused: If the file cannot be read.
+    """
     if path.suffix.lower() == SUFFIX:
         return True
     try:
@@ -59,7 +66,11 @@ def is_gguf(path: Path) -> bool:
 
 
 def package(path: Path) -> ModuleType:
-    """The `gguf` package. Raises ModelRefused where it is not installed."""
+    """Return the `gguf` package.
+
+    Raises:
+        ModelRefused: If it is not installed.
+    """
     try:
         import gguf
     except ImportError:
@@ -71,7 +82,11 @@ def package(path: Path) -> ModuleType:
 
 
 def read_gguf_header(path: Path) -> GGUFHeader:
-    """Read and check it. Raises ModelRefused naming the file, the key or the tensor, and what is wrong with it."""
+    """Read and validate the header of a GGUF file.
+
+    Raises:
+        ModelRefused: If the header is invalid. The message names the file, the key or tensor, and the fault.
+    """
     refuse_pointer(path)
     types = package(path)
     try:
@@ -86,14 +101,14 @@ def read_gguf_header(path: Path) -> GGUFHeader:
 
 
 class _Reader:
-    """Goes through a header once; no step leaves the file."""
+    """A reader that parses a GGUF header once and never reads beyond the file."""
 
     def __init__(self, path: Path, data: mmap.mmap, types: ModuleType) -> None:
         self.path, self.data, self.types = path, data, types
         self.at, self.end = 0, min(len(data), _MAX_HEADER)
 
     def header(self) -> GGUFHeader:
-        """All of it."""
+        """Read the complete header."""
         if self.bytes(4) != MAGIC:
             raise ModelRefused(f"{self.path} is no GGUF file: it begins otherwise; fetch it again")
         version = self.number("<I")
@@ -120,7 +135,7 @@ class _Reader:
         return GGUFHeader(self.path, metadata, entries)
 
     def bytes(self, count: int) -> bytes:
-        """The next so many bytes."""
+        """Read a number of bytes."""
         if count > self.end - self.at:
             raise ModelRefused(
                 f"{self.path} is truncated or broken: its header wants {count} bytes at byte {self.at} of {self.end}; "
@@ -130,12 +145,12 @@ class _Reader:
         return self.data[self.at - count : self.at]
 
     def number(self, form: str) -> int:
-        """The next integer."""
+        """Read an integer."""
         (found,) = struct.unpack(form, self.bytes(struct.calcsize(form)))
         return int(found)
 
     def count(self, what: str, least: int) -> int:
-        """A count of things that take at least so many bytes each."""
+        """Read the number of items that follow; each occupies at least `least` bytes."""
         found = self.number("<Q")
         if found * least > self.end - self.at:
             raise ModelRefused(
@@ -145,7 +160,7 @@ class _Reader:
         return found
 
     def text(self, what: str) -> str:
-        """The next string."""
+        """Read a string."""
         start = self.at
         raw = self.bytes(self.count("characters", 1))
         try:
@@ -154,7 +169,7 @@ class _Reader:
             raise ModelRefused(f"{self.path}: {what} at byte {start} is not UTF-8; fetch it again") from None
 
     def value(self, key: str) -> Any:
-        """The value of a key, by its type."""
+        """Read the value of a metadata key."""
         kind = self.number("<I")
         if kind == _STRING:
             return self.text(f"metadata {key!r}")
@@ -170,13 +185,13 @@ class _Reader:
         return self.numbers(inner, self.count("numbers", np.dtype(_NUMBERS[inner]).itemsize))
 
     def numbers(self, kind: int, count: int) -> list[Any]:
-        """The next so many numbers of a type, as Python's."""
+        """Read several numbers of one type as Python numbers."""
         form = np.dtype(_NUMBERS[kind])
         found: list[Any] = np.frombuffer(self.bytes(count * form.itemsize), form).tolist()
         return found
 
     def tensor(self) -> tuple[str, int, tuple[int, ...], int]:
-        """The next tensor as it is described: name, type, shape, offset."""
+        """Read the description of a tensor: name, type, shape, offset."""
         name, dimensions = self.text("a tensor's name"), self.number("<I")
         if not name.isprintable() or not 0 < len(name) <= _MAX_NAME or not 1 <= dimensions <= _MAX_DIMENSIONS:
             raise ModelRefused(
@@ -188,7 +203,7 @@ class _Reader:
     def entry(
         self, name: str, kind: int, shape: tuple[int, ...], offset: int, first: int, alignment: int
     ) -> TensorEntry:
-        """A tensor's place in the file. first: where the data begins."""
+        """Return the entry of a tensor; `first` is the byte offset of the data section."""
         try:
             known = self.types.GGMLQuantizationType(kind)
             numbers, nbytes = self.types.GGML_QUANT_SIZES[known]
@@ -209,7 +224,7 @@ class _Reader:
         return TensorEntry(name, known.name, shape, begin, end)
 
     def check_apart(self, entries: list[TensorEntry]) -> None:
-        """Raises ModelRefused for tensors that share bytes."""
+        """Raise ModelRefused if tensors overlap."""
         ordered = sorted(entries, key=lambda entry: entry.begin)
         for before, after in pairwise(ordered):
             if after.begin < before.end:

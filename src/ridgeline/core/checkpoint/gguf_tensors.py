@@ -1,7 +1,7 @@
-"""The tensors of a GGUF file as a checkpoint of the model's family has them.
+"""The tensors of a GGUF file in the form of a Hugging Face checkpoint.
 
-What its converter (convert_hf_to_gguf.py) changed is undone: the rows of Llama's queries and keys, which it puts in the
-order of a rope that turns neighbours, and Gemma's norms, to which it adds 1.
+The changes of its converter (convert_hf_to_gguf.py) are undone: it permutes the rows of Llama's queries and keys for a
+rotary embedding that rotates adjacent pairs, and adds 1 to Gemma's norms.
 """
 
 from collections.abc import Iterator
@@ -24,24 +24,22 @@ _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 @dataclass(frozen=True, slots=True)
 class GGUFCheckpoint(Checkpoint):
-    """A Checkpoint of one GGUF file, by the names of the family; entries keep the file's own.
-
-    model_dtype: what is not in blocks becomes. heads: how many there are, by the ends of the names of matrices whose
-    rows are in the order of a rope that turns neighbours. from_one: whether norms have 1 added.
-    """
+    """A checkpoint of one GGUF file, with Hugging Face tensor names; entries have the names of the file."""
 
     model_dtype: torch.dtype
+    """Dtype to which tensors without blocks are converted."""
     heads: dict[str, int]
+    """Number of heads by name suffix, for matrices whose rows are permuted for adjacent rotary pairs."""
     from_one: bool
+    """Whether the file has 1 added to the norms."""
 
     @override
     def data_offset(self, file: BinaryIO) -> int:
-        """As Checkpoint.data_offset: entries count from the start."""
         return 0
 
     @override
     def tensors(self, *, mapped: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """As Checkpoint.tensors: matrices in blocks as bytes [O, B], all else as numbers."""
+        """Yield every tensor: matrices in blocks as bytes [O, B], all others as numbers."""
         size = self.folder.stat().st_size
         whole = torch.from_file(str(self.folder), shared=False, size=size, dtype=torch.uint8)
         for name, entry in self.entries.items():
@@ -52,6 +50,7 @@ class GGUFCheckpoint(Checkpoint):
         return self._ordered(name, self._numbers(name, self.entries[name], raw))
 
     def _numbers(self, name: str, entry: TensorEntry, raw: Tensor) -> Tensor:
+        """Convert the bytes of a tensor to numbers of the model's dtype; matrices in blocks stay bytes."""
         if entry.dtype in BLOCKS:
             if len(entry.shape) != 2:
                 raise ModelRefused(f"{self.folder}: tensor {entry.name} {list(entry.shape)} in blocks is no matrix")
@@ -62,7 +61,10 @@ class GGUFCheckpoint(Checkpoint):
         return numbers.to(self.model_dtype)
 
     def _ordered(self, name: str, rows: Tensor) -> Tensor:
-        """Rows of queries and keys as they were: the first halves of each pair of a head, then the second ones."""
+        """Restore the original order of the rows of queries and keys.
+
+        For each head the first elements of all rotary pairs come first, then the second elements.
+        """
         heads = next((count for part, count in self.heads.items() if name.endswith(part)), None)
         if heads is None:
             return rows
@@ -74,7 +76,11 @@ class GGUFCheckpoint(Checkpoint):
 
 
 def open_gguf_checkpoint(header: GGUFHeader) -> GGUFCheckpoint:
-    """The tensors that a file's header describes. Raises ModelRefused."""
+    """Return the checkpoint of a GGUF file.
+
+    Raises:
+        ModelRefused: If the model is not supported.
+    """
     fields = read_gguf_config(header)
     names = tensor_names(header)
     entries = {ours: header.tensors[theirs] for theirs, ours in names.items()}

@@ -1,6 +1,6 @@
-"""The cache of huggingface_hub: models that another tool has fetched, found by their id. Nothing is downloaded here.
+"""The cache of huggingface_hub: finds models that another tool has downloaded, by their id, and downloads nothing.
 
-Its layout (huggingface_hub's guide "Understand caching"): models--ORG--NAME/refs/main holds a commit,
+Its layout (huggingface_hub's guide "Understand caching"): models--ORG--NAME/refs/main contains a commit, and
 models--ORG--NAME/snapshots/COMMIT the files.
 """
 
@@ -13,12 +13,12 @@ from ridgeline.core.models.common.fields import ModelRefused
 
 _ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 _PREFIX, _BETWEEN = "models--", "--"
-_COMMIT = re.compile(r"[\w-]+", re.ASCII)  # what is no name of a child folder leads nowhere else
+_COMMIT = re.compile(r"[\w-]+", re.ASCII)  # no separators or dots, so that no path leaves the folder
 _LONGEST_REF = 100
 
 
 def hub_cache(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where huggingface_hub keeps models, by its environment variables."""
+    """Return the folder in which huggingface_hub stores models, from its environment variables."""
     if stated := environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE"):
         return Path(stated).expanduser()
     caches = environment.get("XDG_CACHE_HOME") or "~/.cache"
@@ -27,19 +27,21 @@ def hub_cache(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def is_id(name: str) -> bool:
-    """Whether it reads as a model's id at Hugging Face, ORG/NAME."""
+    """Return whether a name has the form of a Hugging Face model id, ORG/NAME."""
     return _ID.fullmatch(name) is not None and not name.startswith(".")
 
 
 def cached_ids(cache: Path) -> list[str]:
-    """The ids of the models in a cache, sorted."""
+    """Return the ids of the models in a Hugging Face cache, sorted."""
     folders = cache.glob(f"{_PREFIX}*") if cache.is_dir() else ()
     return sorted(folder.name.removeprefix(_PREFIX).replace(_BETWEEN, "/", 1) for folder in folders)
 
 
 def cached_folder(name: str, cache: Path) -> Path | None:
-    """The snapshot of a model in a cache, by its id or by the name of its folder there; None if it is not there.
-    Raises ModelRefused as `snapshot_of`.
+    """Return the snapshot of a cached model, by its id or its folder name in the cache; None if it is not cached.
+
+    Raises:
+        ModelRefused: If the snapshot is ambiguous or missing.
     """
     if not name.startswith(_PREFIX) and not is_id(name):
         return None
@@ -48,12 +50,16 @@ def cached_folder(name: str, cache: Path) -> Path | None:
 
 
 def is_repository(folder: Path) -> bool:
-    """Whether a folder is a model's in such a cache, with snapshots in it."""
+    """Return whether a folder is a model's folder in a Hugging Face cache, with snapshots."""
     return folder.name.startswith(_PREFIX) and (folder / "snapshots").is_dir()
 
 
 def snapshot_of(repository: Path) -> Path:
-    """The snapshot that refs/main names, or the only one. Raises ModelRefused where that does not say which."""
+    """Return the snapshot that refs/main names, or the only snapshot.
+
+    Raises:
+        ModelRefused: If the snapshot is ambiguous or missing.
+    """
     snapshots = repository / "snapshots"
     main = repository / "refs" / "main"
     if main.is_file():

@@ -1,4 +1,4 @@
-"""What loading takes: headers read and tensors mapped, beside the same bytes read into fresh memory."""
+"""Measurement of weight loading: the time to map the tensors, and to read the same bytes into fresh memory."""
 
 from dataclasses import dataclass
 from io import RawIOBase
@@ -13,57 +13,61 @@ from ridgeline.core.checkpoint.folder import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """The time and the reads that it took to fill a model from its checkpoint.
-
-    checkpoint: its files and tensors. header: seconds in which headers were read and checked.
-    mapped: seconds in which tensors were mapped, checked and every page of them touched, so that no step waits for one.
-    casts: the tensors that were cast to the model's dtype.
-    quantised: whether they were read and quantised in that time instead.
-    from_disk: bytes that the disk was asked for meanwhile, None where the system does not say; what it was not asked
-    for was in the page cache.
-    """
+    """The time and the disk reads of filling a model from its checkpoint."""
 
     checkpoint: Checkpoint
+    """The files and tensors."""
     header: float
+    """Seconds to read and check headers."""
     mapped: float
+    """Seconds to map and check tensors and touch every page, so that no step waits for the disk.
+
+    If `quantised`, seconds to read and quantise the tensors.
+    """
     from_disk: int | None
+    """Bytes that were read from disk, or None if the system does not report them; the rest came from the page cache."""
     casts: Casts
+    """Tensors that were cast to the model's dtype."""
     quantised: bool = False
+    """Whether the tensors were read and quantised instead of mapped."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
+        """The bytes of all tensors."""
         return self.checkpoint.nbytes
 
     @property
     def seconds(self) -> float:
-        """Of all of it."""
+        """The total loading time, in seconds."""
         return self.header + self.mapped
 
     @property
     def speed(self) -> float:
-        """Bytes a second."""
+        """The loading speed, in bytes per second."""
         return self.nbytes / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class TimedRead:
-    """Bytes that were read, and the seconds that it took."""
+    """The number of bytes in a timed read, and its duration."""
 
     nbytes: int
     seconds: float
 
     @property
     def speed(self) -> float:
-        """Bytes a second."""
+        """The read speed, in bytes per second."""
         return self.nbytes / self.seconds
 
 
 def read_anew(checkpoint: Checkpoint, most: float) -> TimedRead:
-    """Read tensors in their order into fresh memory, as a loader that maps nothing does, until they have `most` bytes.
+    """Read tensors in order into fresh memory, as a loader without mapping does, up to `most` bytes, and time it.
 
-    All of that memory is held until the end: what is given back comes again without the page faults that are a part of
-    the price. Raises OSError.
+    All memory is held until the end, because released memory would be reused without the page faults that are part of
+    the cost.
+
+    Raises:
+        OSError: If a file cannot be read.
     """
     kept: list[Tensor] = []
     nbytes = 0
@@ -83,6 +87,6 @@ def read_anew(checkpoint: Checkpoint, most: float) -> TimedRead:
 
 
 def _read_into(file: RawIOBase, place: memoryview) -> None:
-    """Fill a place from where the file stands; one call of the system gives 2 GiB at most."""
+    """Fill a buffer from an open file; one system call returns at most 2 GiB."""
     while place and (count := file.readinto(place)):
         place = place[count:]

@@ -1,4 +1,4 @@
-"""The places in a model on meta that the tensors of its checkpoint fill, found by name."""
+"""The mapping from checkpoint tensor names to the parameters of a model on meta."""
 
 import re
 
@@ -12,32 +12,35 @@ from ridgeline.core.ops.stored_module import StoredModule
 
 
 class ParameterMap:
-    """The places in a model on meta that the tensors of a checkpoint go to.
-
-    places: the module that takes each tensor, and the tensor's name there.
-    """
+    """A map from the tensors of a checkpoint to the modules of a model on meta that load them."""
 
     def __init__(self, model: PricedModule, family: Family, checkpoint: Checkpoint) -> None:
+        """Create all parameters of the model on meta and match them to the checkpoint."""
         with torch.device("meta"):
             model.expand()
         match_to_checkpoint(model, family, checkpoint)
         self._family, self._passed_over, self._tables = family, model.passed_over, model.tables
         self.places: dict[str, tuple[StoredModule, str]] = model.tensors()
+        """The module that loads each tensor, and the name of the tensor within the module, by full tensor name."""
 
     def place(self, name: str) -> str:
-        """Return the model's name of a tensor, with the trunk's name added if the checkpoint leaves it out; "" for a
-        second copy of a table of tokens.
+        """Return the model's name of a checkpoint tensor, with the backbone prefix if the checkpoint omits it.
+
+        The result is "" for a redundant copy of a token table.
         """
         own, whole = own_name(self._family, name), own_name(self._family, self._family.trunk + name)
         found = whole if not self._knows(own) and self._knows(whole) else own
         return found if self._tables is None else self._tables.renamed.get(found, found)
 
     def _knows(self, own: str) -> bool:
+        """Return whether the model has a tensor or a token table of this name."""
         return own in self.places or (self._tables is not None and own in self._tables.names)
 
     def ignored(self, name: str) -> bool:
-        """Whether nothing reads a tensor of the checkpoint: a second copy of a table of tokens, or scales of keys and
-        values that are kept in another format than the checkpoint says.
+        """Return whether no module loads a checkpoint tensor.
+
+        Such tensors are redundant copies of a token table, those that the family ignores, and scales of keys and values
+        that the engine stores in another format than the checkpoint declares.
         """
         if not self.place(name):
             return True

@@ -1,8 +1,8 @@
-"""The header of a safetensors file, checked before anything is mapped.
+"""Reading and validation of the header of a safetensors file before any tensor is mapped.
 
 The format: 8 bytes little-endian length, a JSON header of that length, then the tensors' bytes without gaps
-(https://huggingface.co/docs/safetensors). The library maps the tensors; it does not always name the one that is wrong,
-so names are checked here.
+(https://huggingface.co/docs/safetensors). The library maps the tensors but does not always name the faulty one, so this
+module checks the entries.
 """
 
 import json
@@ -25,13 +25,16 @@ _WIDTHS = {
 
 
 def entry_width(dtype: str) -> int:
-    """Bytes of a number, by the format's name of its dtype."""
+    """Return the bytes per number of a dtype, by its name in safetensors."""
     return _WIDTHS[dtype]
 
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """A tensor as its file's header describes it; `begin` and `end` are bytes from the start of the data."""
+    """A tensor as described in the header of its file.
+
+    `begin` and `end` are byte offsets from the start of the data.
+    """
 
     name: str
     dtype: str
@@ -41,7 +44,11 @@ class TensorEntry:
 
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
-    """The tensors of one file. Raises ModelRefused naming the file, the tensor and what is wrong with it."""
+    """Return the tensor entries of a safetensors file by name.
+
+    Raises:
+        ModelRefused: If the header is invalid. The message names the file, the tensor and the fault.
+    """
     refuse_pointer(path)
     try:
         size = path.stat().st_size
@@ -62,12 +69,13 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
 
 
 def data_offset(file: BinaryIO) -> int:
-    """Where the data of a file begins, of which entries state their bytes; the file stands at its start."""
+    """Return the byte offset of the data section in an open safetensors file that is positioned at its start."""
     (length,) = struct.unpack("<Q", file.read(_LENGTH_BYTES))
     return _LENGTH_BYTES + int(length)
 
 
 def _read_raw(path: Path, file: BinaryIO, size: int) -> bytes:
+    """Return the JSON header of a safetensors file as bytes; raise ModelRefused if the file is truncated."""
     start = file.read(_LENGTH_BYTES)
     if len(start) < _LENGTH_BYTES:
         raise ModelRefused(f"{path} is truncated: {size} bytes hold no safetensors header; fetch it again")
@@ -80,6 +88,7 @@ def _read_raw(path: Path, file: BinaryIO, size: int) -> bytes:
 
 
 def _entry(path: Path, name: str, value: object) -> TensorEntry:
+    """Return one entry of a safetensors header; raise ModelRefused if it is malformed."""
     match value:
         case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [begin, end]} if (
             name.isprintable()
@@ -91,6 +100,7 @@ def _entry(path: Path, name: str, value: object) -> TensorEntry:
 
 
 def _check_layout(path: Path, entries: list[TensorEntry], data_bytes: int) -> None:
+    """Raise ModelRefused if the tensors of a file have wrong sizes, overlap, leave gaps or exceed the file."""
     previous, reached = "", 0
     for entry in sorted(entries, key=lambda e: (e.begin, e.end)):
         if entry.dtype not in _WIDTHS:

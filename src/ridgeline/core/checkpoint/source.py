@@ -1,4 +1,4 @@
-"""Source: what the name of a model stands for, found and read once: its components, their configs, its defaults."""
+"""Model sources: resolve the name of a model and read its components, their configs and its generation defaults."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -25,10 +25,11 @@ from ridgeline.core.models.common.recipes import SECTIONS, method_of
 from ridgeline.core.models.registry import not_built
 
 BUILTIN = Path(__file__).resolve().parents[2] / "data" / "builtin"
+"""The folder of the models that the package includes."""
 
 MODEL, ADAPTER = "model", "adapter"  # components of a folder without model_index.json
 _PIPELINE, _ADAPTER = "model_index.json", "adapter_config.json"
-# What quantisers write beside a config.json that does not mention them: the method, and what of the file is its own.
+# Settings files that quantisers write next to a config.json without their section: the method, and the settings' key.
 _MODELOPT_FILE = "hf_quant_config.json"
 _QUANTISED = {
     _MODELOPT_FILE: ("modelopt", "quantization"),
@@ -36,45 +37,48 @@ _QUANTISED = {
     "quant_config.json": ("awq", ""),
 }
 _WEIGHTS = "*.safetensors"
-_INDEX, _MAX_INDEX = "model.safetensors.index.json", 64 << 20  # bytes; that of 10^12 parameters has 10 MB
+_INDEX, _MAX_INDEX = "model.safetensors.index.json", 64 << 20  # bytes; the index of 10^12 parameters has 10 MB
 _SHOWN = 8
 _GGUF = ".gguf"
 
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A part of a source that is a model of its own: a text model, an encoder, a VAE, an adapter.
-
-    kind: its class, by its config or by the pipeline that it is a part of; "" where neither says. config: None where it
-    has none; with what a quantiser says in a file of its own, where the config does not mention it.
-    """
+    """A part of a source that is a model of its own: a text model, an encoder, a VAE, an adapter."""
 
     name: str
+    """Name of the component in its pipeline."""
     folder: Path
+    """Folder of the component."""
     kind: str
+    """Class of the component, from its config or its pipeline; "" if neither states it."""
     config: Fields | None
+    """Config of the component, or None if it has none.
+
+    It includes the settings of a quantiser's separate file if the config does not mention them.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model as it was named, and what was found there.
-
-    folder: where weights and tokenizer are; None for a config of the catalogue, which has neither. pipeline: the class
-    of a pipeline of several components; "" for a folder that is one model. generation: its generation_config.json; of a
-    pipeline of the catalogue what its release is usually asked for. gguf: the header of the GGUF file that is all of
-    it, which is its `folder` then.
-    """
+    """A model name and everything found under it."""
 
     name: str
+    """Name as the user gave it."""
     folder: Path | None
+    """Folder of weights and tokenizer, or the GGUF file; None for a catalogue config, which has neither."""
     components: Mapping[str, Component]
+    """Components by name."""
     generation: Mapping[str, Any]
+    """Contents of generation_config.json; for a pipeline of the catalogue its usual request settings."""
     pipeline: str = ""
+    """Class of a pipeline with several components, or "" for a single model."""
     gguf: GGUFHeader | None = None
+    """Header of the GGUF file, if the source is one."""
 
     @property
     def title(self) -> str:
-        """What people call it: of a path the folder's own name, or the file's where that is not config.json."""
+        """The short name of the model: the folder name of a path, or the file name if the file is not config.json."""
         path = Path(self.name).resolve()
         if not path.exists() or _steps_back(self.name):
             return self.name
@@ -84,7 +88,7 @@ class ModelSource:
 
     @property
     def model(self) -> Component:
-        """The one model that it is. Raises ModelRefused where it is something else, and says what."""
+        """The only model of the source; raises ModelRefused if the source is something else."""
         if self.pipeline:
             raise ModelRefused(
                 f"{self.folder or self.name} is a {self.pipeline} of several components "
@@ -107,22 +111,26 @@ class ModelSource:
 
     @property
     def config(self) -> Fields:
-        """The config of the one model that it is. Raises ModelRefused where there is none."""
+        """The config of the only model of the source; raises ModelRefused if there is none."""
         config = self.model.config
         assert config is not None
         return config
 
     @property
     def has_weights(self) -> bool:
-        """Whether there is a file of weights in its folder."""
+        """Whether the source has weights: a GGUF file, or a safetensors file in its folder."""
         if self.gguf is not None:
             return True
         return self.folder is not None and any(path.is_file() for path in self.folder.glob(_WEIGHTS))
 
     @property
     def stated_bytes(self) -> int | None:
-        """Bytes of all tensors as the index of its shards states them, whether or not the shards are there; None where
-        it does not. Raises ModelRefused for an index that cannot be read.
+        """The total tensor bytes that the index of the shards states, or None if it states none.
+
+        The shards themselves can be missing.
+
+        Raises:
+            ModelRefused: If the index cannot be read.
         """
         if self.folder is None or not (self.folder / _INDEX).is_file():
             return None
@@ -132,7 +140,7 @@ class ModelSource:
 
 
 class UnknownModel(ModelRefused):
-    """A name that stands for no model. what: says so, and not what to give instead."""
+    """An error for a name that matches no model; `what` is the message without the suggestion."""
 
     def __init__(self, what: str, instead: str) -> None:
         super().__init__(what + instead)
@@ -140,12 +148,14 @@ class UnknownModel(ModelRefused):
 
 
 def open_source(name: str) -> ModelSource:
-    """Find a model: a folder, a config.json, a GGUF file, a built-in name, one of the catalogue, or an id in the cache
-    of Hugging Face's tools; read what describes it. A path comes before a name.
+    """Resolve the name of a model and read its configs.
 
-    A folder that nothing in it describes stands for no model that is known by its name.
+    The name can be a folder, a config.json, a GGUF file, a built-in model, a catalogue config, or an id in the Hugging
+    Face cache. A path has priority over a name, unless the folder has no model files and its name is that of a known
+    model.
 
-    Raises ModelRefused if there is none of that name (UnknownModel), or a file that describes it is broken.
+    Raises:
+        ModelRefused: If a config is broken. UnknownModel if no model has this name.
     """
     if not name.strip():
         raise ModelRefused(f"the name of the model is empty; give {_wanted()}")
@@ -159,7 +169,7 @@ def open_source(name: str) -> ModelSource:
 
 
 def _named(name: str) -> ModelSource:
-    """A model of a name that is no path."""
+    """Return the source of a name that is not a path."""
     if is_pipeline(name):
         pipeline, configs, usual = pipeline_entry(name)
         parts = {part: Component(part, CATALOGUE, config.architecture, config) for part, config in configs.items()}
@@ -176,8 +186,9 @@ def _named(name: str) -> ModelSource:
 
 
 def taken_of_two(name: str) -> str:
-    """Which model is taken where a folder has the name of one that is known, and which is not, in words; "" where there
-    are not two.
+    """Return a note about which model is used if a folder has the name of a known model.
+
+    The note is "" if there is no conflict.
     """
     known = _known(name) if Path(name).is_dir() else ""
     if not known:
@@ -188,14 +199,14 @@ def taken_of_two(name: str) -> str:
 
 
 def _steps_back(name: str) -> bool:
-    """Whether the folder of a name has nothing that describes a model, where the name is that of a known one."""
+    """Return whether a folder has no model files but the name of a known model."""
     folder = Path(name)
     described = any((folder / file).is_file() for file in ("config.json", _PIPELINE, _ADAPTER))
     return not described and not is_repository(folder) and bool(_known(name))
 
 
 def _known(name: str) -> str:
-    """The model that a name which is no path stands for, in words; "" for none."""
+    """Return a description of the model that a name refers to if it is not a path, or "" if there is none."""
     if name in builtin_names():
         return f"the built-in model {name}"
     if is_listed(name):
@@ -204,20 +215,25 @@ def _known(name: str) -> str:
 
 
 def as_source(source: ModelSource | str) -> ModelSource:
-    """A source, opened if it is still a name."""
+    """Return a model source; resolve it first if it is a name."""
     return open_source(source) if isinstance(source, str) else source
 
 
 def read_config(name: str) -> Fields:
-    """The config of the model of a name, for those who want nothing else of it; where there is none of that name, of
-    the one of the catalogue that it spells (`Qwen/Qwen3-8B`). Raises ModelRefused.
+    """Return the config of a model name.
+
+    An unknown name can also be a spelling of a catalogue name (`Qwen/Qwen3-8B`).
+
+    Raises:
+        ModelRefused: If there is no such model.
     """
     return open_source(catalogue_name(name) or name).config
 
 
 def catalogue_name(name: str) -> str | None:
-    """The model of the catalogue that a name which is nobody's spells: `Qwen/Qwen3-8B` and `qwen3_8b` are qwen3-8b.
-    None for a path, a name that is known, and what spells none of them: `qwen3-8b-fp8` is another checkpoint.
+    """Return the catalogue model that an unknown name spells, for example qwen3-8b for `Qwen/Qwen3-8B` or `qwen3_8b`.
+
+    The result is None for a path, a known name, and a name that spells none: `qwen3-8b-fp8` is another checkpoint.
     """
     if Path(name).exists() or name in (*builtin_names(), *cached_ids(hub_cache())):
         return None
@@ -225,6 +241,7 @@ def catalogue_name(name: str) -> str | None:
 
 
 def _of_folder(name: str, folder: Path, config: Path) -> ModelSource:
+    """Return the source of a model folder."""
     generation, index, adapter = (folder / file for file in ("generation_config.json", _PIPELINE, _ADAPTER))
     defaults = read_object(generation) if generation.is_file() else {}
     if index.is_file() and not config.is_file():
@@ -239,7 +256,7 @@ def _of_folder(name: str, folder: Path, config: Path) -> ModelSource:
 
 
 def _of_gguf(name: str, path: Path) -> ModelSource:
-    """A file that is a model, with its tokenizer."""
+    """Return the source of a GGUF file."""
     header = read_gguf_header(path)
     config = read_gguf_config(header)
     ends = [header.metadata.get(f"tokenizer.ggml.{role}_token_id") for role in ("eos", "eot", "eom")]
@@ -249,7 +266,7 @@ def _of_gguf(name: str, path: Path) -> ModelSource:
 
 
 def _listed_in(entries: Mapping[str, Any], folder: Path) -> dict[str, Component]:
-    """The components that a model_index.json of diffusers lists: {"vae": ["diffusers", "AutoencoderKL"]}."""
+    """Return the components that diffusers' model_index.json lists: {"vae": ["diffusers", "AutoencoderKL"]}."""
     components: dict[str, Component] = {}
     for name, entry in entries.items():
         match entry:
@@ -259,7 +276,10 @@ def _listed_in(entries: Mapping[str, Any], folder: Path) -> dict[str, Component]
 
 
 def _with_class(part: Component) -> Component:
-    """Return a part of a pipeline, its class added to a config that leaves it to the index (T5 of FLUX.1)."""
+    """Return a pipeline component with its class added to the config, if the config states none (T5 of FLUX.1).
+
+    The index of the pipeline states the class.
+    """
     config = part.config
     if config is None or config.architecture:
         return part
@@ -268,6 +288,7 @@ def _with_class(part: Component) -> Component:
 
 
 def _component(name: str, config: Path, kind: str = "") -> Component:
+    """Read the config of a component, if it has one."""
     fields = _with_quantisation(Fields.read(config)) if config.is_file() else None
     if fields is not None:
         kind = kind or fields.architecture
@@ -275,8 +296,10 @@ def _component(name: str, config: Path, kind: str = "") -> Component:
 
 
 def _with_dtype(component: Component) -> Component:
-    """Return a component whose config states the dtype of the weights next to it, if its top states none: a part of the
-    config may state another, and transformers goes by the weights. Quantised weights are in several dtypes.
+    """Return a component whose config states the dtype of its weights, if its top level states none.
+
+    A section of the config may state another dtype, and transformers goes by the weights. Configs of quantised weights
+    stay as they are, since such weights have several dtypes.
     """
     config = component.config
     assert config is not None
@@ -289,8 +312,10 @@ def _with_dtype(component: Component) -> Component:
 
 
 def _with_quantisation(fields: Fields) -> Fields:
-    """A config with what a quantiser says in a file beside it, as the section that it would be in the config. Raises
-    ModelRefused for a file that says nothing.
+    """Return a config with the settings that a quantiser stored in a separate file, as the section of a config.
+
+    Raises:
+        ModelRefused: If the file has no settings.
     """
     folder = Path(fields.source).parent
     if any(fields.has(section) for section in SECTIONS):
@@ -304,9 +329,9 @@ def _with_quantisation(fields: Fields) -> Fields:
 
 
 def _with_modelopt_file(fields: Fields, path: Path) -> Fields:
-    """Return the config with the keys that its ModelOpt section leaves out and ModelOpt's own file states.
+    """Return the config with the keys that its ModelOpt section lacks and ModelOpt's separate file states.
 
-    Some versions write the format of keys and values into the file alone.
+    Some versions write the format of keys and values only to the file.
     """
     section = fields.value(SECTIONS[0])
     if not path.is_file() or not isinstance(section, dict) or method_of(fields) != "modelopt":
@@ -317,7 +342,7 @@ def _with_modelopt_file(fields: Fields, path: Path) -> Fields:
 
 
 def _said(path: Path, own: str) -> dict[str, Any]:
-    """Return the settings in a quantiser's file. own: the key that they stand under; "" for the whole file."""
+    """Return the settings in a quantiser's file, which are under the key `own`, or the whole file if it is ""."""
     values = read_object(path)
     said = values.get(own) if own else values
     if not isinstance(said, dict):
@@ -326,23 +351,24 @@ def _said(path: Path, own: str) -> dict[str, Any]:
 
 
 def _listed(components: Iterable[Component]) -> str:
+    """Return the names and classes of the first components, for an error."""
     return ", ".join(f"{c.name}: {c.kind}" for c in islice(components, _SHOWN))
 
 
 def builtin_names() -> list[str]:
-    """The models of the package, sorted."""
+    """Return the names of the models that the package includes, sorted."""
     return sorted(path.parent.name for file in ("config.json", _PIPELINE) for path in BUILTIN.glob(f"*/{file}"))
 
 
 def _missing_in(folder: Path | None) -> str:
-    """What would describe a folder and is not there: the index of a pipeline where parts of one are."""
+    """Return a description of the missing model files: the pipeline index if the folder has pipeline parts."""
     if folder is not None and any((folder / part / "config.json").is_file() for part in ("transformer", "vae")):
         return f"parts of a pipeline and no {_PIPELINE}; fetch it again"
     return f"no config.json{_files_in(folder)}"
 
 
 def _files_in(folder: Path | None) -> str:
-    """Which GGUF files a folder holds, each a model by itself, for the end of a refusal; "" where there are none."""
+    """Return a hint that names the GGUF files of a folder, each a separate model; "" if there are none."""
     files = [] if folder is None else sorted(path.name for path in folder.glob(f"*{_GGUF}"))
     if not files:
         return ""
@@ -351,7 +377,7 @@ def _files_in(folder: Path | None) -> str:
 
 
 def _nowhere(name: str) -> ModelRefused:
-    """A name that is neither a path nor known, with the nearest of those that are."""
+    """Return the error for a name that is neither a path nor known, with the most similar known names."""
     missing = not_built(name)
     if missing is not None:
         return ModelRefused(missing)
@@ -367,7 +393,7 @@ def _nowhere(name: str) -> ModelRefused:
 
 
 def _wanted() -> str:
-    """What may stand for a model."""
+    """Return a description of what a model name can be, for errors."""
     return (
         f"a config.json or its folder, a GGUF file, a built-in model ({', '.join(builtin_names())}), "
         "or a name that `ridgeline plan --list` shows"
@@ -375,8 +401,9 @@ def _wanted() -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean qwen3-8b?`: the names most like one; a model's own name counts, whoever publishes it. A semicolon
-    where none is like it.
+    """Return `; did you mean qwen3-8b?` with the most similar known names, or ";" if none is similar.
+
+    The comparison ignores publishers.
     """
     by_name = {each.rpartition("/")[2].lower(): each for each in known}
     near = get_close_matches(name.rpartition("/")[2].lower(), by_name, 3, 0.5)

@@ -1,5 +1,7 @@
-"""The tokenizer and the chat templates of a model. Apart from source.py: a plan needs configs and should not wait for
-text.
+"""Loading of the tokenizer and the chat templates of a model source.
+
+This is separate from source.py because a plan needs only configs and should not wait for the import of the text
+modules.
 """
 
 from ridgeline.core.checkpoint.catalogue import CATALOGUE
@@ -11,10 +13,17 @@ from ridgeline.core.text.gguf_tokenizer import read_gguf_templates, read_gguf_to
 
 
 def tokenizer_of(model: ModelSource | str, *, or_bytes: bool = False) -> Tokenizer:
-    """The tokenizer of a source, or of a name as `open_source` takes it; `or_bytes` as in `load_tokenizer`.
+    """Return the tokenizer of a model source or model name.
 
-    A folder without a tokenizer whose config has as many symbols as there are bytes, and an end, is read as bytes
-    whatever its weights are. Raises ModelRefused where there is none or it is broken.
+    A folder without a tokenizer is read as bytes if the vocabulary of its config has 256 bytes and one end token,
+    whatever its weights are.
+
+    Args:
+        model: Source, or a name for `open_source`.
+        or_bytes: Whether a missing tokenizer is replaced by a byte tokenizer.
+
+    Raises:
+        ModelRefused: If there is no tokenizer or it is broken.
     """
     source = as_source(model)
     if source.folder is None and not or_bytes:
@@ -28,13 +37,17 @@ def tokenizer_of(model: ModelSource | str, *, or_bytes: bool = False) -> Tokeniz
 
 
 def _symbols(source: ModelSource) -> object:
-    """What the model's config states as the size of its vocabulary; None where it states nothing."""
+    """Return the vocabulary size in the model's config, or None if the config has none."""
     model = source.components.get(MODEL)
     return None if model is None or model.config is None else model.config.values.get("vocab_size")
 
 
 def templates_of(source: ModelSource, tokenizer: Tokenizer) -> ChatTemplates | None:
-    """As `load_templates`. Raises ModelRefused for a broken template: the folder is at fault, not who asks."""
+    """Return the chat templates of a model source, or None if it has none.
+
+    Raises:
+        ModelRefused: If a template is broken. The model is at fault, not the request.
+    """
     try:
         if source.gguf is not None:
             return read_gguf_templates(source.gguf.metadata, tokenizer, source.gguf.path)

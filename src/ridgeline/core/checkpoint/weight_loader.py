@@ -1,4 +1,4 @@
-"""A model with its weights: every parameter filled exactly once, by the name it has in the checkpoint."""
+"""Loading of weights into a model: the tensors of the checkpoint fill each parameter exactly once, by name."""
 
 from collections.abc import Callable, Mapping
 from time import perf_counter
@@ -30,27 +30,35 @@ from ridgeline.util.host import (
 )
 
 Progress = Callable[[int, int], None]
+"""A function that receives the bytes done and the total bytes."""
 _NAMES_SHOWN = 3
 _PAGE_BYTES = 4096
-# What the objects around one expert's matrix take beside its numbers: a module, a parameter, a view of a mapped file.
+# Bytes of the Python objects per expert matrix: a module, a parameter, a view of a mapped file.
 _MATRIX_OBJECT = 4096
 
 
 def weight_bytes(model: Model) -> float:
-    """Bytes that a model on meta takes once it is filled, a tied head counted once."""
+    """Return the bytes that a model on meta will occupy when it is filled, with a tied head counted once."""
     pending = sum(op.pending_matrices for _, op in model.ops())
     return bill(model).nbytes + model.repacked_bytes + pending * _MATRIX_OBJECT
 
 
 def remaining_memory(source: ModelSource, needs: Mapping[str, float], available: float | None = None) -> float:
-    """Bytes of memory that are left beside what a source needs, by name. available: what there is, where others are to
-    have the rest. Raises ModelRefused where it is too much: the kernel would kill the process in the middle of its
-    loading, or read mapped weights anew for every token.
+    """Return the bytes of memory that remain after what a model source needs.
+
+    Args:
+        source: The model.
+        needs: Required bytes by the name of their use.
+        available: Available memory in bytes, if other processes get the rest. None means that the system reports it.
+
+    Raises:
+        ModelRefused: If the memory does not suffice. Otherwise the operating system would kill the process while it
+            loads, or read mapped weights from disk again for every token.
     """
     if available is None:
         try:
             available = available_memory()
-        except ValueError:  # this system does not say what is free, but what it has
+        except ValueError:  # the system reports only its total memory
             available = total_memory()
     left = available - sum(needs.values())
     if left < 0:
@@ -71,9 +79,21 @@ def load_weights(
     family: Family | None = None,
     device: torch.device | None = None,
 ) -> LoadReport | None:
-    """Fill a model on meta with the mapped weights of its source, or with random ones; what that took, None of random
-    ones. family: what it was built as, by default what its config says. device: where random ones are made; mapped ones
-    are the processor's (`prepare_on_gpu`). Raises ModelRefused, also where memory for them is refused.
+    """Fill a model on meta with the memory-mapped weights of its source, or with random weights.
+
+    Args:
+        model: Model whose parameters are on meta.
+        source: Source of the weights.
+        dummy_weights: Whether to use random weights.
+        progress: Receives the bytes done and the total bytes.
+        family: Family that the model was built as. The default is the family of the config.
+        device: Device of random weights. Mapped weights stay in CPU memory (`prepare_on_gpu` moves them).
+
+    Returns:
+        The time and reads of the load, or None for random weights.
+
+    Raises:
+        ModelRefused: If the weights do not match the model or do not fit into memory.
     """
     if source.folder is None and not dummy_weights:
         raise ModelRefused(
@@ -96,7 +116,7 @@ def load_weights(
 
 
 def _fill_measured(model: Model, source: ModelSource, family: Family, progress: Progress | None) -> LoadReport:
-    """As `load_tensors`, from the folder or the file of a source."""
+    """Load the weights from the folder or GGUF file of a source and measure it."""
     read, start = disk_bytes(), perf_counter()
     try:
         assert source.folder is not None
@@ -116,16 +136,26 @@ def load_tensors(
     family: Family,
     progress: Progress | None = None,
 ) -> Casts:
-    """Replace every meta parameter by its mapped tensor, or by a cast copy if the tensor is in another dtype, and
-    return the casts. `progress(bytes done, bytes in all)` is called as it goes.
+    """Replace every parameter on meta by its memory-mapped tensor, or by a cast copy if the dtype differs.
 
-    Of a model whose weights are quantised on the way each is read, and let go of before the next, instead of mapped:
-    memory never holds both forms of all. Raises ModelRefused for a tensor that is missing, extra, mis-shaped,
-    not of floats where floats are wanted, or NaN.
+    If the model quantises its weights while loading, each tensor is read and released before the next one instead of
+    mapped, so memory never holds all weights in both forms.
+
+    Args:
+        model: Model on meta.
+        checkpoint: Tensors to load.
+        family: Family that defines the checkpoint names.
+        progress: Receives the bytes done and the total bytes.
+
+    Returns:
+        The casts that were necessary.
+
+    Raises:
+        ModelRefused: If a tensor is missing, unexpected, has the wrong shape or type, or contains NaN.
     """
     naming, casts = ParameterMap(model, family, checkpoint), Casts()
     places = naming.places
-    sources: dict[str, str] = {}  # of each place, the tensor that fills it
+    sources: dict[str, str] = {}  # the tensor that fills each place
     extra: list[str] = []
     done = 0
     for name, tensor in checkpoint.tensors(mapped=not quantises(model)):
@@ -148,12 +178,16 @@ def load_tensors(
 
 
 def quantises(model: PricedModule) -> bool:
-    """Whether a plain weight becomes codes as it is taken."""
+    """Return whether any module of a model quantises plain weights while they are loaded."""
     return any(module.quantises for _, module in model.stored_modules())
 
 
 def _fill_stage(places: Mapping[str, tuple[StoredModule, str]], checkpoint: Checkpoint, casts: Casts) -> None:
-    """Fill a part whose tensors have a folder of their own, by their names there. Raises ModelRefused."""
+    """Load a part of the model whose tensors are in a separate folder, by their names there.
+
+    Raises:
+        ModelRefused: If the tensors do not match.
+    """
     given = dict(checkpoint.tensors())
     _refuse_names(checkpoint, "has tensors that the model does not", [name for name in given if name not in places])
     _refuse_names(checkpoint, "lacks tensors of the model", [name for name in places if name not in given])
@@ -162,7 +196,11 @@ def _fill_stage(places: Mapping[str, tuple[StoredModule, str]], checkpoint: Chec
 
 
 def _put(name: str, module: StoredModule, own_name: str, full: Tensor, casts: Casts) -> None:
-    """Cast a tensor to the dtype that its module wants, and make it the module's parameters. Raises ModelRefused."""
+    """Cast a tensor to the dtype that its module needs, and store it as the module's parameters.
+
+    Raises:
+        ModelRefused: If the tensor does not match the parameter or contains NaN or infinity.
+    """
     try:
         parameters = module.take(own_name, casts.cast(name, full, module.dtype_of(own_name)))
     except ValueError as error:
@@ -171,7 +209,7 @@ def _put(name: str, module: StoredModule, own_name: str, full: Tensor, casts: Ca
         owner, _, attribute = path.rpartition(".")
         held = module.get_submodule(owner)
         check_fits(name, tensor, getattr(held, attribute))
-        # Scales and biases are small enough to look at; one NaN in them spoils every token.
+        # Scales and biases are small enough to check; one NaN in them corrupts every token.
         if tensor.dim() == 1 and not torch.isfinite(tensor).all():
             raise ModelRefused(f"tensor {name} holds NaN or infinity; the checkpoint is broken, fetch it again")
         _page_in(tensor)
@@ -179,7 +217,11 @@ def _put(name: str, module: StoredModule, own_name: str, full: Tensor, casts: Ca
 
 
 def check_fits(name: str, tensor: Tensor, wanted: Tensor) -> None:
-    """Raises ModelRefused where a tensor has another shape or dtype than the parameter that it is to be."""
+    """Check that a tensor has the shape and dtype of the parameter that it fills.
+
+    Raises:
+        ModelRefused: If it does not.
+    """
     if tensor.shape != wanted.shape:
         raise ModelRefused(f"tensor {name} is {list(tensor.shape)}, the config wants {list(wanted.shape)}")
     if tensor.dtype != wanted.dtype:
@@ -187,12 +229,13 @@ def check_fits(name: str, tensor: Tensor, wanted: Tensor) -> None:
 
 
 def _page_in(tensor: Tensor) -> None:
-    """Touch every page of a mapped tensor now, under a progress bar, rather than in the middle of the first prefill."""
+    """Touch every page of a mapped tensor during loading, so that the first prefill does not wait for the disk."""
     if tensor.is_contiguous():
         tensor.view(-1).view(torch.uint8)[::_PAGE_BYTES].sum()
 
 
 def _refuse_names(checkpoint: Checkpoint, problem: str, names: list[str]) -> None:
+    """Raise ModelRefused with the first few names, if there are any."""
     if not names:
         return
     shown = ", ".join(names[:_NAMES_SHOWN])
@@ -201,7 +244,13 @@ def _refuse_names(checkpoint: Checkpoint, problem: str, names: list[str]) -> Non
 
 
 def fill_dummy(model: PricedModule, seed: int = 0, device: torch.device | None = None) -> None:
-    """Random weights of std 0.02, for speed, not sense; norms and biases are ones. device: where they are made."""
+    """Fill a model with random weights of standard deviation 0.02, for speed tests; norms and biases are ones.
+
+    Args:
+        model: Model on meta.
+        seed: Seed of the random numbers.
+        device: Device on which the weights are created.
+    """
     generator = torch.Generator().manual_seed(seed)
     # One block repeated: drawing 600 M normal numbers would take longer than running them.
     block = (torch.randn(1 << 20, generator=generator) * 0.02).to(model.storage.dtype)
@@ -220,6 +269,6 @@ def fill_dummy(model: PricedModule, seed: int = 0, device: torch.device | None =
 
 
 def _repeat(block: Tensor, flat: Tensor) -> None:
-    """Fill `flat` with `block`, over and over."""
+    """Fill a flat tensor with repetitions of a block."""
     for piece in torch.split(flat, block.numel()):
         piece.copy_(block[: piece.numel()])

@@ -41,7 +41,7 @@ class ProtectedTokenizer:
 def protect_control_tokens(tokenizer: tokenizers.Tokenizer, control: Mapping[str, int]) -> ProtectedTokenizer:
     """Return a copy of a tokenizer whose control tokens have secret names.
 
-    The copy needs one serialization of the tokenizer (about a second for 150,000 tokens).
+    The copy needs one serialisation of the tokenizer (about a second for 150,000 tokens).
     """
     nonce = secrets.token_hex(16)
     renamed = {literal: f"<{nonce}:{index}>" for literal, index in control.items()}

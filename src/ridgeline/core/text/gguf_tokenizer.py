@@ -196,7 +196,7 @@ def _byte_level(metadata: Mapping[str, Any], source: Path) -> tokenizers.Tokeniz
 
 
 def _sentencepiece_model(metadata: Mapping[str, Any], source: Path) -> bytes:
-    """Return a SentencePiece BPE model, serialized as in sentencepiece_model.proto.
+    """Return a SentencePiece BPE model, serialised as in sentencepiece_model.proto.
 
     - Pieces: text 1, score 2, type 3.
     - Trainer: model type 3, byte fallback 35, ids of the unknown token 40, BOS 41 and EOS 42.

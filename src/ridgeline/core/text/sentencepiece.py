@@ -187,7 +187,7 @@ def encoded_field(number: int, value: int | float | bytes) -> bytes:
 
 
 def _is_wanted(message: bytes, wanted: AbstractSet[bytes]) -> bool:
-    """Return whether a serialized piece is one of the given texts and is not the unknown piece."""
+    """Return whether a serialised piece is one of the given texts and is not the unknown piece."""
     text, kind = b"", 1
     for number, _, body, end in _fields(message, 0, len(message)):
         if number == _PIECE:

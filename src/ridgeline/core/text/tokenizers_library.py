@@ -36,7 +36,7 @@ MAX_GROWTH = 4096
 
 The largest factor in use is 2904, in ALBERT's worst case.
 """
-_SURE = 1 << 26  # bytes of normalized text that are always safe to hold
+_SURE = 1 << 26  # bytes of normalised text that are always safe to hold
 
 # Maximum growth factors from Unicode's tables: U+FDFA has 3 bytes, 33 under NFKC; U+0390 has 2 bytes, 6 under NFD.
 _GROWTH = {
@@ -231,12 +231,12 @@ def _longest_replacement(charsmap: bytes) -> int:
 
 
 def _check_size(pipeline: tokenizers.Tokenizer, text: str, size: int, most_growth: int) -> None:
-    """Raise ValueError if a text is too long, or becomes too long when it is normalized."""
+    """Raise ValueError if a text is too long, or becomes too long when it is normalised."""
     if size > MAX_TEXT:
         raise ValueError(f"the text has {size} bytes; {MAX_TEXT} are the most, give it in parts")
     if size * most_growth <= _SURE or pipeline.normalizer is None:
         return
-    # This may not be the worst case: normalize the text in pieces that are small enough in any case.
+    # This may not be the worst case: normalise the text in pieces that are small enough in any case.
     step, total = max(1, _SURE // (4 * most_growth)), 0
     with boundary("the tokenizer cannot normalize this text", "change the text"):
         for start in range(0, len(text), step):
