@@ -1,6 +1,6 @@
-"""Backends: the code that executes the ops of a model, one folder for each kind of hardware.
+"""Backends: the code that executes the ops of a model, with one folder per kind of hardware.
 
-A new backend is a folder and a line in BACKENDS.
+A new backend is a folder and an entry in BACKENDS.
 """
 
 import torch
@@ -12,7 +12,7 @@ from ridgeline.core.models.common.priced_module import PricedModule
 from ridgeline.core.ops.backend import REFERENCE, Backend
 
 BACKENDS: tuple[type[Backend], ...] = (CudaBackend, CpuBackend, ReferenceBackend)
-"""All backends. The first one that serves a device executes the models on it."""
+"""All backends; the first one that serves a device executes the models on it."""
 
 
 def backend_of(device: torch.device) -> Backend:
@@ -21,19 +21,19 @@ def backend_of(device: torch.device) -> Backend:
 
 
 def prepared(model: PricedModule) -> Backend:
-    """Return the backend of a model, which is prepared for its device if it was not prepared before."""
+    """Return the backend of a model, and prepare the model for its device if that has not been done yet."""
     if model.backend is REFERENCE:
         backend_of(next(model.parameters()).device).prepare(model)
     return model.backend
 
 
 def priced_backends() -> tuple[Backend, ...]:
-    """Return the backends with kernels of their own, which state launches without their hardware."""
+    """Return the backends with kernels of their own, which can price launches without their hardware."""
     return _PRICED
 
 
 def priced_backend(kind: str) -> Backend:
-    """Return the backend with kernels of its own for a kind of devices: "cpu" or "gpu"."""
+    """Return the backend with kernels of its own for a kind of device, "cpu" or "gpu"."""
     return next(backend for backend in _PRICED if backend.kind == kind)
 
 

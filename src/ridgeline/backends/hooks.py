@@ -1,19 +1,19 @@
-"""Hooks on a model's parts, which would see nothing of a step that is replayed."""
+"""Detection of hooks on the modules of a model, because a replayed step would not call them."""
 
 from torch import nn
 from torch.nn.modules import module as every_module
 
 
 class Hooks:
-    """The hooks on a model's parts or on all modules."""
+    """The hooks on the modules of a model, or on all modules."""
 
     def __init__(self, model: nn.Module) -> None:
-        # Where torch keeps hooks: the same dictionaries as they come and go, so that a step only looks for a full one.
+        # PyTorch's hook dictionaries, which stay the same objects: a step only checks whether one is not empty.
         self._kept = [every_module._global_forward_pre_hooks, every_module._global_forward_hooks]
         for part in model.modules():
             self._kept += [part._forward_pre_hooks, part._forward_hooks]
 
     @property
     def there(self) -> bool:
-        """Whether any module has a hook now."""
+        """Whether any module currently has a hook."""
         return any(self._kept)

@@ -1,7 +1,7 @@
-"""Facts about our kernels that hold on processors and GPUs alike: the norms and matrices that they take, the kernel
-classes of products, and how attention over pages scores and reads what is kept.
+"""Properties of our kernels that hold on CPUs and GPUs: supported norms and matrices, kernel classes, attention inputs.
 
-Products of one row are a class, those of a few rows another, those of many a third. Codes have classes of their own.
+Matrix products of one row, of a few rows and of many rows are separate kernel classes. Products with quantised codes
+have classes of their own.
 """
 
 from dataclasses import dataclass
@@ -18,22 +18,24 @@ from ridgeline.core.ops.number_formats import WeightFormat, format_of
 from ridgeline.core.ops.op import Launch
 
 FEW_ROWS = 8
-"""The most rows for which our products read a matrix as it is stored; for more they lay it out first (STREAMED_ROWS of
-backends/cpu/native/product.h)."""
+"""The maximum number of rows for which our products read a matrix as it is stored.
+
+For more rows they repack the matrix first (STREAMED_ROWS of backends/cpu/native/product.h).
+"""
 
 
 def product_class(kind: str, rows: int, stored: WeightFormat | None = None) -> str:
-    """Return the kernel class of products of so many rows with matrices of a format."""
+    """Return the kernel class of a matrix product with this number of rows and this weight format."""
     name = f"{kind}.{'one' if rows == 1 else 'few' if rows <= FEW_ROWS else 'many'}"
     return f"{name}.{stored.kind}" if stored and stored.code else name
 
 
 def own_product(op: MatrixOp, launch: Launch) -> Launch:
-    """Return the call of our kernel in the place of PyTorch's product.
+    """Return the launch of our kernel that replaces PyTorch's matrix product.
 
-    Ours reads what is held in memory, which may be more than a checkpoint stores, and computes in the model's dtype,
-    whatever the format of the product is. It multiplies rows with all matrices of an op at once, if they are stored
-    alike.
+    Our kernel reads the matrix as it is in memory, which can be larger than in the checkpoint, and computes in the
+    model's dtype, whatever the number format of the product. It multiplies rows with all matrices of an op in one call
+    if they have the same storage format.
     """
     first = launch.matrices[0]
     read = launch.cost.weight_bytes + sum(matrix.repacked_bytes for matrix in launch.matrices)
@@ -47,51 +49,58 @@ def own_product(op: MatrixOp, launch: Launch) -> Launch:
 
 
 def suffixed(op: MatrixOp, launch: Launch) -> Launch:
-    """Return the call with the suffix of the op's kernel classes, if it has one."""
+    """Return the launch with the suffix of the op's kernel classes, if it has one."""
     suffix = op.kernel_suffix if isinstance(op, Linear) else ""
     return structs.replace(launch, name=launch.name + suffix) if suffix else launch
 
 
 def has_operands(op: MatrixOp) -> bool:
-    """Return whether our kernels take each matrix of an op."""
+    """Return whether our kernels support every matrix of an op."""
     return all(matrix.operands is not None for matrix in op.matrices)
 
 
 def takes_norm(op: RMSNorm) -> bool:
-    """Return whether one kernel does all of a norm, and of the addition before it."""
+    """Return whether one kernel computes a norm completely, including the residual addition before it."""
     return op.plain and op.rounds_alike and (not isinstance(op, AddRMSNorm) or op.multiplier == 1)
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionScoring:
-    """What a layer's attention is beside its sizes. reach, size: as of Reach. softcap, sinks_H: as of Attention."""
+    """The attention parameters of a layer apart from its sizes."""
 
     reach: str
+    """Attention pattern: "causal", "window", "chunked" or "cross"."""
     size: int
+    """Size of the window or chunk, in positions."""
     scale: float
+    """Factor of the scores."""
     softcap: float | None
+    """Bound of the scores (Gemma 2), or None."""
     sinks_H: Tensor | None
+    """Attention-sink score of each head, or None."""
 
     @classmethod
     def of(cls, op: Attention) -> "AttentionScoring":
-        """Return the scoring of an op."""
+        """Return the attention parameters of an op."""
         return cls(op.reach.kind, op.reach.size, op.scale, op.softcap, op.sinks_H)
 
 
 @dataclass(frozen=True, slots=True)
 class KVCodes:
-    """What the codes of a layer's keys and values stand for (`core/ops/kv_quantisation.py`). kind: int8 or fp8.
-    k_scales_PKS1, v_scales_PKS1: views of all pages, bf16, None where there are none. k_scale, v_scale: of the
-    layer.
-    """
+    """The quantisation parameters of a layer's keys and values (`core/ops/kv_quantisation.py`)."""
 
     kind: str
+    """Number format of the codes: int8 or fp8."""
     k_scales_PKS1: Tensor | None
+    """Scales of the keys, bf16, as a view of all pages; None if there are none."""
     v_scales_PKS1: Tensor | None
+    """Scales of the values, bf16, as a view of all pages; None if there are none."""
     k_scale: float
+    """Scale of all keys of the layer."""
     v_scale: float
+    """Scale of all values of the layer."""
 
     @classmethod
     def of(cls, op: Attention, pages: LayerPages) -> "KVCodes | None":
-        """Return the codes of an op's pages, or None if these hold plain numbers."""
+        """Return the quantisation parameters of an op's pages, or None if the pages contain plain numbers."""
         return cls(pages.code, pages.k_scales, pages.v_scales, *op.kv_scales) if pages.code else None

@@ -1,4 +1,4 @@
-"""Models with their weights, prepared for the device that executes them."""
+"""Loading of models with their weights, and preparation for the device that executes them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,12 +38,19 @@ def load_model(
     weights: str | None = None,
     kv: str | None = None,
 ) -> Model:
-    """Build the model of a source (or of a name as `open_source` takes it) and fill it with its memory-mapped weights,
-    or with random ones.
+    """Build the model of a source and load its memory-mapped weights, or random weights.
 
-    shard: the part that this rank of a tensor-parallel model holds. draws: the model that writes the tokens of an
-    image, where a folder holds one. weights, kv: the formats that plain weights, and keys and values, are quantised to,
-    as `build_to_run`. Raises ModelRefused for anything that cannot become a model here, in one line.
+    Args:
+        model: Source, or a name for `open_source`.
+        shard: Part of the model that this tensor-parallel rank holds.
+        dummy_weights: Whether to use random weights.
+        progress: Receives the bytes done and the total bytes.
+        draws: Whether to load the model that generates image tokens, if the folder has one.
+        weights: Format to which plain weights are quantised, as in `build_to_run`.
+        kv: Format to which keys and values are quantised, as in `build_to_run`.
+
+    Raises:
+        ModelRefused: If the source cannot be loaded as a model. The message is one line.
     """
     source = as_source(model)
     family = drawer_of(source.config) if draws else family_of(source.config)
@@ -63,12 +70,20 @@ def load_denoiser(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Denoiser:
-    """Build the denoiser of a folder, such as the `transformer` of a pipeline, and fill it with its weights,
-    memory-mapped where they need no conversion.
+    """Build the denoiser of a folder, such as the `transformer` of a pipeline, and load its weights.
 
-    dtype: fp32 or bf16; as they are stored where none is given, as language models run. threads: the number that torch
-    uses from now on; by default all cores, one for small models, as in `load_pipeline`. Raises ModelRefused, as
-    `load_model`, and ValueError for another dtype or more threads than cores.
+    The weights are memory-mapped if they need no conversion.
+
+    Args:
+        model: Source or name of the denoiser.
+        dtype: fp32 or bf16. The default is the dtype of the stored weights, as for language models.
+        threads: Number of threads that PyTorch uses from now on. The default is all cores, or one for small models, as
+            in `load_pipeline`.
+        progress: Receives the bytes done and the total bytes.
+
+    Raises:
+        ModelRefused: If the source cannot be loaded, as in `load_model`.
+        ValueError: If the dtype is not supported or there are more threads than cores.
     """
     if threads is not None:
         check_threads(threads)
@@ -90,18 +105,25 @@ def load_denoiser(
 def load_autoencoder(
     model: ModelSource | str, dtype: torch.dtype | None = None, *, progress: Progress | None = None
 ) -> AutoencoderKL:
-    """Build the autoencoder of a folder and fill it with its weights, memory-mapped where they need no conversion.
+    """Build the autoencoder of a folder and load its weights, memory-mapped if they need no conversion.
 
-    dtype: fp32 or bf16; as they are stored where none is given, and fp32 for fp16, whose range activations of some
-    releases pass. Raises ModelRefused for anything that cannot become one, in one line, and ValueError for another
-    dtype.
+    Args:
+        model: Source or name of the autoencoder.
+        dtype: fp32 or bf16. The default is the dtype of the stored weights, or fp32 for fp16, whose range the
+            activations of some releases exceed.
+        progress: Receives the bytes done and the total bytes.
+
+    Raises:
+        ModelRefused: If the source cannot be loaded. The message is one line.
+        ValueError: If the dtype is not supported.
     """
     return _load(model, autoencoder_kl.build, autoencoder_kl.FAMILY, dtype, progress)
 
 
 def load_vq_autoencoder(model: ModelSource | str, dtype: torch.dtype | None = None) -> VQAutoencoder:
-    """As `load_autoencoder`, the one whose latents are tokens: of a folder of Janus, whose other parts are left out, or
-    of one that holds it alone.
+    """Build an autoencoder whose latents are tokens and load its weights, as `load_autoencoder` does.
+
+    The folder is that of a Janus model, whose other parts are ignored, or contains only the autoencoder.
     """
     return _load(model, vq_autoencoder.build, vq_autoencoder.FAMILY, dtype)
 
@@ -116,6 +138,7 @@ def _load(
     dtype: torch.dtype | None,
     progress: Progress | None = None,
 ) -> _Built:
+    """Build an autoencoder and load its weights."""
     if dtype not in (None, *DTYPES):
         raise ValueError(f"an autoencoder does not run in {dtype}; give torch.float32 or torch.bfloat16")
     source = as_source(model)
@@ -133,7 +156,7 @@ def _load(
 
 @contextmanager
 def refuse_gpu_overflow(device: torch.device) -> Iterator[None]:
-    """Return a context for moving weights to a GPU, which raises ModelRefused if the GPU's memory does not do."""
+    """Raise ModelRefused if the GPU's memory does not suffice for weights that are moved inside this context."""
     try:
         yield
     except torch.cuda.OutOfMemoryError:
@@ -144,7 +167,11 @@ def refuse_gpu_overflow(device: torch.device) -> Iterator[None]:
 
 
 def prepare_on_cpu(model: PricedModule) -> None:
-    """Prepare a model that is filled in this machine's memory. Raises ModelRefused if memory for that is refused."""
+    """Prepare a loaded model for the CPU.
+
+    Raises:
+        ModelRefused: If the system refuses memory for the layout of the weights.
+    """
     try:
         backend_of(torch.device("cpu")).prepare(model)
     except OSError as error:
@@ -154,8 +181,10 @@ def prepare_on_cpu(model: PricedModule) -> None:
 
 
 def prepare_on(model: PricedModule, device: torch.device) -> None:
-    """Prepare a model that is filled in this machine's memory for its device. Raises ModelRefused, as the functions for
-    a CPU and a GPU do.
+    """Prepare a model that is loaded in CPU memory for its device.
+
+    Raises:
+        ModelRefused: If the memory of the device does not suffice.
     """
     if device.type == "cpu":
         prepare_on_cpu(model)
@@ -164,15 +193,18 @@ def prepare_on(model: PricedModule, device: torch.device) -> None:
 
 
 def bind_on_cpu(network: PricedModule) -> None:
-    """Have this machine's kernels run a part of a pipeline that is filled. Its weights stay as they lie, because
-    `prepare_on_gpu` may still move them to a GPU.
+    """Bind a loaded part of a pipeline to the CPU kernels, without changing the layout of its weights.
+
+    `prepare_on_gpu` can still move the weights to a GPU.
     """
     backend_of(torch.device("cpu")).bind(network)
 
 
 def prepare_on_gpu(model: PricedModule, device: torch.device) -> None:
-    """Move a model that is filled to a GPU, a tensor at a time, and prepare it there. Raises ModelRefused if the GPU's
-    memory does not do.
+    """Move a loaded model to a GPU, one tensor at a time, and prepare it there.
+
+    Raises:
+        ModelRefused: If the GPU's memory does not suffice.
     """
     with refuse_gpu_overflow(device):
         model.to(device)

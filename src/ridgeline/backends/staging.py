@@ -1,4 +1,4 @@
-"""Numbers that the host knows, brought to the device where a model runs."""
+"""Transfer of numbers from the host to the device on which a model runs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +10,10 @@ from torch import Tensor
 
 
 def staged(numbers: Sequence[Any] | NDArray[Any], device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """Numbers as a tensor on a device. To a card they go through pinned memory, in the order of what else it is asked:
-    nobody waits, and the memory is used again only when they are there (torch's caching host allocator sees to it).
+    """Copy numbers from the host to a device without waiting.
+
+    Numbers for a GPU go through pinned memory, in stream order. The pinned memory is reused only after the copy has
+    finished (PyTorch's caching host allocator guarantees it).
     """
     own = torch.from_numpy(np.ascontiguousarray(numbers)) if isinstance(numbers, np.ndarray) else None
     tensor = torch.tensor(numbers, dtype=dtype) if own is None else own.to(dtype or own.dtype)
@@ -21,25 +23,29 @@ def staged(numbers: Sequence[Any] | NDArray[Any], device: torch.device, dtype: t
 
 
 class PinnedBuffer:
-    """Numbers on a device that the host tells again and again, from the same pinned memory: nothing is taken for it,
-    and nothing is copied twice.
+    """A pinned host buffer for a device tensor that the host updates repeatedly.
+
+    Updates need no allocation and no second copy.
     """
 
     def __init__(self, numbers: Tensor) -> None:
-        """numbers: where they go, for good."""
+        """Create the buffer of a device tensor; every `send` copies to this tensor."""
         self._numbers = numbers
         self._on_card = numbers.device.type == "cuda" and torch.cuda.is_available()
         self._host = torch.zeros(numbers.shape, dtype=numbers.dtype, pin_memory=self._on_card)
         self._sent = torch.cuda.Event() if self._on_card else None  # type: ignore[no-untyped-call]
 
     def begin(self) -> NDArray[Any]:
-        """The numbers as they were told last, to be changed: once those are there, as nearly always they are."""
+        """Return the host buffer with the numbers of the last `send`, for changes.
+
+        If the last copy is still in progress, which is rare, wait for it.
+        """
         if self._sent is not None:
             self._sent.synchronize()
         return self._host.numpy()
 
     def send(self) -> None:
-        """Tell them, in the order of what else the device is asked."""
+        """Copy the host buffer to the device, in stream order."""
         self._numbers.copy_(self._host, non_blocking=True)
         if self._sent is not None:
             self._sent.record()

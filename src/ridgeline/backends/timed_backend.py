@@ -1,7 +1,7 @@
-"""A backend that is watched: each op of a step is timed where it runs, also in a step that is replayed.
+"""A backend wrapper that measures the time of each op of a step, including replayed steps.
 
-A watch times the parts of ops (`Op.parts`) as they are called. In a step that is replayed nobody calls them: there it
-times the step's kernel calls one by one, and adds up those of each part.
+An `OpTimer` measures the parts of ops (`Op.parts`) when they are called. A replayed step does not call them, so the
+timer measures its kernel calls one by one and adds up those of each part.
 """
 
 import statistics
@@ -32,9 +32,10 @@ _OWN_CALLS = 200
 
 
 class OpTimer:
-    """A watch over the ops of a model, which times their calls while it is `on`.
+    """A timer of the ops of a model, which measures their calls while it is `on`.
 
-    seconds: the seconds of each call of each part. inside: how many of the seconds of a call are the watch's own.
+    `seconds` are the durations of the calls of each part. `inside` is the time in each call that the timer itself
+    needs.
     """
 
     def __init__(self, model: PricedModule, now: Callable[[], float]) -> None:
@@ -46,17 +47,17 @@ class OpTimer:
 
     @property
     def calls(self) -> int:
-        """The number of calls that were timed."""
+        """The number of measured calls."""
         return sum(map(len, self.seconds.values()))
 
     @property
     def spent(self) -> float:
-        """The seconds of all calls that were timed, without those of the watch."""
+        """The total seconds of all measured calls, without the time that the timer itself needs."""
         return sum(map(sum, self.seconds.values())) - self.calls * self.inside
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Time calls of ops while the context lasts."""
+        """Measure the calls of ops inside this context."""
         for op, part in self.seconds:
             setattr(op, part, self._watched((op, part)))
         try:
@@ -66,7 +67,7 @@ class OpTimer:
                 delattr(op, part)
 
     def _watched(self, part: Part) -> Any:
-        """Return the part as one that is timed; while a step is recorded, its own kernel calls are noted instead."""
+        """Return a measured version of an op's method; while a step is recorded, it notes its kernel calls instead."""
         op, name = part
         forward, backend = getattr(op, name), self.backend
         timed = _timed(forward, self.now, self.seconds[part])
@@ -83,8 +84,10 @@ class OpTimer:
         return call
 
     def know(self, graph: StepGraph) -> None:
-        """Keep who owns the calls of a graph. If it was just made while the watch was on, these are the parts that were
-        noted; calls between ops are nobody's.
+        """Store which part of an op makes each call of a graph.
+
+        If the graph was recorded while the timer was on, these are the noted parts. Calls between ops belong to no
+        part.
         """
         if graph not in self._owners:
             owners: list[Part | None] = [None] * len(graph.calls)
@@ -94,7 +97,7 @@ class OpTimer:
         self._spans.clear()
 
     def again(self, graph: StepGraph) -> Tensor:
-        """Replay a graph that is known, and time its calls one by one. Those of a part count as one call of it."""
+        """Replay a known graph and measure its calls one by one; the calls of a part count as one call."""
         spent = dict[Part, float]()
         moments = graph.moments(self.now)
         for owner, (start, end) in zip(self._owners[graph], pairwise(moments), strict=True):
@@ -105,12 +108,12 @@ class OpTimer:
         return graph.result
 
     def clear(self) -> None:
-        """Delete the seconds of all calls."""
+        """Delete all measured times."""
         for seconds in self.seconds.values():
             seconds.clear()
 
     def aside(self, run: Callable[[], object]) -> None:
-        """Run a function, and delete the seconds of its calls."""
+        """Run a function and discard the times of its calls."""
         counts = {part: len(seconds) for part, seconds in self.seconds.items()}
         run()
         for part, count in counts.items():
@@ -118,6 +121,8 @@ class OpTimer:
 
 
 def _timed(forward: Any, now: Callable[[], float], seconds: list[float]) -> Any:
+    """Return a function that appends the duration of each call to `seconds`."""
+
     def call(*arguments: Any) -> Any:
         start = now()
         result = forward(*arguments)
@@ -128,7 +133,7 @@ def _timed(forward: Any, now: Callable[[], float], seconds: list[float]) -> Any:
 
 
 def _own_seconds(now: Callable[[], float]) -> float:
-    """Return the seconds that a watch adds to an interval that it times."""
+    """Return the seconds that the timer adds to an interval that it measures."""
     seconds: list[float] = []
     watched = _timed(lambda: None, now, seconds)
     for _ in range(_OWN_CALLS):
@@ -137,13 +142,13 @@ def _own_seconds(now: Callable[[], float]) -> float:
 
 
 def look_seconds(now: Callable[[], float]) -> float:
-    """Return the seconds of a look at the clock between two calls of a replay."""
+    """Return the seconds that reading the clock takes between two calls of a replay."""
     moments = CallRecording([(lambda: 0, ())] * _OWN_CALLS, torch.empty(0)).moments(now)
     return statistics.median(end - start for start, end in pairwise(moments))
 
 
 class TimedBackend(Backend):
-    """The backend of a watch's model. Steps that it replays call by call are timed."""
+    """The backend of a model with a timer; it measures steps that are replayed call by call."""
 
     def __init__(self, watch: OpTimer) -> None:
         self._watch, self._backend = watch, watch.backend
@@ -151,6 +156,7 @@ class TimedBackend(Backend):
     # mypy 2.4 does not accept @override on a property that has a setter.
     @property  # type: ignore[explicit-override]
     def noted(self) -> list[Any] | None:
+        """The list to which this thread appends its kernel calls, or None."""
         return self._backend.noted
 
     @noted.setter
@@ -190,9 +196,7 @@ class TimedBackend(Backend):
 
 
 class _TimedGraphs(StepGraphs):
-    """The steps of a model that are replayed, timed by a watch call by call. A step that is replayed as a whole is not
-    timed.
-    """
+    """The replayed steps of a model, measured call by call; a step that is replayed as a whole is not measured."""
 
     def __init__(self, graphs: StepGraphs, watch: OpTimer) -> None:
         self._graphs, self._watch, self.by_call = graphs, watch, graphs.by_call

@@ -1,1 +1,1 @@
-"""The backend for CPUs: our compiled C++ kernels."""
+"""The backend for CPUs, with compiled C++ kernels."""

@@ -1,8 +1,8 @@
-"""Recording: the kernel calls of a step, made again without the Python that led to them.
+"""Recording of the kernel calls of a step, and replay without the Python code that made them.
 
-A step of few rows takes its kernels less time than Python takes to ask for them. What it asks for is the same from step
-to step, but for the numbers in memory: so the calls are kept with their arguments, which are addresses, and made again
-over other numbers at the same addresses.
+In a step of few rows the kernels need less time than Python needs to launch them. The calls are the same from step to
+step except for the numbers in memory. So the calls are stored with their arguments, which are addresses, and repeated
+with other numbers at the same addresses.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,35 +17,38 @@ from ridgeline.backends.cpu.library import Call, Library, refused
 from ridgeline.core.ops.step_graphs import StepGraph
 
 MAX_RECORDED_ROWS = 64
-"""Rows of a decode step that is recorded: one for each sequence, and one more for each guess that it verifies. A
-recording keeps the memory of every op; Python takes 17 ms of a step of 64 rows, which takes 280 (benchmarks/cpu.md)."""
+"""The maximum number of rows of a recorded decode step: one per sequence, and one more per draft token to verify.
+
+A recording holds the memory of every op. In a step of 64 rows Python takes 17 ms of 280 ms (benchmarks/cpu.md).
+"""
 
 CHUNK = 4 << 20
+"""The minimum size of a memory chunk, in bytes."""
 _ALIGNED = 64
 
 _FRESH = {torch.ops.aten.new_empty.default, torch.ops.aten.empty.memory_format}
 
 
 class RecordingArena:
-    """Memory of recorded steps, one of which runs at a time: they share it. Nothing in it moves."""
+    """The memory that recorded steps share, since only one of them runs at a time; its contents never move."""
 
     def __init__(self, device: str = "cpu") -> None:
-        """device: meta for memory that is only counted."""
+        """Create an empty arena; the device meta only counts the memory."""
         self._device = device
         self._chunks: list[Tensor] = []
         self._chunk = self._used = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it holds on to."""
+        """The number of bytes that the arena holds."""
         return sum(map(len, self._chunks))
 
     def begin(self) -> None:
-        """A step is recorded: all of the memory is its to use."""
+        """Make all memory available to a new recording."""
         self._chunk = self._used = 0
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """An unfilled tensor, which lasts until another step runs."""
+        """Return an unfilled tensor that is valid until another step runs."""
         count = 1
         for size in shape:
             count *= size
@@ -59,7 +62,10 @@ class RecordingArena:
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Gives fresh tensors from a Memory, and notes an operation that computes, which no recording has."""
+    """A dispatch mode that allocates new tensors from an arena and detects PyTorch operations that compute.
+
+    Such an operation cannot be recorded.
+    """
 
     def __init__(self, memory: RecordingArena) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -69,7 +75,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @classmethod
     @override
     def _should_skip_dynamo(cls) -> bool:
-        """No: what keeps torch's compiler out of here is imported with it, for seconds, in the middle of a step."""
+        """Return False: True would import PyTorch's compiler, which takes seconds in the middle of a step."""
         return False
 
     @override
@@ -87,14 +93,18 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class CallRecording(StepGraph):
-    """A step that is replayed as its kernel calls, one by one."""
+    """A recorded step that is replayed as individual kernel calls."""
 
     def __init__(self, calls: Sequence[Call], result: Tensor) -> None:
         self.calls, self.result = tuple(calls), result
 
     @override
     def again(self) -> Tensor:
-        """Make all calls again, and return the result. Raises MemoryError, as a kernel's function does."""
+        """Repeat all calls and return the result.
+
+        Raises:
+            MemoryError: If the system refuses working memory to a kernel.
+        """
         for function, arguments in self.calls:
             if function(*arguments):
                 raise refused()
@@ -111,8 +121,12 @@ class CallRecording(StepGraph):
 
 
 def record(library: Library, memory: RecordingArena, step: Callable[[], Tensor]) -> tuple[Tensor, CallRecording | None]:
-    """Run a step: its result, and a recording of it if it computes with our kernels alone. What it reads must stay
-    where it is; what it makes is in `memory`.
+    """Run a step and record it.
+
+    The inputs of the step must stay at their addresses. Its results are in `memory`.
+
+    Returns:
+        The result of the step, and the recording, or None if PyTorch computed a part of the step.
     """
     memory.begin()
     watch, calls = _Watch(memory), list[Call]()

@@ -1,4 +1,4 @@
-"""Attention over pages, and the rotary embedding before it, as functions of tensors.
+"""Attention over KV pages, and the rotary embedding before it, as functions of tensors.
 
 Shapes: T rows of a step, N new rows of K and V, H heads, K kv heads, D head dim, W width of a value.
 """
@@ -55,23 +55,28 @@ class _Heads(Structure):
 
 
 class CpuStepSequences:
-    """The sequences of a step as the layers of one KV group see them: made once, used by each of them."""
+    """The sequences of a step as the layers of one KV group see them, created once and used by each layer."""
 
     def __init__(
         self, starts: Sequence[int], lengths: Sequence[int], firsts: Sequence[int], pages: Sequence[Sequence[int]]
     ) -> None:
-        """Describe the sequences of a step; `change` has the arguments."""
+        """Describe the sequences of a step; `change` documents the arguments."""
         self.struct = _Sequences()
         self.change(starts, lengths, firsts, pages)
 
     def change(
         self, starts: Sequence[int], lengths: Sequence[int], firsts: Sequence[int], pages: Sequence[Sequence[int]]
     ) -> None:
-        """starts: B + 1 numbers, the rows of each. lengths: positions that each has, those of the step included, or
-        that its encoder gave it. pages: those that each one's rows see; firsts: the position with which they begin.
+        """Replace the sequences, whose structure stays at its address.
+
+        Args:
+            starts: First row of each sequence, and the total number of rows: B + 1 numbers.
+            lengths: Number of positions of each sequence including this step, or the number from its encoder.
+            firsts: Position with which the pages of each sequence begin.
+            pages: Pages that the rows of each sequence see.
         """
         offsets = accumulate(map(len, pages), initial=0)
-        # Kept, because the structure holds addresses only.
+        # Stored, because the structure has only addresses.
         self._numbers = np.array([*starts, *lengths, *firsts, *offsets, *chain.from_iterable(pages)], np.int32)
         count, at, size = len(lengths), self._numbers.ctypes.data, self._numbers.itemsize
         self.rows = starts[-1]
@@ -85,7 +90,7 @@ class CpuStepSequences:
 
 
 class CpuPagedAttention:
-    """The attention of one layer, over its pages."""
+    """The attention of one layer over its KV pages."""
 
     def __init__(
         self,
@@ -98,9 +103,19 @@ class CpuPagedAttention:
         dtype: torch.dtype,
         codes: KVCodes | None = None,
     ) -> None:
-        """k_PKSD, v_PKSW: views of all pages, of S positions each; W 0 where the value is the first `value_dim` entries
-        of the key. Pages lie a fixed distance apart, each head's positions in one piece. dtype: of queries and results,
-        and of what is kept where it is not codes.
+        """Describe the layer to the kernels.
+
+        Pages are a fixed distance apart, and the positions of each head in a page are contiguous.
+
+        Args:
+            library: Compiled kernels.
+            heads: Number of query heads.
+            scoring: Attention parameters.
+            k_PKSD: Keys: a view of all pages, with S positions each.
+            v_PKSW: Values: a view of all pages. W is 0 if the value is the first `value_dim` entries of the key.
+            value_dim: Width of a value.
+            dtype: Dtype of queries and results, and of keys and values unless they are codes.
+            codes: Quantisation of the keys and values, or None.
         """
         _, kv_heads, size, dim = k_PKSD.shape
         latent = v_PKSW.shape[3] == 0
@@ -122,7 +137,10 @@ class CpuPagedAttention:
     def attend(
         self, sequences: CpuStepSequences, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None, slots_N: Tensor
     ) -> Tensor:
-        """Put the new rows, if any, into slots int64 (page x S + offset), then attend -> [T, H, W]."""
+        """Write new keys and values, if any, to their slots, and return the attention of the queries -> [T, H, W].
+
+        Slots are int64 (page x S + offset).
+        """
         q_THD = self._checked(q_THD, (sequences.rows, *self._q), "queries")
         new = _NewRows(0)
         if k_NKD is not None:
@@ -138,14 +156,14 @@ class CpuPagedAttention:
         return out_THW
 
     def _checked(self, x_THD: Tensor, shape: tuple[int, int, int], what: str) -> Tensor:
-        """With each row in one piece, of the shape and in the format that the kernel reads."""
+        """Check the shape and dtype of a tensor, and return it with contiguous rows."""
         assert DTYPES[x_THD.dtype] == self._number, f"{what} are in the format of the layer"
         assert x_THD.shape == shape, f"{what} are {tuple(x_THD.shape)}, the step and the pages say {shape}"
         return _rows(x_THD)
 
 
 def rotate(library: Library, inputs: Sequence[Tensor], angles: tuple[Tensor, ...], start: int) -> list[Tensor]:
-    """Rotate several x_THD of the same rows, such as queries and keys, in one call."""
+    """Apply the rotary embedding to several x_THD with the same rows, such as queries and keys, in one call."""
     function = library.function(
         "rotate", c_int, c_int64, POINTER(_Heads), c_int, c_void_p, c_void_p, c_int64, c_int64
     )  # fmt: skip
@@ -167,7 +185,10 @@ def rotate(library: Library, inputs: Sequence[Tensor], angles: tuple[Tensor, ...
 
 
 def _struct(codes: KVCodes) -> _Codes:
-    """Return codes as kernels take them. Scales lie as pages do, a head's positions in one piece."""
+    """Return the quantisation of keys and values as the kernels' structure.
+
+    The scales are laid out as the pages are, with contiguous positions of a head.
+    """
     found = _Codes(CODES[codes.kind], k_scale=codes.k_scale, v_scale=codes.v_scale)
     if (k_scales := codes.k_scales_PKS1) is not None:
         assert k_scales.stride()[1:3] == (k_scales.shape[2], 1), "the scales of a head in a page are one piece"
@@ -177,5 +198,5 @@ def _struct(codes: KVCodes) -> _Codes:
 
 
 def _rows(x_THD: Tensor) -> Tensor:
-    """With each row in one piece, whatever lies between rows."""
+    """Return a tensor whose rows are each contiguous, with any stride between rows."""
     return x_THD if x_THD.stride()[1:] == (x_THD.shape[2], 1) else x_THD.contiguous()

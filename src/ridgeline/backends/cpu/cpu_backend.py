@@ -1,4 +1,4 @@
-"""The CPU backend: the C++ library executes what it has kernels for, and PyTorch the rest.
+"""The CPU backend: the C++ library executes the ops for which it has kernels, and PyTorch the rest.
 
 Shapes: T rows of a step, R rows of logits, N rows of any kind, I inputs, O outputs, F columns of an MLP, D hidden, E
 entries of a table, H heads, K kv heads or experts a row.
@@ -44,40 +44,40 @@ from ridgeline.core.ops.work import RowAxis, Work
 
 
 class CpuBackend(Backend):
-    """The kernels of this machine's processor, for models in fp32 or bf16."""
+    """The backend for this machine's CPU, for models in fp32 or bf16."""
 
     name = "cpu"
     kind = "cpu"
     takes = TAKES
 
     def __init__(self) -> None:
-        # Ops hold their backend: it does not hold them, so that memory is free as soon as a model is dropped.
+        # Ops reference their backend. It does not reference them, so that dropping a model frees its memory.
         self._parameters = WeakKeyDictionary[Experts, list[Mapping[str, Tensor | None]]]()
         self._experts = WeakKeyDictionary[Experts, tuple[list[int], LayerExperts]]()
 
     @staticmethod
     @override
     def serves(device: torch.device) -> bool:
-        """Return whether the device is a processor, and the library was compiled and is not switched off."""
+        """Return whether the device is a CPU and the library is compiled and enabled."""
         return device.type == "cpu" and library() is not None
 
     @cached_property
     def library(self) -> Library:
-        """The library, which prices do without."""
+        """The library, loaded at first use, since pricing does not need it."""
         kernels = library()
         assert kernels is not None, "a model is bound to a library that is there"
         return kernels
 
     @override
     def prepare(self, model: nn.Module) -> None:
-        """Bind a model, and lay out its codes as the kernels read them fastest."""
+        """Bind a model to this backend, and repack its codes to the kernels' fastest layout."""
         assert isinstance(model, PricedModule)
         super().prepare(model)
         lay_out(model)
 
     @override
     def bind(self, part: nn.Module) -> None:
-        """Have the library execute the modules of a part of a model. Experts are read where they are now."""
+        """Make the library execute the modules of a part of a model; it reads experts from their current addresses."""
         super().bind(part)
         self._parameters.clear()
         self._experts.clear()
@@ -97,7 +97,7 @@ class CpuBackend(Backend):
 
     @override
     def share_threads(self) -> None:
-        """Use as many threads as PyTorch does now. The number is the whole process's."""
+        """Set the library's thread count to PyTorch's; the count is global in the process."""
         self.library.share_threads()
 
     @override
@@ -117,6 +117,7 @@ class CpuBackend(Backend):
     # mypy 2.4 does not accept @override on a property that has a setter.
     @property  # type: ignore[explicit-override]
     def noted(self) -> list[Call] | None:
+        """The list to which this thread appends its kernel calls, or None."""
         return self.library.recording
 
     @noted.setter
@@ -146,7 +147,7 @@ class CpuBackend(Backend):
 
     @override
     def products(self, op: Projections, x_TI: Tensor) -> Sequence[Tensor]:
-        """Multiply rows with each matrix of an op, in one call if the matrices are stored alike."""
+        """Multiply rows with each matrix of an op, in one call if the matrices have the same storage format."""
         if x_TI.stride(-1) == 1 and stored_alike(op.matrices):
             operands = [own for matrix in op.matrices if matrix.alone and (own := matrix.operands)]
             if len(operands) == len(op.matrices):
@@ -155,7 +156,7 @@ class CpuBackend(Backend):
 
     @override
     def logits(self, matrix: Matrix, x_RI: Tensor) -> Tensor:
-        """Return the product of a head, in fp32 if the library takes the matrix."""
+        """Return the product of the LM head, in fp32 if the library supports its matrix."""
         operands = matrix.operands
         if operands is None or x_RI.stride(-1) != 1:
             return super().logits(matrix, x_RI)
@@ -163,14 +164,14 @@ class CpuBackend(Backend):
 
     @override
     def linear(self, x_NI: Tensor, weight_OI: Tensor) -> Tensor:
-        """Return x W^T. A row's result is the same in any batch."""
+        """Return x W^T; the result of a row is the same in any batch."""
         if x_NI.stride(-1) != 1:
             return super().linear(x_NI, weight_OI)
         return self.library.products(x_NI, (Operands(weight_OI, None),))[0]
 
     @override
     def activated_products(self, op: ActivatedProjections, x_TI: Tensor) -> Tensor:
-        """Multiply and activate, in one call for rows without an adapter."""
+        """Return the gated activation of two products, in one call for rows without an adapter."""
         if not op.fused or x_TI.stride(-1) != 1:
             return super().activated_products(op, x_TI)
         gate, up = op.matrices
@@ -182,14 +183,14 @@ class CpuBackend(Backend):
         if rows.whole:
             return own_NF
         y_TF = x_TI.new_empty(len(x_TI), op.width).index_copy_(0, rows.own_N, own_NF)
-        if len(rows.rest):  # as in a step without adapters, so that a row is the same whoever runs beside it
+        if len(rows.rest):  # the kernel of steps without adapters: a row must not depend on its batch
             rest_NF = self._fused_gate(gate, up, op.activation, x_TI.index_select(0, rows.rest))
             y_TF.index_copy_(0, rows.rest, rest_NF)
         return y_TF
 
     @override
     def gated_products(self, gate: Matrix, up: Matrix, activation: str, x_NI: Tensor) -> Tensor:
-        """Multiply with a gate and what it gates, in one call if the matrices are stored alike."""
+        """Return act(x gate) * (x up), in one call if the matrices have the same storage format."""
         if gate.operands and up.operands and stored_alike((gate, up)) and x_NI.stride(-1) == 1:
             return self._fused_gate(gate, up, activation, x_NI)
         return super().gated_products(gate, up, activation, x_NI)
@@ -204,14 +205,14 @@ class CpuBackend(Backend):
 
     @override
     def norm(self, op: RMSNorm, x_xD: Tensor) -> Tensor:
-        """Return the RMS norm of vectors, by the kernel if it rounds as the op does."""
+        """Return the RMS norm of vectors, by our kernel if its rounding equals that of the op."""
         if not op.rounds_alike or x_xD.stride(-1) != 1:
             return super().norm(op, x_xD)
         return self.library.norm(x_xD, op.weight, op.eps, from_one=op.from_one)
 
     @override
     def add_norm(self, op: AddRMSNorm, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:
-        """Add and normalise in one call, which reads the sum once."""
+        """Add the residual and compute the RMS norm of the sum in one call, which reads the sum once."""
         if not op.fused or x_TD.stride(-1) != 1:
             return super().add_norm(op, x_TD, y_TD)
         return x_TD, self.library.norm(x_TD, op.weight, op.eps, from_one=op.from_one, added_ND=y_TD)
@@ -222,7 +223,7 @@ class CpuBackend(Backend):
 
     @override
     def rotate(self, op: Attention, q_THD: Tensor, k_TKD: Tensor, angles: Angles, start: int) -> tuple[Tensor, Tensor]:
-        """Rotate queries and keys in one call, unless neighbours are rotated."""
+        """Apply the rotary embedding to queries and keys in one call, unless it rotates adjacent pairs."""
         if op.rotates_neighbours or q_THD.stride(-1) != 1:
             return super().rotate(op, q_THD, k_TKD, angles, start)
         turned_THD, turned_TKD = rotate(self.library, (q_THD, k_TKD), angles, start)
@@ -249,7 +250,7 @@ class CpuBackend(Backend):
 
     @override
     def route(self, op: ExpertRouter, x_TI: Tensor) -> tuple[Tensor, Tensor]:
-        """Pick experts in one call with the product, if the rule picks by scores."""
+        """Select experts in one call that includes the product, if the rule selects by scores."""
         operands = op.matrix.operands
         if op.rule.by_logits or not op.matrix.alone or operands is None or x_TI.stride(-1) != 1:
             return super().route(op, x_TI)
@@ -260,7 +261,7 @@ class CpuBackend(Backend):
     def experts(
         self, op: Experts, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None
     ) -> Tensor:
-        """Run all experts in one call, which is made anew if a parameter is not where it was."""
+        """Run all experts of a layer in one call, whose description is rebuilt if a parameter has moved."""
         if not in_one_call(op) or x_TD.stride(-1) != 1:
             return super().experts(op, x_TD, weights_TK, picked_TK, onto_TD)
         parameters = self._parameters.get(op)
@@ -280,7 +281,7 @@ class CpuBackend(Backend):
 
 
 def layer_experts(library: Library, op: Experts) -> LayerExperts:
-    """Return all experts of a layer as one kernel, where their matrices are now."""
+    """Return a kernel of all experts of a layer, with the current addresses of their matrices."""
     operands = [[own for matrix in op.matrices(n) if (own := matrix.operands)] for n in range(op.count)]
     gate = op.activation
     by = (gate.alpha, gate.limit) if isinstance(gate, ClampedGate) else gate
@@ -288,7 +289,7 @@ def layer_experts(library: Library, op: Experts) -> LayerExperts:
 
 
 def picking(rule: RoutingRule) -> CpuRoutingRule:
-    """Return a routing rule as the library takes it."""
+    """Return a routing rule in the form that the library needs."""
     best = 1 if rule.group_score == "best" else 2
     return CpuRoutingRule(
         rule.active, rule.scores == "sigmoid", rule.renormalise, rule.scale, rule.groups, rule.top_groups, best
@@ -296,5 +297,5 @@ def picking(rule: RoutingRule) -> CpuRoutingRule:
 
 
 def _adapted(matrix: Matrix, x_NI: Tensor) -> Tensor:
-    """Return the product of rows that have an adapter, which may leave this matrix alone."""
+    """Return the product of rows with an adapter, which need not change this matrix."""
     return matrix.adapted(x_NI) if isinstance(matrix, AdaptedMatrix) else matrix.product(x_NI)

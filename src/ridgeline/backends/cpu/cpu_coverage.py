@@ -1,4 +1,4 @@
-"""The ops that the C++ library has kernels for."""
+"""The ops for which the C++ library has kernels."""
 
 from ridgeline.backends.kernel_support import has_operands, takes_norm
 from ridgeline.core.ops.activation import ActivatedProjections
@@ -15,11 +15,11 @@ from ridgeline.core.ops.rotary import RotaryTable
 from ridgeline.core.ops.router import ExpertRouter, SharedGate
 
 TAKES = (Attention, Embedding, Experts, MatrixOp, RMSNorm, RotaryTable)
-"""The classes of ops that it has kernels for."""
+"""The classes of ops that have kernels."""
 
 
 def covers(op: Op) -> bool:
-    """Return whether the library does all of an op, as a recorded step needs it."""
+    """Return whether the library computes an op completely, as a recorded step requires."""
     match op:
         case RotaryTable():
             return True
@@ -38,7 +38,7 @@ def covers(op: Op) -> bool:
 
 
 def fuses(op: Op) -> bool:
-    """Return whether one kernel of the library does all of an op that PyTorch does in parts."""
+    """Return whether one kernel of the library computes an op that PyTorch computes in parts."""
     match op:
         case ActivatedProjections():
             return op.gated and len(op.matrices) == 2 and stored_alike(op.matrices) and has_operands(op)
@@ -48,31 +48,35 @@ def fuses(op: Op) -> bool:
 
 
 def attends(op: Attention) -> bool:
-    """Return whether the library attends over the pages of an op: it keeps its keys and values, in a format that the
-    library reads, rotates no neighbours and adds no bias of positions to its scores.
+    """Return whether the library supports the attention of an op.
+
+    The op must store its own keys and values in a supported format, must not rotate adjacent pairs, and must not add a
+    position bias.
     """
     kept = op.spec.kept and op.spec.dtype in DTYPES and not isinstance(op, LatentAttention)
     return kept and not op.rotates_neighbours and op.bias is None
 
 
 def reads_latents(op: LatentAttention) -> bool:
-    """Return whether the library reads the latents of an op, once queries have absorbed its matrix."""
+    """Return whether the library reads the latents of an op, after the queries have absorbed its matrix."""
     return op.spec.dtype in DTYPES
 
 
 def in_one_call(op: Experts) -> bool:
-    """Return whether one call runs all experts of a layer: those with a gate whose matrices are stored alike. PyTorch
-    weighs inputs.
+    """Return whether one call runs all experts of a layer: experts with a gate whose matrices have one storage format.
+
+    Experts that weight their inputs run in PyTorch.
     """
     return op.gated and op.has_operands and op.gathered == 1 and not op.weighs_inputs
 
 
 def _covers_products(op: MatrixOp) -> bool:
+    """Return whether the library computes a matrix op completely."""
     match op:
         case ActivatedProjections():
             return fuses(op)
         case SharedGate():
-            return False  # PyTorch weighs
+            return False  # PyTorch applies the gate
         case ExpertRouter() if op.rule.by_logits:
             return False
         case LMHead() if op.flops_per_logit:

@@ -1,4 +1,4 @@
-"""Mixtures of experts as functions of tensors: whom each row picks, and what they give it.
+"""Mixtures of experts as functions of tensors: the routing of rows to experts, and the outputs of the experts.
 
 Shapes: T rows of a step, I inputs, D hidden, E experts, K experts a row.
 """
@@ -14,7 +14,7 @@ from ridgeline.backends.cpu.library import ACTIVATION_NUMBERS, Library, indices
 from ridgeline.backends.cpu.structures import MatrixStruct, RowsStruct, matrix_of, rows_of
 from ridgeline.core.ops.matrix.operands import DTYPES, Operands
 
-_CLAMPED = 7  # of Activation of native/activation.h
+_CLAMPED = 7  # its number in Activation of native/activation.h
 
 
 class _Routing(Structure):
@@ -42,17 +42,22 @@ class _Picks(Structure):
 
 @dataclass(frozen=True, slots=True)
 class CpuRoutingRule:
-    """How logits become picks and weights, as RoutingRule has it. best: how many scores of a group tell how good it
-    is.
-    """
+    """The rule by which a router turns logits into selected experts and weights, as RoutingRule defines it."""
 
     active: int
+    """Number of experts per token."""
     sigmoid: bool
+    """Whether scores are sigmoids of the logits instead of a softmax."""
     renormalise: bool
+    """Whether the weights of the selected experts are scaled to a sum of 1."""
     scale: float
+    """Final factor of the weights."""
     groups: int
+    """Number of groups of experts."""
     top_groups: int
+    """Number of groups from which experts are selected."""
     best: int
+    """Number of best scores whose sum is the score of a group."""
 
 
 def route(
@@ -63,8 +68,20 @@ def route(
     picking: CpuRoutingRule,
     correction_E: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Weights fp32 and ids int64 of the experts that rows pick by x W^T + b, each [T, K]. logits: the dtype of those,
-    of x or fp32. Of equals the first is picked.
+    """Select experts for each row by the logits x W^T + b.
+
+    If scores are equal, the first expert is selected.
+
+    Args:
+        library: Compiled kernels.
+        x_TI: Rows.
+        own: Matrix of the router.
+        logits: Dtype of the logits: that of x, or fp32.
+        picking: Routing rule.
+        correction_E: Score correction of each expert (fp32), or None.
+
+    Returns:
+        Weights fp32 and ids int64 of the selected experts, each [T, K].
     """
     function = library.function(
         "route", POINTER(RowsStruct), POINTER(MatrixStruct), c_int, POINTER(_Routing), c_void_p, c_void_p
@@ -85,7 +102,7 @@ def route(
 
 
 class LayerExperts:
-    """The experts of one layer, where their matrices are."""
+    """The experts of one layer as one kernel, with the addresses of their matrices."""
 
     def __init__(
         self,
@@ -95,13 +112,19 @@ class LayerExperts:
         hidden: int,
         dtype: torch.dtype,
     ) -> None:
-        """experts: gate [F, D], up [F, D] and down [D, F] of each, all plain or all of one code. activation: by its
-        name in config.json, or alpha and limit of a clamped gate. hidden, dtype: of the rows.
+        """Describe the experts of a layer.
+
+        Args:
+            library: Compiled kernels.
+            experts: Gate [F, D], up [F, D] and down [D, F] of each expert, all plain or all in the same code format.
+            activation: Name in config.json, or alpha and limit of a clamped gate.
+            hidden: Width of the rows.
+            dtype: Dtype of the rows.
         """
         self._run = library.function(
             "experts", POINTER(_ExpertLayer), POINTER(RowsStruct), POINTER(_Picks), c_void_p, c_int64, c_void_p
         )
-        self._held = experts  # because the structures hold addresses only
+        self._held = experts  # because the structures have only addresses
         kinds = {own.codes and own.codes.kind for expert in experts for own in expert}
         assert len(kinds) == 1, "matrices of experts are coded alike"
         width = len(experts[0][0].weight)
@@ -118,7 +141,10 @@ class LayerExperts:
         self._hidden, self._dtype = hidden, dtype
 
     def run(self, x_TD: Tensor, weights_TK: Tensor, picked_TK: Tensor, onto_TD: Tensor | None) -> Tensor:
-        """Return the weighed sum of the experts of each row: `Experts.forward`. Every id is that of an expert."""
+        """Return the weighted sum of the experts of each row, as `Experts.forward`.
+
+        Every id must be that of an expert.
+        """
         assert (x_TD.dtype, x_TD.shape[1]) == (self._dtype, self._hidden), "rows are as wide as experts read them"
         assert weights_TK.dtype == torch.float32, "weights are fp32"
         assert weights_TK.is_contiguous(), "kernels read weights without gaps"

@@ -1,8 +1,9 @@
-"""Decode steps of few rows: recorded once for each number of them, then replayed (call_recording.py). A sequence
-has one row, or one more for each guess that is verified: our kernels are told which rows are whose by numbers in
-memory, so that steps of as many rows are one recording.
+"""Recorded decode steps of few rows: a step is recorded once per number of rows and then replayed (call_recording.py).
 
-Shapes: T rows, a token sampled of each, V vocabulary.
+A sequence has one row, and one more for each draft token that is verified. The kernels read from memory which rows
+belong to which sequence, so all steps with the same number of rows share one recording.
+
+Shapes: T rows, each with a sampled token, V vocabulary.
 """
 
 from collections.abc import Hashable, Sequence
@@ -22,7 +23,7 @@ from ridgeline.core.ops.step_graphs import PageTables, PlannedStep, StepGraph, S
 
 
 class _Inputs:
-    """The inputs of decode steps of T rows, which stay where they are from step to step. kv: their KVContext."""
+    """The inputs of decode steps with T rows, at fixed addresses; `kv` is their KVContext."""
 
     def __init__(self, count: int, pages: CpuPages) -> None:
         self.ids_T, self.positions_T = torch.zeros(2, count, dtype=torch.int64)
@@ -33,7 +34,7 @@ class _Inputs:
         self.kv = CpuKV(pages, self.slots, dict(enumerate(self.sequences)))
 
     def fill(self, step: PlannedStep, tables: PageTables) -> None:
-        """Put the numbers of a step in place."""
+        """Write the numbers of a step to their addresses."""
         items = step.items
         starts: Sequence[int] = self.each
         if len(self.ids_T) == len(items):
@@ -53,8 +54,10 @@ class _Inputs:
 
 
 class CpuGraphs(StepGraphs):
-    """The decode steps of a model that are recorded, with guesses in them too, if the model computes with our kernels
-    alone and nobody watches its parts. Weights must stay where they are. A bucket is a number of rows.
+    """The recorded decode steps of a model, including those that verify draft tokens.
+
+    Steps are recorded if the model computes only with our kernels and none of its modules has a hook. The weights must
+    not move. A bucket is a number of rows.
     """
 
     by_call = True
@@ -86,6 +89,7 @@ class CpuGraphs(StepGraphs):
         return self._recordings.get(bucket)
 
     def _filled(self, step: PlannedStep, bucket: Hashable, tables: PageTables) -> _Inputs:
+        """Return the inputs of a bucket, filled with the numbers of a step."""
         self._pages.library.share_threads()
         inputs = self._inputs.get(bucket)
         if inputs is None:
@@ -94,7 +98,7 @@ class CpuGraphs(StepGraphs):
         return inputs
 
     def _record(self, inputs: _Inputs, bucket: Hashable) -> Tensor:
-        """Run the step of these inputs, and keep its recording if there is one. Return its logits."""
+        """Run the step of these inputs, store its recording if there is one, and return its logits."""
 
         def run() -> Tensor:
             return self._model.head(self._model.hidden(inputs.ids_T, inputs.positions_T, inputs.kv, inputs.rows_T))

@@ -1,4 +1,4 @@
-"""The calls of the C++ library in a step, with their kernel classes, as a price needs them."""
+"""The calls of the C++ library in a step, with their kernel classes, for pricing."""
 
 from functools import cache
 
@@ -16,24 +16,33 @@ from ridgeline.core.ops.op import Launch, Op, by_head, stored_name
 from ridgeline.core.ops.work import RowAxis, Work
 
 INTEGERS = "int8"
-"""The format of products with codes that are interleaved: rows are rounded to it (native/interleaved.h)."""
+"""The number format of products with interleaved codes, to which rows are rounded (native/interleaved.h)."""
 
 WHOLE_TILE = 4
-"""Rows from which a tile of our products is bound by its arithmetic. One of two or three rows is bound by what it loads
-and fetches ahead, and takes as long as one of four: these have a kernel class of their own, named after the two."""
+"""The number of rows from which a tile of our products is limited by arithmetic.
+
+Tiles of two or three rows are limited by loads and prefetches and take as long as four rows. They have a kernel class
+of their own, named "two".
+"""
 
 ROW_KEYS = 48
-"""Keys more than a query sees that the kernel of attention has work with: scores are made for those that it sees,
-weights for whole blocks of 128 (native/attention.h), and each query has its largest score and its sum to find. Timed in
-heads of 8, 32, 64 and 128 numbers of two formats, a query cost as much as 44 to 63 keys, of 8 fp32 ones 35."""
+"""The number of additional keys per query that account for the overhead of the attention kernel.
+
+The kernel computes scores for the keys that a query sees, but weights for whole blocks of 128 (native/attention.h), and
+it finds the largest score and the sum of each query. Measured with heads of 8, 32, 64 and 128 numbers in two formats, a
+query cost as much as 44 to 63 keys (35 for heads of 8 fp32 numbers).
+"""
 
 _BLOCK = 1024  # inputs after which our products add up the lanes of each output's sum (native/product.h, 16 lanes)
 _LANE_SUMS = {"bf16": 3 * 64.0, "fp32": 3 * 32.0}
-"""FLOPs that the instructions which add up the lanes of a sum could have done: three an output (native/lanes.h)."""
+"""The FLOPs that could be computed in the time of adding up the lanes of a sum: three instructions per output.
+
+See native/lanes.h.
+"""
 
 
 def launches(op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
-    """Return the kernel calls of an op in a step, as `Backend.launches`."""
+    """Return the kernel calls of an op in a step, as `Backend.launches` defines them."""
     match op:
         case Attention():
             return _attention(op, work, space)
@@ -49,7 +58,10 @@ def launches(op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
 
 
 def _attention(op: Attention, work: Work, space: RowAxis) -> tuple[Launch, ...]:
-    """Return one call that rotates, and one for all queries, which reads each page once."""
+    """Return the launches of attention: one that rotates queries and keys, and one for all queries.
+
+    The second reads each page once.
+    """
     total = work.attention[op.reach].total
     if not attends(op) or not (total.queries or total.written):
         return op.launches(work, space)
@@ -61,16 +73,16 @@ def _attention(op: Attention, work: Work, space: RowAxis) -> tuple[Launch, ...]:
 
 @cache
 def _paged_class(head_dim: int, code: str) -> str:
-    """Return the kernel class of attention over pages; codes are widened on the way."""
+    """Return the kernel class of attention over pages; quantised pages have separate classes."""
     name = by_head("attention.paged", head_dim)
     return f"{name}.{code}" if code else name
 
 
 def _products(op: MatrixOp, work: Work, space: RowAxis) -> tuple[Launch, ...]:
-    """Return the calls of products, of what is fused with them, and of adapters.
+    """Return the calls of matrix products, of the computations fused with them, and of adapters.
 
-    The kernel that does all of a gated MLP's first half knows no adapters: rows that have one go through those that do
-    it in parts, which read the matrices once more.
+    The fused kernel of a gated MLP does not support adapters. Rows with an adapter use separate kernels, which read the
+    matrices once more.
     """
     adapters = tuple(
         structs.replace(launch, name=product_class("linear", launch.rows)) for launch in op.adapter_launches(work)
@@ -85,10 +97,10 @@ def _products(op: MatrixOp, work: Work, space: RowAxis) -> tuple[Launch, ...]:
 
 
 def _own(op: MatrixOp, launch: Launch) -> Launch:
-    """Return the library's call in the place of PyTorch's.
+    """Return the library's call that replaces PyTorch's product.
 
-    Where codes are interleaved it computes in integers. Otherwise it adds up lanes, which for many rows of few inputs
-    is as much work as their products.
+    It computes in integers if the codes are interleaved. Otherwise it adds up vector lanes, which for many rows with
+    few inputs is as much work as the products.
     """
     if not launch.matrices or not has_operands(op):
         return launch
@@ -108,8 +120,9 @@ def _own(op: MatrixOp, launch: Launch) -> Launch:
 
 
 def _experts(op: Experts, rows: int) -> Launch:
-    """Return the one call of a layer's experts, whose class is by the rows of an expert that is hit. It reads what is
-    held in memory, which may be more than a checkpoint stores.
+    """Return the single call of a layer's experts, whose kernel class depends on the rows per active expert.
+
+    It reads the matrices as they are in memory, which can be larger than in the checkpoint.
     """
     touched, cost, stored = op.touched(rows), op.cost_of(rows), next(iter(op.stored.values()))
     name = product_class(op.kind, round(rows * op.active / touched), stored)

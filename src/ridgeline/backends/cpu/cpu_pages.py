@@ -1,4 +1,4 @@
-"""Attention over paged KV memory by our own kernels: each page is read where it lies, once for all heads that share it.
+"""Attention over paged KV memory with our CPU kernels, which read each page in place, once for all heads that share it.
 
 Shapes as in attention.py and forward_batch.py.
 """
@@ -23,7 +23,7 @@ from ridgeline.core.ops.paged_state import StatePages
 
 
 class CpuPages(KVPages):
-    """The pages of a model's layers, in this machine's memory, as our kernels take them."""
+    """The KV pages of a model's layers in CPU memory, in the form that our kernels need."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class CpuPages(KVPages):
         self._kernels: dict[Attention, CpuPagedAttention] = {}
 
     def kernel(self, op: Attention) -> CpuPagedAttention:
-        """Return the kernel of an op that our kernels take."""
+        """Return the attention kernel of an op that our kernels support."""
         if op not in self._kernels:
             pages, scoring = self.layers[op.layer], AttentionScoring.of(op)
             codes = KVCodes.of(op, pages)
@@ -48,15 +48,15 @@ class CpuPages(KVPages):
 
     @override
     def context(self, batch: ForwardBatch) -> "CpuKV":
-        """Return the KVContext of a step. From now on our kernels use as many threads as torch does."""
+        """Return the KVContext of a step, and set the kernels' thread count to PyTorch's."""
         self.library.share_threads()
         return CpuKV(self, [tables.slots_N for tables in batch.tables], {}, batch)
 
 
 class CpuKV(PartialKV):
-    """A KVContext over pages by our kernels.
+    """A KVContext over pages that uses our CPU kernels.
 
-    Its sequences are those of a batch, or numbers that stay at their addresses and change from step to step.
+    Its sequences belong to a batch, or are numbers at fixed addresses that change from step to step.
     """
 
     _pages: CpuPages
@@ -68,14 +68,19 @@ class CpuKV(PartialKV):
         sequences: dict[int, CpuStepSequences],
         batch: ForwardBatch | None = None,
     ) -> None:
-        """slots: where the new keys and values of each group go, int64 [N]. sequences: of each group; of a batch they
-        are made when they are first asked for.
+        """Store the inputs of a step.
+
+        Args:
+            pages: Pages of the model.
+            slots: Slots of the new keys and values, int64 [N], for each KV group.
+            sequences: Sequences of each KV group. Those of a batch are created at first use.
+            batch: Batch of the step, or None for a replayed step.
         """
         super().__init__(pages, batch)
         self._slots, self._sequences = slots, sequences
 
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
-        """As KVContext.attend."""
+        """Store new keys and values, if any, and return the attention of the queries -> [T, H, W]."""
         attend = self._attend if attends(op) else self._in_torch().attend
         return attend(op, q_THD, k_NKD, v_NKW)
 
@@ -85,12 +90,13 @@ class CpuKV(PartialKV):
 
     @override
     def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
-        """Attend over latents by our kernels, if nothing of them is to be expanded."""
+        """Attend over latents with our kernels, unless the step expands latents to keys and values."""
         if not reads_latents(op) or any(op.expanded(self._batch().attention(op.reach))):
             return super().attend_latent(op, q_THD, kept_T1E)
         return op.release(self._attend(op, op.absorb(q_THD), kept_T1E, None))
 
     def _seen(self, group: int) -> CpuStepSequences:
+        """Return the sequences of a step as the layers of a KV group see them."""
         if group not in self._sequences:
             spec, batch = self._pages.groups[group].spec, self._batch()
             assert isinstance(spec, KVSpec), "a state is not attended to"

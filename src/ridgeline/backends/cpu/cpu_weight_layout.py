@@ -1,4 +1,4 @@
-"""Codes as they stay in this machine's memory: in huge pages, interleaved where kernels are faster then."""
+"""Memory layout of quantised weights on the CPU: in huge pages, and interleaved if that makes the kernels faster."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -16,15 +16,15 @@ from ridgeline.core.ops.matrix.operands import DTYPES, UNIT
 from ridgeline.core.ops.matrix.quantised import MIDDLE
 from ridgeline.util.host import fresh_memory, give_back_freed_memory
 
-_GIVEN_BACK = 64 << 20  # bytes that are moved before the old ones are given back: the peak is so much more
-_LINE = 64  # bytes: parameters begin with a line of the cache
+_GIVEN_BACK = 64 << 20  # bytes to move before freed memory is released; they add to the peak
+_LINE = 64  # bytes: parameters are aligned to cache lines
 
 
 def lay_out(model: PricedModule) -> None:
-    """Move the codes of a model that is filled as the library reads them fastest, for good.
+    """Move the codes of a loaded model permanently to the layout that the library reads fastest.
 
     Raises:
-        OSError: the memory for a second copy is refused.
+        OSError: If the system refuses the memory for a second copy.
     """
     calls = [op.matrices for _, op in model.ops() if isinstance(op, MatrixOp)]
     calls += [(op.table,) for _, op in model.ops() if isinstance(op, Embedding) and op.table is not None]
@@ -32,8 +32,9 @@ def lay_out(model: PricedModule) -> None:
 
 
 def interleaves(matrix: Matrix) -> bool:
-    """Return whether this machine's kernels are faster with the codes of a matrix side by side: integers in groups of
-    whole UNITs, with a multiple of 16 outputs, of a model in a dtype that they read.
+    """Return whether this machine's kernels are faster with interleaved codes of a matrix.
+
+    They need integers in groups of whole UNITs, a multiple of 16 outputs, and a model dtype that they support.
     """
     own = _coded(matrix)
     kernels = library() if own is not None and own.spec.dtype in DTYPES else None
@@ -54,17 +55,24 @@ def interleaves(matrix: Matrix) -> bool:
 
 
 def settle(matrices: Iterable[Matrix], calls: Iterable[tuple[Matrix, ...]]) -> None:
-    """Move codes, scales and zeros to memory of their own. matrices: all of a network, of which plain ones, and those
-    of a checkpoint that are not interleaved (they may be mapped from its file), are left where they are. calls: those
-    that rows are multiplied with at once, which are interleaved all or none. Raises OSError where the memory is
-    refused.
+    """Move codes, scales and zeros to new memory.
+
+    Plain matrices stay where they are, and so do prequantised matrices that are not interleaved, since they can be
+    mapped from the checkpoint.
+
+    Args:
+        matrices: All matrices of a model.
+        calls: Matrices that rows are multiplied with in one call. All matrices of a call are interleaved, or none.
+
+    Raises:
+        OSError: If the system refuses the memory.
     """
     interleaved: set[int] = set()
     for call in calls:
         coded = [base for matrix in call if (base := _coded(matrix)) is not None and _may_move(base)]
         if len(coded) == len(call):
             interleaved.update(id(base.codes) for base in coded)
-    sharing = defaultdict[int, list[QuantisedMatrix]](list)  # a tied head is the embedding's codes
+    sharing = defaultdict[int, list[QuantisedMatrix]](list)  # a tied head shares the embedding's codes
     for matrix in matrices:
         if isinstance(matrix, QuantisedMatrix):
             sharing[id(matrix.codes)].append(matrix)
@@ -90,15 +98,16 @@ def settle(matrices: Iterable[Matrix], calls: Iterable[tuple[Matrix, ...]]) -> N
 
 
 def _coded(matrix: Matrix) -> QuantisedMatrix | None:
-    """A matrix of codes, also one that has adapters beside it."""
+    """Return a quantised matrix, without its adapters if it has some; None for any other matrix."""
     own = matrix.base if isinstance(matrix, AdaptedMatrix) else matrix
     return own if isinstance(own, QuantisedMatrix) else None
 
 
 def _may_move(matrix: QuantisedMatrix) -> bool:
-    """Whether it is to be interleaved, and is not yet."""
+    """Return whether a matrix should be interleaved and is not yet."""
     return interleaves(matrix) and matrix.codes.is_cpu and matrix.codes.is_contiguous() and not matrix.interleaved
 
 
 def _room(tensor: Tensor) -> int:
+    """Return the bytes of a tensor, rounded up to cache lines."""
     return -(-tensor.nbytes // _LINE) * _LINE

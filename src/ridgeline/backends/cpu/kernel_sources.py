@@ -1,6 +1,6 @@
-"""Whether a compiled library is of the sources that lie beside it: a structure that Python fills in one way and the
-library reads in another gives wrong numbers and no error.
+"""A check that the compiled library matches the C++ sources next to it.
 
+If Python fills a structure in one way and the library reads it in another, the results are wrong without an error.
 setup.py runs this file alone, without the package.
 """
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def digest_of(folder: Path) -> str:
-    """What stands for the sources in a folder: names and contents."""
+    """Return a hash of the names and contents of the C++ sources in a folder."""
     state = hashlib.blake2b(digest_size=16)
     for path in sorted(folder.iterdir()):
         if path.suffix in (".h", ".cpp"):
@@ -21,14 +21,15 @@ def digest_of(folder: Path) -> str:
 
 
 def unusable(library: Path) -> str:
-    """Why a library is not to be called, in words, and what to do; "" where it may be. Where no sources lie beside it
-    there is nothing that it could differ from.
+    """Return why a compiled library cannot be used, and the fix; "" if it can be used.
+
+    Without sources next to it, the library counts as matching.
     """
     try:
         said = ctypes.CDLL(str(library)).ridgeline_sources
     except OSError as error:
         return f"those in the package cannot be loaded, {error} (install ridgeline again)"
-    except AttributeError:  # it was compiled before libraries said this
+    except AttributeError:  # an old build without this function
         said = None
     if said is not None:
         said.restype, said.argtypes = ctypes.c_char_p, ()

@@ -1,4 +1,4 @@
-"""The compiled kernels as functions of tensors.
+"""The compiled CPU kernels as functions of tensors.
 
 Shapes: T rows of a step, I inputs, O outputs, F columns of an MLP.
 """
@@ -20,38 +20,52 @@ from ridgeline.backends.cpu.structures import MatrixStruct, RowsStruct, matrix_o
 from ridgeline.core.ops.matrix.operands import DTYPES, Operands
 
 PATH = Path(__file__).with_name("libridgeline.so")
+"""The file of the compiled kernels."""
 VARIABLE = "RIDGELINE_KERNELS"
-"""The environment variable that chooses an instruction set, or `off`; `triton` for Triton's interpreter
-(backends/cuda/available.py)."""
+"""The environment variable that selects the kernels: an instruction set, `off`, or `triton`.
+
+`triton` selects Triton's interpreter (backends/cuda/available.py).
+"""
 
 TRITON = "triton"
+"""The value of the environment variable that selects Triton's interpreter."""
 
 ACTIVATION_NUMBERS = {
     "silu": 1, "swish": 1, "gelu": 2, "gelu_new": 3, "gelu_pytorch_tanh": 3, "gelu_fast": 3, "relu": 4, "relu2": 5,
     "tanh": 6, "quick_gelu": 8,
 }  # fmt: skip
-"""Activations by their names in config.json, each with its number in Activation of native/activation.h."""
+"""The number of each activation in Activation of native/activation.h, by its name in config.json."""
 
 
 Call = tuple[Callable[..., int], tuple[Any, ...]]
-"""A kernel's function with its arguments, which are addresses or hold them. It gives 0, or 1 where the system refused
-it memory (`refused`)."""
+"""A kernel function with its arguments, which are addresses or contain them.
+
+It returns 0, or 1 if the system refused memory to it (`refused`).
+"""
 
 
 class _KeptCalls(threading.local):
-    """Calls that a thread keeps as it makes them; other threads' are not among them."""
+    """A list of the kernel calls that the current thread makes; calls of other threads are not included."""
 
     calls: list[Call] | None = None
 
 
 class Library:
-    """The kernels of one instruction set, for fp32 and bf16. The instruction set and the number of threads are the
-    process's: of several, the last one made counts.
+    """The kernels of one instruction set, for fp32 and bf16.
+
+    The instruction set and the thread count are global in the process: the last created instance determines them.
     """
 
     def __init__(self, path: Path = PATH, name: str = "") -> None:
-        """name: of an instruction set; where it is empty, the best that this processor runs. Raises ValueError for one
-        that it does not run, OSError where the library is not there.
+        """Load the compiled kernels.
+
+        Args:
+            path: Library file.
+            name: Instruction set. If it is empty, the best one of this CPU is used.
+
+        Raises:
+            ValueError: If this CPU does not support the instruction set.
+            OSError: If the library cannot be loaded.
         """
         self._c = ctypes.CDLL(str(path))
         self._c.ridgeline_use.restype, self._c.ridgeline_use.argtypes = c_char_p, (c_char_p,)
@@ -76,9 +90,7 @@ class Library:
 
     @property
     def recording(self) -> list[Call] | None:
-        """Where this thread's calls are kept as it makes them, for a Recording (call_recording.py); None for
-        nowhere.
-        """
+        """The list to which this thread appends its kernel calls for a CallRecording (call_recording.py), or None."""
         return self._kept.calls
 
     @recording.setter
@@ -86,16 +98,17 @@ class Library:
         self._kept.calls = calls
 
     def threads(self, count: int) -> None:
-        """How many threads a call has from now on, the caller's included."""
+        """Set the number of threads of a kernel call, including the caller."""
         self._c.ridgeline_threads(count)
 
     def share_threads(self) -> None:
-        """Use as many threads as torch does now."""
+        """Set the thread count to PyTorch's."""
         self.threads(torch.get_num_threads())
 
     def function(self, name: str, *types: type) -> Callable[..., None]:
-        """The function ridgeline_NAME, of arguments of these types. It raises MemoryError where the system refuses
-        what it works in; its results are unfilled then.
+        """Return the library function ridgeline_NAME with arguments of these types.
+
+        It raises MemoryError if the system refuses it working memory. Its results are then not filled.
         """
         if name not in self._functions:
             function = getattr(self._c, f"ridgeline_{name}")
@@ -112,14 +125,15 @@ class Library:
 
     @property
     def interleaves(self) -> bool:
-        """Whether products are faster with integers that are interleaved (Codes)."""
+        """Whether products are faster with interleaved integer codes (Codes)."""
         return self.name == "avx512_bf16"
 
     def products(
         self, x_TI: Tensor, matrices: Sequence[Operands], out: torch.dtype | None = None
     ) -> tuple[Tensor, ...]:
-        """X W^T + b for each matrix -> [T, O] of each, in the dtype of x or in fp32. Matrices are all plain, or all of
-        one code; each row is in one piece, and so are those of x.
+        """Return X W^T + b for each matrix, each [T, O], in the dtype of x or in fp32.
+
+        The matrices are all plain, or all in the same code format. Their rows and those of x are contiguous.
         """
         dtype = out or x_TI.dtype
         assert len({_coded(own) for own in matrices}) == 1, "matrices of one call are coded alike"
@@ -129,7 +143,7 @@ class Library:
         return results
 
     def gated_products(self, x_TI: Tensor, gate: Operands, up: Operands, activation: str) -> Tensor:
-        """act(x Wg^T + bg) * (x Wu^T + bu) -> [T, F]. activation: by its name in config.json."""
+        """Return act(x Wg^T + bg) * (x Wu^T + bu) -> [T, F]; `activation` is a name in config.json."""
         assert gate.weight.shape == up.weight.shape, "a gate is as wide as what it gates"
         assert _coded(gate) == _coded(up), "a gate is coded as what it gates"
         y_TF = x_TI.new_empty(x_TI.shape[0], gate.weight.shape[0])
@@ -140,8 +154,14 @@ class Library:
     def norm(
         self, x_xD: Tensor, weight_D: Tensor, eps: float, *, from_one: bool, added_ND: Tensor | None = None
     ) -> Tensor:
-        """RMS norm of vectors [..., D]; `added_ND` is added to rows [N, D] first, in their place. from_one: as of
-        RMSNorm.
+        """Return the RMS norm of vectors [..., D].
+
+        Args:
+            x_xD: Vectors.
+            weight_D: Weight of the norm.
+            eps: Epsilon of the norm.
+            from_one: Whether the weight is added to 1 (Gemma).
+            added_ND: Rows that are added to x in place first, or None.
         """
         x_ND = x_xD if x_xD.dim() == 2 else x_xD.reshape(-1, x_xD.shape[-1])
         assert added_ND is None or x_ND is x_xD, "what is added to has rows"
@@ -157,7 +177,7 @@ class Library:
         return y_ND.view(x_xD.shape)
 
     def angles(self, positions_T: Tensor, frequencies_H: Tensor, magnitude: float) -> tuple[Tensor, Tensor]:
-        """Cos and sin of int64 positions x fp32 frequencies, times `magnitude`: each fp32 [T, 1, H]."""
+        """Return cos and sin of int64 positions x fp32 frequencies, times `magnitude`, each fp32 [T, 1, H]."""
         rows, half = positions_T.shape[0], frequencies_H.shape[0]
         cos, sin = frequencies_H.new_empty(rows, 1, half), frequencies_H.new_empty(rows, 1, half)
         self._angles(
@@ -166,8 +186,9 @@ class Library:
         return cos, sin
 
     def gather(self, table_ED: Tensor, numbers_N: Tensor) -> Tensor:
-        """The rows of a table without gaps that have these numbers, int64 [N] -> [N, D]. A number that the table does
-        not have gives a row of NaN.
+        """Return the rows of a contiguous table with these indices, int64 [N] -> [N, D].
+
+        An index outside the table gives a row of NaN.
         """
         assert table_ED.is_contiguous(), "a table without gaps"
         entries, width = table_ED.shape
@@ -177,7 +198,7 @@ class Library:
         return rows_ND
 
     def gather_codes(self, table: Operands, width: int, dtype: torch.dtype, numbers_N: Tensor) -> Tensor:
-        """As `gather`, of a table of codes with `width` numbers a row: [N, width] in a dtype."""
+        """Return dequantised rows of a table of codes, with `width` numbers per row -> [N, width] in a dtype."""
         assert table.codes is not None, "a table of codes"
         rows_ND = torch.empty(0, dtype=dtype).new_empty(numbers_N.shape[0], width)
         own = matrix_of(table, dtype, width)
@@ -185,36 +206,46 @@ class Library:
         return rows_ND
 
     def sample(self, rows: int, count: int, vocabulary: int) -> None:
-        """A token for each row of logits. rows: where `count` structures Sampling (native/kernels.h) begin."""
+        """Sample a token for each row of logits.
+
+        Args:
+            rows: Address of an array of `Sampling` structures (native/kernels.h).
+            count: Number of structures.
+            vocabulary: Size of the vocabulary.
+        """
         self._sample(rows, count, vocabulary)
 
 
 def refused() -> MemoryError:
-    """What is raised where a kernel gives 1."""
+    """Return the error for a kernel that returned 1."""
     return MemoryError("the system refused memory that a kernel works in")
 
 
 def indices(numbers_N: Tensor) -> int:
-    """The address of int64 numbers without gaps."""
+    """Return the address of contiguous int64 numbers."""
     assert numbers_N.dtype == torch.int64, "kernels read indices as int64"
     assert numbers_N.is_contiguous(), "kernels read indices without gaps"
     return numbers_N.data_ptr()
 
 
 def _coded(own: Operands) -> tuple[str, bool] | None:
-    """What kernels tell matrices apart by."""
+    """Return the properties by which kernels distinguish the formats of matrices."""
     return None if own.codes is None else (own.codes.kind, own.codes.interleaved)
 
 
 def _product(x_TI: Tensor, own: Operands, y_TO: Tensor) -> MatrixStruct:
+    """Return the structure of a matrix whose results go to `y_TO`."""
     return matrix_of(own, x_TI.dtype, x_TI.shape[1], y_TO)
 
 
 @cache
 def library() -> Library | None:
-    """The kernels of this process; None where they are off, or there are none to use. Raises ValueError.
+    """Return the kernels of this process, or None if they are disabled or unusable.
 
-    They begin with as many threads as torch has, for callers who never call `share_threads`.
+    The thread count is initially PyTorch's, for callers that never call `share_threads`.
+
+    Raises:
+        ValueError: If the CPU does not support the selected instruction set.
     """
     name = os.environ.get(VARIABLE, "")
     if name in ("off", TRITON) or missing():
@@ -225,14 +256,13 @@ def library() -> Library | None:
 
 
 def missing() -> str:
-    """Why there are no kernels to use in the package and what to do, in words; "" where there are, or nobody wants
-    them.
-    """
+    """Return why the package has no usable kernels, and the fix; "" if it has some or they are disabled."""
     return "" if os.environ.get(VARIABLE) == "off" else _missing(PATH)
 
 
 @cache
 def _missing(path: Path) -> str:
+    """Return why the library file cannot be used, and the fix; "" if it can."""
     if path.exists():
         return unusable(path)
     return (
@@ -242,13 +272,13 @@ def _missing(path: Path) -> str:
 
 
 def state() -> str:
-    """Which kernels this process has, in words, and what to do where it has none."""
+    """Return a description of the kernels that this process uses, and the fix if there are none."""
     if (kernels := library()) is not None:
         return kernels.name
     return f"torch's: {why}" if (why := missing()) else f"torch's ({VARIABLE}=off)"
 
 
 def share_threads() -> None:
-    """Have our kernels, if there are any, use as many threads as torch does now."""
+    """Set the thread count of our kernels, if there are any, to PyTorch's."""
     if (kernels := library()) is not None:
         kernels.share_threads()

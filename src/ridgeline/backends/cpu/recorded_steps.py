@@ -1,4 +1,4 @@
-"""The decode steps that the CPU backend records and makes again (call_recording.py)."""
+"""The decode steps that the CPU backend records and replays (call_recording.py)."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -17,8 +17,9 @@ from ridgeline.core.ops.work import Work
 
 
 def records(model: nn.Module) -> bool:
-    """Return whether decode steps of few sequences are recorded: the library computes all of them, over keys and values
-    that it reads.
+    """Return whether decode steps of few sequences are recorded.
+
+    The library must compute all ops of the model, with keys and values that it can read.
     """
     if not isinstance(model, Model) or not model.has_head or model.storage.dtype not in DTYPES:
         return False
@@ -27,8 +28,9 @@ def records(model: nn.Module) -> bool:
 
 
 def recorded_bytes(model: Model) -> int:
-    """Return the bytes that recorded decode steps hold on to: the results of the ops of the largest one, by their
-    shapes; 0 for a model whose steps are not recorded.
+    """Return the bytes that recorded decode steps hold, or 0 if the model's steps are not recorded.
+
+    These are the results of all ops of the largest step, computed from their shapes.
     """
     if not records(model):
         return 0
@@ -48,18 +50,18 @@ def recorded_bytes(model: Model) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSteps:
-    """The steps that are recorded: decode steps of few rows, guesses among them, without adapters."""
+    """The recorded steps of a model: decode steps of few rows, also with draft tokens, but without adapters."""
 
     title: ClassVar[str] = "recorded decode steps"
     how: ClassVar[str] = "recorded"
 
     def shape_of(self, work: Work) -> ReplayShape | None:
-        """Return the size of a step that is recorded, or None if it is not."""
+        """Return the size of a recorded step, or None if the step is not recorded."""
         few = work.tokens <= MAX_RECORDED_ROWS and work.is_verify and not work.adapted
         return ReplayShape(work.tokens, work.logit_rows) if few else None
 
     def largest(self, tokens: int) -> ReplayShape:
-        """Return the size of the largest step that may be recorded."""
+        """Return the size of the largest recorded step."""
         return ReplayShape(MAX_RECORDED_ROWS, MAX_RECORDED_ROWS)
 
     def held_bytes(self, model: nn.Module) -> int:

@@ -1,4 +1,4 @@
-"""Rows and matrices as structures that the C++ library reads.
+"""C structures of rows and matrices that the C++ library reads.
 
 Shapes: T rows of a step, I inputs, O outputs.
 """
@@ -11,13 +11,13 @@ from torch import Tensor
 from ridgeline.core.ops.matrix.operands import DTYPES, MAX_INTEGERS, UNIT, Codes, Operands
 
 CODES = {"int8": 0, "int4": 1, "fp8": 2, "w8a8": 3}
-"""What a matrix's numbers may be coded as, each by its number in Code of native/kernels.h."""
+"""The number of each code format in Code of native/kernels.h."""
 
 _SCALE_DTYPES = {**DTYPES, torch.float16: 2}
 
 
 class CodesStruct(Structure):
-    """The codes of a matrix, as kernels take them."""
+    """The C structure of a matrix's quantisation codes."""
 
     _fields_ = (
         ("code", c_int), ("scale_type", c_int), ("group", c_int64), ("outputs", c_int64), ("groups", c_int64),
@@ -27,7 +27,7 @@ class CodesStruct(Structure):
 
 
 class MatrixStruct(Structure):
-    """A matrix in memory, as kernels take it, and where its results go."""
+    """The C structure of a matrix and of the memory for its results."""
 
     _fields_ = (
         ("weight", c_void_p), ("bias", c_void_p), ("outputs", c_int64), ("y", c_void_p), ("y_stride", c_int64),
@@ -36,20 +36,21 @@ class MatrixStruct(Structure):
 
 
 class RowsStruct(Structure):
-    """Rows of numbers in memory, as kernels take them."""
+    """The C structure of rows of numbers."""
 
     _fields_ = (("type", c_int), ("at", c_void_p), ("count", c_int64), ("width", c_int64), ("stride", c_int64))
 
 
 def rows_of(x_TI: Tensor) -> RowsStruct:
-    """Rows [T, I], each in one piece."""
+    """Return the structure of rows [T, I], each of which is contiguous."""
     assert x_TI.stride()[1:] == (1,), "rows, each in one piece"
     return RowsStruct(DTYPES[x_TI.dtype], x_TI.data_ptr(), x_TI.shape[0], x_TI.shape[1], x_TI.stride(0))
 
 
 def matrix_of(own: Operands, dtype: torch.dtype, inputs: int, y_TO: Tensor | None = None) -> MatrixStruct:
-    """What rows of so many numbers of this dtype are multiplied with. y_TO: where results go, if that is not for the
-    kernel to say.
+    """Return the structure of a matrix for rows of `inputs` numbers in this dtype.
+
+    `y_TO` is the memory for results, or None if the kernel chooses it.
     """
     weight, bias, codes = own
     if codes is None:
@@ -70,7 +71,7 @@ def matrix_of(own: Operands, dtype: torch.dtype, inputs: int, y_TO: Tensor | Non
 
 
 def _codes_of(codes: Codes, weight: Tensor, inputs: int) -> CodesStruct:
-    """codes: those of a matrix with so many inputs, whose bytes are `weight`."""
+    """Return the structure of the codes of a matrix with `inputs` inputs, whose bytes are `weight`."""
     scales, zeros = codes.scales_OG, codes.zeros_OG
     row = -(-inputs // UNIT) * UNIT
     assert weight.dtype == torch.uint8, "codes are bytes"

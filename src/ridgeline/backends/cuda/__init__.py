@@ -1,1 +1,1 @@
-"""The backend for NVIDIA GPUs: our Triton kernels."""
+"""The backend for NVIDIA GPUs, with Triton kernels."""

@@ -1,8 +1,8 @@
-"""The devices on which the Triton kernels run.
+"""Detection of the devices on which the Triton kernels run.
 
-Triton is imported when a model is prepared that wants it. It comes with torch's CUDA builds and is no dependency: if it
-is missing, torch computes. `RIDGELINE_KERNELS=triton` with TRITON_INTERPRET=1 has its interpreter run them on
-the processor, number by number, for tests.
+Triton is imported only when a prepared model needs it. It comes with PyTorch's CUDA builds and is not a dependency: if
+it is missing, PyTorch computes. `RIDGELINE_KERNELS=triton` with TRITON_INTERPRET=1 makes Triton's interpreter run the
+kernels on the CPU, element by element, for tests.
 """
 
 import os
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ridgeline.backends.cuda.triton import TritonKernels
 
 LIBRARIES_BYTES = 512 << 20
-"""The bytes of a GPU that CUDA's libraries take once they are used."""
+"""The GPU memory, in bytes, that CUDA's libraries occupy once they are used."""
 
 
 @cache
@@ -33,13 +33,13 @@ def triton_kernels() -> "TritonKernels | None":
 
 @cache
 def interpreted() -> bool:
-    """Return whether Triton's interpreter is to run the kernels for GPUs on the processor."""
+    """Return whether Triton's interpreter runs the GPU kernels on the CPU."""
     return os.environ.get(VARIABLE) == TRITON and os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @cache
 def triton_on(device: torch.device) -> "TritonKernels | None":
-    """Return the Triton kernels if this device runs them."""
+    """Return the Triton kernels if this device runs them, otherwise None."""
     if os.environ.get(VARIABLE) == "off":
         return None
     if device.type == "cuda":

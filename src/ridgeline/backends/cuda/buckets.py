@@ -1,4 +1,4 @@
-"""The steps that the CUDA backend captures as graphs, and the buckets of sizes as which they run."""
+"""The steps that the CUDA backend captures as graphs, and their size buckets."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -17,51 +17,59 @@ from ridgeline.core.ops.recurrence import Recurrence
 from ridgeline.core.ops.work import ENCODER, Work
 
 CAPTURED_BATCHES = (1, 2, 4, *range(8, 257, 8))
-"""The buckets of decode steps that are captured: a batch runs as the next larger one. The kernels of a batch larger
-than the last one run for longer than Python takes to ask for them."""
+"""The captured batch sizes of decode steps; a batch runs as the next larger size.
+
+The kernels of larger batches run for longer than Python needs to launch them.
+"""
 
 CAPTURED_ROWS = (*range(16, 129, 16), *range(160, 513, 32), *range(576, 2049, 64))
-"""The buckets of rows of steps with prompts that are captured. From 64 rows on, no step runs a quarter more than it
-has, and from 512 on, none an eighth more."""
+"""The captured numbers of rows of steps with prompts.
+
+From 64 rows on, padding adds less than a quarter to a step, and from 512 rows on, less than an eighth.
+"""
 
 CAPTURED_SEQUENCES = (1, 8, 64, 256)
-"""The buckets of their sequences, and of the rows whose logits are wanted."""
+"""The captured numbers of sequences of steps with prompts, and of their rows of logits."""
 
 ASKED_FLOPS = 1e11
-"""The FLOPs that a large GPU does while Python asks for an op: 160 us of 600 TFLOP/s (benchmarks/gpu.md)."""
+"""The FLOPs that a large GPU computes while Python launches one op: 160 us at 600 TFLOP/s (benchmarks/gpu.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedSteps:
-    """The steps that are captured: those without adapters or an encoder that fit a bucket. most_rows: of a step with
-    prompts.
-    """
+    """The captured steps of a model: those that fit a bucket and have no adapters and no encoder."""
 
     most_rows: int
+    """Maximum number of rows of a captured step with prompts."""
 
     title: ClassVar[str] = "captured steps"
     how: ClassVar[str] = "captured"
 
     def shape_of(self, work: Work) -> ReplayShape | None:
-        """Return the bucket in which a step is captured, or None if it fits none."""
+        """Return the bucket of a step, or None if the step is not captured."""
         if work.adapted or work.rows.get(ENCODER):
             return None
         sizes = work.tokens, work.logit_rows, work.sequences
         return captured_shape(*sizes, self.most_rows, verifies=work.is_verify)
 
     def largest(self, tokens: int) -> ReplayShape:
-        """Return the largest bucket: of prompts or of decode steps in its rows, of decode steps in its logits."""
+        """Return the largest bucket for an engine whose steps have at most this many tokens.
+
+        Its rows are those of a step with prompts or of a decode step; its rows of logits are those of a decode step.
+        """
         most = CAPTURED_BATCHES[-1]
         prompts = captured_shape(min(tokens, self.most_rows), 0, 0, self.most_rows, verifies=False)
         return ReplayShape(most if prompts is None else max(most, prompts.rows), most)
 
     def held_bytes(self, model: nn.Module) -> None:
-        """Return None: graphs share their memory, in which results come and go."""
+        """Return None, because the graphs share their memory for results."""
 
 
 def captures(model: nn.Module) -> bool:
-    """Return whether a step asks nothing of the host, so that it is captured as a CUDA graph: the kernels read all that
-    is kept, through tables on the GPU, and no experts are counted.
+    """Return whether steps of a model need nothing from the host, so that they can be captured as CUDA graphs.
+
+    The kernels must read all keys and values through page tables on the GPU, and there must be no experts, whose rows
+    are counted on the host.
     """
     if not isinstance(model, Model) or not model.has_head or model.encodes:
         return False
@@ -71,10 +79,10 @@ def captures(model: nn.Module) -> bool:
 
 
 def most_captured_rows(model: nn.Module) -> int:
-    """Return the most rows of a step with prompts that is captured; 0 for a model whose steps are not.
+    """Return the maximum number of rows of a captured step with prompts, or 0 if the model's steps are not captured.
 
-    A large GPU multiplies more rows for longer than Python takes to ask for their ops, which are asked for one by one
-    then.
+    A large GPU needs more time to multiply more rows than Python needs to launch the ops, so larger steps are launched
+    op by op.
     """
     if not captures(model):
         return 0
@@ -85,8 +93,14 @@ def most_captured_rows(model: nn.Module) -> int:
 
 
 def captured_shape(tokens: int, logits: int, sequences: int, most: int, *, verifies: bool) -> ReplayShape | None:
-    """Return the bucket of a step of so many rows, rows of logits and sequences; None if it is not captured. most: rows
-    of one with prompts. verifies: whether each row is one of logits too.
+    """Return the bucket of a step, or None if the step is not captured.
+
+    Args:
+        tokens: Rows of the step.
+        logits: Rows of logits.
+        sequences: Sequences of the step.
+        most: Maximum number of rows of a step with prompts.
+        verifies: Whether every row is also a row of logits.
     """
     if verifies:
         rows = _next(CAPTURED_BATCHES, tokens)
@@ -96,5 +110,6 @@ def captured_shape(tokens: int, logits: int, sequences: int, most: int, *, verif
 
 
 def _next(buckets: Sequence[int], count: int) -> int | None:
+    """Return the smallest bucket that holds `count`, or None."""
     place = bisect_left(buckets, count)
     return buckets[place] if place < len(buckets) else None

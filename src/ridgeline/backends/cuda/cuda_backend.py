@@ -1,4 +1,4 @@
-"""The CUDA backend: Triton kernels execute what they are faster at than the libraries of a GPU, and PyTorch the rest.
+"""The CUDA backend: Triton kernels for the ops in which they are faster than the GPU's libraries, PyTorch for the rest.
 
 Shapes: T rows of a step, R rows of logits, I inputs, O outputs, F columns of an MLP, D hidden, V vocabulary.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class CudaBackend(Backend):
-    """The kernels for GPUs, for models in fp32 or bf16."""
+    """The backend for GPUs, for models in fp32 or bf16."""
 
     name = "cuda"
     kind = "gpu"
@@ -51,25 +51,25 @@ class CudaBackend(Backend):
     }
 
     def __init__(self) -> None:
-        # Ops hold their backend: it does not hold them, so that memory is free as soon as a model is dropped.
+        # Ops reference their backend. It does not reference them, so that dropping a model frees its memory.
         self._joined = WeakKeyDictionary[Projections, Operands]()
 
     @staticmethod
     @override
     def serves(device: torch.device) -> bool:
-        """Return whether Triton is installed and the device is a GPU, or its interpreter is asked for."""
+        """Return whether Triton is installed and the device is a GPU, or Triton's interpreter is enabled."""
         return triton_on(device) is not None
 
     @cached_property
     def kernels(self) -> "TritonKernels":
-        """The kernels, which prices do without."""
+        """The Triton kernels, loaded at first use, since pricing does not need them."""
         kernels = triton_kernels()
         assert kernels is not None, "a model is bound to kernels that are there"
         return kernels
 
     @override
     def prepare(self, model: nn.Module) -> None:
-        """Bind a model, and lay the plain matrices of an op behind each other."""
+        """Bind a model to this backend, and place the plain matrices of each op next to each other in memory."""
         assert isinstance(model, PricedModule)
         super().prepare(model)
         for _, op in model.ops():
@@ -93,7 +93,7 @@ class CudaBackend(Backend):
 
     @override
     def covers(self, op: Op) -> bool:
-        """Return whether the kernels do all of an op. Products of many rows are cuBLAS's, which counts as a kernel."""
+        """Return whether the kernels compute an op completely; cuBLAS products of many rows count as kernels."""
         return covers(op)
 
     @override
@@ -131,7 +131,7 @@ class CudaBackend(Backend):
 
     @override
     def products(self, op: Projections, x_TI: Tensor) -> Sequence[Tensor]:
-        """Multiply rows with each matrix of an op, in one product if the matrices lie behind each other."""
+        """Multiply rows with each matrix of an op, in one product if the matrices are next to each other in memory."""
         joined = self._joined.get(op)
         if joined is None or x_TI.stride(-1) != 1:
             return super().products(op, x_TI)
@@ -140,7 +140,7 @@ class CudaBackend(Backend):
 
     @override
     def logits(self, matrix: Matrix, x_RI: Tensor) -> Tensor:
-        """Return the product of a head, in fp32 if the kernels take the matrix."""
+        """Return the product of the LM head, in fp32 if the kernels support its matrix."""
         operands = matrix.operands
         if operands is None or x_RI.stride(-1) != 1 or not self.kernels.takes(operands):
             return super().logits(matrix, x_RI)
@@ -148,7 +148,7 @@ class CudaBackend(Backend):
 
     @override
     def gated(self, gate_TF: Tensor, up_TF: Tensor, activation: str) -> Tensor:
-        """Return act(gate) * up, read and written once if there is a kernel for the activation."""
+        """Return act(gate) * up in one pass over memory if there is a kernel for the activation."""
         both_TF = self.kernels.gated(gate_TF, up_TF, activation) if gate_TF.stride(-1) == 1 else None
         return super().gated(gate_TF, up_TF, activation) if both_TF is None else both_TF
 
@@ -156,14 +156,14 @@ class CudaBackend(Backend):
 
     @override
     def norm(self, op: RMSNorm, x_xD: Tensor) -> Tensor:
-        """Return the RMS norm of vectors, by the kernel if it rounds as the op does."""
+        """Return the RMS norm of vectors, by our kernel if its rounding equals that of the op."""
         if not op.rounds_alike or x_xD.stride(-1) != 1:
             return super().norm(op, x_xD)
         return self.kernels.norm(x_xD, op.weight, op.eps, from_one=op.from_one)
 
     @override
     def add_norm(self, op: AddRMSNorm, x_TD: Tensor, y_TD: Tensor) -> tuple[Tensor, Tensor]:
-        """Add and normalise in one call, which reads the sum once."""
+        """Add the residual and compute the RMS norm of the sum in one call, which reads the sum once."""
         if not op.fused or x_TD.stride(-1) != 1:
             return super().add_norm(op, x_TD, y_TD)
         return x_TD, self.kernels.norm(x_TD, op.weight, op.eps, from_one=op.from_one, added_ND=y_TD)
@@ -172,15 +172,15 @@ class CudaBackend(Backend):
 
     @override
     def likeliest(self, logits_RV: Tensor) -> Tensor:
-        """Return the largest logit of each row. Many programs read a row at once."""
+        """Return the largest logit of each row; many programs read one row in parallel."""
         return self.kernels.likeliest(logits_RV)
 
 
 def _join(op: Projections) -> Operands | None:
-    """Lay the plain matrices of an op behind each other in memory, so that one product gives all of their results.
+    """Place the plain matrices of an op next to each other in memory, so that one product returns all their results.
 
-    A GPU takes as long to begin a small product as to do it. The matrices stay what they are by name. Returns what rows
-    are multiplied with, or None where a matrix is not plain.
+    A GPU needs as long to start a small product as to compute it. The matrices keep their names. Returns the operands
+    of the product, or None if a matrix is not plain.
     """
     weights = [own for own in map(_plain, op.matrices) if own is not None]
     biased = {own.bias is not None for own in weights}
@@ -195,6 +195,6 @@ def _join(op: Projections) -> Operands | None:
 
 
 def _plain(matrix: Matrix) -> Operands | None:
-    """Return the operands of a matrix in the model's dtype that stands alone; None for any other."""
+    """Return the operands of an unquantised matrix in the model's dtype without an adapter; None for any other."""
     own = matrix.operands if isinstance(matrix, PlainMatrix) else None
     return own if own is not None and own.codes is None else None

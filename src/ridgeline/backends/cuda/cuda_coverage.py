@@ -1,4 +1,4 @@
-"""The ops that the Triton kernels take."""
+"""The ops that the Triton kernels support."""
 
 from ridgeline.backends.kernel_support import has_operands, takes_norm
 from ridgeline.core.ops.attention import Attention
@@ -8,18 +8,20 @@ from ridgeline.core.ops.norm import RMSNorm
 from ridgeline.core.ops.op import Op
 
 MAX_HEAD_DIM, MAX_SHARERS = 256, 64
-"""The widest heads, and the most that share keys, of which the kernels take a tile."""
+"""The largest head dimension, and the maximum number of query heads per KV head, that the kernels support."""
 
 COPY_BYTES = 256 << 20
-"""The most bytes of keys and values that attention copies out of their pages: 65,536 positions of 8 heads of 128
-numbers in bf16. If there are more, it reads them where they lie."""
+"""The maximum number of bytes of keys and values that attention copies out of their pages.
+
+This is 65,536 positions of 8 heads with 128 numbers in bf16. If there are more, attention reads them from their pages.
+"""
 
 TAKES = (Attention, MatrixOp, RMSNorm)
-"""The classes of ops that there are kernels for."""
+"""The classes of ops that have kernels."""
 
 
 def covers(op: Op) -> bool:
-    """Return whether the kernels do all of an op."""
+    """Return whether the kernels compute an op completely."""
     match op:
         case RMSNorm():
             return takes_norm(op)
@@ -31,8 +33,9 @@ def covers(op: Op) -> bool:
 
 
 def attends(op: Attention) -> bool:
-    """Return whether the kernels attend over what an op keeps: keys and values next to each other, not too wide, and no
-    bias of positions.
+    """Return whether the kernels support the attention of an op.
+
+    They need separate keys and values, a limited head size, and no position bias.
     """
     spec = op.spec
     sized = max(spec.k_dim, spec.v_dim) <= MAX_HEAD_DIM and op.heads // spec.heads <= MAX_SHARERS
@@ -40,5 +43,5 @@ def attends(op: Attention) -> bool:
 
 
 def keeps(op: Attention) -> bool:
-    """Return whether one kernel rotates and keeps rows: unless neighbours are rotated."""
+    """Return whether one kernel rotates and stores keys and values; it does not support rotation of adjacent pairs."""
     return attends(op) and not op.rotates_neighbours

@@ -1,11 +1,12 @@
-"""Steps on a GPU: captured once as a CUDA graph for each bucket of sizes, then replayed.
+"""CUDA graphs of steps: the backend captures one graph per bucket of sizes and replays it.
 
-A step whose sequences have one row each runs as the next larger batch. A guess that it verifies is a row beside its
-sequence's, one position further on: keys and values of all rows are written before any is attended to.
+A step in which each sequence has one row runs as the next larger batch size. A draft token that is verified is one more
+row of its sequence, at the next position: the kernels write the keys and values of all rows before any row attends to
+them.
 
-A step with prompts runs as the next larger number of rows, as long as Python takes longer to ask for its ops than a
-large GPU to run them (`most_captured_rows`). It is captured when its bucket comes again: a prompt of a length that
-comes once does not wait for it.
+A step with prompts runs with the next larger number of rows, as long as Python needs more time to launch its ops than a
+large GPU to run them (`most_captured_rows`). It is captured when its bucket occurs a second time, so that a prompt
+length that occurs only once does not wait for a capture.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -26,21 +27,23 @@ from ridgeline.core.ops.step_graphs import PageTables, PlannedStep, RowItem, Ste
 
 
 class CapturedGraph(StepGraph):
-    """A step that a GPU replays as one, over what is now where its numbers were."""
+    """A CUDA graph that replays a step with the current contents of its input memory."""
 
     def __init__(self, graph: torch.cuda.CUDAGraph, result: Tensor) -> None:
         self._graph, self.result = graph, result
 
     @override
     def again(self) -> Tensor:
-        """Replay the graph, and return its result. The host does not wait."""
+        """Replay the graph and return its result, without waiting on the host."""
         self._graph.replay()
         return self.result
 
 
 class CudaGraphs(StepGraphs):
-    """The steps of a model that are captured, if they ask nothing of the host (`captures`) and nobody watches the
-    model's parts. Weights must stay where they are.
+    """The captured steps of a model.
+
+    Steps are captured if they need nothing from the host (`captures`) and no module of the model has a hook. The
+    weights must not move.
     """
 
     def __init__(self, model: Model, pages: CudaPages) -> None:
@@ -52,7 +55,7 @@ class CudaGraphs(StepGraphs):
         self._known: dict[Bucket, CapturedGraph] = {}
         self._met: set[Bucket] = set()
         self._pool: Any = None  # the memory that all graphs share
-        self._stream: torch.cuda.Stream | None = None  # one for all: cuBLAS keeps memory for each that it meets
+        self._stream: torch.cuda.Stream | None = None  # one for all graphs: cuBLAS reserves memory per stream
 
     @override
     def bucket(self, step: PlannedStep) -> Bucket | None:
@@ -65,7 +68,7 @@ class CudaGraphs(StepGraphs):
             return None
         if alone:
             return Bucket(shape.rows, shape.rows, 0, shape.rows)
-        # A single sequence has several rows, or its step would be a decode step; all that it needs is one place.
+        # A single sequence has several rows, or its step would be a decode step, so no sequence has one row.
         ones = shape.logits if len(step.items) > 1 else 0
         return Bucket(shape.rows, ones, shape.logits, shape.logits, _copied(step, shape.rows))
 
@@ -96,15 +99,15 @@ class CudaGraphs(StepGraphs):
             self._inputs[bucket] = GraphInputs(bucket, self._pages, self._tables)
         inputs, pages = self._inputs[bucket], self._tables.pages
         inputs.fill(items, tables)
-        if self._tables.pages is not pages:  # there are more seats now, elsewhere: graphs know the old ones
+        if self._tables.pages is not pages:  # the tables have grown and moved: graphs have the old addresses
             self._inputs.clear()
             self._known.clear()
-            self._pool = None  # torch refuses captures into memory whose last graph is gone
+            self._pool = None  # PyTorch does not capture into a pool whose last graph is gone
             return self._filled(bucket, items, tables)
         return inputs
 
     def captured(self, step: Callable[[], Tensor]) -> CapturedGraph:
-        """Capture a step. It runs once before, because what is compiled or reserved at first is not captured."""
+        """Run a step once, so that compilation and allocation are not captured, and then capture it."""
         if self._stream is None:
             self._stream = torch.cuda.Stream(self._pages.device)  # type: ignore[no-untyped-call]
         stream = self._stream
@@ -121,9 +124,10 @@ class CudaGraphs(StepGraphs):
 
 
 class _CudaArray:
-    """The address of a tensor, as CUDA's array interface. A tensor made of it does not hold the memory, so that graphs
-    captured later use it too: the logits of 256 rows of a vocabulary of 152k are 156 MB, of each of dozens of
-    graphs.
+    """The address of a tensor in CUDA's array interface.
+
+    A tensor made from it does not own the memory, so graphs that are captured later use the same memory: the logits of
+    256 rows with a vocabulary of 152k are 156 MB, in each of dozens of graphs.
     """
 
     def __init__(self, tensor: Tensor) -> None:
@@ -131,8 +135,10 @@ class _CudaArray:
 
 
 def _copied(step: PlannedStep, rows: int) -> int:
-    """Return the rows of the copy that a step's prompts read from, if they are long enough for one; 0 if they read
-    pages. Twice the rows of the step have room for what came before them.
+    """Return the number of rows of the copied keys and values that a step's prompts read, or 0 if they read pages.
+
+    They read pages if the prompts are short, or if the keys and values, including earlier positions, do not fit into
+    twice the rows of the step.
     """
     from ridgeline.backends.cuda.triton import FEWEST_QUERIES
 
@@ -144,7 +150,7 @@ def _copied(step: PlannedStep, rows: int) -> int:
 
 
 class _GraphRow(NamedTuple):
-    """A row of a step as an item of its own."""
+    """One row of a step as an item of its own."""
 
     request: int
     start: int
@@ -153,7 +159,7 @@ class _GraphRow(NamedTuple):
 
 
 def row_by_row(step: PlannedStep) -> Sequence[RowItem]:
-    """Return the items of a step with one for each row, where there are guesses among them."""
+    """Return the items of a step with one item per row, if it has draft tokens."""
     if step.tokens == len(step.items):
         return step.items
     return [

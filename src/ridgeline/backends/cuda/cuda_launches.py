@@ -1,4 +1,4 @@
-"""The calls of the Triton kernels in a step, with their kernel classes, as a price needs them."""
+"""The launches of the Triton kernels in a step, with their kernel classes, for pricing."""
 
 from functools import cache
 
@@ -15,7 +15,7 @@ from ridgeline.core.ops.work import RowAxis, Work
 
 
 def launches(op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
-    """Return the kernel calls of an op in a step, as `Backend.launches`."""
+    """Return the kernel launches of an op in a step, as `Backend.launches` defines them."""
     match op:
         case Attention() if keeps(op):
             return _attention(op, work, space)
@@ -31,7 +31,7 @@ def launches(op: Op, work: Work, space: RowAxis) -> tuple[Launch, ...]:
 
 
 def _attention(op: Attention, work: Work, space: RowAxis) -> tuple[Launch, ...]:
-    """Return one call that rotates and keeps, one for the sequences with a single query, and one for all others."""
+    """Return a launch that rotates and stores, one for sequences with a single query, and one for all others."""
     total = work.attention[op.reach].total
     attends = [structs.replace(own, calls=1) for own in op.launches(work, space) if own.part == "attend"]
     if not total.written:
@@ -43,5 +43,5 @@ def _attention(op: Attention, work: Work, space: RowAxis) -> tuple[Launch, ...]:
 
 @cache
 def _keep_class(head_dim: int) -> str:
-    """Return the kernel class of rotating and keeping rows."""
+    """Return the kernel class of rotating and storing keys and values."""
     return by_head("elementwise.keep", head_dim)

@@ -1,4 +1,4 @@
-"""Attention over paged KV memory by our kernels for GPUs: each page is read where it lies, through tables on the GPU.
+"""Attention over paged KV memory with our GPU kernels, which read each page in place through page tables on the GPU.
 
 Shapes as in attention.py and forward_batch.py.
 """
@@ -32,7 +32,7 @@ _Int = TypeVar("_Int", bound=np.integer)
 
 
 class CudaPages(KVPages):
-    """The pages of a model's layers as our kernels for GPUs take them."""
+    """The KV pages of a model's layers in the form that the GPU kernels need."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class CudaPages(KVPages):
         self._last: tuple[ForwardBatch, CudaKV] | None = None
 
     def kernel(self, op: Attention) -> "TritonPagedAttention":
-        """Return the kernel of an op that our kernels take."""
+        """Return the attention kernel of an op that our kernels support."""
         if op not in self._kernels:
             from ridgeline.backends.cuda.triton import TritonPagedAttention
 
@@ -57,20 +57,23 @@ class CudaPages(KVPages):
 
     @property
     def device(self) -> torch.device:
-        """The GPU that they are on."""
+        """The GPU that holds the pages."""
         return next(iter(self.layers.values())).k.device
 
     def widths(self, context: int) -> list[int]:
-        """Return the most entries that a page table of each group has, of a sequence of `context` positions: no more
-        than there are pages, unless it lets some go.
+        """Return the maximum number of page-table entries of a sequence with `context` positions, for each KV group.
+
+        This is at most the number of pages, unless the group frees pages that its window has passed.
         """
-        count = len(next(iter(self.layers.values())).k) - 1  # without the page of zeros
+        count = len(next(iter(self.layers.values())).k) - 1  # without the zero page
         return [g.entries(context) if g.spec.passes else min(g.entries(context), count) for g in self.groups]
 
     @override
     def context(self, batch: ForwardBatch) -> "CudaKV":
-        """Return the KVContext of a step. It sends the GPU all that the step says of sequences, once for each batch: a
-        batch may run again, in a graph too, which reads what was sent.
+        """Return the KVContext of a step.
+
+        It sends the sequences of the step to the GPU once per batch. A batch can run again, also in a graph, which
+        reads the same memory.
         """
         if self._last is None or self._last[0] is not batch:
             seen = {
@@ -85,7 +88,7 @@ class CudaPages(KVPages):
 class CudaKV(PartialKV, FusedRotaryKV):
     """A KVContext over pages on a GPU.
 
-    Its sequences are those of a batch, or numbers that stay at their addresses and change from step to step.
+    Its sequences belong to a batch, or are numbers at fixed addresses that change from step to step.
     """
 
     _pages: CudaPages
@@ -97,20 +100,25 @@ class CudaKV(PartialKV, FusedRotaryKV):
         seen: Mapping[int, "GpuStepSequences"],
         batch: ForwardBatch | None = None,
     ) -> None:
-        """slots: where the new keys and values of each group go, int [N]. seen: the step's sequences as the layers of
-        each group see them.
+        """Store the inputs of a step.
+
+        Args:
+            pages: Pages of the model.
+            slots: Slots of the new keys and values, int [N], for each KV group.
+            seen: Sequences of the step as the layers of each group see them.
+            batch: Batch of the step, or None for a replayed step.
         """
         super().__init__(pages, batch)
         self._slots, self._seen = slots, seen
 
     @override
     def keep(self, op: Attention, q_THD: Tensor, k_NKD: Tensor, v_NKW: Tensor, angles: Angles | None) -> Tensor:
-        turns = q_THD if angles is not None else None  # else they are as they are, and may be of other rows than keys
+        turns = q_THD if angles is not None else None  # unrotated queries can have other rows than keys
         turned_THD = self._pages.kernel(op).keep(turns, k_NKD, v_NKW, self._slots[self._group(op)], angles)
         return q_THD if turned_THD is None else turned_THD
 
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
-        """As KVContext.attend."""
+        """Store new keys and values, if any, and return the attention of the queries -> [T, H, W]."""
         if not attends(op):
             return self._in_torch().attend(op, q_THD, k_NKD, v_NKW)
         kernel, group = self._pages.kernel(op), self._group(op)
@@ -124,20 +132,21 @@ class CudaKV(PartialKV, FusedRotaryKV):
 
 
 def _seen(batch: ForwardBatch, group: int, spec: KVSpec, page_size: int) -> "GpuStepSequences":
-    """A step as the layers of a group see it: sequences with one query apart from those with several; all in one
-    transfer.
+    """Return the sequences of a step as the layers of a KV group see them, sent to the GPU in one transfer.
+
+    Sequences with one query are separate from those with several.
     """
     from ridgeline.backends.cuda.triton import DecodeSequences, GpuStepSequences, PrefillSequences
 
     tables, counts = batch.tables[group], batch.tokens.counts
     lengths = batch.lengths if spec.grows else batch.encoded
     begins = accumulate(map(len, tables.pages), initial=0)
-    # Kernels look up the page of a position, counted from the sequence's first.
+    # Kernels look up pages by position from the sequence's start, so the offset skips pages before the first.
     offsets = [begin - first // page_size for begin, first in zip(begins, tables.first, strict=False)]
     rooms = np.where(np.array(counts) > 1, copied_rows(np.array(lengths)), 0)
     *first_rows, in_all = accumulate(rooms.tolist(), initial=0)
     rows = np.array([offsets, lengths, batch.tokens.starts[:-1], counts, first_rows], np.int32)
-    # One query first, then several, then none, whose keys are in no copy.
+    # Order: sequences with one query, with several, and with none, whose keys are in no copy.
     rows[4, rows[3] == 0] = in_all
     rows = rows[:, np.argsort((rows[3] != 1) + (rows[3] == 0).astype(int), kind="stable")]
     ones = counts.count(1)
@@ -157,7 +166,7 @@ def _seen(batch: ForwardBatch, group: int, spec: KVSpec, page_size: int) -> "Gpu
 
 
 def copied_rows(lengths_C: NDArray[_Int]) -> NDArray[_Int]:
-    """Rows that sequences of these lengths have in a copy of their keys and values."""
+    """Return the number of rows that sequences of these lengths occupy in a copy of their keys and values."""
     from ridgeline.backends.cuda.triton import ROOM
 
     return -(-lengths_C // ROOM) * ROOM

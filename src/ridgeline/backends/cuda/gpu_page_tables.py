@@ -1,5 +1,6 @@
-"""The page tables of requests whose steps are captured, on the GPU: a request has a seat, and a step sends only pages
-that are new.
+"""Page tables of requests on the GPU, for captured steps.
+
+Each request has a seat, and a step sends only new entries.
 """
 
 from collections.abc import Sequence
@@ -17,20 +18,27 @@ _FIRST_SEATS = 64
 
 @dataclass(slots=True)
 class _Seat:
-    """The place of a request's tables. tables: one a group, as PageTables has them. known: entries of each that the GPU
-    has.
-    """
+    """The position of one request's page tables on the GPU."""
 
     number: int
+    """Index of the seat."""
     tables: list[list[int]]
+    """One page table per KV group, as in PageTables."""
     known: list[int]
+    """Number of entries of each table that the GPU has."""
 
 
 class GpuPageTables:
-    """The page tables on a GPU: int32 `pages`, in which each group has a row a seat."""
+    """The page tables on a GPU: the int32 tensor `pages` has one row per seat for each KV group."""
 
     def __init__(self, groups: Sequence[KVGroup], widths: Sequence[int], device: torch.device) -> None:
-        """widths: the most entries that a table of each group has."""
+        """Allocate the tables.
+
+        Args:
+            groups: KV groups of the model.
+            widths: Maximum number of entries of a table, for each group.
+            device: The GPU.
+        """
         self.groups, self.widths, self.device = groups, tuple(widths), device
         self._seats: dict[int, _Seat] = {}
         self._free: list[int] = []
@@ -38,20 +46,23 @@ class GpuPageTables:
         self.grow(_FIRST_SEATS)
 
     def grow(self, seats: int) -> None:
-        """Have so many seats, empty: what was known of tables is told again, and they lie elsewhere from now on."""
+        """Reallocate the tables with this number of empty seats.
+
+        The tables move to new addresses, and their entries must be sent again.
+        """
         self.seats, self._free = seats, list(reversed(range(seats)))
         self._seats.clear()
         self.starts = [seats * sum(self.widths[:index]) for index in range(len(self.widths))]
         self.pages = torch.zeros(seats * sum(self.widths), dtype=torch.int32, device=self.device)
 
     def forget(self, requests: Sequence[int]) -> None:
-        """Give up the seats of these requests."""
+        """Free the seats of these requests."""
         for request in requests:
             if (seat := self._seats.pop(request, None)) is not None:
                 self._free.append(seat.number)
 
     def settle(self, items: Sequence[RowItem], tables: PageTables) -> list[int]:
-        """Send the GPU what is new of the tables of these items' requests. Return the seat of each."""
+        """Send the new page-table entries of these items' requests to the GPU, and return the seat of each item."""
         self._make_room(items)
         places, entries, numbers = list[int](), list[int](), list[int]()
         for item in items:
@@ -70,17 +81,19 @@ class GpuPageTables:
         return numbers
 
     def _make_room(self, items: Sequence[RowItem]) -> None:
+        """Provide seats for all requests of a step: free those of other requests, or grow the tables."""
         wanted = {item.request for item in items}
         missing = len(wanted - self._seats.keys())
-        if missing > len(self._free):  # those that do not run now are told again when they do
+        if missing > len(self._free):  # tables of requests that do not run now are sent again later
             self.forget([request for request in self._seats if request not in wanted])
         if missing > len(self._free):
             self.grow(2 * max(self.seats, len(wanted)))
 
     def _seat(self, request: int, tables: list[list[int]]) -> _Seat:
+        """Return the seat of a request, a free one if it has none."""
         seat = self._seats.get(request)
         if seat is None:
             seat = self._seats[request] = _Seat(self._free.pop(), tables, [0] * len(tables))
-        elif seat.tables is not tables:  # it was preempted, and has begun again
+        elif seat.tables is not tables:  # the request was preempted and has restarted
             seat.tables, seat.known = tables, [0] * len(tables)
         return seat

@@ -1,9 +1,9 @@
-"""What a captured step reads, where it stays from step to step.
+"""The input memory of captured steps, which stays at the same addresses from step to step.
 
-A step that does not fill its bucket has rows of nothing behind it: they are at no slot and see no key. Its numbers come
-in one transfer.
+Batches are padded to the bucket size; padding rows have no KV slot and attend to nothing. The host sends all numbers of
+a step in one transfer.
 
-Shapes: T rows of a bucket, O sequences with one row each, C sequences with several, R rows of logits, G groups of
+Shapes: T rows of a bucket, O sequences with one row each, C sequences with several rows, R rows of logits, G groups of
 layers.
 """
 
@@ -26,31 +26,34 @@ Ints = NDArray[np.int32]
 _Numbers = TypeVar("_Numbers", Tensor, Ints)
 
 _NOWHERE = -1
-_OF_ROWS, _OF_ONES, _OF_SEVERAL = 2, 2, 5  # what is said of each, before what each group of layers says
+_OF_ROWS, _OF_ONES, _OF_SEVERAL = 2, 2, 5  # numbers of each, before those of each KV group
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The most that the steps of one graph have. rows: T. ones: O, 0 where each sequence has several rows. several: C,
-    0 where each has one. logits: R. copied: rows of the copy from which prompts read keys and values, 0 where they read
-    pages.
-    """
+    """The maximum sizes of the steps that run in one CUDA graph."""
 
     rows: int
+    """Number of rows (T)."""
     ones: int
+    """Number of sequences with one row (O), or 0 if every sequence has several rows."""
     several: int
+    """Number of sequences with several rows (C), or 0 if every sequence has one row."""
     logits: int
+    """Number of rows of logits (R)."""
     copied: int = 0
+    """Number of rows of the copied keys and values that prompts read, or 0 if they read pages."""
 
 
 class GraphInputs:
-    """The inputs of a bucket's steps. kv: the KVContext of these."""
+    """The input tensors of one bucket's steps; `kv` is their KVContext."""
 
     def __init__(self, bucket: Bucket, pages: CudaPages, tables: GpuPageTables) -> None:
+        """Allocate the input tensors of a bucket."""
         from ridgeline.backends.cuda.triton import DecodeSequences, GpuStepSequences, PrefillSequences
 
         self.bucket, self._seats, groups = bucket, tables, len(tables.groups)
-        # One more sequence with several rows: those of nothing.
+        # One additional sequence with several rows holds the padding rows.
         several = bucket.several + 1 if bucket.several else 0
         self._shapes = (
             (_OF_ROWS + groups, bucket.rows), (_OF_ONES + groups, bucket.ones), (_OF_SEVERAL + groups, several),
@@ -78,12 +81,12 @@ class GraphInputs:
         self.kv = CudaKV(pages, slots, dict(enumerate(seen)))
 
     def _parts(self, numbers: _Numbers) -> list[_Numbers]:
-        """What is said of rows, of sequences with one, of those with several, and of logits."""
+        """Return the numbers of rows, of sequences with one row, of sequences with several, and of logits as views."""
         ends = [*accumulate(a * b for a, b in self._shapes)]
         return [numbers[end - a * b : end].reshape(a, b) for (a, b), end in zip(self._shapes, ends, strict=True)]
 
     def fill(self, items: Sequence[RowItem], tables: PageTables) -> None:
-        """Put what a step of these items reads where it is read."""
+        """Write the inputs of a step with these items and send them to the GPU."""
         seats = self._seats.settle(items, tables)
         counts = [len(item.tokens) for item in items]
         *starts, end = accumulate(counts, initial=0)
@@ -92,7 +95,7 @@ class GraphInputs:
         ones = [i for i, count in enumerate(counts) if count == 1 and self.bucket.ones]
         several = [i for i, count in enumerate(counts) if count > 1 or not self.bucket.ones]
         of_ones[0] = 0
-        # Rows of nothing are a sequence's with several, where there are such; else one each.
+        # Padding rows belong to one sequence with several rows if the bucket has these, else each is a sequence.
         of_ones[1] = _NOWHERE if self.bucket.several else np.arange(self.bucket.ones)
         of_ones[:2, : len(ones)] = [[items[i].start + 1 for i in ones], [starts[i] for i in ones]]
         if self.bucket.several:
@@ -115,6 +118,7 @@ class GraphInputs:
         self._told.send()
 
     def _fill_rows(self, of_rows: Ints, items: Sequence[RowItem], tables: PageTables, end: int) -> None:
+        """Write the token ids, positions and KV slots of the rows."""
         of_rows[:_OF_ROWS], of_rows[_OF_ROWS:] = 0, _NOWHERE
         of_rows[0, :end] = [token for item in items for token in item.tokens]
         position_T = (
@@ -131,7 +135,7 @@ class GraphInputs:
                 for item, table in zip(items, tables_of, strict=True)
                 for position in range(item.start - item.start % size, item.start + len(item.tokens), size)
             ]
-            # Of each page as many positions as the step has in it: a new one begins with an item, and at its edge.
+            # Repeat each page for the step's positions in it: a page begins with an item and at each page boundary.
             begins_T = position_T % size == 0
             begins_T[[*accumulate((len(item.tokens) for item in items[:-1]), initial=0)]] = True
             page_T = np.array(pages)[np.cumsum(begins_T) - 1]

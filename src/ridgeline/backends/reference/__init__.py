@@ -1,4 +1,4 @@
-"""The reference backend: plain PyTorch, the oracle of every test."""
+"""The reference backend: plain PyTorch, against which the tests compare all other backends."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ from ridgeline.core.ops.paged_state import StatePages
 
 
 class ReferenceBackend(Backend):
-    """Ops in PyTorch, over pages of keys and values on any device. No step is replayed."""
+    """A backend that runs every op in PyTorch, with paged keys and values, on any device; it replays no steps."""
 
     @override
     def pages(

@@ -1,5 +1,6 @@
-"""Kernels of our own for cards, in Triton, which torch's CUDA builds bring along. Imported only where a model runs on a
-card, or, for tests, where Triton's interpreter does (TRITON_INTERPRET=1).
+"""Triton kernels for GPUs, which PyTorch's CUDA builds can run.
+
+This package is imported only if a model runs on a GPU, or, for tests, in Triton's interpreter (TRITON_INTERPRET=1).
 """
 
 from ridgeline.backends.cuda.triton.dense_kv import FEWEST_QUERIES, ROOM

@@ -1,6 +1,6 @@
-"""Codes of stored matrices as the numbers that they stand for, in registers.
+"""Dequantisation of matrix codes in registers.
 
-Shapes: x whatever a tile has; B bytes of a tile's row.
+Shapes: x any shape of a tile; B bytes of a tile's row.
 """
 
 import triton
@@ -8,18 +8,21 @@ import triton.language as tl
 
 _EXPONENT = tl.constexpr(0x4B000000)
 _SHIFT = tl.constexpr(8388608.0)
-"""fp32 of 2^23 has a whole number in its lowest bits: setting those is several times faster than a conversion."""
+"""2^23: fp32 numbers of this size hold an integer in their lowest bits.
+
+Setting these bits is several times faster than a conversion.
+"""
 
 
 @triton.jit
 def _whole(code_x):
-    """Small whole numbers as fp32."""
+    """Convert small integers to fp32."""
     return (code_x.to(tl.int32) | _EXPONENT).to(tl.float32, bitcast=True) - _SHIFT
 
 
 @triton.jit
 def numbers(held_x, KIND: tl.constexpr):
-    """Codes of a byte each, fp32."""
+    """Convert codes of one byte each to fp32."""
     if KIND == "fp8":
         return held_x.to(tl.float8e4nv, bitcast=True).to(tl.float32)
     return _whole(held_x)
@@ -27,20 +30,20 @@ def numbers(held_x, KIND: tl.constexpr):
 
 @triton.jit
 def halves(held_x):
-    """The two codes of each byte, fp32: the first is in the low half."""
+    """Return the two codes of each byte as fp32; the first is in the low half."""
     return _whole(held_x & 15), _whole(held_x >> 4)
 
 
 @triton.jit
 def both(held_OGB, BLOCK_O: tl.constexpr, BLOCK_G: tl.constexpr, SPAN: tl.constexpr):
-    """Those codes in order [O, G, SPAN]."""
+    """Return the two codes of each byte in order, as fp32 [O, G, SPAN]."""
     low_OGB, high_OGB = halves(held_OGB)
     return tl.reshape(tl.join(low_OGB, high_OGB), (BLOCK_O, BLOCK_G, SPAN))
 
 
 @triton.jit
 def group_terms(scales, zeros, lows, zero, at_x, keep_x, HAS_ZEROS: tl.constexpr, HAS_LOWS: tl.constexpr):
-    """What the codes of groups are multiplied with, and what is added then, each fp32. at_x: where their scales are."""
+    """Return the factor and the offset of the codes of each group, as fp32; at_x are the indices of their scales."""
     scale_x = tl.load(scales + at_x, mask=keep_x, other=0.0).to(tl.float32)
     if HAS_LOWS:
         low_x = tl.load(lows + at_x, mask=keep_x, other=0.0)

@@ -1,5 +1,7 @@
-"""The largest number of each row and where it is, for the sampler: a vocabulary is read by many programs at once, whose
-finds are put together afterwards. One NaN in a row is its largest number, as in torch.
+"""The largest logit of each row and its column, for greedy sampling.
+
+Many programs read one row in parallel, and a second kernel combines their results. If a row contains NaN, its largest
+number is NaN, as in PyTorch.
 
 Shapes: R rows, V columns, P parts of a row.
 """
@@ -12,12 +14,15 @@ from torch import Tensor
 from ridgeline.backends.cuda.triton.launch import early, let_next_start, wait_for_last
 
 _BLOCK = 2048
-_PROGRAMS = 1056  # eight a multiprocessor of the largest cards
+_PROGRAMS = 1056  # eight per multiprocessor of the largest GPUs
 
 
 @triton.jit
 def _of_parts(x, row, columns, span, most_RP, at_RP, BLOCK_V: tl.constexpr, EARLY: tl.constexpr):
-    """Grid: rows x parts of `span` columns, a multiple of BLOCK_V."""
+    """Find the largest number of each part of a row.
+
+    Grid: rows x parts of `span` columns, a multiple of BLOCK_V.
+    """
     let_next_start(EARLY)
     wait_for_last(EARLY)
     r, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -39,7 +44,7 @@ def _of_parts(x, row, columns, span, most_RP, at_RP, BLOCK_V: tl.constexpr, EARL
 
 @triton.jit
 def _of_rows(most_RP, at_RP, parts, out_R3, BLOCK_P: tl.constexpr, EARLY: tl.constexpr):
-    """Grid: rows."""
+    """Combine the results of the parts of each row; grid: rows."""
     let_next_start(EARLY)
     wait_for_last(EARLY)
     r, p_P = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK_P)
@@ -56,8 +61,9 @@ def _of_rows(most_RP, at_RP, parts, out_R3, BLOCK_P: tl.constexpr, EARLY: tl.con
 
 
 def likeliest(x_RV: Tensor) -> Tensor:
-    """float64 [R, 3] of fp32 rows: the first column with the largest number, and that number twice (as the sampler
-    tells of logits before and after changes, of which there are none).
+    """Return the first column with the largest number of each fp32 row, and that number twice, as float64 [R, 3].
+
+    The sampler expects the logits before and after changes, which are equal here.
     """
     rows, columns = x_RV.shape
     assert x_RV.stride(1) == 1, "a row is one piece"

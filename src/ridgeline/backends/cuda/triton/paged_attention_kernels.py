@@ -1,10 +1,11 @@
-"""Attention over pages where they lie (PagedAttention: Kwon et al., arXiv:2309.06180), tile by tile with a running
-softmax (FlashAttention-2: Dao, arXiv:2307.08691). The query heads that share keys are rows of one tile.
+"""Attention kernels over KV pages (PagedAttention: Kwon et al., arXiv:2309.06180), tiled with an online softmax.
 
-Powers are of 2, which is what cards have. Tiles of keys that all queries of a tile see are not compared with positions.
+The softmax follows FlashAttention-2 (Dao, arXiv:2307.08691). The query heads that share keys are rows of one tile.
+Exponentials are powers of 2, which GPUs compute in hardware. Tiles of keys that all queries of a tile see are not
+compared with positions.
 
-A sequence with one query is cut into SPLITS parts of its keys, because a card has more multiprocessors than a few
-sequences have heads; their results are put together afterwards (Flash-Decoding: Dao et al., 2023).
+The keys of a sequence with one query are divided into SPLITS parts, because a GPU has more multiprocessors than a few
+sequences have heads. A second kernel combines the results (Flash-Decoding: Dao et al., 2023).
 
 Shapes: M rows of a tile (queries x the heads that share keys), N keys of a tile, D head dim, W width of a value.
 """
@@ -15,19 +16,19 @@ import triton.language as tl
 from ridgeline.backends.cuda.triton.launch import let_next_start, wait_for_last
 
 AT_ONCE = tl.constexpr(64)
-"""How many sequences a program compares its tile with at a time."""
+"""The number of sequences with which a program compares its tile at a time."""
 
 NOTHING = tl.constexpr(-1.0e30)
-"""A score before there is one: what is not seen has -inf."""
+"""The initial maximum score; keys that are not seen have the score -inf."""
 
 
 LOG2E = tl.constexpr(1.4426950408889634)
-"""Of a power of e as one of 2."""
+"""log2(e), which converts a power of e to a power of 2."""
 
 
 @triton.jit
 def first_seen(position, reach, REACH: tl.constexpr):
-    """The first key that a query at a position looks at."""
+    """Return the first key that a query at a position attends to."""
     if REACH == "window":
         return tl.maximum(position - reach + 1, 0)
     if REACH == "chunked":
@@ -37,10 +38,12 @@ def first_seen(position, reach, REACH: tl.constexpr):
 
 @triton.jit
 def sequence_of(tile, before_C, sequences, POSITIONS: tl.constexpr, SHARED: tl.constexpr):
-    """Which sequence a tile is of, and its first tile, where tiles of so many positions are dealt out to sequences one
-    after the other. before_C: positions of those before each. SHARED: the last tile of one has no rows of the next,
-    which begins a tile later then: of T positions and C sequences at most T // POSITIONS + C tiles have any (the ragged
-    grids of vLLM's Triton attention).
+    """Return the sequence of a tile and the first tile of that sequence.
+
+    Tiles of POSITIONS positions are assigned to the sequences one after the other, as in the ragged grids of vLLM's
+    Triton attention. before_C has the number of positions before each sequence. If SHARED, the last tile of a sequence
+    has no rows of the next one, which then begins one tile later: T positions and C sequences need at most T //
+    POSITIONS + C tiles.
     """
     found = tile * 0 - 1
     for start in range(0, sequences, AT_ONCE):
@@ -61,8 +64,9 @@ def kept(
     WHOLE: tl.constexpr, DIM: tl.constexpr, SIZE: tl.constexpr, CODE: tl.constexpr, DTYPE: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Keys, or values, at some positions [N, D]: of head `head`, through a sequence's table of pages. WHOLE: all are
-    there.
+    """Load keys or values of one head at some positions [N, D] through a sequence's page table.
+
+    WHOLE: all positions exist.
     """
     seen_N = there_N | WHOLE
     page_N = tl.load(table + n_N // SIZE, mask=seen_N, other=0).to(tl.int64)
@@ -85,10 +89,11 @@ def over_keys(
     WIDTH: tl.constexpr, CODE: tl.constexpr, DTYPE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr, DENSE: tl.constexpr,
 ):  # fmt: skip
-    """A tile of queries over the keys from `start` to `stop` too: the sum of weighted values [M, W], the largest score
-    (as a power of 2) and the sum of weights [M], so far and then. SEEN: "whole" where these keys fill whole tiles,
-    which all queries see; "all" where all see them; "some" where positions say. DENSE: k and v are descriptors of rows
-    that lie together, and table is the sequence's first row.
+    """Attend with a tile of queries to the keys from `start` to `stop`, and update the running softmax.
+
+    The state is the sum of weighted values [M, W], the maximum score (as a power of 2) and the sum of weights [M]. SEEN
+    is "whole" if these keys fill whole tiles that all queries see, "all" if all queries see them, and "some" if
+    positions decide. If DENSE, k and v are descriptors of contiguous rows, and table is the sequence's first row.
     """
     d_D, w_W = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_W)
     factor = LOG2E if CAPPED else scale * LOG2E
@@ -125,14 +130,14 @@ def over_keys(
 
 @triton.jit
 def nothing_yet(BLOCK_M: tl.constexpr, BLOCK_W: tl.constexpr):
-    """What `over_keys` begins with."""
+    """Return the initial state of `over_keys`."""
     most_M, sum_M = tl.full((BLOCK_M,), NOTHING, tl.float32), tl.zeros((BLOCK_M,), tl.float32)
     return tl.zeros((BLOCK_M, BLOCK_W), tl.float32), most_M, sum_M
 
 
 @triton.jit
 def with_sink(sinks, h_M, keep_M, most_M, sum_M, HAS_SINKS: tl.constexpr):
-    """The sum of weights, that of the head's sink with it."""
+    """Return the sum of weights including the attention sink of the head."""
     if HAS_SINKS:
         sink_M = tl.load(sinks + h_M, mask=keep_M, other=0.0).to(tl.float32)
         sum_M += tl.exp2(tl.minimum(sink_M * LOG2E - most_M, 120.0))
@@ -147,8 +152,9 @@ def decode(
     SIZE: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, CODE: tl.constexpr, DTYPE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Sequences with one query each. Grid: sequences x KV heads x SPLITS. One of length 0 gives zeros, or nothing where
-    its row is below 0.
+    """Compute attention for sequences with one query each.
+
+    Grid: sequences x KV heads x SPLITS. A sequence of length 0 gives zeros, or nothing if its row is below 0.
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)
@@ -186,7 +192,7 @@ def together(
     out, parts, sums, row_B, sinks, heads,
     HAS_SINKS: tl.constexpr, SPLITS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The parts of `decode` put together. Grid: sequences x heads."""
+    """Combine the parts of `decode`; grid: sequences x heads."""
     let_next_start(EARLY)
     wait_for_last(EARLY)
     b, head = tl.program_id(0), tl.program_id(1)
@@ -216,9 +222,11 @@ def prefill(
     DIM: tl.constexpr, WIDTH: tl.constexpr, CODE: tl.constexpr, DTYPE: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_W: tl.constexpr, DENSE: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Sequences with several queries. Grid: tiles of all of them (`sequence_of`), or more, x KV heads; the last tiles,
-    which see the most, come first. One of length 0 gives zeros. DENSE: k and v are not pages but `dense.gather`'s
-    copies, a sequence's rows from begin_C on in the `rows` of each head.
+    """Compute attention for sequences with several queries.
+
+    Grid: tiles of all sequences (`sequence_of`), or more, x KV heads; the last tiles, which see the most keys, come
+    first. A sequence of length 0 gives zeros. If DENSE, k and v are not pages but the copies of `dense_kv.gather`, in
+    which the rows of a sequence start at begin_C, in the `rows` of each head.
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)
@@ -237,7 +245,7 @@ def prefill(
             q + row_M[:, None] * q_row + h_M[:, None] * q_head + d_D[None, :],
             mask=own_M[:, None] & (d_D < DIM)[None, :], other=0.0,
         ).to(DTYPE)  # fmt: skip
-        # Whole tiles of keys that all of these queries see, then the others.
+        # First the whole tiles of keys that all of these queries see, then the others.
         first = length - count + tile * QUERIES
         if REACH == "cross":
             start, stop = 0, length
@@ -246,7 +254,7 @@ def prefill(
             start, stop = first_seen(first, reach, REACH), tl.minimum(first + QUERIES, length)
             start = tl.maximum(start, 0)
             whole = tl.maximum((first + 1) // BLOCK_N * BLOCK_N, 0) if REACH == "causal" else start
-        # Rows of nothing look where the last query does, so that none is without a key.
+        # Padding rows see the same keys as the last query, so that no row is without a key.
         position_M = tl.minimum(length - count + query_M, length - 1)
         out_MW, most_M, sum_M = nothing_yet(BLOCK_M, BLOCK_W)
         table = head * rows + tl.load(begin_C + c) if DENSE else pages + tl.load(offset_C + c)

@@ -1,10 +1,10 @@
-"""Products of few rows with a stored matrix, which read it once; and a matrix of codes as numbers, for many rows.
+"""Products of few rows with a stored matrix, which read it once, and dequantisation of a matrix for many rows.
 
-One row is multiplied number by number, with several tiles under way on each multiprocessor: what counts is that memory
-never waits. A few rows are one operand of the tensor cores, filled up with rows of nothing, and codes the other one:
-exact in the dtype of the rows, so that a group's scale is that of its sums.
+One row is multiplied element by element, with several tiles in flight on each multiprocessor, because memory bandwidth
+is the limit. A few rows are one operand of the tensor cores, padded with empty rows, and the codes are the other one.
+Codes are exact in the dtype of the rows, so a group's scale can be applied to its sums.
 
-Shapes: T rows, I inputs, O outputs; tiles have BLOCK_ before their names, and G groups of SPAN inputs of one scale.
+Shapes: T rows, I inputs, O outputs; tiles have BLOCK_ before their names, and G groups of SPAN inputs with one scale.
 """
 
 from dataclasses import dataclass
@@ -20,22 +20,24 @@ from ridgeline.backends.cuda.triton.launch import early, let_next_start, product
 from ridgeline.core.ops.matrix.operands import Codes, Operands
 
 KINDS = frozenset({"int8", "int4", "fp8"})
-"""Codes that are widened here; of w8a8 rows are codes too, which torch multiplies."""
+"""The number formats that the kernels dequantise; w8a8 also quantises rows and is multiplied by PyTorch."""
 
 ROW_TILES = ((4, 2048), (2, 1024))
-"""Outputs and inputs of a tile that is multiplied with one row, the first where it divides the inputs: on an H200 the
-best of five in five shapes, and better than cuBLAS."""
+"""Outputs and inputs of a tile for the product of one row; the first tile is used if it divides the inputs.
+
+On an H200 this was the best of five choices for five shapes, and faster than cuBLAS.
+"""
 
 CODE_TILES = {"int8": (4, 1024), "fp8": (4, 1024), "int4": (8, 1024)}
-"""The same of codes."""
+"""Outputs and inputs of a tile for the product of one row with codes."""
 
 FEW_ROWS = 64
-"""Most rows that codes are multiplied with as they lie; of more they are widened first."""
+"""The maximum number of rows that are multiplied with codes directly; for more rows the codes are dequantised first."""
 
 FEW_INPUTS = 128
-"""Most inputs of a tile of codes that is multiplied with a few rows."""
+"""The maximum number of inputs in a tile of codes that is multiplied with a few rows."""
 
-_MULTIPROCESSORS = 132  # of the largest cards: fewer tiles than these are halved
+_MULTIPROCESSORS = 132  # of the largest GPUs: if there are fewer tiles, they are halved
 
 _WIDEN_TILE = (16, 256)
 
@@ -45,7 +47,7 @@ def _one_row(
     x, weights, bias, y, outputs, inputs, weight_stride,
     HAS_BIAS: tl.constexpr, EVEN: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The first weights are on their way before the row is there."""
+    """Multiply one row with a plain matrix; the first weights are loaded before the row is ready."""
     let_next_start(EARLY)
     o_O, i_I = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O), tl.arange(0, BLOCK_I)
     row_O = o_O.to(tl.int64) * weight_stride
@@ -72,6 +74,7 @@ def _one_row_of_codes(
     KIND: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_LOWS: tl.constexpr, EVEN: tl.constexpr,
     SPAN: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    """Multiply one row with a matrix of codes."""
     let_next_start(EARLY)
     wait_for_last(EARLY)
     IN_BYTE: tl.constexpr = 2 if KIND == "int4" else 1
@@ -111,8 +114,10 @@ def _few_rows_of_codes(
     KIND: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_LOWS: tl.constexpr, EVEN: tl.constexpr,
     DTYPE: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """A tile is within a group. Where all groups have one zero it is taken from the codes, which stay exact; others are
-    multiplied with the sum of a row.
+    """Multiply a few rows with a matrix of codes on the tensor cores.
+
+    A tile lies within one group. If all groups have the same zero point, it is subtracted from the codes, which stay
+    exact. Other zero points are multiplied with the sum of a row.
     """
     let_next_start(EARLY)
     wait_for_last(EARLY)
@@ -153,6 +158,7 @@ def _widen(
     KIND: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_LOWS: tl.constexpr, EVEN: tl.constexpr,
     SPAN: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr,
 ):  # fmt: skip
+    """Dequantise a tile of a matrix."""
     IN_BYTE: tl.constexpr = 2 if KIND == "int4" else 1
     BLOCK_G: tl.constexpr = BLOCK_I // SPAN
     start, o_O = tl.program_id(0) * BLOCK_I, tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
@@ -174,7 +180,7 @@ def _widen(
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A matrix of codes as the kernels take it: their arguments, and the constants that they are compiled for."""
+    """A quantised matrix in the form that the kernels need: their arguments and compile-time constants."""
 
     scales: Tensor
     zeros: Tensor
@@ -187,7 +193,7 @@ class _Stored:
 
     @classmethod
     def of(cls, codes: Codes, unused: Tensor) -> "_Stored":
-        """unused: given where there is no such tensor."""
+        """Return the kernel arguments of a quantised matrix; `unused` replaces missing tensors."""
         zeros, lows = codes.zeros_OG, codes.lows_OG
         return cls(
             codes.scales_OG,
@@ -202,18 +208,21 @@ class _Stored:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
+        """The kernel arguments in order."""
         return self.scales, self.zeros, self.lows, self.zero, self.sharers, self.groups, self.group
 
     def span(self, most: int) -> int:
-        """Inputs of one scale that a tile has beside each other: a power of two, at most so many. All of a row that has
-        one scale are as many as one likes.
+        """Return the number of inputs with one scale that a tile holds side by side.
+
+        It is a power of two, at most `most`. If a row has only one scale, it is `most`.
         """
         return most if self.groups == 1 else min(most, self.group & -self.group)
 
 
 def takes(own: Operands, rows: int) -> bool:
-    """Whether so many rows are multiplied with a matrix here: one, or, of codes, a few. Tensor cores take no fewer
-    than 16 inputs at a time, of which half a tile of int4 has each second one.
+    """Return whether this module multiplies a matrix with this number of rows: one row, or a few rows with codes.
+
+    Tensor cores need at least 16 inputs at a time, and half a tile of int4 has every second one.
     """
     if own.codes is None or rows == 1:
         return rows == 1
@@ -221,7 +230,7 @@ def takes(own: Operands, rows: int) -> bool:
 
 
 def few_products(x_TI: Tensor, own: Operands, out: torch.dtype) -> Tensor:
-    """X W^T + b of rows that it `takes` -> [T, O] in a dtype."""
+    """Return X W^T + b of a few rows, for which `takes` is true -> [T, O] in the dtype `out`."""
     rows, inputs = x_TI.shape
     outputs = len(own.weight)
     assert takes(own, rows), "few rows"
@@ -256,7 +265,7 @@ def few_products(x_TI: Tensor, own: Operands, out: torch.dtype) -> Tensor:
 
 
 def widened(own: Operands, inputs: int, dtype: torch.dtype) -> Tensor:
-    """What the codes of a matrix stand for [O, I], in a dtype."""
+    """Return the dequantised matrix [O, I] in a dtype."""
     assert own.codes is not None, "plain numbers are as wide as they are"
     outputs, stored = len(own.weight), _Stored.of(own.codes, own.weight)
     w_OI = own.weight.new_empty(outputs, inputs, dtype=dtype)

@@ -1,5 +1,6 @@
-"""Queries and keys turned by their positions, keys and values put into their pages: one kernel, which reads each row
-once. Where pages hold codes, what is put there is quantised on the way (`core/ops/kv_quantisation.py`).
+"""A kernel that rotates queries and keys and writes keys and values to their pages, reading each row once.
+
+If the pages store codes, the kernel quantises on the way (`core/ops/kv_quantisation.py`).
 
 Shapes: T rows, H heads, D numbers of a head; P pages of S positions.
 """
@@ -12,7 +13,7 @@ from ridgeline.backends.cuda.triton.launch import let_next_start, wait_for_last
 
 @triton.jit
 def rotated(x, x_row, x_head, cos, sin, t, h_H, d_D, keep_HD, half, TURNS: tl.constexpr):
-    """Heads of row t, the first 2 x `half` numbers of each turned: in the dtype of x [H, D]."""
+    """Return heads of row t with the first 2 x `half` numbers of each rotated, in the dtype of x [H, D]."""
     at_H = t * x_row + h_H * x_head
     x_HD = tl.load(x + at_H[:, None] + d_D[None, :], mask=keep_HD, other=0.0)
     if TURNS:
@@ -29,7 +30,7 @@ def rotated(x, x_row, x_head, cos, sin, t, h_H, d_D, keep_HD, half, TURNS: tl.co
 
 @triton.jit
 def nearest(x, bits: tl.constexpr):
-    """Numbers rounded to so many bits less, the even one of two; by hand, as Triton's interpreter cuts bits off."""
+    """Round numbers by this many bits to nearest even, by hand, because Triton's interpreter truncates."""
     as_bits = x.to(tl.int32, bitcast=True)
     as_bits = (as_bits + (1 << bits - 1) - 1 + ((as_bits >> bits) & 1)) >> bits << bits
     return as_bits.to(tl.float32, bitcast=True)
@@ -37,14 +38,14 @@ def nearest(x, bits: tl.constexpr):
 
 @triton.jit
 def to_e4m3(x):
-    """The nearest numbers of e4m3: of 4 significant bits, or below 2^-6 multiples of 2^-9."""
+    """Round numbers to e4m3: to 4 significant bits, or below 2^-6 to multiples of 2^-9."""
     return tl.where(tl.abs(x) < 0.015625, (x + 24576.0) - 24576.0, nearest(x, 20))
 
 
 @triton.jit
 def put(x_HD, pages, page_stride, scales, scale_stride, slot, scale, h_H, d_D, keep_HD, heads, dim,
         SIZE: tl.constexpr, CODE: tl.constexpr):  # fmt: skip
-    """Put the heads of a row into a slot, that is page x S + offset."""
+    """Write the heads of a row to a slot (page x S + offset)."""
     page, offset = (slot // SIZE).to(tl.int64), slot % SIZE
     at_HD = page * page_stride + h_H[:, None] * SIZE * dim + offset * dim + d_D[None, :]
     if CODE == "":
@@ -56,11 +57,11 @@ def put(x_HD, pages, page_stride, scales, scale_stride, slot, scale, h_H, d_D, k
         tl.store(pages + at_HD, code_HD.to(tl.uint8, bitcast=True), mask=keep_HD)
     else:
         wide_HD = tl.where(keep_HD, x_HD.to(tl.float32), 0.0)
-        most_H = tl.max(tl.abs(wide_HD), axis=1) + 0.0 * tl.sum(wide_HD, axis=1)  # NaN where one of them is
+        most_H = tl.max(tl.abs(wide_HD), axis=1) + 0.0 * tl.sum(wide_HD, axis=1)  # NaN if any of them is
         finite_H = (most_H - most_H) == 0.0
         scale_H = tl.where(finite_H, nearest(most_H / 127.0, 16), float("nan"))
         multiple_HD = tl.where((scale_H > 0.0)[:, None], wide_HD / scale_H[:, None], 0.0)
-        # To the nearest whole number, the even one of two: what fp32 does to numbers beside 1.5 x 2^23.
+        # Round to the nearest integer, ties to even: fp32 addition does this for numbers near 1.5 x 2^23.
         nearest_HD = (multiple_HD + 12582912.0) - 12582912.0
         code_HD = tl.minimum(tl.maximum(nearest_HD, -127.0), 127.0) + 128.0
         tl.store(pages + at_HD, code_HD.to(tl.uint8), mask=keep_HD)
@@ -76,7 +77,11 @@ def keep_rows(
     TURNS: tl.constexpr, CODE: tl.constexpr, SIZE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_D: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Grid: rows x blocks of heads, those of queries first, then of keys, then of values. A slot below 0 is nowhere."""
+    """Rotate queries and keys, and store keys and values.
+
+    Grid: rows x blocks of heads; first those of the queries, then of the keys, then of the values. Rows with a slot
+    below 0 are not stored.
+    """
     let_next_start(EARLY)
     wait_for_last(EARLY)
     t, block, d_D = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, BLOCK_D)

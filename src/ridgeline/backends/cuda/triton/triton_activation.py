@@ -1,4 +1,4 @@
-"""The activation of a gate times what it gates, read once and written once.
+"""The gated activation act(gate) * up in one pass over memory.
 
 Shapes: T rows, F columns.
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 from ridgeline.backends.cuda.triton.launch import early, let_next_start, wait_for_last
 
 NAMES = {"silu": 0, "swish": 0, "gelu_new": 1, "gelu_pytorch_tanh": 1, "gelu_fast": 1}
-"""Activations that there is a kernel for, by their names in config.json, each with its number here."""
+"""The activations with a kernel: their names in config.json, and the kernel's number for each."""
 
 _TILE = 1024
 
@@ -30,14 +30,14 @@ def _gated(
         active_F = gate_F / (1.0 + tl.exp(-gate_F))
     else:
         inner_F = 0.7978845608028654 * (gate_F + 0.044715 * gate_F * gate_F * gate_F)  # sqrt(2 / pi)
-        active_F = gate_F * (1.0 - 1.0 / (1.0 + tl.exp(2.0 * inner_F)))  # 0.5 x (1 + tanh) is this
-    # Rounded between the two, as torch has it, whose kernels are two.
+        active_F = gate_F * (1.0 - 1.0 / (1.0 + tl.exp(2.0 * inner_F)))  # equals 0.5 x (1 + tanh)
+    # Round between activation and product, as PyTorch's two kernels do.
     active_F = active_F.to(up.dtype.element_ty).to(tl.float32)
     tl.store(y + t * columns + f_F, (active_F * up_F.to(tl.float32)).to(y.dtype.element_ty), mask=keep_F)
 
 
 def gated(gate_TF: Tensor, up_TF: Tensor, activation: str) -> Tensor:
-    """act(gate) * up -> [T, F]."""
+    """Return act(gate) * up -> [T, F]."""
     rows, columns = gate_TF.shape
     y_TF = torch.empty_like(gate_TF, memory_format=torch.contiguous_format)
     if rows:

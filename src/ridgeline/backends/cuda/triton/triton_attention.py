@@ -1,4 +1,4 @@
-"""The attention of one layer over its pages, as kernels for a card.
+"""Attention of one layer over its KV pages, with GPU kernels.
 
 Shapes: T rows of a step, N new rows of K and V, H heads, K kv heads, D head dim, W width of a value, B sequences with
 one query, C sequences with several.
@@ -19,7 +19,8 @@ from ridgeline.backends.cuda.triton.rotary_kv_write import keep_rows
 from ridgeline.backends.kernel_support import AttentionScoring, KVCodes
 
 MOST_SPLITS = 32
-_PROGRAMS = 264  # of a decode step, two a multiprocessor of the largest cards: below, sequences are cut into parts
+"""The maximum number of parts into which the keys of a sequence with one query are split."""
+_PROGRAMS = 264  # two per multiprocessor of the largest GPUs: with fewer, sequences are split
 _BLOCK_H = 8
 _GATHERED = ("SIZE", "DIM", "WIDTH", "CODE", "DTYPE", "BLOCK_D", "BLOCK_W")
 _DENSE_TILE = (64, 64, 4, 3)
@@ -27,14 +28,14 @@ _DENSE_TILE = (64, 64, 4, 3)
 
 @dataclass(frozen=True, slots=True)
 class DecodeSequences:
-    """Sequences with one query each, as the layers of a group see them. offset_B: where each one's table begins in the
-    group's pages. length_B: keys that it sees, 0 of one that is not there. row_B: its row, below 0 where it has none.
-    All int32.
-    """
+    """The sequences of a step with one query each, as the layers of a KV group see them; all tensors are int32."""
 
     offset_B: Tensor
+    """Offset of each sequence's page table in the group's pages."""
     length_B: Tensor
+    """Number of keys that each sequence sees; 0 for padding."""
     row_B: Tensor
+    """Row of each sequence in the step; below 0 if it has none."""
 
     def __len__(self) -> int:
         return len(self.offset_B)
@@ -42,20 +43,29 @@ class DecodeSequences:
 
 @dataclass(frozen=True, slots=True)
 class PrefillSequences:
-    """Sequences with several queries each; as One, and count_C: how many; before_C: of the sequences before it;
-    begin_C: where each one's keys begin in a copy that has them all, `rows` of a head, 0 where none is made. queries:
-    of all, or more; most: of the one with the most. One without queries comes after all others.
+    """The sequences of a step with several queries each, as the layers of a KV group see them.
+
+    Sequences without queries come after all others.
     """
 
     offset_C: Tensor
+    """Offset of each sequence's page table in the group's pages."""
     length_C: Tensor
+    """Number of keys that each sequence sees."""
     row_C: Tensor
+    """First row of each sequence in the step."""
     count_C: Tensor
+    """Number of queries of each sequence."""
     before_C: Tensor
+    """Number of queries of all sequences before each one."""
     begin_C: Tensor
+    """First row of each sequence's keys in a dense copy."""
     queries: int
+    """Upper bound of the number of queries of all sequences."""
     most: int
+    """Upper bound of the number of queries of the longest sequence."""
     rows: int
+    """Rows per head of the dense copy, or 0 if no copy is made."""
 
     def __len__(self) -> int:
         return len(self.offset_C)
@@ -63,17 +73,18 @@ class PrefillSequences:
 
 @dataclass(frozen=True, slots=True)
 class GpuStepSequences:
-    """The sequences of a step as the layers of one KV group see them. pages: int32, tables of pages behind each
-    other.
-    """
+    """The sequences of a step as the layers of one KV group see them."""
 
     pages: Tensor
+    """All page tables, int32, one after the other."""
     one: DecodeSequences | None
+    """Sequences with one query, if any."""
     several: PrefillSequences | None
+    """Sequences with several queries, if any."""
 
 
 class TritonPagedAttention:
-    """The attention of one layer, over its pages."""
+    """The attention of one layer over its KV pages."""
 
     def __init__(
         self,
@@ -84,7 +95,16 @@ class TritonPagedAttention:
         dtype: torch.dtype,
         codes: KVCodes | None,
     ) -> None:
-        """Describe a layer as our kernels for the CPU do; values are kept next to keys."""
+        """Describe the layer.
+
+        Args:
+            heads: Number of query heads.
+            scoring: Attention parameters.
+            k_PKSD: Keys of all pages.
+            v_PKSW: Values of all pages.
+            dtype: Dtype of queries and results.
+            codes: Quantisation of the keys and values, or None.
+        """
         _, kv_heads, size, dim = k_PKSD.shape
         width = v_PKSW.shape[3]
         assert k_PKSD.stride()[1:] == (size * dim, dim, 1), "the keys of a head in a page are one piece"
@@ -110,8 +130,17 @@ class TritonPagedAttention:
         slots_N: Tensor,
         angles: tuple[Tensor, ...] | None,
     ) -> Tensor | None:
-        """Turn queries and keys where there are angles, and put keys and values into slots int64 (page x S + offset;
-        below 0 nowhere). The queries, turned; None where none are given.
+        """Rotate queries and keys, and write keys and values to their KV slots.
+
+        Args:
+            q_THD: Queries, or None if they are not rotated.
+            k_NKD: New keys.
+            v_NKW: New values.
+            slots_N: Slots, int64 (page x S + offset). Rows with a slot below 0 are not stored.
+            angles: Cosines and sines of the rotary embedding, or None for no rotation.
+
+        Returns:
+            The rotated queries, or None if none were given.
         """
         assert q_THD is None or len(q_THD) == len(k_NKD), "queries that are turned beside keys have their rows"
         k_NKD, v_NKW = _rows(k_NKD), _rows(v_NKW)
@@ -131,7 +160,7 @@ class TritonPagedAttention:
         return turned_THD
 
     def attend(self, seen: GpuStepSequences, q_THD: Tensor) -> Tensor:
-        """Every query over what its sequence has in pages -> [T, H, W]."""
+        """Return the attention of every query over the pages of its sequence -> [T, H, W]."""
         q_THD = _rows(q_THD)
         out_THW = q_THD.new_empty(len(q_THD), self.heads, self.width)
         if seen.one is not None:
@@ -141,11 +170,12 @@ class TritonPagedAttention:
         return out_THW
 
     def splits(self, sequences: int) -> int:
-        """Into how many parts the keys of a sequence with one query are cut, where so many have one: a power of two."""
+        """Return the number of parts (a power of two) into which the keys of each sequence with one query are split."""
         wanted = _PROGRAMS // (sequences * self.kv_heads)
         return min(MOST_SPLITS, 1 << wanted.bit_length() - 1) if wanted > 1 else 1
 
     def _decode(self, pages: Tensor, one: DecodeSequences, q_THD: Tensor, out_THW: Tensor) -> None:
+        """Compute the attention of sequences with one query."""
         splits, count = self.splits(len(one)), len(one)
         parts = sums = out_THW
         if splits > 1:
@@ -163,6 +193,7 @@ class TritonPagedAttention:
             )  # fmt: skip
 
     def _prefill(self, pages: Tensor, several: PrefillSequences, q_THD: Tensor, out_THW: Tensor) -> None:
+        """Compute the attention of sequences with several queries."""
         copied = self._copies(several)
         block_m, block_n, warps, stages = self._tile(several)
         tiles = several.queries // (block_m // self.sharers) + len(several)
@@ -177,14 +208,14 @@ class TritonPagedAttention:
         )  # fmt: skip
 
     def _copies(self, several: PrefillSequences) -> bool:
-        """Whether keys and values are copied out of their pages first; not where most of them are not looked at."""
+        """Return whether keys and values are copied out of their pages first; not if attention skips most of them."""
         takes = self.dtype == torch.bfloat16 and {self.dim, self.width} <= {64, 128} and is_hopper(self.k.device)
         nbytes = several.rows * self.kv_heads * (self.dim + self.width) * self.dtype.itemsize
         looked_at = self.scoring.reach in ("causal", "cross") and several.most >= dense_kv.FEWEST_QUERIES
         return takes and looked_at and 0 < nbytes <= COPY_BYTES
 
     def _gathered(self, pages: Tensor, several: PrefillSequences) -> tuple[Tensor, Tensor]:
-        """Keys [K x rows, D] and values [K x rows, W]."""
+        """Return dense copies of the keys [K x rows, D] and the values [K x rows, W]."""
         rows = self.kv_heads * several.rows
         k_RD = torch.empty(rows, self.dim, dtype=self.dtype, device=self.k.device)
         v_RW = torch.empty(rows, self.width, dtype=self.dtype, device=self.k.device)
@@ -196,7 +227,7 @@ class TritonPagedAttention:
         return k_RD, v_RW
 
     def _tile(self, several: PrefillSequences) -> tuple[int, int, int, int]:
-        """Rows and keys of a tile, warps, and tiles of keys under way: less of each where numbers take more room."""
+        """Return the rows and keys of a tile, the warps and the pipeline stages; wide numbers get smaller tiles."""
         if self._copies(several):
             return _DENSE_TILE
         least = triton.next_power_of_2(max(16, self.sharers))
@@ -230,5 +261,5 @@ class TritonPagedAttention:
 
 
 def _rows(x_THD: Tensor) -> Tensor:
-    """With each head in one piece, whatever lies between heads and rows."""
+    """Return a tensor whose heads are each contiguous, with any strides between heads and rows."""
     return x_THD if x_THD.stride(2) == 1 else x_THD.contiguous()

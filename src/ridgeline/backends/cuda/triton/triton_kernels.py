@@ -1,4 +1,4 @@
-"""The kernels for cards as functions of tensors: what ops ask of `Kernels` where rows are on a card.
+"""The Triton kernels as functions of tensors, for the ops whose rows are on a GPU.
 
 Shapes: T rows of a step, I inputs, O outputs, F columns of an MLP.
 """
@@ -15,40 +15,50 @@ from ridgeline.core.ops.matrix.operands import Operands
 
 
 class TritonKernels:
-    """Ours in Triton for what a card's libraries have no kernel for, or a slower one: norms with the addition before
-    them, gates, products of one row or a few, and of codes, the largest number of a row. Products of many rows are
-    torch's (cuBLAS).
+    """The Triton kernels for which the GPU's libraries have no kernel or a slower one.
+
+    These are norms with the residual addition before them, gated activations, products of one or a few rows, products
+    with codes, and the largest number of a row. PyTorch (cuBLAS) multiplies many rows.
     """
 
     name = "triton"
 
     def takes(self, own: Operands) -> bool:
-        """Whether rows are multiplied with such a matrix here."""
+        """Return whether the kernels support a matrix."""
         return own.codes is None or own.codes.kind in product.KINDS
 
     def products(
         self, x_TI: Tensor, matrices: Sequence[Operands], out: torch.dtype | None = None
     ) -> tuple[Tensor, ...]:
-        """As Library.products."""
+        """Return X W^T + b for each matrix, each [T, O], in the dtype of x or in `out`."""
         return tuple(_product(x_TI, own, out or x_TI.dtype) for own in matrices)
 
     def norm(
         self, x_xD: Tensor, weight_D: Tensor, eps: float, *, from_one: bool, added_ND: Tensor | None = None
     ) -> Tensor:
-        """As Library.norm."""
+        """Return the RMS norm of vectors [..., D].
+
+        Args:
+            x_xD: Vectors.
+            weight_D: Weight of the norm.
+            eps: Epsilon of the norm.
+            from_one: Whether the weight is added to 1 (Gemma).
+            added_ND: Rows that are added to the vectors in place first, or None.
+        """
         added = None if added_ND is None else _vectors(added_ND)
         return triton_norm.rms_norm(_vectors(x_xD), weight_D, eps, from_one=from_one, added_THD=added).view(x_xD.shape)
 
     def likeliest(self, x_RV: Tensor) -> Tensor:
-        """As likeliest.likeliest."""
+        """Return the first column with the largest logit of each row, and that logit twice, as float64 [R, 3]."""
         return likeliest(x_RV)
 
     def gated(self, gate_TF: Tensor, up_TF: Tensor, name: str) -> Tensor | None:
-        """act(gate) * up -> [T, F]; None for an activation that there is no kernel for. name: of config.json."""
+        """Return act(gate) * up -> [T, F], or None if there is no kernel for the activation (a name in config.json)."""
         return triton_activation.gated(gate_TF, up_TF, name) if name in triton_activation.NAMES else None
 
 
 def _product(x_TI: Tensor, own: Operands, out: torch.dtype) -> Tensor:
+    """Return X W^T + b of one matrix, by our kernel or by cuBLAS."""
     if product.takes(own, len(x_TI)):
         return product.few_products(x_TI, own, out)
     weight = own.weight if own.codes is None else product.widened(own, x_TI.shape[1], x_TI.dtype)
@@ -58,5 +68,5 @@ def _product(x_TI: Tensor, own: Operands, out: torch.dtype) -> Tensor:
 
 
 def _vectors(x_xD: Tensor) -> Tensor:
-    """[T, D] or [T, H, D] as the latter."""
+    """Return vectors [T, D] or [T, H, D] as [T, H, D]."""
     return x_xD.unsqueeze(1) if x_xD.dim() == 2 else x_xD

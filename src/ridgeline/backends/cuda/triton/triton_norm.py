@@ -1,4 +1,4 @@
-"""RMS norms of rows, or of the heads of rows, alone or with the residual addition before them.
+"""RMS norms of rows or of heads of rows, alone or with the residual addition before them.
 
 Shapes: T rows, H vectors of a row, D numbers of a vector.
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 from ridgeline.backends.cuda.triton.launch import early, let_next_start, wait_for_last
 
 _TILE = 4096
-"""Numbers that a program normalises at once, where vectors are shorter."""
+"""The number of elements that a program normalises at once if vectors are shorter."""
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -20,6 +20,7 @@ def _rms_norm(
     ADDS: tl.constexpr, FROM_ONE: tl.constexpr, CAST_LAST: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
+    """Normalise a tile of vectors, after the residual addition if ADDS."""
     let_next_start(EARLY)
     n_N, d_D = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_D)
     t_N, h_N = (n_N // heads).to(tl.int64), n_N % heads
@@ -44,7 +45,15 @@ def _rms_norm(
 
 
 def rms_norm(x_THD: Tensor, weight_D: Tensor, eps: float, *, from_one: bool, added_THD: Tensor | None) -> Tensor:
-    """As Library.norm, of vectors with anything between them: [T, H, D] -> the same, without gaps."""
+    """Return the RMS norm of vectors [T, H, D] with any strides -> a contiguous tensor of the same shape.
+
+    Args:
+        x_THD: Vectors.
+        weight_D: Weight of the norm.
+        eps: Epsilon of the norm.
+        from_one: Whether the weight is added to 1 (Gemma).
+        added_THD: Tensor that is added to the vectors in place first, or None.
+    """
     rows, heads, width = x_THD.shape
     y_THD = torch.empty_like(x_THD, memory_format=torch.contiguous_format)
     if not rows:
