@@ -69,15 +69,15 @@ class AttentionScoring:
     """The attention parameters of a layer apart from its sizes."""
 
     reach: str
-    """Attention pattern: "causal", "window", "chunked" or "cross"."""
+    """The attention pattern: "causal", "window", "chunked" or "cross"."""
     size: int
-    """Size of the window or chunk, in positions."""
+    """The size of the window or chunk, in positions."""
     scale: float
-    """Factor of the scores."""
+    """The factor of the attention scores."""
     softcap: float | None
-    """Bound of the scores (Gemma 2), or None."""
+    """The bound to which attention scores are squashed (Gemma 2), or None."""
     sinks_H: Tensor | None
-    """Attention-sink score of each head, or None."""
+    """The attention-sink score of each head, or None."""
 
     @classmethod
     def of(cls, op: Attention) -> "AttentionScoring":
@@ -90,15 +90,15 @@ class KVCodes:
     """The quantisation parameters of a layer's keys and values (`core/ops/kv_quantisation.py`)."""
 
     kind: str
-    """Number format of the codes: int8 or fp8."""
+    """The number format of the codes: int8 or fp8."""
     k_scales_PKS1: Tensor | None
-    """Scales of the keys, bf16, as a view of all pages; None if there are none."""
+    """The scales of the keys, bf16, as a view of all pages; None if there are none."""
     v_scales_PKS1: Tensor | None
-    """Scales of the values, bf16, as a view of all pages; None if there are none."""
+    """The scales of the values, bf16, as a view of all pages; None if there are none."""
     k_scale: float
-    """Scale of all keys of the layer."""
+    """The scale of all keys of the layer."""
     v_scale: float
-    """Scale of all values of the layer."""
+    """The scale of all values of the layer."""
 
     @classmethod
     def of(cls, op: Attention, pages: LayerPages) -> "KVCodes | None":

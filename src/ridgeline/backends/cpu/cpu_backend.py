@@ -196,6 +196,7 @@ class CpuBackend(Backend):
         return super().gated_products(gate, up, activation, x_NI)
 
     def _fused_gate(self, gate: Matrix, up: Matrix, activation: str, x_NI: Tensor) -> Tensor:
+        """Multiply with a gate and an up matrix and apply the activation, in one call."""
         of_gate, of_up = gate.operands, up.operands
         assert of_gate is not None, "what is fused has operands"
         assert of_up is not None

@@ -45,19 +45,19 @@ class CpuRoutingRule:
     """The rule by which a router turns logits into selected experts and weights, as RoutingRule defines it."""
 
     active: int
-    """Number of experts per token."""
+    """The number of experts per token."""
     sigmoid: bool
     """Whether scores are sigmoids of the logits instead of a softmax."""
     renormalise: bool
     """Whether the weights of the selected experts are scaled to a sum of 1."""
     scale: float
-    """Final factor of the weights."""
+    """The final factor of the weights."""
     groups: int
-    """Number of groups of experts."""
+    """The number of groups of experts."""
     top_groups: int
-    """Number of groups from which experts are selected."""
+    """The number of groups from which experts are selected."""
     best: int
-    """Number of best scores whose sum is the score of a group."""
+    """The number of best scores whose sum is the score of a group."""
 
 
 def route(

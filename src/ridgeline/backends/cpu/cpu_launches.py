@@ -35,9 +35,9 @@ query cost as much as 44 to 63 keys (35 for heads of 8 fp32 numbers).
 
 _BLOCK = 1024  # inputs after which our products add up the lanes of each output's sum (native/product.h, 16 lanes)
 _LANE_SUMS = {"bf16": 3 * 64.0, "fp32": 3 * 32.0}
-"""The FLOPs that could be computed in the time of adding up the lanes of a sum: three instructions per output.
+"""The cost of adding up the vector lanes of one output's sum, in FLOPs, by number format.
 
-See native/lanes.h.
+The FLOPs are those that the three instructions for it could have done (native/lanes.h).
 """
 
 

@@ -45,7 +45,7 @@ It returns 0, or 1 if the system refused memory to it (`refused`).
 
 
 class _KeptCalls(threading.local):
-    """A list of the kernel calls that the current thread makes; calls of other threads are not included."""
+    """The thread-local list of recorded kernel calls; calls of other threads are not included."""
 
     calls: list[Call] | None = None
 

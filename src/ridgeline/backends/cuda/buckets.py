@@ -40,7 +40,7 @@ class CapturedSteps:
     """The captured steps of a model: those that fit a bucket and have no adapters and no encoder."""
 
     most_rows: int
-    """Maximum number of rows of a captured step with prompts."""
+    """The maximum number of rows of a captured step with prompts."""
 
     title: ClassVar[str] = "captured steps"
     how: ClassVar[str] = "captured"

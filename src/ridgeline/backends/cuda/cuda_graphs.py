@@ -94,6 +94,7 @@ class CudaGraphs(StepGraphs):
         return self._known[bucket]
 
     def _filled(self, bucket: Bucket, items: Sequence[RowItem], tables: PageTables) -> GraphInputs:
+        """Return the inputs of a bucket, filled with a step; discard all graphs if the page tables have moved."""
         assert self._tables is not None
         if bucket not in self._inputs:
             self._inputs[bucket] = GraphInputs(bucket, self._pages, self._tables)

@@ -21,11 +21,11 @@ class _Seat:
     """The position of one request's page tables on the GPU."""
 
     number: int
-    """Index of the seat."""
+    """The index of the seat."""
     tables: list[list[int]]
     """One page table per KV group, as in PageTables."""
     known: list[int]
-    """Number of entries of each table that the GPU has."""
+    """The number of entries of each table that the GPU has."""
 
 
 class GpuPageTables:

@@ -34,15 +34,15 @@ class Bucket:
     """The maximum sizes of the steps that run in one CUDA graph."""
 
     rows: int
-    """Number of rows (T)."""
+    """The number of rows (T)."""
     ones: int
-    """Number of sequences with one row (O), or 0 if every sequence has several rows."""
+    """The number of sequences with one row (O), or 0 if every sequence has several rows."""
     several: int
-    """Number of sequences with several rows (C), or 0 if every sequence has one row."""
+    """The number of sequences with several rows (C), or 0 if every sequence has one row."""
     logits: int
-    """Number of rows of logits (R)."""
+    """The number of rows of logits (R)."""
     copied: int = 0
-    """Number of rows of the copied keys and values that prompts read, or 0 if they read pages."""
+    """The number of rows of the copied keys and values that prompts read, or 0 if they read pages."""
 
 
 class GraphInputs:

@@ -33,9 +33,9 @@ class AdapterTarget:
     """A matrix of a model to which a LoRA adapter can add."""
 
     op: Op
-    """Op that multiplies with the matrix."""
+    """The op that multiplies with the matrix."""
     name: str
-    """Name of the matrix in the op."""
+    """The name of the matrix in the op."""
     matrix: Matrix
 
     def put(self, number: int, added: LoraWeights, rows: AdapterRows) -> None:
@@ -95,12 +95,12 @@ class LoraMatrix:
     """The A and B tensors of one matrix in an adapter file."""
 
     first: TensorEntry
-    """Entry of A."""
+    """The header entry of A."""
     second: TensorEntry
-    """Entry of B."""
+    """The header entry of B."""
     rank: int
     scale: float
-    """Factor of the product B A."""
+    """The factor of the product B A."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +108,17 @@ class Adapter:
     """A LoRA adapter whose config and header have been read, without its weights."""
 
     name: str
-    """Name by which requests select the adapter."""
+    """The name by which requests select the adapter."""
     folder: Path
-    """Folder of the adapter."""
+    """The folder of the adapter."""
     base: str
-    """Model that the adapter was made for, according to its config; "" if it does not say."""
+    """The model that the adapter was made for, according to its config; "" if it does not say."""
     targets: tuple[str, ...]
-    """Names in target_modules."""
+    """The module names in target_modules of the adapter's config."""
     halves: Mapping[str, LoraMatrix]
-    """A and B by the checkpoint name of the matrix that they add to."""
+    """The A and B tensors by the checkpoint name of the matrix that they add to."""
     digest: bytes
-    """Hash of all contents: adapters with equal digests give equal results."""
+    """A hash of all contents: adapters with equal digests give equal results."""
 
     @property
     def rank(self) -> int:

@@ -41,13 +41,13 @@ class QuantiseResult:
     folder: Path
     """The new checkpoint folder."""
     matrices: int
-    """Number of quantised matrices."""
+    """The number of quantised matrices."""
     kept: tuple[str, ...]
-    """Names of the matrices that are not quantised."""
+    """The names of the matrices that are not quantised."""
     before: int
-    """Bytes of all tensors before."""
+    """The size of all tensors in the original checkpoint, in bytes."""
     after: int
-    """Bytes of all tensors after."""
+    """The size of all tensors in the quantised checkpoint, in bytes."""
 
 
 def quantise_folder(
@@ -266,5 +266,5 @@ def _beside(folder: Path) -> Iterator[Path]:
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a JSON file."""
+    """Write an object to an indented JSON file."""
     path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

@@ -60,7 +60,7 @@ def compressed_bytes(matrix: QuantisedMatrix, width: int) -> int:
 
 
 def quantization_config(stored: WeightFormat, kept: tuple[str, ...]) -> dict[str, Any]:
-    """Return the section of config.json that describes the weight format; `kept` lists the unquantized modules."""
+    """Return the section of config.json that describes the weight format; `kept` lists the unquantised modules."""
     group = stored.block[1]
     weights = {
         "num_bits": stored.bits,

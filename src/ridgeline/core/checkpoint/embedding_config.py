@@ -41,13 +41,13 @@ class PostPoolingLayer:
     """A layer after the pooling: a dense layer or a norm."""
 
     folder: Path
-    """Folder of its weights."""
+    """The folder of its weights."""
     outputs: int = 0
-    """Number of outputs of a dense layer; 0 for a norm."""
+    """The number of outputs of a dense layer; 0 for a norm."""
     bias: bool = True
     """Whether a dense layer has a bias."""
     activation: str | None = None
-    """Activation of a dense layer, or None."""
+    """The activation of a dense layer, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +55,17 @@ class EmbeddingConfig:
     """The settings by which a model turns a text into a vector."""
 
     mode: PoolingMode
-    """How the hidden states of the tokens are pooled."""
+    """The pooling mode, by which the hidden states of the tokens become one vector."""
     stages: tuple[PostPoolingLayer, ...] = ()
-    """Layers after the pooling, in order."""
+    """The layers after the pooling, in order."""
     prompts: Mapping[str, str] = field(default_factory=dict)
-    """Prompts that precede a text, by name."""
+    """The prompts that precede a text, by name."""
     default_prompt: str | None = None
-    """Name of the prompt for requests that select none."""
+    """The name of the prompt for requests that select none."""
     most_tokens: int | None = None
-    """Maximum number of tokens of a text, or None if the folder does not say."""
+    """The maximum number of tokens of a text, or None if the folder does not say."""
     cuts: tuple[int, ...] | None = None
-    """Lengths to which vectors can be truncated: () for any length, None if truncation is not supported."""
+    """The lengths to which vectors can be truncated: () for any length, None if truncation is not supported."""
     stated: bool = True
     """Whether the folder states these settings, or they are the defaults of sentence-transformers."""
     lower: bool = False

@@ -42,9 +42,9 @@ class Checkpoint:
 
     folder: Path
     entries: Mapping[str, TensorEntry]
-    """Header entries by tensor name."""
+    """The header entries by tensor name."""
     files: Mapping[str, Path]
-    """File of each tensor."""
+    """The file of each tensor."""
 
     def data_offset(self, file: BinaryIO) -> int:
         """Return the byte offset of the data section in an open file that is positioned at its start.

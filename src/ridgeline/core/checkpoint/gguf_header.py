@@ -41,9 +41,9 @@ class GGUFHeader:
 
     path: Path
     metadata: Mapping[str, Any]
-    """Numbers, strings, and lists of them."""
+    """The metadata by key: numbers, strings, and lists of them."""
     tensors: Mapping[str, TensorEntry]
-    """Tensors in file order.
+    """The tensors in file order.
 
     `dtype` is ggml's name of the type, `begin` and `end` are byte offsets from the start of the file, and a shape has
     its outermost dimension first.
@@ -66,7 +66,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def package(path: Path) -> ModuleType:
-    """Return the `gguf` package.
+    """Return the `gguf` Python package.
 
     Raises:
         ModelRefused: If it is not installed.
@@ -135,7 +135,7 @@ class _Reader:
         return GGUFHeader(self.path, metadata, entries)
 
     def bytes(self, count: int) -> bytes:
-        """Read a number of bytes."""
+        """Read the next `count` bytes of the header; raise ModelRefused if the file is truncated."""
         if count > self.end - self.at:
             raise ModelRefused(
                 f"{self.path} is truncated or broken: its header wants {count} bytes at byte {self.at} of {self.end}; "
@@ -145,7 +145,7 @@ class _Reader:
         return self.data[self.at - count : self.at]
 
     def number(self, form: str) -> int:
-        """Read an integer."""
+        """Read the next integer of the header."""
         (found,) = struct.unpack(form, self.bytes(struct.calcsize(form)))
         return int(found)
 
@@ -160,7 +160,7 @@ class _Reader:
         return found
 
     def text(self, what: str) -> str:
-        """Read a string."""
+        """Read the next string of the header."""
         start = self.at
         raw = self.bytes(self.count("characters", 1))
         try:

@@ -27,9 +27,9 @@ class GGUFCheckpoint(Checkpoint):
     """A checkpoint of one GGUF file, with Hugging Face tensor names; entries have the names of the file."""
 
     model_dtype: torch.dtype
-    """Dtype to which tensors without blocks are converted."""
+    """The dtype to which tensors without blocks are converted."""
     heads: dict[str, int]
-    """Number of heads by name suffix, for matrices whose rows are permuted for adjacent rotary pairs."""
+    """The number of heads by name suffix, for matrices whose rows are permuted for adjacent rotary pairs."""
     from_one: bool
     """Whether the file has 1 added to the norms."""
 

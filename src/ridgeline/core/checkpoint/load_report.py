@@ -16,18 +16,18 @@ class LoadReport:
     """The time and the disk reads of filling a model from its checkpoint."""
 
     checkpoint: Checkpoint
-    """The files and tensors."""
+    """The checkpoint that was loaded."""
     header: float
-    """Seconds to read and check headers."""
+    """The seconds to read and check headers."""
     mapped: float
-    """Seconds to map and check tensors and touch every page, so that no step waits for the disk.
+    """The seconds to map and check tensors and touch every page, so that no step waits for the disk.
 
     If `quantised`, seconds to read and quantise the tensors.
     """
     from_disk: int | None
     """Bytes that were read from disk, or None if the system does not report them; the rest came from the page cache."""
     casts: Casts
-    """Tensors that were cast to the model's dtype."""
+    """The tensors that were cast to the model's dtype."""
     quantised: bool = False
     """Whether the tensors were read and quantised instead of mapped."""
 

@@ -47,13 +47,13 @@ class Component:
     """A part of a source that is a model of its own: a text model, an encoder, a VAE, an adapter."""
 
     name: str
-    """Name of the component in its pipeline."""
+    """The name of the component in its pipeline."""
     folder: Path
-    """Folder of the component."""
+    """The folder of the component."""
     kind: str
-    """Class of the component, from its config or its pipeline; "" if neither states it."""
+    """The class of the component, from its config or its pipeline; "" if neither states it."""
     config: Fields | None
-    """Config of the component, or None if it has none.
+    """The config of the component, or None if it has none.
 
     It includes the settings of a quantiser's separate file if the config does not mention them.
     """
@@ -64,17 +64,17 @@ class ModelSource:
     """A model name and everything found under it."""
 
     name: str
-    """Name as the user gave it."""
+    """The name or path as the user gave it."""
     folder: Path | None
-    """Folder of weights and tokenizer, or the GGUF file; None for a catalogue config, which has neither."""
+    """The folder of weights and tokenizer, or the GGUF file; None for a catalogue config, which has neither."""
     components: Mapping[str, Component]
-    """Components by name."""
+    """The components of the source, by name."""
     generation: Mapping[str, Any]
-    """Contents of generation_config.json; for a pipeline of the catalogue its usual request settings."""
+    """The contents of generation_config.json; for a pipeline of the catalogue its usual request settings."""
     pipeline: str = ""
-    """Class of a pipeline with several components, or "" for a single model."""
+    """The class of a pipeline with several components, or "" for a single model."""
     gguf: GGUFHeader | None = None
-    """Header of the GGUF file, if the source is one."""
+    """The header of the GGUF file, if the source is one."""
 
     @property
     def title(self) -> str:
@@ -288,7 +288,7 @@ def _with_class(part: Component) -> Component:
 
 
 def _component(name: str, config: Path, kind: str = "") -> Component:
-    """Read the config of a component, if it has one."""
+    """Return a component with its config, if it has one."""
     fields = _with_quantisation(Fields.read(config)) if config.is_file() else None
     if fields is not None:
         kind = kind or fields.architecture

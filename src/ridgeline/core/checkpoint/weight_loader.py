@@ -151,7 +151,8 @@ def load_tensors(
         The casts that were necessary.
 
     Raises:
-        ModelRefused: If a tensor is missing, unexpected, has the wrong shape or type, or contains NaN.
+        ModelRefused: If a tensor is missing, unexpected, has the wrong shape or type, or is a vector that contains NaN
+            or infinity.
     """
     naming, casts = ParameterMap(model, family, checkpoint), Casts()
     places = naming.places
@@ -183,7 +184,7 @@ def quantises(model: PricedModule) -> bool:
 
 
 def _fill_stage(places: Mapping[str, tuple[StoredModule, str]], checkpoint: Checkpoint, casts: Casts) -> None:
-    """Load a part of the model whose tensors are in a separate folder, by their names there.
+    """Load a part of the model whose weights are in a separate folder, by the tensor names in that folder.
 
     Raises:
         ModelRefused: If the tensors do not match.
@@ -199,7 +200,7 @@ def _put(name: str, module: StoredModule, own_name: str, full: Tensor, casts: Ca
     """Cast a tensor to the dtype that its module needs, and store it as the module's parameters.
 
     Raises:
-        ModelRefused: If the tensor does not match the parameter or contains NaN or infinity.
+        ModelRefused: If the tensor does not match the parameter, or is a vector that contains NaN or infinity.
     """
     try:
         parameters = module.take(own_name, casts.cast(name, full, module.dtype_of(own_name)))

@@ -34,7 +34,7 @@ from ridgeline.util.untrusted import ModelRefused, refuse_pointer
 ROLES = frozenset(
     ("system", "developer", "user", "assistant", "tool", "function", "ipython", "model", "chatbot", "tool_results")
 )
-"""Roles that a template can build control tokens from (`'<|' + role + '|>'`); other roles are user text."""
+"""The roles that a template can build control tokens from (`'<|' + role + '|>'`); other roles are user text."""
 
 MAX_DEPTH = 64
 """The deepest allowed nesting of a message, tool or document."""
@@ -60,7 +60,7 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, tokenizer: Tokenizer, *, where: str = "chat template") -> None:
-        """Compile the template.
+        """Compile a Jinja chat template.
 
         Args:
             source: Jinja source.
@@ -200,7 +200,7 @@ class ChatTemplate:
         return self._rendered({**context, "messages": told}, [turn.index for turn in turns])
 
     def check(self) -> None:
-        """Test the template on the shortest conversation.
+        """Render the shortest conversation to test the template.
 
         Other failures are ignored, because the template may need a different conversation (tools, documents).
 
@@ -224,7 +224,7 @@ class ChatTemplate:
         return _text(self._rendered(context, range(len(told))))
 
     def _rendered(self, context: Mapping[str, Any], indices: Sequence[int]) -> TrustedStr:
-        """Run the template within its budget.
+        """Run the template within its budget and return the prompt.
 
         Args:
             context: Variables of the template.

@@ -28,12 +28,12 @@ _WORD = re.compile(r"\w{3,}")
 
 @dataclass(frozen=True, slots=True)
 class TemplateMessage:
-    """One message for the template."""
+    """A message in the form that a chat template receives."""
 
     index: int
-    """Index of the request's message that this message was made from."""
+    """The index of the request's message from which this message was made."""
     message: dict[str, Any]
-    """The message, as OpenAI's API has it."""
+    """The message as a dictionary with the keys of OpenAI's chat API."""
 
     @property
     def where(self) -> str:
@@ -46,7 +46,7 @@ class TemplateMessage:
         return self.message.get("tool_calls") or ()
 
     def having(self, **changes: Any) -> "TemplateMessage":
-        """Return a copy with these keys of its message replaced."""
+        """Return a copy of this message with some of its keys replaced."""
         return replace(self, message={**self.message, **changes})
 
 
@@ -277,7 +277,7 @@ def _without_calls(turn: TemplateMessage) -> TemplateMessage:
 
 
 def _call(call: Mapping[str, Any], form: CallForm, where: str) -> dict[str, Any]:
-    """Return one tool call in the template's form."""
+    """Return one tool call with its arguments in the form that the template accepts: an object or JSON text."""
     function = call["function"]
     arguments = _arguments(function.get("arguments"), where)
     written = json.dumps(arguments, ensure_ascii=False) if form.arguments_as_text else arguments
@@ -308,7 +308,7 @@ def _read(text: str) -> Any:
 
 
 def _refuse_constant(name: str) -> None:
-    """Reject a constant that is not JSON."""
+    """Raise ValueError for NaN and Infinity, which are not JSON."""
     raise ValueError(f"{name} is no JSON")
 
 

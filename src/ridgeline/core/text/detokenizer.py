@@ -14,7 +14,7 @@ class Detokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, continues: bool = False) -> None:
-        """Start an empty text.
+        """Start detokenizing an empty text.
 
         Args:
             tokenizer: Tokenizer of the model.
@@ -63,7 +63,7 @@ class TokenOffsets:
     """
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True, continues: bool = False) -> None:
-        """Start an empty text; the arguments are those of `Detokenizer`."""
+        """Start counting offsets at an empty text; the arguments are those of `Detokenizer`."""
         self._detokenizer = Detokenizer(tokenizer, skip_special=skip_special, continues=continues)
         self._length = 0  # length of the complete text
 

@@ -172,11 +172,11 @@ class _PairFrame(NamedTuple):
     """The special tokens that a post-processor puts before a text of a pair, or after the second one."""
 
     ids: list[int]
-    """Ids of the special tokens."""
+    """The ids of the special tokens."""
     types: list[int]
-    """Token type ids (segments) of the special tokens."""
+    """The token type ids (segments) of the special tokens."""
     own: int = 0
-    """Token type id of the tokens of the text that follows."""
+    """The token type id of the tokens of the text that follows."""
 
 
 def _pair_frame(pipeline: tokenizers.Tokenizer) -> "tuple[_PairFrame, _PairFrame, _PairFrame] | None":

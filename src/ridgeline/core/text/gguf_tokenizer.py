@@ -86,7 +86,7 @@ def read_gguf_templates(metadata: Mapping[str, Any], tokenizer: Tokenizer, sourc
 
 
 def _templates(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return the chat template sources by name."""
+    """Return the chat template sources in GGUF metadata, by name."""
     named = {
         key.removeprefix(f"{_TEMPLATE}."): text for key, text in metadata.items() if key.startswith(f"{_TEMPLATE}.")
     }
@@ -97,7 +97,7 @@ def _templates(metadata: Mapping[str, Any]) -> dict[str, str]:
 def _declared(
     metadata: Mapping[str, Any], source: Path, tokens: Sequence[str], types: Sequence[int]
 ) -> TokenizerConfig:
-    """Return the declarations that other models store in tokenizer_config.json.
+    """Return the tokenizer config of a GGUF file, with what other models store in tokenizer_config.json.
 
     Raises:
         ValueError: If a token occurs twice or a special-token id is out of range.
@@ -150,7 +150,7 @@ def _listed(metadata: Mapping[str, Any], key: str, source: Path, kind: type) -> 
 
 
 def _types(metadata: Mapping[str, Any], source: Path) -> list[int]:
-    """Return the type of each token."""
+    """Return the GGUF type of each token: unknown, control, user-defined, unused, byte or normal."""
     return _beside(metadata, "token_type", source, int)
 
 

@@ -38,9 +38,9 @@ class PreamblePlaces:
     """The positions at which a chat template preserves a preamble, best first."""
 
     over: tuple[PreamblePlace, ...] = ("beside",)
-    """Positions in completed turns, which end with a later user message."""
+    """The positions in completed turns, which end with a later user message."""
     running: tuple[PreamblePlace, ...] = ("beside",)
-    """Positions in the current turn, which the response continues."""
+    """The positions in the current turn, which the response continues."""
     keeps_reasoning: bool = False
     """Whether these positions in the current turn also preserve the reasoning of the message."""
 

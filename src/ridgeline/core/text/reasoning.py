@@ -36,9 +36,9 @@ class SplitText(NamedTuple):
     """New text, separated into response and reasoning."""
 
     answer: str = ""
-    """Text of the response."""
+    """The new text of the response."""
     reasoning: str = ""
-    """Text of the reasoning section."""
+    """The new text of the reasoning section."""
 
 
 def tags_of(template_source: str) -> tuple[str, str] | None:
@@ -54,7 +54,7 @@ class Reasoning:
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], tags: tuple[str, str] = TAGS[0]) -> None:
-        """Start a stream.
+        """Start splitting a generated stream at its reasoning tags.
 
         Args:
             tokenizer: Tokenizer of the model.
@@ -76,7 +76,7 @@ class Reasoning:
 
     @property
     def tag_ids(self) -> tuple[int, int] | None:
-        """The token ids of the two tags, or None if the vocabulary lacks one of them."""
+        """The token ids of the two reasoning tags, or None if the vocabulary lacks one of them."""
         opening, closing = self._ids
         return None if opening is None or closing is None else (opening, closing)
 

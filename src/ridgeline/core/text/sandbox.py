@@ -49,9 +49,9 @@ class FailurePlace:
     """The position at which a template failed."""
 
     line: int | None
-    """Line of the template, counted from 1."""
+    """The line of the template, counted from 1."""
     message: int | None
-    """Index of the message that the template was processing."""
+    """The index of the message that the template was processing."""
 
 
 def failed_at(error: BaseException, template: jinja2.Template, messages: Sequence[object]) -> FailurePlace:

@@ -34,7 +34,7 @@ class PieceSpelling(NamedTuple):
     """The conversion of vocabulary pieces to bytes."""
 
     spell: Callable[[str], bytes]
-    """Returns the bytes of a piece."""
+    """A function that converts a vocabulary piece to bytes."""
     strips_space: bool
     """Whether decoding drops one leading space."""
 

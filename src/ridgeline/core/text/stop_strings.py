@@ -8,11 +8,11 @@ class StopResult(NamedTuple):
     """The text that one step of stop-string matching releases."""
 
     safe: str
-    """Text that can be shown to the client, because no stop string can begin in it."""
+    """The text that can be shown to the client, because no stop string can begin in it."""
     matched: str | None = None
     """The stop string that ended the text, or None."""
     rest: str = ""
-    """Text that follows the matched stop string in the text pushed so far."""
+    """The text that follows the matched stop string in the text pushed so far."""
 
 
 class StopMatcher:
@@ -37,7 +37,7 @@ class StopMatcher:
         self._found: tuple[int, int] | None = None  # (start in the whole text, index of the stop)
         self.matched: str | None = None
         self.end = 0
-        """Number of characters from the start of the text to the end of the matched stop string."""
+        """The number of characters from the start of the text to the end of the matched stop string."""
 
     def push(self, text: str, *, may_end: bool = True) -> StopResult:
         """Search more generated text for stop strings and return the text that is safe to show.
@@ -95,7 +95,7 @@ class StopMatcher:
         return self._length - max(begun)
 
     def _match(self, held: str, unread: str) -> StopResult:
-        """Record the match and return the text before it.
+        """Record the match and return the text before it, including the stop string if requested.
 
         Args:
             held: All text that has not been released.

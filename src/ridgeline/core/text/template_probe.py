@@ -32,7 +32,7 @@ ABSENT: Final = "absent"
 """A marker for a message without the key `content`."""
 
 _ALIASES = {"developer": "system", "function": "tool"}
-"""Roles that are renamed for templates without a branch for them, with their new names."""
+"""The roles that are renamed for templates without a branch for them, with their new names."""
 
 _NAMES = ("probe_name", "probe_second_name")
 _ARGUMENTS = {"probe_key": "probe_value"}
@@ -47,7 +47,7 @@ _IDS: Mapping[str, tuple[str, str]] = {
     "short": ("probeid01", "probeid02"),
     "function": (f"functions.{_NAMES[0]}:0", f"functions.{_NAMES[1]}:1"),
 }
-"""Ids of the probe's tool calls, by the kind of id that the template accepts."""
+"""The ids of the probe's tool calls, by the kind of id that the template accepts."""
 _TOOLS = (
     {
         "type": "function",
@@ -69,7 +69,7 @@ class CallForm:
     """The form in which a template accepts an assistant message with tool calls, and the tool results."""
 
     content: str | None = ""
-    """Content of a message that has calls but no text: "", None or ABSENT."""
+    """The content of a message that has calls but no text: "", None or ABSENT."""
     arguments_as_text: bool = False
     """Whether arguments are JSON text instead of an object."""
     ids: IdKind = "any"
@@ -83,7 +83,7 @@ class CallForm:
     several: bool = True
     """Whether the template writes all calls of a message, instead of only the first or none."""
     preambles: PreamblePlaces = field(default_factory=PreamblePlaces)
-    """Positions in which the template preserves the text of a message that also has calls."""
+    """The positions in which the template preserves the text of a message that also has calls."""
 
     def message(self, names: Sequence[str], ids: Sequence[str] | None = None) -> Message:
         """Return a test message that calls the given functions; `ids` replaces the default call ids."""

@@ -49,11 +49,11 @@ class Tokenizer(ABC):
         self._vocabulary = vocabulary
         self._most_bytes = most_bytes
         self.names = dict(names)
-        """Literals of the special tokens by role, named as in chat templates: `{"bos_token": "<s>", ...}`."""
+        """The literals of the special tokens by role, named as in chat templates: `{"bos_token": "<s>", ...}`."""
         self.prefix = tuple(prefix)
-        """Ids that `add_special` puts before the text (usually BOS or nothing)."""
+        """The ids that `add_special` puts before the text (usually BOS or nothing)."""
         self.suffix = tuple(suffix)
-        """Ids that `add_special` puts after the text (EOS for T5)."""
+        """The ids that `add_special` puts after the text (EOS for T5)."""
         self.mended = ""
         """A line that describes a fault in the tokenizer files and the rule used instead; "" if there is no fault."""
         self.strips_space = strips_space
@@ -201,9 +201,9 @@ class TokenPiece(NamedTuple):
     """One token of a text, for display."""
 
     id: int
-    """The token id."""
+    """The id of the token in the vocabulary."""
     piece: str
-    """The token as one printable line."""
+    """The token as one printable line of text."""
     data: bytes
     """The exact bytes that the token adds to the output; b"" for special tokens."""
 

@@ -36,9 +36,9 @@ class TokenizerConfig:
     """The tokenizer declarations of a model folder, read once from its side files."""
 
     names: Mapping[str, str] = field(default_factory=dict)
-    """Literals of the special tokens by role ("bos_token")."""
+    """The literals of the special tokens by role ("bos_token")."""
     extra_special: tuple[str, ...] = ()
-    """Literals of the special tokens without a role."""
+    """The literals of the special tokens without a role."""
     strips: Mapping[str, tuple[bool, bool]] = field(default_factory=dict)
     """Whether white space to the left and right of a special token belongs to it, by literal, if the folder says so."""
     added: tuple[DeclaredToken, ...] = ()
@@ -175,7 +175,10 @@ def _extra(values: Mapping[str, Any]) -> list[object]:
 
 
 def _strips(values: Mapping[str, Any]) -> dict[str, tuple[bool, bool]]:
-    """Return, by literal, whether a special token absorbs white space on its left and right; strings do not say it."""
+    """Return, by literal, whether white space to the left and right of a special token belongs to it.
+
+    Tokens that are stored as strings do not say it and are omitted.
+    """
     tokens = [values.get(name) for name in NAMES] + _extra(values)
     return {
         _literal(token): (bool(token.get("lstrip")), bool(token.get("rstrip")))

@@ -24,9 +24,9 @@ class Vocabulary:
     tokens: list[bytes]
     """The exact bytes of each token; for a special token its literal."""
     special_ids: frozenset[int]
-    """Ids of the special tokens, which decoding omits."""
+    """The ids of the special tokens, which decoding omits."""
     control: Mapping[str, int]
-    """Ids of the control tokens by literal: tokens that user text never becomes, including all special tokens."""
+    """The ids of the control tokens by literal: tokens that user text never becomes, including all special tokens."""
 
 
 def _byte_alphabet() -> dict[int, int]:

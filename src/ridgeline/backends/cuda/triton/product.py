@@ -23,13 +23,13 @@ KINDS = frozenset({"int8", "int4", "fp8"})
 """The number formats that the kernels dequantise; w8a8 also quantises rows and is multiplied by PyTorch."""
 
 ROW_TILES = ((4, 2048), (2, 1024))
-"""Outputs and inputs of a tile for the product of one row; the first tile is used if it divides the inputs.
+"""The outputs and inputs of a tile for the product of one row; the first tile is used if it divides the inputs.
 
 On an H200 this was the best of five choices for five shapes, and faster than cuBLAS.
 """
 
 CODE_TILES = {"int8": (4, 1024), "fp8": (4, 1024), "int4": (8, 1024)}
-"""Outputs and inputs of a tile for the product of one row with codes."""
+"""The outputs and inputs of a tile for the product of one row with codes."""
 
 FEW_ROWS = 64
 """The maximum number of rows that are multiplied with codes directly; for more rows the codes are dequantised first."""

@@ -20,6 +20,7 @@ _TILE = 1024
 def _gated(
     gate, gate_row, up, up_row, y, columns, ACTIVATION: tl.constexpr, BLOCK_F: tl.constexpr, EARLY: tl.constexpr
 ):  # fmt: skip
+    """Compute act(gate) * up for a tile of one row."""
     let_next_start(EARLY)
     wait_for_last(EARLY)
     t, f_F = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)

@@ -31,11 +31,11 @@ class DecodeSequences:
     """The sequences of a step with one query each, as the layers of a KV group see them; all tensors are int32."""
 
     offset_B: Tensor
-    """Offset of each sequence's page table in the group's pages."""
+    """The offset of each sequence's page table in the group's pages."""
     length_B: Tensor
-    """Number of keys that each sequence sees; 0 for padding."""
+    """The number of keys that each sequence sees; 0 for padding."""
     row_B: Tensor
-    """Row of each sequence in the step; below 0 if it has none."""
+    """The row of each sequence in the step; below 0 if it has none."""
 
     def __len__(self) -> int:
         return len(self.offset_B)
@@ -49,23 +49,23 @@ class PrefillSequences:
     """
 
     offset_C: Tensor
-    """Offset of each sequence's page table in the group's pages."""
+    """The offset of each sequence's page table in the group's pages."""
     length_C: Tensor
-    """Number of keys that each sequence sees."""
+    """The number of keys that each sequence sees."""
     row_C: Tensor
-    """First row of each sequence in the step."""
+    """The first row of each sequence in the step."""
     count_C: Tensor
-    """Number of queries of each sequence."""
+    """The number of queries of each sequence."""
     before_C: Tensor
-    """Number of queries of all sequences before each one."""
+    """The number of queries of all sequences before each one."""
     begin_C: Tensor
-    """First row of each sequence's keys in a dense copy."""
+    """The first row of each sequence's keys in a dense copy."""
     queries: int
-    """Upper bound of the number of queries of all sequences."""
+    """An upper bound of the number of queries of all sequences."""
     most: int
-    """Upper bound of the number of queries of the longest sequence."""
+    """An upper bound of the number of queries of the longest sequence."""
     rows: int
-    """Rows per head of the dense copy, or 0 if no copy is made."""
+    """The number of rows per head in the dense copy, or 0 if no copy is made."""
 
     def __len__(self) -> int:
         return len(self.offset_C)
@@ -78,9 +78,9 @@ class GpuStepSequences:
     pages: Tensor
     """All page tables, int32, one after the other."""
     one: DecodeSequences | None
-    """Sequences with one query, if any."""
+    """The sequences with one query, if any."""
     several: PrefillSequences | None
-    """Sequences with several queries, if any."""
+    """The sequences with several queries, if any."""
 
 
 class TritonPagedAttention:
@@ -95,7 +95,7 @@ class TritonPagedAttention:
         dtype: torch.dtype,
         codes: KVCodes | None,
     ) -> None:
-        """Describe the layer.
+        """Describe the attention layer to the kernels.
 
         Args:
             heads: Number of query heads.

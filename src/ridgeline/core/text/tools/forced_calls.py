@@ -18,9 +18,9 @@ class Function:
     """A function that the model can call."""
 
     name: str
-    """Name of the function."""
+    """The name of the function."""
     parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object"})
-    """JSON schema of the arguments, an object."""
+    """The JSON schema of the arguments, an object."""
 
 
 def forced_calls(

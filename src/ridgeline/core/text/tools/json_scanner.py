@@ -78,7 +78,7 @@ class JsonScanner:
             raise Malformed
 
     def _structure(self, c: str) -> None:
-        """Read a character outside strings and words."""
+        """Read a character of a JSON object outside strings, numbers and words."""
         place = self.place
         if c in "}]":
             closes = {JsonState.AFTER: "{[", JsonState.FIRST_KEY: "{", JsonState.FIRST_VALUE: "["}.get(place, "")
@@ -98,7 +98,7 @@ class JsonScanner:
             self._value(c)
 
     def _value(self, c: str) -> None:
-        """Read the first character of a value."""
+        """Read the first character of a JSON value."""
         self._check(self.place is not JsonState.START or c == "{")
         if c in "{[":
             self._open.append(c)
@@ -111,7 +111,7 @@ class JsonScanner:
             self._word, self.place = c, JsonState.WORD
 
     def _string(self, c: str) -> None:
-        """Read a character inside a string."""
+        """Read a character inside a JSON string."""
         if c == '"':
             self.place = JsonState.COLON if self._is_key else JsonState.AFTER
         elif c == "\\":
@@ -120,7 +120,7 @@ class JsonScanner:
             self._check(c >= " ")
 
     def _escape(self, c: str) -> None:
-        """Read a character of an escape sequence."""
+        """Read a character of an escape sequence in a JSON string."""
         if self._hex:
             self._check(c in "0123456789abcdefABCDEF")
             self._hex -= 1

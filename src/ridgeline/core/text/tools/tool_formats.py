@@ -21,7 +21,7 @@ NewCall = Callable[[], CallSink]
 
 @dataclass(frozen=True, slots=True)
 class CallLayout:
-    """The text that a template writes around tool calls.
+    """The text that a chat template writes around tool calls.
 
     The order is `start`; for each call `before`, its name, `middle`, its arguments and `after`; `between` each two
     calls; and `end`.
@@ -32,7 +32,7 @@ class CallLayout:
     middle: str
     after: str
     between: str | None
-    """Text between two calls, or None if a response can have only one."""
+    """The text between two calls, or None if a response can have only one."""
     end: str
 
 
@@ -41,15 +41,15 @@ class ToolFormat:
     """The format in which a family of models calls functions."""
 
     name: str
-    """Name of the format in vLLM."""
+    """The name of the format in vLLM."""
     opening: str
-    """Marker that begins the calls in a response."""
+    """The marker that begins the calls in a response."""
     read: Callable[[NewCall], Calls]
-    """Creates the generator that reads the calls after the marker."""
+    """A function that creates the generator that reads the calls after the marker."""
     layout: CallLayout
-    """Text that templates write around calls."""
+    """The text that templates write around calls."""
     markers: tuple[str, ...]
-    """Literals that can be control tokens of the model."""
+    """The literals that can be control tokens of the model."""
     starts_bare: bool = False
     """Whether a response that begins with a brace is also a call."""
     short_ids: bool = False

@@ -26,11 +26,11 @@ class CallDelta:
     """New data of one tool call: its id and name once, when they are known, and further text of its arguments."""
 
     index: int
-    """Index of the call in the response."""
+    """The index of the call in the response."""
     id: str = ""
-    """Id of the call, in its first delta."""
+    """The id of the call, in its first delta."""
     name: str = ""
-    """Name of the function, in the first delta."""
+    """The name of the function, in the first delta."""
     arguments: str = ""
     """New text of the arguments (JSON)."""
 
@@ -40,11 +40,11 @@ class ToolDelta:
     """The text and the tool calls that a part of a response releases."""
 
     content: str = ""
-    """Text outside calls."""
+    """The text outside calls."""
     calls: tuple[CallDelta, ...] = ()
     """New data of calls."""
     undone: tuple[int, ...] = ()
-    """Indices of reported calls that turned out not to be valid calls."""
+    """The indices of reported calls that turned out not to be valid calls."""
 
 
 class ToolParser:
@@ -62,7 +62,7 @@ class ToolParser:
         several: bool = True,
         forced: bool = False,
     ) -> None:
-        """Start parsing a response.
+        """Start extracting the tool calls of a response.
 
         Args:
             tool_format: Format of the model's tool calls.
