@@ -2,7 +2,7 @@ r"""Separation of reasoning sections, between `<think>` and `</think>`, from the
 
 A tag that is one token of the vocabulary counts only as that token: the same characters spelled by other tokens are
 text. If the vocabulary has no such token, the tags are matched as text: the opening tag only at the start of the
-output, the closing tag at its first occurrence. Part of a tag is never released.
+output, the closing tag at its first occurrence. Text that can be the start of a tag is held back.
 
 Line breaks between tags and text belong to the template, not to the response. They are dropped, as templates drop them
 when they write the response back into a conversation (`strip('\n')`, `lstrip('\n')`).

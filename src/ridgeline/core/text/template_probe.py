@@ -73,9 +73,9 @@ class CallForm:
     arguments_as_text: bool = False
     """Whether arguments are JSON text instead of an object."""
     ids: IdKind = "any"
-    """The call ids that the template accepts.
+    """The kind of call id that the template accepts.
 
-    "any" id, "short" (nine letters and digits), or "function": `functions.NAME:NUMBER`, which Kimi's templates write
+    "any": every id. "short": nine letters and digits. "function": `functions.NAME:NUMBER`, which Kimi's templates write
     instead of the name.
     """
     named_results: bool = False
@@ -290,7 +290,7 @@ class TemplateProbe:
         return [text for text in texts if text is not None]
 
     def _call_text(self, messages: Sequence[Message], *, opens: bool = False) -> str | None:
-        """Return the prompt with tools, or without tools if the template fails on them."""
+        """Return the prompt of a conversation with tool definitions, or without them if the template fails on them."""
         messages = [*self._before, *messages]
         text = self._text(messages, _TOOLS, opens)
         return self._text(messages, None, opens) if text is None else text

@@ -1,9 +1,9 @@
 """A streaming parser that extracts tool calls from a response, in time linear in the text.
 
-It never releases part of a marker as text. A marker that is a token of the vocabulary counts only as that token: the
-same characters spelled by other tokens are text. A malformed call, or a call of a function that was not offered, is
-text. If the name of such a call has already been reported, the call cannot be withdrawn: its text follows, `undone`
-lists it, and it does not count.
+It holds back text that can be the start of a marker. A marker that is a token of the vocabulary counts only as that
+token: the same characters spelled by other tokens are text. A malformed call, or a call of a function that was not
+offered, is text. If the name of such a call has already been reported, the call cannot be withdrawn: its text follows,
+`undone` lists it, and it does not count.
 """
 
 import secrets
