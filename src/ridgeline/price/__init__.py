@@ -1,1 +1,4 @@
-"""What a step must cost on this hardware, and how long that takes. `price.py` sums the costs of a model's ops."""
+"""The cost model of inference: it turns FLOPs and bytes into seconds, memory and dollars on a given device.
+
+`price.py` sums the costs of a model's ops.
+"""

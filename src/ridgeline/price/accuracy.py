@@ -1,6 +1,7 @@
-"""How far predictions were from published measurements, by card, engine and sort of figure: accuracy.toml.
+"""The errors of predictions compared with published measurements, by device, engine and metric (accuracy.toml).
 
-`benchmarks/accuracy.py` makes the file from the rows of `benchmarks/measured`; what plan says of its trust rests on it.
+`benchmarks/accuracy.py` writes the file from the measurements in `benchmarks/measured`. The `trust` line of a plan is
+based on it.
 """
 
 import tomllib
@@ -19,30 +20,35 @@ METRICS: Mapping[str, str] = {
     "kernel": "single operations",
     "picture": "a picture or a clip, a step or a pass of it",
 }
-"""Sorts of figures, and what they are; a row counts in one of them."""
+"""The metrics of the accuracy report and what each covers; a measurement counts in exactly one."""
 
 NEAR = 0.2
-"""The error up to which a prediction counts as near what was measured."""
+"""The relative error up to which a prediction counts as close to the measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccuracyRow:
-    """Measurements of one metric on a card under an engine: how many, how many of them predicted within `NEAR`, their
-    median absolute error, and the error of the worst, with its sign. Errors are expected over measured, less one.
-    engine: a profile's name; empty of kernels.
+    """The errors of the predictions of one metric on one device under one engine.
+
+    An error is expected / measured - 1.
     """
 
     card: str
     engine: str
+    """The name of an engine profile; "" for measurements of single kernels."""
     metric: str
     rows: int
+    """The number of measurements."""
     within: int
+    """The number of measurements that were predicted within `NEAR`."""
     median: float
+    """The median of the absolute errors."""
     worst: float
+    """The error of the largest magnitude, with its sign."""
 
 
 @cache
 def accuracy_rows() -> tuple[AccuracyRow, ...]:
-    """All rows of accuracy.toml."""
+    """Return all rows of accuracy.toml."""
     text = resources.files("ridgeline.price").joinpath("accuracy.toml").read_text(encoding="utf-8")
     return tuple(AccuracyRow(**row) for row in tomllib.loads(text)["row"])

@@ -1,4 +1,4 @@
-"""The activations of a step, as many as are alive at once: what engines and plans leave room for."""
+"""The peak activation memory of a step, which engines and plans reserve."""
 
 from collections.abc import Iterable
 
@@ -10,19 +10,27 @@ from ridgeline.price.price import Price
 from ridgeline.price.priced_op import PricedOp
 
 LOGIT_ROWS = 256
-"""Requests whose logits a step has room for, where no engine has said how many."""
+"""The default number of requests whose logits a step reserves memory for."""
 
 
 class ActivationPeak:
-    """Most bytes of activations alive at once in a step of so many tokens and so many positions of encoders, by the
-    requests whose logits it has: a plan asks for many counts of those, and what else runs is asked once.
+    """The peak bytes of activations in a step of a given size, as a function of the number of requests with logits.
 
-    The widest op's inputs and outputs, beside three rows of the residual stream: what came into the block, what the
-    block has made of it, and what went into its norm. For a gated MLP 2 x tokens x (3 x width + 3 x hidden) bytes in
-    bf16, the figure of vLLM's memory profiler.
+    A plan evaluates many numbers of logit rows, so all other ops are evaluated only once.
+
+    The peak is the widest op's inputs and outputs plus three rows of the residual stream: the block's input, the
+    block's sum so far, and the input of its norm. For a gated MLP this is 2 x tokens x (3 x width + 3 x hidden) bytes
+    in bf16, the figure of vLLM's memory profiler.
     """
 
     def __init__(self, price: Price, tokens: int, encoded: int = 0) -> None:
+        """Evaluate all ops except the LM head.
+
+        Args:
+            price: The priced model.
+            tokens: The tokens of the step.
+            encoded: The encoder positions of the step.
+        """
         self._tokens = tokens
         self._segment = StepSegment(tokens, tokens, encoded, encodes=encoded > 0)
         self._reaches = price.reaches
@@ -30,7 +38,7 @@ class ActivationPeak:
         self._others = _widest((priced for priced in price.ops if priced.space != LOGITS), self._work(1))
 
     def of(self, logit_rows: int) -> float:
-        """With the logits of so many requests, each of which has a token in the step."""
+        """Return the peak bytes of a step with logits for `logit_rows` requests, each with a token in the step."""
         widest, residual = _widest(self._heads, self._work(min(self._tokens, logit_rows)))
         return max(widest, self._others[0]) + max(residual, self._others[1])
 
@@ -39,12 +47,19 @@ class ActivationPeak:
 
 
 def activation_peak(price: Price, tokens: int, logit_rows: int = LOGIT_ROWS, encoded: int = 0) -> float:
-    """The same of one step."""
+    """Return the peak bytes of activations of one step."""
     return ActivationPeak(price, tokens, encoded).of(logit_rows)
 
 
 def replayed_bytes(steps: ReplayedSteps | None, model: nn.Module, price: Price, tokens: int) -> float:
-    """Return the bytes that the replayed steps of a model hold between steps. tokens: the most that a step may have."""
+    """Return the bytes that a model's recorded steps hold between steps.
+
+    Args:
+        steps: The recorded steps; None if the backend records none.
+        model: The model.
+        price: The priced model.
+        tokens: The maximum number of tokens per step.
+    """
     if steps is None:
         return 0
     held = steps.held_bytes(model)
@@ -52,7 +67,7 @@ def replayed_bytes(steps: ReplayedSteps | None, model: nn.Module, price: Price, 
 
 
 def _widest(ops: Iterable[PricedOp], work: Work) -> tuple[float, float]:
-    """The most activations of a kernel of these ops, and of one that adds to the residual stream."""
+    """Return the most activation bytes of any kernel of these ops, and of any that adds to the residual stream."""
     kernels = [launch for priced in ops for launch in priced.launches(work)]
     widest = max((k.cost.activation_bytes for k in kernels), default=0.0)
     sums = (k.cost.activation_bytes for k in kernels if k.name == "elementwise.add")  # two in, one out

@@ -1,8 +1,8 @@
-"""Results that are kept, so that they are computed once."""
+"""A dictionary-based cache with a size limit."""
 
 from typing import TypeVar
 
-# Results that a store holds, such as standing costs by the shape of a step; a simulation must not grow without end.
+# The maximum number of cached results, such as costs by step shape, so that memory stays bounded in a long simulation.
 _MAX_KEPT = 4096
 
 K = TypeVar("K")
@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 def put(kept: dict[K, V], key: K, value: V) -> V:
-    """Keep a value under its key; a full store starts again."""
+    """Store a value under its key and return it. A full cache is cleared first."""
     if len(kept) >= _MAX_KEPT:
         kept.clear()
     kept[key] = value

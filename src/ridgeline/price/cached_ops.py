@@ -1,6 +1,7 @@
-"""Standing ops: those of one space whose cost the context does not change, with what is known of them by their rows.
+"""Cached costs of ops that do not read the context, by the number of rows they run over.
 
-A step of prompts and decodes has ever new pairs of rows of its spaces, but not ever new rows of each.
+A step that mixes prompts and decodes nearly always has a new combination of row counts, but the row count of each
+single space repeats.
 """
 
 from collections.abc import Sequence
@@ -15,22 +16,27 @@ from ridgeline.price.op_time import op_seconds
 from ridgeline.price.priced_op import PricedOp, PricedRow
 
 _Rows = tuple[int, tuple[tuple[str, int], ...]]
-"""Rows of the space and, where adapters are asked for, of all others: all that such an op depends on."""
+"""The rows of the space and, if adapters are used, of all other spaces: everything such an op's cost depends on."""
 
 
 class CachedOps:
-    """The ops of a space, in their order."""
+    """The ops of one row space whose cost does not depend on the context, with their cached costs and times."""
 
     def __init__(self, ops: Sequence[PricedOp], devices: int) -> None:
-        """devices: over how many cards the model is divided."""
+        """Wrap ops that all run over the same row space.
+
+        Args:
+            ops: The ops, in the order of the results.
+            devices: The number of devices that the model is split over.
+        """
         self._ops, self._space, self._devices = tuple(ops), ops[0].space, devices
         self._costs: dict[_Rows, tuple[Cost, ...]] = {}
         self._launches: dict[tuple[_Rows, str], tuple[tuple[Launch, ...], ...]] = {}
-        # The device is held so that no other one can come by its id.
+        # The value references the device, so that no new object can reuse the id in the key.
         self._rows: dict[tuple[int, float, _Rows, _Rows, bool], tuple[Device, tuple[PricedRow, ...]]] = {}
 
     def costs(self, work: Work) -> tuple[Cost, ...]:
-        """Of one call of each in a step."""
+        """Return the cost of one call of each op in a step."""
         rows = self._rows_of(work)
         found = self._costs.get(rows)
         if found is None:
@@ -41,8 +47,15 @@ class CachedOps:
     def rows_on(
         self, device: Device, work: Work, ran: Work, working_set: float, backend: Backend, *, recorded: bool
     ) -> tuple[PricedRow, ...]:
-        """Return cost and seconds of one call of each op. ran: what the kernels run, which may be more. working_set:
-        bytes that the step goes over. backend: the one whose kernels run. recorded: whether the step is replayed.
+        """Return the cost and the seconds of one call of each op.
+
+        Args:
+            device: The device that runs the step.
+            work: The step as requested.
+            ran: The step as the kernels run it, which may include padding.
+            working_set: The bytes of weights and KV that the step reads.
+            backend: The backend whose kernels run.
+            recorded: Whether the step is replayed.
         """
         key = (id(device), device.bandwidth_of(working_set), self._rows_of(work), self._rows_of(ran), recorded)
         found = self._rows.get(key)
@@ -57,7 +70,7 @@ class CachedOps:
         return found[1]
 
     def _launches_of(self, work: Work, backend: Backend) -> tuple[tuple[Launch, ...], ...]:
-        """The same on all devices, of which a plan compares dozens."""
+        """Return the kernel launches of each op. They are shared by all devices, of which a plan compares dozens."""
         key = (self._rows_of(work), backend.name)
         found = self._launches.get(key)
         if found is None:
@@ -70,5 +83,5 @@ class CachedOps:
 
 
 def _blind(work: Work) -> Work:
-    """Without attention in it, an op that reads the context and does not say so fails here."""
+    """Return the work without its attention, so that an op that reads the context without declaring it fails here."""
     return Work(work.rows, work.sequences)

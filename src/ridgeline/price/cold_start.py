@@ -1,4 +1,4 @@
-"""What a cold start must take: weights come from a disk into the host's memory, and from there onto the cards."""
+"""The minimum time of a cold start: weights move from a disk into host memory, and from there to the devices."""
 
 import tomllib
 from dataclasses import dataclass
@@ -8,42 +8,46 @@ from importlib import resources
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Where weights lie. bandwidth: bytes a second of a sequential read."""
+    """A disk or volume that stores a checkpoint."""
 
     name: str
     title: str
     bandwidth: float
+    """The bytes per second of a sequential read."""
     source: str
 
 
 @dataclass(frozen=True, slots=True)
 class ColdStart:
-    """Seconds of loading at the speeds of a disk and of a card's link to its host, and no kernel, page fault or parser
-    beside them.
-
-    read: from the disk into the host's memory; 0 where the files are in its page cache. copy: from there onto each
-    card, all at once; 0 where the weights are used where they are, None where the link is not known.
-    """
+    """The seconds to load a checkpoint at full disk and link speed, without kernels, page faults or parsing."""
 
     read: float
+    """The seconds from the disk into host memory; 0 if the files are in the page cache."""
     copy: float | None
+    """The seconds from host memory to all devices in parallel.
+
+    It is 0 if the weights are used where they are, and None if the link speed is unknown.
+    """
 
     @property
     def floor(self) -> float:
-        """Where each part is copied while the next one is read."""
+        """The total seconds if each part is copied while the next one is read."""
         return max(self.read, self.copy or 0.0)
 
     @property
     def in_turn(self) -> float:
-        """Where all is read before any of it is copied."""
+        """The total seconds if everything is read before any of it is copied."""
         return self.read + (self.copy or 0.0)
 
 
 def cold_start(nbytes: float, own: float, disk: Disk | None, host_link: float | None = None) -> ColdStart:
-    """Loading a checkpoint of `nbytes`, of which each card gets `own` over a link of its own.
+    """Return the loading times of a checkpoint of `nbytes` bytes.
 
-    own: 0 where no bytes are copied. disk: None for files in the page cache. host_link: bytes a second of one card in
-    one direction; None where it is not known.
+    Args:
+        nbytes: The size of the checkpoint in bytes.
+        own: The bytes that each device receives over a link of its own; 0 if nothing is copied.
+        disk: The disk that stores the files; None if they are in the page cache.
+        host_link: The bytes per second to one device in one direction; None if unknown.
     """
     copy = 0.0 if not own else None if host_link is None else own / host_link
     return ColdStart(0.0 if disk is None else nbytes / disk.bandwidth, copy)
@@ -51,6 +55,6 @@ def cold_start(nbytes: float, own: float, disk: Disk | None, host_link: float | 
 
 @cache
 def disks() -> tuple[Disk, ...]:
-    """The disks of disks.toml, in its order, the fastest first."""
+    """Return the disks of disks.toml in its order, the fastest first."""
     stated = tomllib.loads(resources.files("ridgeline.price").joinpath("disks.toml").read_text(encoding="utf-8"))
     return tuple(Disk(name, own["title"], own["bandwidth"] * 1e9, own["source"]) for name, own in stated.items())

@@ -1,7 +1,7 @@
-"""Where a model on a card turns: from memory-bound to compute-bound, and from reading weights to reading KV.
+"""The points at which a model on a device turns from memory-bound to compute-bound, or reads more KV than weights.
 
-All of it against the floor, so of the card and not of its kernels. The arithmetic is that of the matrices, each number
-format at its own peak: elementwise operations run on units of their own.
+All of them are relative to the floor, so they depend on the device and not on its kernels. Only the arithmetic of
+matrix products counts, each number format at its own peak, because elementwise operations run on separate units.
 """
 
 from bisect import bisect_left
@@ -12,38 +12,45 @@ from ridgeline.core.ops.work import StepSegment, Work
 from ridgeline.price.device import Device
 from ridgeline.price.price import Price
 
-# Beyond any batch or context there is: what has not turned here never does.
+# Larger than any real batch or context: if a property does not hold here, it never does.
 _MAX_SEARCHED = 2**40
 
 
 def balance(costs: Iterable[Cost], device: Device) -> float:
-    """Seconds of arithmetic over seconds of memory, of steps of these costs one after the other: compute-bound from 1
-    on. The one definition of which side of the ridge something is on, and of how far.
+    """Return the ratio of arithmetic seconds to memory seconds of consecutive steps; from 1 on they are compute-bound.
+
+    This is the only definition of the distance from the ridge.
     """
     arithmetic, memory = both_seconds(costs, device)
     return arithmetic / memory
 
 
 def both_seconds(costs: Iterable[Cost], device: Device) -> tuple[float, float]:
-    """Seconds of the matrices' arithmetic, and of reading and writing weights and KV, of steps of these costs."""
+    """Return the seconds of matrix arithmetic and the seconds of weight and KV traffic, summed over steps."""
     seconds = [_seconds(cost, device) for cost in costs]
     return sum(arithmetic for arithmetic, _ in seconds), sum(memory for _, memory in seconds)
 
 
 def matrix_flops(cost: Cost) -> Mapping[str, float]:
-    """The FLOPs of matrices, by format. Elementwise operations count in fp32: where a narrower format computes too,
-    the matrices are in that one.
+    """Return the FLOPs of matrix products by number format.
+
+    Elementwise operations count as fp32. If a narrower format appears too, the matrix products are in that one.
     """
     narrow = {name: flops for name, flops in cost.flops.items() if name != "fp32"}
     return narrow or cost.flops
 
 
 def critical_batch(price: Price, device: Device, context: int, encoded: int = 0) -> float | None:
-    """The batch from which a decode step at this context is compute-bound; None if no batch ever is.
+    """Return the batch size from which a decode step is compute-bound, or None if no batch size is.
 
-    Weights are read once a step and shared, KV is each sequence's own: where a token's KV takes longer to read than
-    the token takes to compute, no batch helps. `context`: positions of each sequence, the new one included; `encoded`:
-    of its encoder.
+    Weights are read once per step and shared, but each sequence has its own KV. If reading a token's KV takes longer
+    than computing the token, no batch size helps.
+
+    Args:
+        price: The priced model.
+        device: The device that runs it.
+        context: The positions of each sequence, including the new one.
+        encoded: The encoder positions of each sequence.
     """
     one = Work.of([StepSegment(1, context, encoded)], price.reaches)
 
@@ -61,8 +68,12 @@ def critical_batch(price: Price, device: Device, context: int, encoded: int = 0)
 def compute_bound_prompt(
     price: Price, device: Device, prompt: Callable[[int], StepSegment] = lambda length: StepSegment(length, length)
 ) -> int | None:
-    """The prompt length from which one prompt's prefill is compute-bound; None if none is. prompt: what attention sees
-    of one of so many tokens, which an encoder may read.
+    """Return the prompt length from which the prefill of one prompt is compute-bound, or None if no length is.
+
+    Args:
+        price: The priced model.
+        device: The device that runs it.
+        prompt: Returns the step segment of a prompt of a given length, which an encoder may process.
     """
 
     def holds(length: int) -> bool:
@@ -72,8 +83,14 @@ def compute_bound_prompt(
 
 
 def context_where_kv_outweighs_weights(price: Price, batch: int = 1, encoded: int = 0) -> int | None:
-    """The context from which a decode step of `batch` sequences, each beside so many positions of its encoder, reads
-    more KV than weights; None where windows keep it below for good.
+    """Return the context length from which a decode step reads more KV than weights.
+
+    Return None if sliding windows keep the KV smaller at any length.
+
+    Args:
+        price: The priced model.
+        batch: The number of sequences.
+        encoded: The encoder positions of each sequence.
     """
 
     def holds(context: int) -> bool:
@@ -84,13 +101,16 @@ def context_where_kv_outweighs_weights(price: Price, batch: int = 1, encoded: in
 
 
 def _seconds(cost: Cost, device: Device) -> tuple[float, float]:
-    """Of a step: seconds of arithmetic, and of reading and writing weights and KV."""
+    """Return a step's seconds of matrix arithmetic and its seconds of weight and KV traffic."""
     arithmetic = sum(flops / device.peak(name) for name, flops in matrix_flops(cost).items())
     return arithmetic, cost.memory_bytes / device.bandwidth_of(cost.memory_bytes)
 
 
 def _first(holds: Callable[[int], bool]) -> int | None:
-    """The smallest positive integer for which `holds`, given that it holds for all greater ones."""
+    """Return the smallest positive integer for which `holds` is true, assuming that it is true for all larger ones.
+
+    Return None if that is beyond `_MAX_SEARCHED`.
+    """
     over = 1
     while not holds(over):
         if over >= _MAX_SEARCHED:

@@ -1,4 +1,4 @@
-"""Device: a card or processor, as far as a price needs it. Facts with their sources; efficiencies apart from them."""
+"""The hardware description that the cost model uses: peak rates with their sources, and measured efficiencies."""
 
 import math
 from collections.abc import Mapping
@@ -8,39 +8,56 @@ from typing import Literal
 from ridgeline.price.interconnect import Interconnect
 from ridgeline.price.slowdown import Slowdown
 
-# Units that multiply numbers of a format without loss: its own, else those of a wider one.
+# Formats by increasing width. Units of a wider format can multiply numbers of a narrower one without loss.
 _FLOATS = ("fp4", "fp8", "fp16", "bf16", "fp32")
 _INTEGERS = ("int4", "int8", "fp16", "bf16", "fp32")
 NARROW = frozenset({"fp4", "fp8", "int4", "int8"})
-"""Formats that only some cards have units for."""
+"""The number formats that only some devices have arithmetic units for."""
 
 Basis = Literal["own", "alike", "kind", "file", "probe"]
-"""Whose kernel times constants are: the card's own, a card's of the same family, nobody's (what is usual for its kind),
-what a user's file says, or nobody's beside a probe of the machine at hand."""
+"""The origin of a device's kernel-efficiency constants.
+
+- own: measured on this very device model
+- alike: measured on another device of the same family
+- kind: typical for this kind of device, without a measurement
+- file: stated in a user's device file
+- probe: typical constants, combined with a probe of this machine's peak rates
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """How a class of kernels falls short of the roofs: seconds a launch takes, and the shares of peak FLOP/s and of
-    bandwidth that it reaches when only that roof matters.
-
-    again: what further calls within an op cost, as a share of a launch: 0 where one kernel serves all that the op's
-    `kernels` states, 1 where each is launched as dearly as the first. blend: the power p that joins the two roofs, (a^p
-    + b^p)^(1/p): 1 where a kernel reads and computes in turn, 2 where it does both at once as far as it can, more where
-    the longer one hides the other. recorded: seconds a launch takes in a decode step that is recorded
-    (`backends/cpu/call_recording.py`), where nothing is asked for anew; None where that was not measured, or is not
-    done.
-    """
+    """The constants of one kernel class: its launch latency, and the shares of peak FLOP/s and bandwidth it reaches."""
 
     launch: float
+    """The seconds per kernel launch."""
     compute: float
+    """The share of peak FLOP/s that the kernels reach if they are purely compute-bound."""
     memory: float
+    """The share of the memory bandwidth that the kernels reach if they are purely memory-bound."""
     again: float = 0.0
+    """The cost of each further launch within one op, as a share of `launch`.
+
+    It is 0 if one kernel does all the work that the op's `kernels` lists, and 1 if each launch costs as much as the
+    first.
+    """
     blend: float = 2.0
+    """The power p that combines compute time a and memory time b into one time, (a^p + b^p)^(1/p).
+
+    It is 1 for a kernel that alternates between reading and computing, 2 for one that overlaps them as far as it can,
+    and larger if the longer of the two hides the other.
+    """
     recorded: float | None = None
+    """The seconds per launch in a recorded decode step, which is replayed instead of being issued op by op.
+
+    `backends/cpu/call_recording.py` records steps. None if this was not measured, or if the backend records no steps.
+    """
 
     def at(self, pace: Slowdown) -> "Efficiency":
-        """The same while all takes so many times longer: what no roof explains keeps the pace of launches."""
+        """Return these constants for a machine slowed down by `pace`.
+
+        Time that neither roof explains slows down like launches.
+        """
         return replace(
             self,
             launch=self.launch * pace.launch,
@@ -50,12 +67,17 @@ class Efficiency:
         )
 
     def launches(self, calls: float) -> float:
-        """As how many launches so many calls count."""
+        """Return the number of full-cost launches that `calls` calls within one op amount to."""
         return 1 + self.again * (calls - 1)
 
     def seconds(self, launches: float, compute: float, memory: float, *, recorded: bool = False) -> float:
-        """Seconds of so many launches whose work would take `compute` and `memory` seconds under either roof alone.
-        recorded: whether they are made again in a recorded step.
+        """Return the expected seconds of kernels with the given ideal compute time and memory time.
+
+        Args:
+            launches: The number of launches, as `launches()` counts them.
+            compute: The seconds that the arithmetic takes at peak FLOP/s.
+            memory: The seconds that the memory traffic takes at full bandwidth.
+            recorded: Whether the launches are replayed from a recorded step.
         """
         launch = self.launch if self.recorded is None or not recorded else self.recorded
         compute, memory = compute / self.compute, memory / self.memory
@@ -67,112 +89,137 @@ class Efficiency:
 
 @dataclass(frozen=True, slots=True)
 class HostTime:
-    """Seconds of a step that no op has: for the step itself, and for each op, sequence and position in it (scheduler,
-    batch, what lies between two ops, sampler); and for each byte that ops move, as far as the caches reach: so much of
-    the program they have pushed out, which has to come again. overlap: whether the host prepares the next step while
-    the device runs this one, which then takes the longer of the two; else it takes both. asked: what more a step takes
-    that is not recorded; one that is has nothing between its ops. ahead: whether ops run while the host asks for those
-    after them, as on a card: of what it takes to ask for a step's only what is longer than they take counts. prompts:
-    for a step in which prompts run, or positions of which none is sampled, beside all of these.
-    """
+    """The host overhead of a step, in seconds: scheduler, batch preparation, gaps between ops and sampler."""
 
     step: float
+    """The seconds per step."""
     op: float
+    """The seconds per op of a step that is not recorded."""
     sequence: float
+    """The seconds per sequence in the step."""
     token: float
+    """The seconds per position in the step."""
     byte: float
+    """The seconds per byte that the ops move, counted up to the size of the largest cache.
+
+    The ops evict the host program from the caches, so that it must be loaded again.
+    """
     overlap: bool = False
+    """Whether the host prepares the next step while the device runs this one.
+
+    If so, a step takes the longer of the two times, otherwise their sum.
+    """
     asked: float = 0.0
+    """The additional seconds of a step that is not recorded. A recorded step has no gaps between its ops."""
     ahead: bool = False
+    """Whether ops execute asynchronously, as on a GPU, while the host issues the ops that follow.
+
+    If so, only the part of the issuing time that exceeds the ops' execution time counts.
+    """
     prompts: float = 0.0
+    """The additional seconds of a step that runs prompts, or any position that no token is sampled from."""
 
     def at(self, pace: Slowdown) -> "HostTime":
-        """The same while all takes so many times longer."""
+        """Return this host overhead for a machine slowed down by `pace`."""
         seconds = ("step", "op", "sequence", "token", "byte", "asked", "prompts")
         return replace(self, **{name: getattr(self, name) * pace.launch for name in seconds})
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Kernels that only move a prompt's rows from one layout to another around its attention: how many there are, and
-    how often they read and write all queries (results count as queries), and all keys and values.
-    """
+    """The copy kernels around a prompt's attention, which only convert rows from one layout to another."""
 
     launches: int
+    """The number of copy kernels per attention call."""
     queries: float
+    """The number of times that the kernels copy all queries (attention results count as queries)."""
     keys: float
+    """The number of times that the kernels copy all keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A memory nearer than the main one: its size, and bytes a second when the working set fits."""
+    """A cache of a device, such as its L2."""
 
     name: str
     nbytes: float
+    """The capacity in bytes."""
     bandwidth: float
+    """The bytes per second if the working set fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class HourlyPrice:
-    """What a card costs an hour; prices perish, so each has a date and a source. seller: who asks it, and for what; ""
-    where the source is all that is known.
-    """
+    """The price of renting a device for an hour, with its date and source because prices change."""
 
     dollars: float
     date: str
     source: str
     seller: str = ""
+    """The seller and the offer, such as "on demand"; "" if only the source is known."""
 
     @property
     def asked_by(self) -> str:
-        """Who asks it, as far as is known: prices of two are not of one list."""
+        """The seller, or the source if the seller is unknown. Prices are comparable only within one seller."""
         return self.seller or self.source
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One card, as an engine drives it.
-
-    peaks: dense FLOP/s by number format. bandwidth: bytes a second of its main memory. memory: bytes as the driver
-    shows them. host_link: bytes a second between the host's memory and one card, in one direction; None where that is
-    not known, or there is no way between them. efficiency: by kernel class (a prefix of a kernel's name, or
-    `prefix/format` where a number format has kernels of its own), from calibration or measured kernels; `default` for
-    the others. host: what lies between ops, where it is known. all_reduce, rereads, dequantise, copies: as in
-    EngineProfile; what no engine has said is what a good one does. calibrated: whether efficiency and host come from
-    this very machine; disturbed: how many times longer things took on average while it was calibrated, for what else
-    was at work on it, of which efficiency and host know nothing; None where nobody has looked. sources: of every
-    figure, by its field in cards.toml. basis: whose kernel times the efficiencies are, where they are not calibrated;
-    measured_on: the card that they were measured on, if they were. native: whether it is a processor that runs our
-    kernels (`backends/`), so that the classes are theirs; else they are torch's, or those of the engine that drives
-    the card.
-    """
+    """The specifications and efficiency constants of one GPU, CPU or accelerator, as an engine drives it."""
 
     name: str
     title: str
     kind: str
     peaks: Mapping[str, float]
+    """The dense peak FLOP/s by number format."""
     bandwidth: float
+    """The bytes per second of the main memory."""
     memory: float
+    """The bytes of main memory, as the driver reports them."""
     caches: tuple[Cache, ...] = ()
     link: Interconnect | None = None
     host_link: float | None = None
+    """The bytes per second between host memory and one device in one direction; None if unknown or not connected."""
     watts: float | None = None
     price: HourlyPrice | None = None
     efficiency: Mapping[str, Efficiency] = field(default_factory=dict)
+    """The efficiency constants by kernel class, from a calibration or from measured kernels.
+
+    A key is a prefix of a kernel's name, or `prefix/format` if a number format has kernels of its own. `default` covers
+    all other kernels.
+    """
     host: HostTime | None = None
+    """The host overhead between ops; None if unknown."""
     all_reduce: str = "custom"
+    """The kind of all-reduce kernels, as in EngineProfile. The default is what a good engine does."""
     rereads: bool = False
+    """Whether decode attention reads keys and values once per query head, as in EngineProfile."""
     dequantise: Mapping[str, float] = field(default_factory=dict)
+    """The share of bandwidth that dequantisation leaves by storage format, as in EngineProfile."""
     copies: Copies | None = None
+    """The copy kernels around prefill attention, as in EngineProfile."""
     calibrated: bool = False
+    """Whether `efficiency` and `host` were measured on this very machine."""
     disturbed: Slowdown | None = None
+    """The average slowdown that other load caused during calibration; None if it was not measured.
+
+    `efficiency` and `host` hold for an undisturbed machine.
+    """
     basis: Basis = "file"
+    """The origin of the efficiency constants of a device that is not calibrated."""
     measured_on: str = ""
+    """The name of the device that the efficiency constants were measured on; "" if they were not measured."""
     native: bool = False
+    """Whether this is a machine that runs Ridgeline's own kernels (`backends/`), so that the kernel classes are theirs.
+
+    Otherwise the classes are those of PyTorch, or of the engine that drives the device.
+    """
     sources: Mapping[str, str] = field(default_factory=dict)
+    """The source of every figure, by its field name in cards.toml."""
 
     def as_disturbed(self) -> "Device":
-        """As it is on average, with what else is at work on it: what runs for minutes meets that too."""
+        """Return this device with the average slowdown of its calibration, for predictions of runs of minutes."""
         if self.disturbed is None:
             return self
         slowed = {name: each.at(self.disturbed) for name, each in self.efficiency.items()}
@@ -182,10 +229,13 @@ class Device:
         return replace(self, efficiency=slowed, host=host, disturbed=None, sources=sources)
 
     def peak(self, number_format: str) -> float:
-        """FLOP/s in a number format. One the card has no units for runs at the next wider format's speed; where none
-        wider is known (fp32 of many accelerators) the next narrower one's is a roof that it cannot beat.
+        """Return the peak FLOP/s in a number format.
 
-        Raises ValueError for what is no number format.
+        A format without units of its own runs at the speed of the next wider format. If no wider one is known (fp32 on
+        many accelerators), the next narrower format gives an upper bound.
+
+        Raises:
+            ValueError: If `number_format` is not a known number format.
         """
         if number_format in self.peaks:
             return self.peaks[number_format]
@@ -198,28 +248,31 @@ class Device:
         raise ValueError(f"{self.name} has no peak for {number_format}; it has {', '.join(self.peaks)}")
 
     def bandwidth_of(self, working_set: float) -> float:
-        """Bytes a second when a step goes over `working_set` bytes again and again: of the nearest cache that holds
-        them, else of the main memory.
+        """Return the bytes per second when a step repeatedly reads `working_set` bytes.
+
+        This is the bandwidth of the fastest cache that holds them, otherwise of the main memory.
         """
         bandwidth = self.bandwidth
-        for cache in self.caches:  # a plain loop: a simulator asks several times a step
+        for cache in self.caches:  # a plain loop is fast: a simulator calls this several times per step
             if cache.nbytes >= working_set and cache.bandwidth > bandwidth:
                 bandwidth = cache.bandwidth
         return bandwidth
 
     @property
     def cached_bytes(self) -> float:
-        """Bytes that its largest cache holds; 0 where no cache is known."""
+        """The capacity of the largest cache in bytes; 0 if no cache is known."""
         return max((cache.nbytes for cache in self.caches), default=0.0)
 
     def place_of(self, working_set: float) -> str:
-        """The name of the memory that `bandwidth_of` means."""
+        """Return the name of the memory whose bandwidth `bandwidth_of` returns."""
         fitting = [cache for cache in self.caches if cache.nbytes >= working_set]
         return max(fitting, key=lambda cache: cache.bandwidth).name if fitting else "memory"
 
     def efficiency_of(self, kernel: str, number_format: str = "") -> Efficiency:
-        """The efficiency of a kernel: of the most particular class that is known. `linear.vector` on bf16 looks for
-        `linear.vector/bf16`, `linear.vector`, `linear/bf16`, `linear` and `default`, in that order.
+        """Return the efficiency constants of the most specific known class of a kernel.
+
+        `linear.vector` on bf16 looks for `linear.vector/bf16`, `linear.vector`, `linear/bf16`, `linear` and `default`,
+        in that order.
         """
         known = self.efficiency
         while kernel:
@@ -230,5 +283,5 @@ class Device:
         return known["default"]
 
     def ridge(self, number_format: str) -> float:
-        """FLOPs a byte at which compute and memory take equally long."""
+        """Return the ridge point in FLOPs per byte, at which compute and memory take equally long."""
         return self.peak(number_format) / self.bandwidth

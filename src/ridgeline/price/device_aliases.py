@@ -1,21 +1,23 @@
-"""What people call a card: spellings that can mean only one, and the names to offer for those that cannot."""
+"""Resolution of informal device names: spellings that can mean only one device, and suggestions for the others."""
 
 import difflib
 import re
 from collections.abc import Sequence
 from itertools import product
 
-# Of a full title, but of no name: who made it, and what sort of thing it is.
+# Words of full titles that no catalogue name contains: makers and product lines.
 _MAKERS = {"nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "intel", "google", "apple", "gpu"}
-# Words of a name that people leave out. Not the size of the memory or `ti`: those are other cards.
+# Words of a name that people omit. The memory size and `ti` are not optional: they denote other devices.
 _LEFT_OUT = {"rtx", "sxm", "pcie", "nvl"}
 _PORTS = re.compile(r"(sxm)\d+")
 
 
 def resolve_device_name(wanted: str, known: Sequence[str]) -> str:
-    """The one of the `known` names that a spelling means: `rtx4090`, `RTX 4090` and `4090` are rtx-4090.
+    """Return the one of the `known` names that a spelling means: `rtx4090`, `RTX 4090` and `4090` all mean rtx-4090.
 
-    Raises ValueError in one line: with the exact names for what may be several (`a100`), with the nearest otherwise.
+    Raises:
+        ValueError: If the name is ambiguous (the message lists the exact names for `a100`) or unknown (it lists the
+            nearest names). The message has one line.
     """
     name = wanted.strip().lower()
     if name in known:
@@ -35,7 +37,7 @@ def resolve_device_name(wanted: str, known: Sequence[str]) -> str:
 
 
 def similar_device_names(wanted: str, known: Sequence[str]) -> list[str]:
-    """The names to offer for one that is none of the `known`: the one that it spells, else those most like it."""
+    """Return suggestions for an unknown device name: the device that it spells, otherwise the most similar names."""
     try:
         return [resolve_device_name(wanted, known)]
     except ValueError:
@@ -43,18 +45,21 @@ def similar_device_names(wanted: str, known: Sequence[str]) -> list[str]:
 
 
 def _spellings(card: str) -> set[str]:
-    """A name without its hyphens, with and without the words that may be left out."""
+    """Return the spellings of a device name without hyphens, with and without its optional words."""
     choices = ((word, "") if word in _LEFT_OUT else (word,) for word in _words(card))
     return {"".join(words) for words in product(*choices)}
 
 
 def _words(name: str) -> list[str]:
-    """`NVIDIA A100-SXM4-80GB` as its words; a port has no number, and + is `plus`."""
+    """Split a device name such as `NVIDIA A100-SXM4-80GB` into words.
+
+    Port names lose their number (sxm4 becomes sxm), and + becomes `plus`.
+    """
     words = re.findall(r"[a-z0-9]+", name.replace("+", " plus "))
     return [_PORTS.sub(r"\1", word) for word in words]
 
 
 def _alike(name: str, known: Sequence[str]) -> list[str]:
-    """Names in which most letters are the same, then those of the same family."""
+    """Return the most similar names, then all others of the same family."""
     family = [card for card in known if name.partition("-")[0] == card.partition("-")[0]]
     return list(dict.fromkeys((*difflib.get_close_matches(name, known, 5, 0.4), *family)))

@@ -1,4 +1,4 @@
-"""What each field of a card holds, in which unit, and which other was probably meant; the reader that checks it."""
+"""The schema of a device description: field names, units and plausible ranges, and the reader that checks them."""
 
 import difflib
 import sys
@@ -22,7 +22,8 @@ OPTIONAL = {
     "sources": "a table of texts by field, or { all = ... }",
 }
 
-# Unit, least, most, and the range of what is made: wide of every card, narrower than a factor of a thousand.
+# By field: the unit, the accepted minimum and maximum, and the range of real devices. The latter includes every device
+# but spans less than a wrong unit prefix would shift a value.
 _UNITS = {
     "bandwidth": ("GB/s", 10, 100_000, 10, 20_000),
     "link.bandwidth": ("GB/s", 0.1, 100_000, 1, 5_000),
@@ -31,13 +32,16 @@ _UNITS = {
     "memory.gb": ("GB", 0.25, 50_000, 1, 10_000),
     "memory.mib": ("MiB", 256, 50_000 * 1000, 1024, 10_000 * 1024),
 }
-# What people write for the unit: the bare one, then a thousand of it less and more.
+# Factors from the units that people write by mistake: the base unit, then other prefixes.
 _DECIMAL, _BINARY = (1e-9, 1e-6, 1e-3, 1e3), (2.0**-20, 2.0**-10, 2.0**10)
 _MEMORY = {"gib": ("mib", 1024), "tib": ("mib", 2**20), "mb": ("gb", 1e-3), "tb": ("gb", 1e3)}
 
 
 def implausible(field: str, value: float) -> str | None:
-    """`is 1e+12; bandwidth is in GB/s; did you mean 1000?` for what no card has; None for what one may have."""
+    """Return an error text for a value that no real device has, or None for a plausible value.
+
+    An example is `is 1e+12; bandwidth is in GB/s; did you mean 1000?`.
+    """
     kind = "tflops" if field.startswith("tflops.") else field
     if kind not in _UNITS:
         return None
@@ -51,7 +55,7 @@ def implausible(field: str, value: float) -> str | None:
 
 
 def memory_instead(name: str, value: object) -> str | None:
-    """`mib = 49152` for 48 in a unit called gib."""
+    """Return how to write a memory size of an unknown unit, such as `mib = 49152` for 48 in `gib`, or None."""
     unit, factor = _MEMORY.get(name.lower(), ("", 0))
     if not unit or not isinstance(value, int | float):
         return None
@@ -59,24 +63,34 @@ def memory_instead(name: str, value: object) -> str | None:
 
 
 class TableReader:
-    """A table of TOML or JSON, with checked access: every reader raises ValueError naming field, value and fix.
+    """A reader of a TOML or JSON table with checked access to its fields.
 
-    source: the file or card, and path: of the table in it, as errors name them.
+    Its accessors raise ValueError that names the field, the value and the fix.
     """
 
     def __init__(self, values: object, source: str, path: str = "") -> None:
+        """Wrap a table.
+
+        Args:
+            values: The table.
+            source: The name of the file or device, for errors.
+            path: The path of this table within the source, for errors.
+
+        Raises:
+            ValueError: If `values` is not a table.
+        """
         self.source, self.path = source, path
         if not isinstance(values, dict):
             raise self.wrong("", values, "a table of fields")
         self.values: dict[str, Any] = values
 
     def wrong(self, field: str, value: object, expected: str) -> ValueError:
-        """An error about one field, to be raised by the caller."""
+        """Return (do not raise) an error that says that a field has the wrong value."""
         where = f"{self.path}{field}".rstrip(".") or "the card"
         return ValueError(f"{self.source}: {where} is {value!r}; it must be {expected}")
 
     def lacks(self, required: Mapping[str, str]) -> None:
-        """Refuse a card without these fields: all that are missing at once, each with what it holds."""
+        """Raise ValueError if required fields are missing, naming all of them and what each holds."""
         missing = [f"{field} ({holds})" for field, holds in required.items() if field not in self.values]
         if missing:
             strange = [field for field in self.values if field not in required and field not in OPTIONAL]
@@ -84,7 +98,7 @@ class TableReader:
             raise ValueError(f"{self.source}: missing: {', '.join(missing)}{unknown}; docs/plan.md has an example")
 
     def only(self, *known: str) -> None:
-        """Refuse fields that nothing reads: most are misspelt."""
+        """Raise ValueError for a field that is not among the `known` ones, since most of these are typos."""
         for field in self.values:
             if field not in known:
                 near = difflib.get_close_matches(field, known, 1)
@@ -92,17 +106,17 @@ class TableReader:
                 raise ValueError(f"{self.source}: unknown field {self.path}{field}; {hint}")
 
     def has(self, field: str) -> bool:
-        """Whether the field is there."""
+        """Return whether the field is present."""
         return field in self.values
 
     def need(self, field: str) -> Any:
-        """A field that must be there."""
+        """Return a required field, or raise ValueError if it is missing."""
         if field not in self.values:
             raise ValueError(f"{self.source}: {self.path}{field} is missing")
         return self.values[field]
 
     def positive(self, field: str) -> float:
-        """A finite number above zero."""
+        """Return a field that must be a finite number above zero and plausible for a device."""
         value = self._number(field, self.need(field), zero=False)
         wrong = implausible(f"{self.path}{field}", value)
         if wrong:
@@ -111,27 +125,27 @@ class TableReader:
 
     def _number(self, field: str, value: object, *, zero: bool) -> float:
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        # Not isfinite, which raises OverflowError for a huge int. NaN compares false.
+        # math.isfinite would raise OverflowError for a huge int. NaN fails both comparisons.
         if not number or not 0 <= value <= sys.float_info.max or (value == 0 and not zero):  # type: ignore[operator]
             raise self.wrong(field, value, f"a finite number {'from' if zero else 'above'} 0")
         return float(value)  # type: ignore[arg-type]
 
     def text(self, field: str) -> str:
-        """A string that is not empty."""
+        """Return a field that must be a non-empty string."""
         value = self.need(field)
         if not isinstance(value, str) or not value:
             raise self.wrong(field, value, "a text")
         return value
 
     def table(self, field: str) -> "TableReader":
-        """A table inside the card."""
+        """Return a reader of a nested table."""
         value = self.need(field)
         if not isinstance(value, dict):
             raise self.wrong(field, value, (REQUIRED | OPTIONAL).get(field, "a table of fields"))
         return TableReader(value, self.source, f"{self.path}{field}.")
 
     def numbers(self, field: str, count: int) -> tuple[float, ...]:
-        """A list of `count` numbers from 0 up."""
+        """Return a field that must be a list of `count` non-negative numbers."""
         value = self.need(field)
         if not isinstance(value, list) or len(value) != count:
             raise self.wrong(field, value, f"a list of {count} numbers")

@@ -1,4 +1,4 @@
-"""The roofline of a device, to be drawn: its memories and number formats as roofs over points."""
+"""The data of a roofline chart: the memories and number formats of a device as roofs over a model's points."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,8 +14,15 @@ def roofline(
     unplaced: Sequence[str] = (),
     note: str = "",
 ) -> Roofline:
-    """Points of a model under a device's roofs: all its memories, and the ceilings of number formats. note: what the
-    title should say of the points.
+    """Return a roofline chart of a model on a device, with a slope per memory and a ceiling per number format.
+
+    Args:
+        model: The name of the model, for the title.
+        device: The device whose roofs are drawn.
+        numbers: The number formats whose compute ceilings are drawn.
+        points: The points of the model.
+        unplaced: The names of ops that have no place in the chart.
+        note: A remark about the points, for the title.
     """
     ceilings: dict[float, list[str]] = {}
     for number_format in numbers:

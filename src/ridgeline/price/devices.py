@@ -1,4 +1,4 @@
-"""The hardware catalogue: cards.toml, or a user's file with the same fields, becomes a Device."""
+"""The hardware catalogue: it turns cards.toml, or a user's file with the same fields, into Device objects."""
 
 import re
 import tomllib
@@ -21,36 +21,39 @@ FORMATS = ("fp4", "int4", "fp8", "int8", "fp16", "bf16", "fp32")
 KINDS = ("gpu", "cpu", "accelerator")
 CLASSES = ("linear", "head", "experts", "attention", "elementwise", "norm", "embedding", "default")
 
-# A class without constants of its own behaves like another one.
+# A class without constants of its own uses those of another one.
 ALIKE = {"head": "linear", "norm": "elementwise", "embedding": "elementwise"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Kernels:
-    """Constants by kernel class as they are stated, where they are from, whose they are; of: the card they ran on."""
+    """The efficiency constants by kernel class before they are parsed, with their origin."""
 
     table: TableReader
+    """The constants as stated, by kernel class."""
     source: str
     basis: Basis
     of: str = ""
+    """The name of the device that the constants were measured on."""
 
 
 def names() -> tuple[str, ...]:
-    """The names of the catalogue, in its order."""
+    """Return the names of all devices in the catalogue, in its order."""
     return tuple(_catalogue()["cards"])
 
 
 def catalogue_devices() -> tuple[Device, ...]:
-    """Every card of the catalogue, in its order."""
+    """Return every device of the catalogue, in its order."""
     catalogue = _catalogue()
     return tuple(_device(name, TableReader(values, name), catalogue) for name, values in catalogue["cards"].items())
 
 
 def load_device(name: str) -> Device:
-    """The card called `name`, or described by the .json or .toml file at the path `name`.
+    """Return the catalogue device called `name`, or the one described by the .json or .toml file at that path.
 
-    Raises ValueError in one line: an unknown name with the nearest ones, `a100` with the exact ones
-    (`resolve_device_name`), and whatever is wrong with a file.
+    Raises:
+        ValueError: If the name is unknown or ambiguous (`resolve_device_name`), or the file is invalid. The message has
+            one line; it lists the nearest names, or the exact ones for an ambiguous name such as `a100`.
     """
     catalogue = _catalogue()
     if name.endswith((".json", ".toml")):
@@ -73,7 +76,10 @@ def _read(path: Path) -> object:
 
 
 def _own(path: Path) -> tuple[str, TableReader]:
-    """The card of a file: its fields, or under [cards.NAME] as in the catalogue."""
+    """Return the name and the fields of the single device in a user's file.
+
+    The file holds the fields themselves, or [cards.NAME] as in the catalogue.
+    """
     values = _read(path)
     if not isinstance(values, dict) or not isinstance(values.get("cards"), dict):
         return path.stem, TableReader(values, str(path))
@@ -147,7 +153,7 @@ def _caches(card: TableReader) -> tuple[Cache, ...]:
 
 
 def _link(table: TableReader, card: str, catalogue: Mapping[str, Any]) -> tuple[Interconnect, str]:
-    """A link, and the source of what its own figures of all-reduces leave open."""
+    """Return the interconnect of a device, and the source of the all-reduce times that are not its own."""
     table.only("name", "bandwidth", "all_reduce")
     name, bandwidth = table.text("name"), table.positive("bandwidth") * 1e9
     measured = _measured(table, name, catalogue)
@@ -155,7 +161,7 @@ def _link(table: TableReader, card: str, catalogue: Mapping[str, Any]) -> tuple[
     there = Interconnect(name, measured.positive("bandwidth") * 1e9, curves)
     here = there.over(bandwidth / there.bandwidth).all_reduce
     own = _curves(table.table("all_reduce")) if isinstance(table.values.get("all_reduce"), dict) else {}
-    # Over counts for which an engine has no kernels of its own it uses the library.
+    # For device counts without custom kernels, an engine falls back to NCCL.
     both = {"custom": {**here["nccl"], **here.get("custom", {}), **own}, "nccl": {**here["nccl"], **own}}
     source = catalogue["sources"].get(measured.text("source"), measured.text("source"))
     source += _elsewhere(measured.values.get("card", card), card)
@@ -163,14 +169,14 @@ def _link(table: TableReader, card: str, catalogue: Mapping[str, Any]) -> tuple[
 
 
 def _host_link(card: TableReader, link: Interconnect | None) -> float | None:
-    """As stated; cards that talk over PCIe talk with their host over the same."""
+    """Return the stated host bandwidth. A device with a PCIe interconnect reaches its host over that same link."""
     if card.has("host_link"):
         return card.positive("host_link") * 1e9
     return link.bandwidth if link is not None and link.name.startswith("PCIe") else None
 
 
 def _measured(table: TableReader, name: str, catalogue: Mapping[str, Any]) -> TableReader:
-    """The set of all-reduces that a link names, else that of its kind."""
+    """Return the set of all-reduce measurements that a link names, or the usual set for its kind of link."""
     sets, usual = catalogue["all_reduce"], catalogue["all_reduce_of"]
     stated = table.values.get("all_reduce")
     kind = next((kind for kind in usual if name.startswith(kind)), "other")
@@ -181,7 +187,10 @@ def _measured(table: TableReader, name: str, catalogue: Mapping[str, Any]) -> Ta
 
 
 def _curves(entries: TableReader) -> dict[int, Curve]:
-    """By number of cards: [us, GB/s], a latency and a bandwidth, or [[KiB, us], ...], a curve."""
+    """Parse all-reduce times by number of devices.
+
+    An entry is [us, GB/s], a latency and a bandwidth, or [[KiB, us], ...], a curve.
+    """
     curves: dict[int, Curve] = {}
     for count, entry in entries.values.items():
         if not count.isdecimal() or int(count) < 2:
@@ -214,12 +223,12 @@ def _rise(values: tuple[float, ...], *, strictly: bool = False) -> bool:
 
 
 def _elsewhere(measured: str, card: str) -> str:
-    """What follows a source of figures that were measured on another card."""
+    """Return a remark to append to a source if its figures were measured on another device, otherwise ""."""
     return "" if measured == card else f", on {measured}; uncalibrated here"
 
 
 def _price(card: TableReader) -> HourlyPrice | None:
-    """Of a user's card: those of the catalogue are in prices.toml."""
+    """Return the price stated in a user's device file. Prices of the catalogue's devices are in prices.toml."""
     if not card.has("price"):
         return None
     table = card.table("price")
@@ -228,7 +237,7 @@ def _price(card: TableReader) -> HourlyPrice | None:
 
 
 def _kernels(name: str, card: TableReader, kind: str, catalogue: Mapping[str, Any]) -> _Kernels:
-    """The constants that a card states, or those of the set that it names, by default of its kind's."""
+    """Return the efficiency constants that a device states or names, by default those of its kind."""
     sets = catalogue["efficiency"]
     chosen = card.values.get("efficiency", kind)
     if isinstance(chosen, dict):
@@ -236,7 +245,7 @@ def _kernels(name: str, card: TableReader, kind: str, catalogue: Mapping[str, An
     if not isinstance(chosen, str) or chosen not in sets:
         raise card.wrong("efficiency", chosen, f"one of {', '.join(sets)}, or a table of classes")
     classes = {key: value for key, value in sets[chosen].items() if key not in ("source", "card")}
-    # A set that names no card has kernel times of none.
+    # A set that names no device was not measured on any.
     of, source = sets[chosen].get("card", ""), catalogue["sources"].get(sets[chosen]["source"], sets[chosen]["source"])
     basis: Basis = "kind" if not of else "own" if of == name else "alike"
     source += _elsewhere(of or name, name)
@@ -244,7 +253,7 @@ def _kernels(name: str, card: TableReader, kind: str, catalogue: Mapping[str, An
 
 
 def _efficiency(table: TableReader, card: TableReader, kind: str) -> dict[str, Efficiency]:
-    """The constants of each kernel class."""
+    """Parse the efficiency constants of each kernel class."""
     if not table.has("default"):
         raise ValueError(f"{card.source}: efficiency.default is missing; it is [launch in us, of peak, of bandwidth]")
     constants: dict[str, Efficiency] = {}
@@ -258,7 +267,7 @@ def _efficiency(table: TableReader, card: TableReader, kind: str) -> dict[str, E
         launch, compute, memory = table.numbers(key, 3)
         if not 0 < compute <= 1 or not 0 < memory <= 1:
             raise table.wrong(key, table.values[key], "[launch in us, share of peak, share of bandwidth], shares to 1")
-        # An engine on a card runs what an op calls several times as one kernel; on a processor they are called in turn.
+        # On a GPU, engines fuse the repeated calls of an op into one kernel; on a CPU, each is called in turn.
         constants[key] = Efficiency(launch * 1e-6, compute, memory, again=1.0 if kind == "cpu" else 0.0)
     for other, base in ALIKE.items():
         for key in [key for key in constants if re.split("[./]", key)[0] == base]:
@@ -267,8 +276,10 @@ def _efficiency(table: TableReader, card: TableReader, kind: str) -> dict[str, E
 
 
 def _sources(card: TableReader, catalogue: Mapping[str, Any]) -> dict[str, str]:
-    """The source of each field: its own, else that of the field it is part of, else `all`; a user's file needs none,
-    and what it says stands as it is: only the catalogue's cards name sources by the ids of [sources].
+    """Return the source of each field: its own, else that of its parent field, else `all`.
+
+    A user's file needs no sources, and its texts are taken literally. Only the catalogue's devices refer to ids of
+    [sources].
     """
     ids: Mapping[str, str] = catalogue["sources"] if card.source in catalogue["cards"] else {}
     own = card.table("sources").values if card.has("sources") else {"all": f"stated in {card.source}"}

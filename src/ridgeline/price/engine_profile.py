@@ -1,4 +1,4 @@
-"""EngineProfile: what decides a price besides the card - how an engine adds up, admits, schedules and keeps memory."""
+"""Engine profiles: the properties of an engine that affect a price, such as all-reduce, scheduling and memory use."""
 
 import difflib
 import tomllib
@@ -19,80 +19,86 @@ Policy = Literal["mixed", "prefill first"]
 
 @dataclass(frozen=True, slots=True)
 class LargeDevices:
-    """Cards of so many bytes and more, but those whose name begins with `but`: a step has `rows` of logits on them."""
+    """A rule that a step has `rows` rows of logits on devices of at least `nbytes` bytes of memory."""
 
     nbytes: float
+    """The minimum memory of the device in bytes."""
     but: str
+    """The prefix of the names of the devices that are exempt."""
     rows: int
 
     def has(self, device: Device) -> bool:
-        """Whether a card is one of them."""
+        """Return whether the rule applies to a device."""
         return device.memory >= self.nbytes and not device.name.startswith(self.but)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryRule:
-    """What an engine takes of a card beside weights, a step's activations and KV.
-
-    of: whether the share that may be used is of the card's `total`, or of what is `free` after weights and a step.
-    rows: requests whose logits a step has room for, where `large` says no other number; copies: how many fp32 copies
-    of them its sampler has alive at once. fixed, share, linked: bytes, a share of the card, and bytes where cards talk,
-    for what no formula knows (driver, libraries, graphs).
-    """
+    """The device memory that an engine uses in addition to weights, activations and KV."""
 
     of: Literal["total", "free"]
+    """The base of the utilization: `total` device memory, or the memory that is `free` after weights and a step."""
     rows: int
+    """The number of requests whose logits a step reserves memory for, unless `large` applies."""
     copies: float
+    """The number of fp32 copies of those logits that the sampler has alive at once."""
     fixed: float
+    """The bytes for driver, libraries and graphs, which no formula predicts."""
     share: float
+    """The share of the device's memory that is added to `fixed`."""
     linked: float
+    """The bytes that are added if devices communicate."""
     large: LargeDevices | None = None
 
     def logit_rows(self, device: Device) -> int:
-        """Requests whose logits a step has room for by default."""
+        """Return the default number of requests whose logits a step reserves memory for."""
         return self.large.rows if self.large is not None and self.large.has(device) else self.rows
 
     def overhead(self, device: Device, devices: int) -> float:
-        """Bytes a card for what no formula knows."""
+        """Return the bytes per device for driver, libraries, graphs and communication."""
         return self.fixed + self.share * device.memory + (self.linked if devices > 1 else 0.0)
 
     def describe(self) -> str:
-        """The rule in words."""
+        """Return a text that describes the overhead rule."""
         linked = f" (+ {self.linked / _GIB:g} GiB between cards)" if self.linked else ""
         return f"driver, libraries, graphs: {self.fixed / _GIB:g} GiB + {self.share:.1%} of the card{linked}"
 
 
 @dataclass(frozen=True, slots=True)
 class EngineProfile:
-    """An engine, as far as a price needs it.
-
-    all_reduce: custom or nccl, over `NVLink`, of a `pair` of cards, and in any `other` case. admission: whether a
-    request is let in where all of it fits (full) or what it has so far (running). policy: how prompts and decodes share
-    steps. host: None where nobody has published it. rereads: whether decode attention reads keys and values anew for
-    each query head that shares them. own_attention: whether each of several cards has all but the experts whole, and
-    requests of its own (attention data-parallel). dequantise: by storage format, the share of its bandwidth that a
-    product of few rows keeps. copies: the kernels that move a prompt's rows around its attention; None where attention
-    reads and writes what is before and after it. kinds: of the devices that it runs on, all of them where none is
-    named. offered: whether plan takes it by name. sources: of every figure, by its field in engines.toml.
-    """
+    """The properties of an inference engine that the cost model needs."""
 
     name: str
     title: str
     all_reduce: Mapping[str, str]
+    """The kernel kind ("custom" or "nccl") over `NVLink`, within a `pair` without NVLink, and in any `other` case."""
     admission: Admission
+    """Whether a request is admitted when all of it fits ("full"), or when its current tokens fit ("running")."""
     policy: Policy
+    """Whether prompts and decodes share steps ("mixed"), or prompts run in steps of their own ("prefill first")."""
     memory: MemoryRule
     host: HostTime | None = None
+    """The host overhead; None if no measurement is published."""
     rereads: bool = False
+    """Whether decode attention reads keys and values again for each query head that shares them."""
     own_attention: bool = False
+    """Whether attention is data-parallel: each device holds everything but the experts and has requests of its own."""
     dequantise: Mapping[str, float] = field(default_factory=dict)
+    """The share of its bandwidth that a matrix product of few rows keeps, by storage format."""
     copies: Copies | None = None
+    """The kernels that copy a prompt's rows around its attention; None if attention reads and writes them in place."""
     kinds: tuple[str, ...] = ()
+    """The kinds of devices that the engine runs on; empty for all."""
     offered: bool = True
+    """Whether users can choose the engine by name in `ridgeline plan`."""
     sources: Mapping[str, str] = field(default_factory=dict)
+    """The source of every figure, by its field in engines.toml."""
 
     def on(self, device: Device, devices: int = 1) -> Device:
-        """One of so many cards as this engine drives it. What was measured on this very machine stays as it was."""
+        """Return the device as this engine drives it, as one of `devices` devices.
+
+        Host times that were calibrated on this machine are preserved.
+        """
         known = device.calibrated and device.host is not None
         return replace(
             device,
@@ -104,8 +110,9 @@ class EngineProfile:
         )
 
     def not_on(self, device: Device) -> str:
-        """That it does not run on such a device yet, and what its price is then; "" where it does, as on one that was
-        calibrated.
+        """Return a note that the engine does not yet support such a device and how it is priced; "" if it is supported.
+
+        A calibrated device counts as supported.
         """
         if not self.kinds or device.kind in self.kinds or device.calibrated:
             return ""
@@ -119,14 +126,16 @@ class EngineProfile:
 
 
 def engines() -> tuple[str, ...]:
-    """The engines that plan takes, the default first."""
+    """Return the names of the engines that `ridgeline plan` accepts, the default first."""
     offered = [name for name, values in _engines().items() if values["offered"]]
     return tuple(sorted(offered, key=lambda name: name != DEFAULT_ENGINE))
 
 
 def load_engine(name: str = DEFAULT_ENGINE) -> EngineProfile:
-    """The engine called `name`, of those that plan takes or of published measurements. Raises ValueError with the names
-    there are.
+    """Return the profile of the engine called `name`, including those that only published measurements use.
+
+    Raises:
+        ValueError: If there is no such engine. The message lists the known names.
     """
     if name not in _engines():
         raise _unknown(name)
@@ -134,14 +143,24 @@ def load_engine(name: str = DEFAULT_ENGINE) -> EngineProfile:
 
 
 def offered_engine(name: str) -> EngineProfile:
-    """The same of those that plan takes alone: the others leave open what a plan says."""
+    """Return the profile called `name`, of the engines that `ridgeline plan` accepts.
+
+    The other profiles do not state everything that a plan needs.
+
+    Raises:
+        ValueError: If it is not one of them. The message lists the known names.
+    """
     if name not in engines():
         raise _unknown(name)
     return _loaded(name)
 
 
 def with_own_attention(engine: EngineProfile) -> EngineProfile:
-    """The profile of the same engine with data-parallel attention. Raises ValueError where there is none."""
+    """Return the profile of the same engine with data-parallel attention.
+
+    Raises:
+        ValueError: If the engine has no such profile.
+    """
     able = _with_own_attention()
     if engine.name not in able:
         raise ValueError(
@@ -152,13 +171,13 @@ def with_own_attention(engine: EngineProfile) -> EngineProfile:
 
 
 def engines_with_own_attention() -> tuple[str, ...]:
-    """The profiles that engines have with data-parallel attention, by name; plan takes them by an option of its own."""
+    """Return the names of the profiles with data-parallel attention, which are selected by an option of their own."""
     offered = engines()
     return tuple(name for like, name in _with_own_attention().items() if like in offered)
 
 
 def _with_own_attention() -> Mapping[str, str]:
-    """By the name of the engine that it is like."""
+    """Return the names of the profiles with data-parallel attention, by the name of the base engine."""
     return {values["like"]: name for name, values in _engines().items() if values.get("own_attention")}
 
 
@@ -169,8 +188,9 @@ def _unknown(name: str) -> ValueError:
 
 
 def usual_engine(device: Device) -> EngineProfile:
-    """The engine of a card of which nobody says what drives it: the default one, and Ridgeline on this machine, which
-    was measured with it or probed for it.
+    """Return the default engine for a device: Ridgeline for this machine, otherwise vLLM.
+
+    This machine is one that was calibrated or probed with Ridgeline.
     """
     return load_engine(OWN_ENGINE if device.calibrated or device.basis == "probe" else DEFAULT_ENGINE)
 
@@ -188,7 +208,7 @@ def _engines() -> Mapping[str, dict[str, Any]]:
 
 
 def _whole(name: str) -> dict[str, Any]:
-    """The fields of an engine: its own, and for what it does not state those of the engine that it is like."""
+    """Return the fields of an engine, with those that it does not state taken from the engine named by `like`."""
     own = _engines()[name]
     if "like" not in own:
         return own

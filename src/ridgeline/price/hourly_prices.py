@@ -1,4 +1,4 @@
-"""What cards cost an hour: one dated snapshot a seller, of prices.toml or of a user's file of the same form."""
+"""Hourly prices of devices: one dated snapshot per seller, from prices.toml or a user's file of the same form."""
 
 import re
 import tomllib
@@ -19,29 +19,36 @@ _FORM = "title, date, source and dollars = { h100-sxm = 2.5 }"
 
 @dataclass(frozen=True, slots=True)
 class PriceSnapshot:
-    """What one seller asked on one day. dollars: of one card and hour, by the card's name."""
+    """The hourly prices of one seller on one day."""
 
     seller: str
+    """The seller's key in the price file, in lower case."""
     title: str
+    """The seller and the offer, as shown to users."""
     date: str
     source: str
     dollars: Mapping[str, float]
+    """The dollars per device and hour, by device name."""
 
     def price_of(self, card: str) -> HourlyPrice | None:
-        """A card's price; None where the seller does not have it."""
+        """Return the seller's price of a device, or None if the seller does not offer it."""
         dollars = self.dollars.get(card)
         return None if dollars is None else HourlyPrice(dollars, self.date, self.source, self.title)
 
 
 @cache
 def snapshots() -> tuple[PriceSnapshot, ...]:
-    """Those of the package, in the order in which sellers are asked."""
+    """Return the price snapshots that come with the package, in order of preference."""
     text = resources.files("ridgeline.price").joinpath("prices.toml").read_text(encoding="utf-8")
     return _snapshots(tomllib.loads(text), "prices.toml")
 
 
 def read_prices(path: Path) -> tuple[PriceSnapshot, ...]:
-    """Those of a user's file. Raises ValueError in one line that names the file and the field."""
+    """Return the price snapshots of a user's file.
+
+    Raises:
+        ValueError: If the file is invalid or empty. The message has one line and names the file and the field.
+    """
     found = _snapshots(read_toml(path), str(path))
     if not found:
         raise ValueError(f"{path}: no seller in it; write [my-seller] with {_FORM}")
@@ -49,7 +56,11 @@ def read_prices(path: Path) -> tuple[PriceSnapshot, ...]:
 
 
 def seller_named(sellers: Sequence[PriceSnapshot], wanted: str) -> PriceSnapshot:
-    """The seller called `wanted`. Raises ValueError with the names there are for an unknown one."""
+    """Return the seller called `wanted`.
+
+    Raises:
+        ValueError: If there is no such seller. The message lists the known ones.
+    """
     named = next((each for each in sellers if each.seller == wanted.lower()), None)
     if named is None:
         raise ValueError(f"--seller is {wanted!r}; it must be one of {', '.join(each.seller for each in sellers)}")
@@ -59,9 +70,12 @@ def seller_named(sellers: Sequence[PriceSnapshot], wanted: str) -> PriceSnapshot
 def seller_of(
     sellers: Sequence[PriceSnapshot], cards: Iterable[str], wanted: str | None = None
 ) -> PriceSnapshot | None:
-    """The seller called `wanted`; else the first of those that have most of the `cards`, None where none has one.
+    """Return the seller called `wanted`, by default the first one that offers the most of the given devices.
 
-    Raises ValueError as `seller_named`.
+    Return None if no seller offers any of them.
+
+    Raises:
+        ValueError: If there is no seller called `wanted`.
     """
     if wanted is not None:
         return seller_named(sellers, wanted)
@@ -71,15 +85,23 @@ def seller_of(
 
 
 def priced(devices: Iterable[Device], seller: PriceSnapshot | None, *, over: bool = False) -> tuple[Device, ...]:
-    """The cards at a seller's prices. One that has a price of its own, from a user's card file, keeps it, unless what
-    the seller asks stands `over` that.
+    """Return the devices with a seller's prices.
+
+    Args:
+        devices: The devices to price.
+        seller: The seller; None leaves all devices unchanged.
+        over: Whether the seller's price replaces a price from the user's own device file.
     """
     return tuple(devices) if seller is None else quotes(devices, (seller,), over=over)
 
 
 def quotes(devices: Iterable[Device], sellers: Sequence[PriceSnapshot], *, over: bool = False) -> tuple[Device, ...]:
-    """The cards, each as often as one of the sellers has it, at their prices; once where none does. over: as of
-    `priced`.
+    """Return each device once per seller that offers it, at that seller's price, or once unchanged if none does.
+
+    Args:
+        devices: The devices to price.
+        sellers: The sellers to ask.
+        over: Whether sellers' prices replace a price from the user's own device file.
     """
     return tuple(quote for device in devices for quote in _quotes(device, sellers, over))
 

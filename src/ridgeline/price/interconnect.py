@@ -1,7 +1,7 @@
-"""What joins cards, and how long an all-reduce over it takes: by size of the message, number of cards, kind of kernel.
+"""The interconnect between devices, with all-reduce times by message size, number of devices and kernel kind.
 
-One line through latency and bandwidth does not do: a kernel that reads every peer in one go, one that does so in two
-halves, and a ring each win at another size, so that messages of a megabyte are off by a third.
+A single latency and bandwidth do not suffice. A kernel that reads every peer at once, one that works in two halves, and
+a ring each win at another size, so that a straight line is off by a third for messages of a megabyte.
 """
 
 import math
@@ -9,22 +9,23 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# An engine's own kernels, which read the other cards' memory; NCCL (RCCL) of the maker, for engines that have none.
+# "custom": an engine's own kernels, which read the memory of peer GPUs. "nccl": the vendor's library, NCCL or RCCL.
 KINDS = ("custom", "nccl")
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Seconds of an all-reduce at some sizes of its message, which rise. Between two of them both logarithms are on a
-    line; below the first its seconds are all latency; beyond the last each byte costs what it does between the last
-    two.
+    """The measured all-reduce seconds at increasing message sizes, with interpolation.
+
+    Between two sizes, the logarithms of size and time are interpolated linearly. Below the first size, the time is
+    constant (all latency). Beyond the last size, each byte costs as much as between the last two sizes.
     """
 
     nbytes: tuple[float, ...]
     seconds: tuple[float, ...]
 
     def at(self, nbytes: float) -> float:
-        """Seconds of a message of so many bytes."""
+        """Return the seconds for a message of `nbytes` bytes."""
         sizes, seconds = self.nbytes, self.seconds
         above = bisect_right(sizes, nbytes)
         if above == 0:
@@ -38,24 +39,34 @@ class Curve:
         return seconds[above - 1] * math.pow(seconds[above] / seconds[above - 1], part)
 
     def over(self, factor: float) -> "Curve":
-        """The same over a link of `factor` times the bandwidth: what comes after the latency is divided."""
+        """Return the all-reduce curve for a link with `factor` times the bandwidth.
+
+        Time beyond the latency is divided by `factor`.
+        """
         first = self.seconds[0]
         return Curve(self.nbytes, tuple(first + (seconds - first) / factor for seconds in self.seconds))
 
 
 @dataclass(frozen=True, slots=True)
 class Interconnect:
-    """What joins cards. bandwidth: bytes a second and direction, of one card. all_reduce: by kind of kernel and number
-    of cards.
-    """
+    """A link between devices, such as NVLink or PCIe."""
 
     name: str
     bandwidth: float
+    """The bytes per second of one device in one direction."""
     all_reduce: Mapping[str, Mapping[int, Curve]] = field(default_factory=dict)
+    """The all-reduce times by kernel kind ("custom" or "nccl") and number of devices."""
 
     def all_reduce_seconds(self, nbytes: float, cards: int, kind: str = "custom") -> float:
-        """Seconds of an all-reduce of `nbytes` over so many cards; of the other kind of kernel where this one is not
-        known. Counts between two known ones are on a line over log2 of the count; beyond them, the nearest.
+        """Return the seconds of an all-reduce of `nbytes` bytes.
+
+        Numbers of devices between two measured ones are interpolated linearly in log2 of the number. Outside their
+        range the nearest measured number is used.
+
+        Args:
+            nbytes: The size of the message in bytes.
+            cards: The number of devices.
+            kind: The kernel kind; the first known kind replaces one without measurements.
         """
         known = self.all_reduce.get(kind) or next(iter(self.all_reduce.values()))
         fewer = max((count for count in known if count <= cards), default=min(known))
@@ -67,7 +78,7 @@ class Interconnect:
         return seconds + part * (known[more].at(nbytes) - seconds)
 
     def over(self, factor: float) -> "Interconnect":
-        """The same link with `factor` times the bandwidth."""
+        """Return this link with `factor` times the bandwidth."""
         curves = {
             kind: {cards: curve.over(factor) for cards, curve in known.items()}
             for kind, known in self.all_reduce.items()
@@ -76,8 +87,9 @@ class Interconnect:
 
 
 def straight(latency: float, bandwidth: float) -> Curve:
-    """The curve of `latency` seconds and then so many bytes a second: a point for every doubling from 1 KiB to 1 GiB,
-    which is within 1.5 % of the line everywhere.
+    """Return the curve of a fixed latency and bandwidth, with a point for every doubling from 1 KiB to 1 GiB.
+
+    It is within 1.5 % of the straight line everywhere.
     """
     sizes = tuple(2.0**power for power in range(10, 31))
     return Curve(sizes, tuple(latency + size / bandwidth for size in sizes))

@@ -1,10 +1,10 @@
-"""A cost becomes seconds: floor, bound and expected.
+"""The roofline model: it turns the cost of an op into a floor, a bound and an expected time.
 
-floor: the whole step, max(FLOPs / peak, compulsory bytes / bandwidth); nothing can beat it.
-bound: each op's own max, summed; what a perfect kernel for every op would take.
-expected: t0 + sqrt((FLOPs / (ec peak))^2 + (bytes / (em bandwidth))^2) for each op, with the constants of its kernel
-class; the blend is right near the ridge, where a max is not. A class may have another power than 2. With what lies
-between ops, where that is known.
+- floor: max(FLOPs / peak, compulsory bytes / bandwidth) of a whole step. Nothing can beat it.
+- bound: the sum of each op's own max, the time of a perfect kernel for every op.
+- expected: t0 + sqrt((FLOPs / (ec peak))^2 + (bytes / (em bandwidth))^2) for each op, with the constants of its kernel
+  class. Near the ridge this blend is right and a max is not. A class may use another power than 2. The host overhead
+  between ops is added if it is known.
 """
 
 from collections.abc import Sequence
@@ -20,41 +20,50 @@ _ROUNDS = {"all_reduce": 2, "all_gather": 1, "all_to_all": 1}
 
 
 class OpTime(msgspec.Struct, frozen=True, gc=False):
-    """Seconds of one op: its bound, what is expected, and which roof it hits (compute, memory, communication)."""
+    """The bound and the expected seconds of one op, and the roof that limits it."""
 
     bound: float
     expected: float
     limit: str
+    """The limiting roof: "compute", "memory" or "communication"."""
 
 
 def compute_seconds(cost: Cost, device: Device) -> float:
-    """Seconds of arithmetic alone, at the dense peak of each number format. Formats may have units of their own, which
-    could all be busy at once: of a whole step these are the seconds of the busiest. An op computes in one format.
+    """Return the seconds of arithmetic alone, at the dense peak of each number format.
+
+    Formats may have units of their own that could all be busy at once, so this is the time of the busiest format of a
+    whole step. A single op computes in one format.
     """
     seconds = 0.0
-    for name, flops in cost.flops.items():  # a plain loop: a simulator asks several times a step
+    for name, flops in cost.flops.items():  # a plain loop is fast: a simulator calls this several times per step
         seconds = max(seconds, flops / device.peak(name))
     return seconds
 
 
 def memory_seconds(cost: Cost, device: Device, working_set: float) -> float:
-    """Seconds of memory traffic alone. Weights and KV stream through the memory that holds the step's working set;
-    an op's activations live in whatever holds them.
+    """Return the seconds of memory traffic alone.
+
+    Weights and KV stream through the memory that holds the step's working set, an op's activations through the memory
+    that holds those.
     """
     near = cost.activation_bytes / device.bandwidth_of(cost.activation_bytes)
     return cost.memory_bytes / device.bandwidth_of(working_set) + near
 
 
 def communication_seconds(cost: Cost, device: Device, devices: int) -> tuple[float, float]:
-    """Bound and expected seconds of collectives over `devices` cards. Raises ValueError if nothing joins them."""
+    """Return the bound and the expected seconds of the collectives over `devices` devices.
+
+    Raises:
+        ValueError: If the device has no link to others.
+    """
     if not cost.communication:
         return 0.0, 0.0
     if device.link is None:
         raise ValueError(f"{device.name} has no link to other cards; use one, or a card with a link")
     bound = expected = 0.0
     for collective, nbytes in cost.communication.items():
-        # A ring moves (N - 1) / N of the message through every card: twice where it adds up, once where it joins. All
-        # that was measured is an all-reduce: a gather takes as long as one of half the message.
+        # A ring moves (N - 1) / N of the message through every device: twice for a reduction, once for a gather. Only
+        # all-reduces were measured, so a gather is priced as an all-reduce of half the message.
         rounds = _ROUNDS[collective]
         least = rounds * (devices - 1) / devices * nbytes / device.link.bandwidth
         bound += least
@@ -63,7 +72,10 @@ def communication_seconds(cost: Cost, device: Device, devices: int) -> tuple[flo
 
 
 def floor_seconds(cost: Cost, device: Device, working_set: float) -> float:
-    """The floor of a whole step. Activations are left out: fusion could keep every one of them in registers."""
+    """Return the floor of a whole step.
+
+    Activations do not count, because fusion could keep all of them in registers.
+    """
     return max(compute_seconds(cost, device), cost.memory_bytes / device.bandwidth_of(working_set))
 
 
@@ -76,8 +88,21 @@ def op_seconds(
     *,
     recorded: bool = False,
 ) -> OpTime:
-    """Bound and expected seconds of one call of an op: the bound is that of one kernel for all of it, expected the sum
-    of the kernels that it runs. recorded: in a step that is recorded.
+    """Return the bound and the expected seconds of one call of an op.
+
+    The bound is that of a single kernel that does everything; the expected time is the sum over the kernels that
+    actually run.
+
+    Args:
+        cost: The cost of the call.
+        launches: The kernels that run.
+        device: The device that runs them.
+        working_set: The bytes of weights and KV that the step reads.
+        devices: The number of devices that a collective spans.
+        recorded: Whether the step is recorded and replayed.
+
+    Raises:
+        ValueError: If a collective needs a link that the device does not have.
     """
     if cost.communication:
         return OpTime(*communication_seconds(cost, device, devices), "communication")
@@ -96,8 +121,10 @@ def op_seconds(
 
 
 def _rereading_seconds(kernel: Launch, device: Device) -> float:
-    """Of a decode attention that has a block for each query head: those that share keys and values run side by side, so
-    that the first of them fetches what the others read from the largest cache.
+    """Return the seconds that decode attention spends on reading keys and values once per query head.
+
+    Heads that share keys and values run concurrently, so the first fetches what the others then read from the largest
+    cache.
     """
     if not device.rereads or kernel.sharers == 1 or not kernel.name.startswith("attention.decode"):
         return 0.0
@@ -106,18 +133,26 @@ def _rereading_seconds(kernel: Launch, device: Device) -> float:
 
 
 def _copying_seconds(kernel: Launch, device: Device) -> float:
-    """Of the kernels that bring a prompt's rows into the layout that its attention wants, and its results back."""
+    """Return the seconds of the kernels that convert a prompt's rows into the attention layout and its results back."""
     copies = device.copies
     if copies is None or not kernel.name.startswith("attention.prefill"):
         return 0.0
-    # A copy reads and writes: the rows of an attention are its queries and its results, as many of one as of the other.
+    # A copy reads and writes every byte. Queries and results are equally large, so the activation bytes of attention are
+    # the traffic of copying one of them.
     nbytes = copies.queries * kernel.cost.activation_bytes + 2 * copies.keys * kernel.cost.kv_write_bytes
     return device.efficiency_of("elementwise").seconds(copies.launches, 0.0, nbytes / device.bandwidth_of(nbytes))
 
 
 def added_host_seconds(card: float, host: float, device: Device) -> float:
-    """Seconds of a step that the host adds to those of the card: what is longer than the card's where it prepares the
-    next step meanwhile, else all of its own.
+    """Return the seconds that the host adds to a step.
+
+    If the host prepares the next step meanwhile, only the excess over the device time counts, otherwise all of its
+    time.
+
+    Args:
+        card: The seconds of the device.
+        host: The seconds of the host.
+        device: The device, whose `host.overlap` says whether the two overlap.
     """
     return max(0.0, host - card) if device.host is not None and device.host.overlap else host
 
@@ -125,8 +160,15 @@ def added_host_seconds(card: float, host: float, device: Device) -> float:
 def host_seconds(
     work: Work, cost: Cost, ops: int, device: Device, *, recorded: bool = False, card: float = 0.0
 ) -> float:
-    """Seconds of the host in a step of `ops` ops of so much cost; 0 where the device says nothing of it. card: those of
-    the ops, which hide what the host takes to ask for them where they run meanwhile.
+    """Return the host seconds of a step; 0 if the device has no known host overhead.
+
+    Args:
+        work: The step.
+        cost: The total cost of the step.
+        ops: The number of op calls in the step.
+        device: The device that runs the step.
+        recorded: Whether the step is recorded and replayed.
+        card: The device seconds of the ops, which hide the time to issue them if both run concurrently.
     """
     host = device.host
     if host is None:

@@ -1,21 +1,22 @@
-"""The physics guard: no measurement beats the floor. One that does has the spec, the shape or the timer wrong.
+"""A check that no measurement beats the floor: one that does has a wrong specification, shape or timer.
 
-A floor holds for measurements on its own device, and says nothing of those on another.
+A floor only applies to measurements on its own device.
 """
 
-# Clocks boost, sheets round, timers jitter.
+# The tolerance for clocks that boost, rounded data sheets and timer jitter.
 SLACK = 0.10
 
 
 def under_floor(measured: float, floor: float) -> bool:
-    """Whether seconds measured are fewer than the floor allows, with the slack that figures have."""
+    """Return whether measured seconds are below the floor by more than the tolerance `SLACK`."""
     return measured < (1 - SLACK) * floor
 
 
 def beats_floor(measured: float, floor: float) -> str | None:
-    """Seconds measured against the floor: a line that says what is wrong, or None if nothing is.
+    """Return a line that says by how much measured seconds beat the floor, or None if they do not.
 
-    Raises ValueError for times that are no times; 0 is one, of a timer that ticks too slowly.
+    Raises:
+        ValueError: If a time is negative or not finite. 0 is valid, since a coarse timer may report it.
     """
     if not 0 <= measured < float("inf") or not 0 <= floor < float("inf"):
         raise ValueError(f"measured {measured} s against a floor of {floor} s; both must be finite and not below 0")

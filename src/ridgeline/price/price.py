@@ -1,9 +1,8 @@
-"""The price of a step: the costs of all calls of a model's ops, each distinct one evaluated once.
+"""The price of a step: the summed costs of all op calls of a model, each distinct op evaluated once.
 
-Most ops cost the same however long the sequences are. Their sum is kept for each shape of step, so that pricing the
-next decode step evaluates attention alone: one formula, tens of thousands of steps a second. Of a new shape, such as
-another prompt makes beside the same decodes, what each op costs is known once its rows have come before
-(cached_ops.py).
+Most ops cost the same however long the sequences are. Their sum is cached per step shape, so that pricing the next
+decode step only evaluates attention, at tens of thousands of steps per second. For a new shape, such as another prompt
+next to the same decodes, `cached_ops.py` has the cost of each op whose number of rows occurred before.
 """
 
 from collections import Counter
@@ -25,7 +24,7 @@ from ridgeline.price.device import Device
 from ridgeline.price.op_time import added_host_seconds, floor_seconds, host_seconds, op_seconds
 from ridgeline.price.priced_op import PricedOp, PricedRow
 
-# Rows of a model's spaces in the forward that is traced: primes tell them apart, whatever an op does with its rows.
+# The row count of each space in the traced forward pass. Primes identify the space even if an op multiplies its rows.
 _PRIMES = (13, 7, 11, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73)
 
 StepShape = tuple[tuple[RowAxis, int], ...]
@@ -33,9 +32,9 @@ V = TypeVar("V")
 
 
 class OtherEngine(Backend):
-    """An engine whose kernels are priced and not run, such as vLLM.
+    """A stand-in backend for an engine such as vLLM, whose kernels are priced but never run.
 
-    It launches a kernel for each part of an op, as PyTorch does. The constants of the device say how fast they are.
+    It launches one kernel per part of an op, as PyTorch does. The device's constants say how fast these are.
     """
 
     name = "other engine"
@@ -46,47 +45,52 @@ OTHER_ENGINE = OtherEngine()
 
 @dataclass(frozen=True, slots=True)
 class StepPrice:
-    """A step on a device: its cost and its seconds. working_set: bytes of weights and KV that it goes over.
-
-    host: the part of `expected` that no op has.
-    """
+    """The cost and the predicted seconds of one step on a device."""
 
     cost: Cost
     floor: float
     bound: float
     expected: float
     working_set: float
+    """The bytes of weights and KV that the step reads and writes."""
     rows: tuple[PricedRow, ...]
+    """The distinct ops with their costs and times."""
     host: float = 0.0
+    """The part of `expected` that the host adds on top of the ops."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """What the ops that do not read the context cost together. calls: how many calls of all ops have rows."""
+    """The total cost of the ops that do not read the context."""
 
     total: Cost
     calls: int
+    """The number of calls, over all ops, that have rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class _StandingTime:
-    """The same in seconds on a device. The device is held so that no other one can come by its id."""
+    """The seconds on one device of the ops that do not read the context."""
 
     device: Device
+    """The device, referenced so that no new object can reuse the id that the cache key contains."""
     bound: float
     expected: float
     rows: tuple[PricedRow, ...]
 
 
 class Price:
-    """The priced calls of a model, filled or on meta. What a step reads is counted by call, so that an op that is
-    called twice is read twice; what lies in memory is counted by op.
+    """The priced op calls of a model, which may be on the meta device.
+
+    Step traffic counts calls, so an op that is called twice is read twice. Memory counts ops.
     """
 
     def __init__(self, model: PricedModule, devices: int = 1) -> None:
-        """`devices`: over how many cards the model is divided; all figures are those of one card. `calls`: those of a
-        forward in their order, each with its path and its place in `ops`. `weight_bytes`: as stored, adapters
-        included; a tied head is the embedding's. `repacked_bytes`: what they take more where our engine holds them.
+        """Trace the model and group its op calls by cost function.
+
+        Args:
+            model: The model, loaded or on the meta device.
+            devices: The number of devices that the model is split over. All figures are per device.
         """
         calls = traced_calls(model)
         keys: list[Hashable] = [(type(op), op.signature(), space) for _, op, space in calls]
@@ -98,15 +102,20 @@ class Price:
             backend.name: backend.replayed_steps(model) if devices == 1 else None for backend in priced_backends()
         }
         self.weight_bytes = sum(op.stored_bytes() for _, op in model.weighted_ops()) + model.adapter_bytes
+        """The bytes of the weights as stored, including adapters. A tied LM head counts only as the embedding."""
         self.repacked_bytes = model.repacked_bytes
+        """The additional bytes that the weights take where Ridgeline itself holds them."""
         self.ops = tuple(PricedOp(first[key][1], first[key][0], first[key][2], count) for key, count in counts.items())
         order = {key: index for index, key in enumerate(counts)}
         self.calls = tuple((path, order[key]) for key, (path, _, _) in zip(keys, calls, strict=True))
+        """The calls of a forward pass in order, each as its path and its index in `ops`."""
         self._disable_kv_cache()
 
     def gathering(self, ranks: int) -> "Price":
-        """Of ranks whose rows come together at the experts, the steps in which only so many have rows, as many each,
-        and the others wait. The same where no rows come together.
+        """Return the price of steps in which only `ranks` data-parallel ranks have rows, while the others wait.
+
+        Each of these ranks has the same number of rows, which meet at the experts. A model whose ranks exchange no rows
+        costs the same.
         """
         found = copy(self)
         found.ops = tuple(replace(priced, op=_gathering(priced.op, ranks)) for priced in self.ops)
@@ -114,7 +123,7 @@ class Price:
         return found
 
     def _disable_kv_cache(self) -> None:
-        """Sort the ops, of none of which a cost is known yet."""
+        """Sort the ops into those that read the context and those that do not, with empty caches."""
         self._standing_ops = tuple(priced for priced in self.ops if not priced.op.reads_context)
         self._context_ops = tuple((i, priced) for i, priced in enumerate(self.ops) if priced.op.reads_context)
         self._standing: dict[StepShape, _Standing] = {}
@@ -126,35 +135,34 @@ class Price:
         self._times: dict[tuple[int, float, StepShape, StepShape, bool], _StandingTime] = {}
 
     def weights_on(self, device: Device) -> float:
-        """Bytes of the weights in a device's memory: as stored, or as our engine holds them where that is what runs."""
+        """Return the bytes of the weights in a device's memory: as stored, or repacked for Ridgeline's kernels."""
         return self.weight_bytes + (self.repacked_bytes if device.native else 0.0)
 
     def backend_on(self, device: Device) -> Backend:
-        """Return the backend whose kernels run the model on the device: ours if it has one that takes the model's
-        dtype, else another engine's.
+        """Return the backend whose kernels run the model on the device.
+
+        It is Ridgeline's own if that supports the model's dtype, otherwise another engine's.
         """
         return priced_backend(device.kind) if device.native and self._taken else OTHER_ENGINE
 
     def recorded(self, device: Device, work: Work) -> bool:
-        """Return whether such a step is recorded once on the device and replayed."""
+        """Return whether the device records such a step once and replays it."""
         return self._replayed_as(device, work) is not None
 
     def _replayed_as(self, device: Device, work: Work) -> ReplayShape | None:
-        """Return the size as which such a step is replayed, with the rows of nothing that fill its bucket; None for a
-        step that is not replayed.
-        """
+        """Return the padded size with which such a step is replayed, or None if it is not replayed."""
         steps = self._replayed[priced_backend(device.kind).name] if device.native else None
         return None if steps is None else steps.shape_of(work)
 
     def step(self, work: Work) -> Cost:
-        """What a step of `work` must cost."""
+        """Return the cost of a step of `work`."""
         total = self._standing_of(work).total
         for _, priced in self._context_ops:
             total += priced.cost(work) * priced.count
         return total
 
     def on(self, device: Device, work: Work) -> StepPrice:
-        """A step's cost and seconds on a device; rows in the order of `ops`."""
+        """Return the cost and the seconds of a step on a device, with rows in the order of `ops`."""
         known = self._standing_of(work)
         total, reading = known.total, []
         for index, priced in self._context_ops:
@@ -201,13 +209,16 @@ class Price:
         return found
 
     def _in_order(self, of: Callable[[CachedOps], Iterable[V]]) -> tuple[V, ...]:
-        """What there is of each op, from what there is of those of each space."""
+        """Merge the results of each row space into the order of the ops."""
         parts = {space: iter(of(ops)) for space, ops in self._by_space.items()}
         return tuple([next(parts[priced.space]) for priced in self._standing_ops])
 
 
 def traced_calls(model: PricedModule) -> list[tuple[str, Op, RowAxis]]:
-    """The calls of a forward in their order: the path, the op, and the space of its rows. The forward runs on meta."""
+    """Return the op calls of a forward pass in order: each one's path, its op and its row space.
+
+    The forward pass runs on the meta device.
+    """
     calls: list[tuple[str, Op, RowAxis]] = []
     assert len(model.spaces) <= len(_PRIMES), "more spaces than are told apart"
     rows_of = dict(zip(model.spaces, _PRIMES, strict=False))
@@ -223,7 +234,7 @@ def traced_calls(model: PricedModule) -> list[tuple[str, Op, RowAxis]]:
 
 
 def _gathering(op: Op, ranks: int) -> Op:
-    """The op over the rows of so many ranks, where it is over those of several."""
+    """Return the op with the rows of `ranks` ranks, if it gathers rows of several ranks; otherwise the op itself."""
     if op.gathered == 1:
         return op
     other = copy(op)

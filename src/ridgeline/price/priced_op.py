@@ -1,4 +1,4 @@
-"""A priced op: one of a model's, how often it is called, and over the rows of which space."""
+"""The ops of a model as the cost model counts them: with the number of calls and the row space."""
 
 from dataclasses import dataclass
 
@@ -11,25 +11,28 @@ from ridgeline.price.op_time import OpTime
 
 @dataclass(frozen=True, slots=True)
 class PricedOp:
-    """One of `count` calls of ops with the same cost function over rows of one space; `path` is where the first is."""
+    """A group of op calls with the same cost function over the rows of one space."""
 
     op: Op
+    """The op of the first call."""
     path: str
+    """The module path of the first call."""
     space: RowAxis
     count: int
+    """The number of calls in the group."""
 
     def cost(self, work: Work) -> Cost:
-        """Of one call."""
+        """Return the cost of one call in a step."""
         return self.op.cost(work, self.space)
 
     def launches(self, work: Work, backend: Backend = REFERENCE) -> tuple[Launch, ...]:
-        """Return the kernel calls of one call, as a backend makes them."""
+        """Return the kernel launches of one call, as a backend makes them."""
         return backend.launches(self.op, work, self.space)
 
 
 @dataclass(frozen=True, slots=True)
 class PricedRow:
-    """A distinct op in a step on a device: the cost and the seconds of one of its `count` instances."""
+    """The cost and the seconds of one call of a distinct op, in a step on a device."""
 
     priced: PricedOp
     cost: Cost

@@ -1,11 +1,11 @@
-"""The pace of a machine: how much longer things take while something else is at work on it."""
+"""The slowdown of a machine on which other processes run."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """What launches, arithmetic and memory take: seconds of a probe, or how many times those of another."""
+    """The times of kernel launches, arithmetic and memory: seconds of a probe, or factors relative to another probe."""
 
     launch: float
     compute: float
@@ -13,19 +13,25 @@ class Slowdown:
 
     @property
     def said(self) -> str:
-        """In words, of one over the undisturbed one."""
+        """A text that describes these factors relative to an undisturbed machine."""
         return (
             f"launches {self.launch - 1:.0%} longer than undisturbed, arithmetic {self.compute - 1:.0%}, memory "
             f"{self.memory - 1:.0%}"
         )
 
     def over(self, other: "Slowdown") -> "Slowdown":
-        """How many times longer than in another one."""
+        """Return the factors by which these times exceed those of another probe."""
         return Slowdown(self.launch / other.launch, self.compute / other.compute, self.memory / other.memory)
 
     def of(self, seconds: float, compute: float, memory: float) -> float:
-        """How many times longer something takes that takes `seconds`, of which so many under either roof: what no roof
-        explains keeps the pace of launches.
+        """Return the factor by which a measured kernel is slowed down.
+
+        Time that neither roof explains slows down like launches.
+
+        Args:
+            seconds: The total seconds.
+            compute: The seconds of arithmetic at peak FLOP/s.
+            memory: The seconds of memory traffic at full bandwidth.
         """
         rest = max(0.0, seconds - max(compute, memory))
         total = rest + compute + memory
