@@ -137,8 +137,8 @@ def _copying_seconds(kernel: Launch, device: Device) -> float:
     copies = device.copies
     if copies is None or not kernel.name.startswith("attention.prefill"):
         return 0.0
-    # A copy reads and writes every byte. Queries and results are equally large, so the activation bytes of attention are
-    # the traffic of copying one of them.
+    # A copy reads and writes every byte. Queries and results are equally large, so the activation bytes of attention
+    # are the traffic of copying one of them.
     nbytes = copies.queries * kernel.cost.activation_bytes + 2 * copies.keys * kernel.cost.kv_write_bytes
     return device.efficiency_of("elementwise").seconds(copies.launches, 0.0, nbytes / device.bandwidth_of(nbytes))
 

@@ -1,10 +1,11 @@
-"""`ridgeline plan`: what a model needs and does on a card, from its config alone.
+"""Capacity planning from a model's config alone: memory, users, latency and cost on a device (`ridgeline plan`).
 
-`scenario.py` says what is asked and where, `demand.py` for how many; `device_memory.py` subtracts, `request_phases.py`
-prices the parts of a request, `load_estimate.py` puts users on it, `score_matrix.py` prices attention by its score
-matrix, `alternatives.py` what could be different, `comparison.py` the same on many cards; `trust.py` says how far off
-such figures were. `deployment_plan.py` joins them; `plan_answer.py` says it in a dozen lines and `plan_text.py` in a
-paragraph, `plan_document.py` and `comparison_document.py` are documents, `plan_export.py` is JSON.
+`scenario.py` describes the workload and the deployment, `demand.py` the load to serve. `device_memory.py` subtracts
+weights and activations from the memory, `request_phases.py` prices the phases of a request, `load_estimate.py` adds
+users, `score_matrix.py` prices unfused attention, `alternatives.py` varies the deployment, `comparison.py` repeats the
+plan on many devices, and `trust.py` reports how accurate such predictions were. `deployment_plan.py` joins all of
+these. `plan_answer.py` renders the plan in a dozen lines, `plan_text.py` in a paragraph, `plan_document.py` and
+`comparison_document.py` as documents, and `plan_export.py` as JSON.
 """
 
 from ridgeline.price.plan.demand import Demand

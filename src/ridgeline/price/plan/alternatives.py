@@ -1,4 +1,4 @@
-"""What could be different, each priced whole: ways to fit, other formats, another card, more of a resource."""
+"""The alternatives to a deployment, each fully priced: ways to fit, other formats, other devices, doubled resources."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,15 +12,17 @@ from ridgeline.price.plan.load_estimate import LoadEstimator
 from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload, Scenario
 
 DEVICES = (1, 2, 4, 8)
-# More than one machine has: said, but not priced, since nothing is known of what joins them.
+# More devices than one machine has. They are mentioned but not priced, because the link between machines is unknown.
 _MORE_DEVICES = (16, 32)
 
 # -- ways to fit ------------------------------------------------------------------------------------------------------
 
 
 def ways_to_fit(models: ModelCache, setup: Deployment, workload: PlanWorkload) -> list[Deployment]:
-    """What would make the model and one request fit: the widest format with the cards asked for, or if none does, a
-    narrower format on fewer cards than the format asked for takes; and those, the fewest. Empty if nothing does.
+    """Return deployments that would fit the model and one request; empty if there are none.
+
+    The first is the widest narrower format on the requested devices, or if none fits, a narrower format on fewer
+    devices than the requested format needs. The second is the requested format on the fewest devices.
     """
     narrower = narrower_weights(models.case(setup))
     same = next((s for s in narrower if fits(models, s, workload)), None)
@@ -34,8 +36,9 @@ def ways_to_fit(models: ModelCache, setup: Deployment, workload: PlanWorkload) -
 def _narrower_on_more(
     models: ModelCache, narrower: Sequence[Deployment], workload: PlanWorkload, most: int
 ) -> Deployment | None:
-    """The fewest cards, `most` at most, on which a narrower format fits, and the widest that does. Only what its share
-    of the weights leaves room for is built: a build takes longer than all else here.
+    """Return a narrower format on the fewest devices, at most `most`, with the widest format that fits there.
+
+    Building a model dominates the run time, so only candidates whose share of the weights fits are built.
     """
     held = [(setup, _memory(models, setup, workload)) for setup in narrower]
     tried = (
@@ -52,42 +55,48 @@ def _narrower_on_more(
 def fewest_devices(
     models: ModelCache, setup: Deployment, workload: PlanWorkload, counts: Sequence[int] = DEVICES
 ) -> Deployment | None:
-    """The setup over the fewest cards on which it fits; None if it does on none of the `counts`."""
+    """Return the deployment on the fewest devices on which it fits, or None if it fits on none of the `counts`."""
     tried = (dataclasses.replace(setup, devices=count) for count in counts)
     return next((s for s in tried if (s.devices == 1 or s.device.link) and fits(models, s, workload)), None)
 
 
 def fits(models: ModelCache, setup: Deployment, workload: PlanWorkload) -> bool:
-    """Whether the weights and one request fit; False also where the model does not divide so."""
+    """Return whether the weights and one request fit; False also if the model cannot be split in this way."""
     try:
         case = models.case(setup)
     except ModelRefused:
         return False
-    # Asked first, since dealing out the pages of a hundred layers takes far longer.
+    # This is checked first, because laying out the pages of a hundred layers takes far longer.
     return case.price.weight_bytes < case.device.memory and memory_of(case, workload).fits
 
 
 def eight_bits(device: Device) -> str:
-    """The eight-bit weight format that a card has arithmetic for, else the one that is widened on the way."""
+    """Return the 8-bit weight format that a device computes in natively, otherwise the one that kernels upcast."""
     return "fp8" if "fp8" in device.peaks else "int8"
 
 
 def other_eight_bits(device: Device) -> list[str]:
-    """The eight-bit weight formats that people ask about beside that: int8 weights alone, which are widened, and w8a8,
-    where the card computes in int8 faster than in anything wider and in fp8.
+    """Return further 8-bit weight formats that users consider.
+
+    These are int8 weights, which kernels upcast, and w8a8 if the device is faster in int8 than in bf16 and fp8.
     """
     faster = device.peaks.get("int8", 0.0) > max(device.peak("bf16"), device.peaks.get("fp8", 0.0))
     return [name for name in ("int8", *(["w8a8"] if faster else [])) if name != eight_bits(device)]
 
 
 def bits_of(name: str) -> int:
-    """Bits of a number in a format of weights or KV."""
+    """Return the bits per number in a weight or KV format."""
     return next(f.bits for f in (*FORMATS, *WEIGHT_FORMATS, *KV_FORMATS) if f.name == name)
 
 
 def narrower_weights(case: Scenario, *, every: bool = False) -> list[Deployment]:
-    """The same with narrower weights, the widest first; every: in all formats of eight bits, not the best alone. KV
-    asked for in full is then that of the model as stored so.
+    """Return the same deployment with narrower weight formats, the widest first.
+
+    If the user requested KV in a plain format, it becomes that of the model as stored in this way.
+
+    Args:
+        case: The scenario.
+        every: Whether to include all 8-bit formats instead of only the best.
     """
     full = {known.name for known in FORMATS}
     eight = [eight_bits(case.device), *(other_eight_bits(case.device) if every else ())]
@@ -108,19 +117,11 @@ def _memory(models: ModelCache, setup: Deployment, workload: PlanWorkload) -> De
 
 @dataclass(frozen=True, slots=True)
 class CaseOutcome:
-    """What a case comes to, by expected times.
+    """The headline figures of a scenario, by expected times.
 
-    users: the most at once, by memory, step and targets; limit: what stops one more (memory, step, ttft, tpot).
-
-    Of the workload's batch, all asking at once, as in `DeploymentPlan.prefill` and `.decode`: ttft, until all have
-    their first token; itl, a decode step of all. What stands beside it for another batch is `LoadEstimator.together`
-    and `LoadEstimator.itl` of that batch, not the times of a Load, whose users ask at different moments, with the
-    prefills of others between two tokens.
-
-    linked: whether a link to other cards is known. dollars_per_hour: of all cards; price: of one, with date and source.
-
-    Of `users` users under way: tokens_per_second and dollars_per_million, in all and of output; None where there is not
-    one user. Dollars of two outcomes compare where `same_seller`.
+    `ttft` and `itl` are those of the workload's batch, started at once, as in `DeploymentPlan.prefill` and `.decode`.
+    For another batch size compare them with `LoadEstimator.together` and `LoadEstimator.itl`, not with the times of a
+    LoadEstimate, whose users arrive at different moments and wait for the prefills of others.
     """
 
     card: str
@@ -130,23 +131,35 @@ class CaseOutcome:
     fits: bool
     missing_bytes: float
     users: int
+    """The maximum number of concurrent users, by memory, step size and targets."""
     limit: str
+    """The reason that one more user is not possible: "memory", "step", "ttft" or "tpot"."""
     ttft: float
+    """The seconds until all requests of the batch have their first token."""
     itl: float
+    """The seconds of a decode step of the batch."""
     tokens_per_second: float | None
+    """The total output tokens per second of `users` users; None without users."""
     dollars_per_million: float | None
+    """The dollars per million output tokens with `users` users; None without users or price.
+
+    They are comparable with those of another outcome only if `same_seller` is true.
+    """
     linked: bool
+    """Whether the device has a known link to others."""
     dollars_per_hour: float | None
+    """The dollars per hour of all devices; None if unknown."""
     price: HourlyPrice | None
+    """The price of one device, with its date and source; None if unknown."""
 
 
 def same_seller(one: CaseOutcome, other: CaseOutcome) -> bool:
-    """Whether the prices of both, as far as they have any, are asked by one seller."""
+    """Return whether the prices of two outcomes, if both have one, are from the same seller."""
     return one.price is None or other.price is None or one.price.asked_by == other.price.asked_by
 
 
 def outcome_of(serving: LoadEstimator) -> CaseOutcome:
-    """The outcome of a case under its workload."""
+    """Return the headline figures of a scenario under its workload."""
     case, memory, capacity = serving.case, serving.memory, serving.capacity
     batch = serving.workload.batch
     rate = capacity.load.tokens_per_second.expected if capacity.users else None
@@ -174,28 +187,33 @@ def outcome_of(serving: LoadEstimator) -> CaseOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing different, and what that brings: factors on the plan as asked, above 1 where more or faster.
+    """The effect of one change to a deployment, as factors relative to the plan as requested.
 
-    first: of the time to the first token; faster: of a user's tokens a second at the workload's batch; users and
-    throughput: at the most users there may be; cost: of dollars a token. None where one side has no such figure.
+    Factors of speed and capacity are above 1 for improvements. A factor is None if one side lacks the figure.
     """
 
     name: str
     outcome: CaseOutcome
+    """The headline figures after the change."""
     first: float
+    """The factor by which the first token of the workload's batch comes sooner."""
     faster: float
+    """The factor on one user's tokens per second at the workload's batch size."""
     users: float | None
+    """The factor on the maximum number of users."""
     throughput: float | None
+    """The factor on total tokens per second at the maximum number of users."""
     cost: float | None
+    """The factor on dollars per token, below 1 if tokens become cheaper."""
 
     @property
     def gain(self) -> float:
-        """Of tokens a second: all users', or one's, whichever gains more."""
+        """The larger of the factors on total tokens per second and on one user's tokens per second."""
         return max(self.throughput or 0.0, self.faster)
 
 
 def changes(base: CaseOutcome, named: Sequence[tuple[str, CaseOutcome]]) -> list[Change]:
-    """Outcomes beside the plan as asked."""
+    """Return the named outcomes as changes relative to the plan as requested."""
     return [
         Change(
             name,
@@ -211,7 +229,7 @@ def changes(base: CaseOutcome, named: Sequence[tuple[str, CaseOutcome]]) -> list
 
 
 def batch_lever(serving: LoadEstimator, base: CaseOutcome) -> Change | None:
-    """From the workload's batch to the most users; None where that is no more."""
+    """Return the change from the workload's batch to the most users, or None if that is not an increase."""
     batch, most = serving.workload.batch, serving.capacity
     if most.users <= batch:
         return None
@@ -228,20 +246,21 @@ def batch_lever(serving: LoadEstimator, base: CaseOutcome) -> Change | None:
 
 
 def levers(models: ModelCache, serving: LoadEstimator, base: CaseOutcome) -> list[Change]:
-    """The same card with narrower weights, narrower KV, twice the cards."""
+    """Return the changes to narrower weights, to narrower KV, and to twice as many devices of the same kind."""
     return _changed(models, serving, base, _setups(serving, every=True))
 
 
 def narrower_levers(models: ModelCache, serving: LoadEstimator, base: CaseOutcome) -> list[Change]:
-    """What costs no money: the next narrower format of the weights, and of KV. Four bits, which cost quality more
-    often, are left to `levers`.
+    """Return the changes that need no additional hardware: narrower weights down to 8 bits, and 8-bit KV.
+
+    4-bit formats, which reduce quality more often, are among `levers`.
     """
     setups = ((name, setup) for name, setup in _setups(serving) if setup.devices == serving.case.setup.devices)
     return _changed(models, serving, base, ((name, s) for name, s in setups if s.weights != "int4"))
 
 
 def device_levers(others: Sequence[CaseOutcome], base: CaseOutcome) -> list[Change]:
-    """The fastest and the cheapest of other cards, where they are better than the one asked for."""
+    """Return the changes to the fastest and the cheapest of other devices, if they beat the requested one."""
     return changes(base, [(o.card if o.devices == 1 else f"{o.devices} x {o.card}", o) for o in _best(others, base)])
 
 
@@ -252,13 +271,16 @@ def _changed(
     for name, setup in setups:
         try:
             found.append((name, outcome_of(LoadEstimator(models.case(setup), serving.workload))))
-        except ModelRefused:  # heads or experts that do not divide
+        except ModelRefused:  # heads or experts cannot be split evenly
             continue
     return changes(base, found)
 
 
 def sensitivities(models: ModelCache, serving: LoadEstimator, base: CaseOutcome) -> list[Change]:
-    """The same card with twice of one thing; with twice the link where cards are joined."""
+    """Return the changes to the same device with one resource doubled.
+
+    The link between devices is one of the resources if there are several devices.
+    """
     device, setup = serving.case.device, serving.case.setup
     caches = tuple(dataclasses.replace(cache, bandwidth=2 * cache.bandwidth) for cache in device.caches)
     doubled = {
@@ -273,7 +295,12 @@ def sensitivities(models: ModelCache, serving: LoadEstimator, base: CaseOutcome)
 
 
 def _setups(serving: LoadEstimator, *, every: bool = False) -> Iterator[tuple[str, Deployment]]:
-    """By name; every: as of `narrower_weights`."""
+    """Yield the names and deployments of the levers on the same kind of device.
+
+    Args:
+        serving: The estimator of the deployment under load.
+        every: Whether to include all 8-bit formats instead of only the best.
+    """
     case, setup, device = serving.case, serving.case.setup, serving.case.device
     full = {known.name for known in FORMATS}
     for narrower in narrower_weights(case, every=every):
@@ -285,7 +312,7 @@ def _setups(serving: LoadEstimator, *, every: bool = False) -> Iterator[tuple[st
 
 
 def _best(others: Sequence[CaseOutcome], base: CaseOutcome) -> list[CaseOutcome]:
-    """The card with most tokens a second and the one with the cheapest, where better than the one asked for."""
+    """Return the fastest device and the one with the cheapest tokens, if they are better than the current one."""
     able = [o for o in others if o.tokens_per_second is not None and o.card != base.card]
     fastest = max(able, key=lambda o: o.tokens_per_second or 0, default=None)
     priced = [o for o in able if o.dollars_per_million is not None and same_seller(o, base)]
@@ -298,7 +325,10 @@ def _best(others: Sequence[CaseOutcome], base: CaseOutcome) -> list[CaseOutcome]
 
 
 def catalogue_outcomes(models: ModelCache, serving: LoadEstimator, devices: Sequence[Device]) -> list[CaseOutcome]:
-    """The same setup on other cards, at their own prices; those that cannot be joined so are left out."""
+    """Return the outcomes of the same deployment on other devices, at their own prices.
+
+    If it needs several devices, those without a link are left out.
+    """
     setup = serving.case.setup
     able = [device for device in devices if setup.devices == 1 or device.link is not None]
     return [outcome_of(LoadEstimator(models.case(setup.on(device)), serving.workload)) for device in able]

@@ -1,4 +1,7 @@
-"""The same on many cards: a ranking for each seller, since what two of them ask says nothing of the hardware."""
+"""A comparison of a deployment on many devices, with one ranking per seller.
+
+Prices of different sellers say nothing about the hardware, so they are not ranked together.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,26 +18,26 @@ from ridgeline.price.plan.trust import Trust, class_of, trust_in
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A card and what it comes to. load: of the most users within the targets, or of the fullest replica of the fleet;
-    fleet: the replicas for a demand, None where there is none or they cannot serve it. trust: in its figures under
-    load.
-    """
+    """A device in a comparison, at one seller's price, with its performance and cost."""
 
     device: Device
     outcome: CaseOutcome
     load: LoadEstimate
+    """The performance with the most users within the targets, or of the fullest replica if there is a demand."""
     fleet: ReplicaCount | None
+    """The replicas for the demand; None if there is no demand or it cannot be served."""
     trust: Trust
+    """The accuracy of predictions for the device under load."""
 
     @property
     def serves(self) -> bool:
-        """Whether it fits, and anybody is served within the targets."""
+        """Whether the model fits and at least one user is served within the targets."""
         return self.outcome.fits and self.outcome.users > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Offers of one seller, or of cards for which there is no price; the best first."""
+    """The offers of one seller, or of the devices without a price, the best first."""
 
     seller: str
     date: str
@@ -44,31 +47,35 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Unpriced:
-    """What there is to say of cards without a price. elsewhere: names of sellers, not asked, who have some of them."""
+    """A description of the devices without a price."""
 
     words: str
+    """The heading of their ranking."""
     elsewhere: tuple[str, ...] = ()
+    """The names of further sellers, not included in the comparison, that offer some of these devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceComparison:
-    """The cards that serve somebody within the targets, by seller, the one that has most of them first and those
-    without a price last; and those that do not. workload: as the model runs it. sound: the windows that requests are,
-    where it reads sound. unpriced: of the cards without a price.
-    """
+    """The devices that serve users within the targets, ranked by seller, and those that serve none."""
 
     name: str
     workload: PlanWorkload
+    """The workload as the model runs it."""
     sound: AudioWorkload | None
+    """The audio windows that requests consist of; None if the model reads no audio."""
     demand: Demand
     setup: Deployment
     rankings: tuple[Ranking, ...]
+    """The rankings, that of the seller with the most offers first and that of devices without a price last."""
     unable: tuple[Offer, ...]
+    """The devices that serve no user within the targets."""
     unpriced: Unpriced
+    """The description of the devices without a price."""
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """All of them."""
+        """The offers of all rankings, then the devices that serve no user."""
         return (*(offer for ranking in self.rankings for offer in ranking.offers), *self.unable)
 
 
@@ -81,15 +88,24 @@ def compare(
     demand: Demand,
     unpriced: Unpriced = Unpriced("No price known"),
 ) -> DeviceComparison:
-    """The cards with as many of each as the setup has, or where that does not do, the fewest that hold the model.
+    """Compare devices, each with the deployment's number of them or the fewest that hold the model.
 
-    devices: a card as often as there are prices of it. unpriced: as of `DeviceComparison`. Raises ValueError for
-    requests that are longer than the model takes.
+    Args:
+        name: The name of the model.
+        models: The cache of priced models.
+        setup: The deployment to repeat on each device.
+        workload: The requests.
+        devices: The devices, each once per price.
+        demand: The load to serve, which may be empty.
+        unpriced: The description of the devices without a price.
+
+    Raises:
+        ValueError: If the requests exceed the model's context.
     """
     whole = models.whole(setup)
     workload = workload.of(whole.model)
     check_context(whole, workload)
-    once: dict[str, Offer] = {}  # what a card comes to, whatever it costs
+    once: dict[str, Offer] = {}  # by device name, at any price
     able = []
     for device in devices:
         if device.name not in once:
@@ -102,7 +118,7 @@ def compare(
 
 
 def _at_price(offer: Offer, device: Device) -> Offer:
-    """The same at the card's price there."""
+    """Return the offer at the price of `device`."""
     outcome, fleet, price = offer.outcome, offer.fleet, device.price
     hourly = None if price is None else price.dollars * outcome.devices
     million = dollars_per_million(hourly, outcome.tokens_per_second)
@@ -137,7 +153,10 @@ def _rankings(offers: Sequence[Offer]) -> list[Ranking]:
 
 
 def _cost(offer: Offer) -> tuple[float, float]:
-    """What a ranking is by: dollars an hour for a demand, else dollars a token; without a price cards, else speed."""
+    """Return the ranking key: dollars per hour for a demand, otherwise dollars per token.
+
+    Without a price, the key is the number of devices for a demand, otherwise the speed.
+    """
     speed = offer.outcome.tokens_per_second or 0.0
     if offer.fleet is not None:
         cost = offer.fleet.dollars_per_hour

@@ -1,4 +1,4 @@
-"""A comparison of cards as a document: one table, a ranking for each seller, each card's trust in its row."""
+"""The comparison of devices as a document: one table with a ranking per seller and the accuracy in each row."""
 
 from collections.abc import Iterator
 
@@ -10,12 +10,12 @@ from ridgeline.price.plan.trust import basis_of
 from ridgeline.util.document.elements import Column, Document, DocumentTable, TableRow
 from ridgeline.util.document.humanize import gib, say_seconds, three_digits
 
-# What stands for each basis of a price; NONE is to be seen.
+# The label of each origin of kernel times; NONE is in capitals to be noticed.
 _MARKS = {"calibrated": "here", "own": "own", "alike": "family", "kind": "NONE", "file": "file", "probe": "probe"}
 
 
 def compare_document(comparison: DeviceComparison) -> Document:
-    """The rankings, the best first, and in notes the cards that cannot serve it."""
+    """Return the rankings, the best first, with notes on the devices that cannot serve the load."""
     workload, any_of_them = comparison.workload, comparison.offers[0].outcome
     title = (
         f"{comparison.name}: {any_of_them.weights} weights, {any_of_them.kv} KV, "
@@ -32,7 +32,7 @@ def compare_document(comparison: DeviceComparison) -> Document:
 
 
 def _under(comparison: DeviceComparison) -> str:
-    """`under vLLM 0.14 and later, this under Ridgeline`: the engine of most cards first."""
+    """Return the engines, the most frequent first: `under vLLM 0.14 and later, this under Ridgeline`."""
     cards: dict[str, list[str]] = {}
     for name, device in {offer.device.name: offer.device for offer in comparison.offers}.items():
         cards.setdefault(comparison.setup.on(device).engine.title, []).append(name)
@@ -92,7 +92,7 @@ def _row(offer: Offer, sound: AudioWorkload | None) -> TableRow:
 
 
 def _cards(name: str, count: int) -> str:
-    """`2 x l40s`."""
+    """Return a number of devices as text: `2 x l40s`."""
     return name if count == 1 else f"{count} x {name}"
 
 

@@ -1,7 +1,7 @@
-"""What is to be served, and the replicas that it takes: users under way all the time, or requests a second.
+"""The load to serve, as concurrent users or requests per second, and the number of replicas that it takes.
 
-A replica is the setup as asked: so many cards that hold one copy of the model. All of it is a steady state: arrivals
-are even, so nothing is said of queues, of bursts, or of what one request in a hundred waits.
+A replica is the deployment as given: the devices that hold one copy of the model. Everything is a steady state with
+even arrivals, so there are no queues, bursts or tail latencies.
 """
 
 import math
@@ -15,13 +15,16 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """users: requests under way all the time. rate: requests a second. At most one of them; the other follows from it.
+    """The load to serve, stated in one of two ways; the other follows from it.
 
-    Raises ValueError naming the option.
+    Raises:
+        ValueError: If both are given or a value is out of range. The message names the option.
     """
 
     users: int | None = None
+    """The number of requests that are running at any time."""
     rate: float | None = None
+    """The number of requests per second."""
 
     def __post_init__(self) -> None:
         if self.users is not None and self.rate is not None:
@@ -37,25 +40,26 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCount:
-    """Replicas that serve a demand within the targets.
-
-    load: of the fullest replica. requests_per_second, tokens_per_second: of all of them, as expected. share: of the
-    most requests a second that they could serve within the targets. dollars_per_hour and dollars_per_million (tokens
-    of output): None where no price is known.
-    """
+    """The replicas that serve a demand within the latency targets, with their throughput and cost."""
 
     replicas: int
     cards: int
     load: LoadEstimate
+    """The performance of the fullest replica."""
     requests_per_second: float
+    """The expected requests per second of all replicas."""
     tokens_per_second: float
+    """The expected output tokens per second of all replicas."""
     share: float
+    """The utilisation: the served rate over the maximum rate of all replicas within the targets."""
     dollars_per_hour: float | None
+    """The dollars per hour of all replicas; None if the price is unknown."""
     dollars_per_million: float | None
+    """The dollars per million output tokens; None if the price is unknown."""
 
 
 def fleet_for(serving: LoadEstimator, demand: Demand) -> ReplicaCount | None:
-    """The fewest replicas that serve a demand; None where one cannot serve a single user within the targets."""
+    """Return the fewest replicas that serve a demand within the targets, or None if a replica cannot serve one user."""
     assert demand, "there is nothing to serve"
     if not serving.capacity.users or not serving.memory.fits:
         return None
@@ -64,7 +68,7 @@ def fleet_for(serving: LoadEstimator, demand: Demand) -> ReplicaCount | None:
 
 def _of_users(serving: LoadEstimator, users: int) -> ReplicaCount:
     replicas = math.ceil(users / serving.capacity.users)
-    fewer, fuller = divmod(users, replicas)  # so many replicas have one user more than the others
+    fewer, fuller = divmod(users, replicas)  # `fuller` replicas have one user more
     load = serving.load(fewer + 1 if fuller else fewer)
     others = serving.load(fewer)
     rate = sum(
@@ -77,7 +81,7 @@ def _of_rate(serving: LoadEstimator, rate: float) -> ReplicaCount:
     most = serving.capacity.load.requests_per_second.expected
     replicas = max(1, math.ceil(rate / most - _ROUNDING))
     enough = rate / replicas * (1 - _ROUNDING)
-    fewer = range(1, serving.capacity.users)  # than are surely enough
+    fewer = range(1, serving.capacity.users)  # all that may be too few
     users = 1 + bisect_left(fewer, True, key=lambda count: _rate(serving, count) >= enough)
     return _fleet(serving, replicas, serving.load(users), rate)
 

@@ -1,4 +1,4 @@
-"""The plan: a model, a card and a workload become every figure that one decides by."""
+"""The plan of a deployment: all figures that follow from a model, a device and a workload."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,26 +39,25 @@ from ridgeline.price.plan.score_matrix import ScoresRow, score_rows
 from ridgeline.price.plan.trust import Trust, classes_of
 from ridgeline.util.document.humanize import gb, gib, say_gb, say_gib
 
-_STATED_WITHIN = 0.01  # of what a checkpoint's index states: norms and scales of another width take less
+_STATED_WITHIN = 0.01  # relative tolerance: norms and scales of another width account for less
 
 
 @dataclass(frozen=True, slots=True)
 class Crossings:
-    """Where the model on this card turns; None where it never does.
-
-    critical_batch: from which decode at the running context is compute-bound, on all cards. compute_bound_prompt: from
-    which prefill is. kv_outweighs_weights: context from which a decode step of one sequence, of one a rank where ranks
-    have requests of their own, reads more KV than weights.
-    """
+    """The points at which the model on this device changes regime; None for those that it never reaches."""
 
     critical_batch: float | None
+    """The batch size, over all devices, from which decode at the average context length is compute-bound."""
     compute_bound_prompt: int | None
+    """The prompt length from which prefill is compute-bound."""
     kv_outweighs_weights: int | None
+    """The context length from which a decode step of one sequence per rank reads more KV than weights."""
 
 
 class DeploymentPlan:
-    """Everything that `ridgeline plan` says, each part priced when it is first asked for: an answer of fifteen lines
-    need not wait for the tables. All figures of a phase are those of one card.
+    """The data behind `ridgeline plan`, each part computed when it is first used.
+
+    A short summary need not wait for the tables. All figures of a phase are those of one device.
     """
 
     def __init__(
@@ -71,9 +70,16 @@ class DeploymentPlan:
         stated_bytes: int | None = None,
         batches: Sequence[int] = (),
     ) -> None:
-        """others: cards that levers may name, at prices of the one seller whose price the setup has. stated_bytes: what
-        the checkpoint says that its weights take, None where it does not. batches: those whose decode steps are asked
-        for beside the workload's; none for a sweep of powers of two.
+        """Create a plan; nothing is computed yet.
+
+        Args:
+            name: The name of the model.
+            models: The cache of priced models.
+            serving: The estimator of the deployment under load.
+            others: The devices that levers may suggest, at prices of the same seller as the deployment's.
+            demand: The load to serve, which may be empty.
+            stated_bytes: The weight bytes that the checkpoint states; None if it does not.
+            batches: The batch sizes of the sweep; empty for powers of two.
         """
         self.stated_bytes, self.batches = stated_bytes, tuple(batches)
         self.name, self.models, self.serving = name, models, serving
@@ -82,24 +88,24 @@ class DeploymentPlan:
 
     @property
     def engine(self) -> str:
-        """The engine's name, by which its measurements go."""
+        """The engine's name, under which accuracy measurements are filed."""
         return self.case.setup.engine.name
 
     @cached_property
     def trust(self) -> tuple[Trust, ...]:
-        """What is known of the card under that engine, class by class."""
+        """The known prediction errors for the device under this engine, one entry per metric."""
         return tuple(classes_of(self.case.setup.device.name, self.engine, self.case.setup.devices))
 
     # -- the model and its memory -------------------------------------------------------------------------------------
 
     @cached_property
     def whole(self) -> ParameterBreakdown:
-        """The parameter bill of the undivided model."""
+        """The parameter breakdown of the undivided model."""
         return bill(self.models.whole(self.case.setup).model)
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What a reader must know of how the model is stored, a sentence each."""
+        """The remarks on how the model is stored, one sentence each."""
         stated = self.stated_bytes
         if stated is None or self.case.setup.weights is not None:
             return self.case.notes
@@ -111,24 +117,24 @@ class DeploymentPlan:
 
     @cached_property
     def weights(self) -> tuple[WeightsRow, ...]:
-        """Where the weights of one card are."""
+        """The weights of one device by part and format."""
         return tuple(weights_table(self.case))
 
     @property
     def memory(self) -> DeviceMemory:
-        """Subtraction by subtraction."""
+        """The memory budget of one device."""
         return self.serving.memory
 
     @cached_property
     def ways(self) -> tuple[Deployment, ...]:
-        """What would make it fit, where it does not."""
+        """The deployments on which the model would fit; empty if it already fits."""
         return () if self.memory.fits else tuple(ways_to_fit(self.models, self.case.setup, self.workload))
 
     # -- the workload's batch, asking at once -------------------------------------------------------------------------
 
     @cached_property
     def phases(self) -> tuple[PhasePrice, ...]:
-        """The parts of a request."""
+        """The phases of the workload's batch, started at once."""
         priced = (price_phase(self.case.price, self.case.device, p) for p in decoder_phases(self.case, self.workload))
         return tuple(priced)
 
@@ -139,21 +145,21 @@ class DeploymentPlan:
 
     @property
     def decode(self) -> PhasePrice:
-        """A step that emits another one."""
+        """The phase of decode steps, each of which emits one more token."""
         return self.phase("decode")
 
     def phase(self, name: str) -> PhasePrice:
-        """The phase called `name`."""
+        """Return the phase called `name`."""
         return next(phase for phase in self.phases if phase.name == name)
 
     @property
     def request(self) -> Estimate:
-        """Seconds until the workload's batch, asking at once, has all its tokens."""
+        """The seconds until the workload's batch, started at once, has all its tokens."""
         return request_seconds(self.phases)
 
     @cached_property
     def loading(self) -> Mapping[str, ColdStart]:
-        """Loading the checkpoint from the page cache and from each disk, by what it is called."""
+        """The loading times of the checkpoint from the page cache and from each disk, by the name of the source."""
         device = self.case.setup.device
         own = 0.0 if device.kind == "cpu" else self.memory.weights
         places: dict[str, Disk | None] = {"the page cache": None} | {disk.title: disk for disk in disks()}
@@ -161,7 +167,7 @@ class DeploymentPlan:
 
     @cached_property
     def crossings(self) -> Crossings:
-        """Where it turns."""
+        """The points at which the model becomes compute-bound or reads more KV than weights."""
         price, device, encoded = self.case.price, self.case.device, self.workload.encoded
         batch = critical_batch(price, device, self.workload.context, encoded)
         return Crossings(
@@ -172,51 +178,53 @@ class DeploymentPlan:
 
     @property
     def sound(self) -> AudioWorkload | None:
-        """The windows of sound that requests are; None where the model reads none."""
+        """The audio windows that requests consist of; None if the model reads no audio."""
         return audio_workload(self.case.model, self.workload)
 
     @cached_property
     def scores(self) -> tuple[ScoresRow, ...]:
-        """Attention with its score matrix and without, by length of the prompt."""
+        """The price of attention with and without its score matrix in memory, by prompt length."""
         return tuple(score_rows(self.case))
 
     @cached_property
     def sweep(self) -> tuple[SweepRow, ...]:
-        """Decode by batch."""
+        """The performance of decode steps by batch size."""
         return tuple(batch_sweep(self.serving, self.batches))
 
     # -- under load ---------------------------------------------------------------------------------------------------
 
     @property
     def capacity(self) -> UserCapacity:
-        """The most users within the targets."""
+        """The maximum number of users within the latency targets."""
         return self.serving.capacity
 
     @cached_property
     def load(self) -> LoadEstimate:
-        """The workload's batch as users under way."""
+        """The performance if the workload's batch is the number of concurrent users."""
         return self.serving.load(self.workload.batch)
 
     @cached_property
     def fullest(self) -> LoadEstimate:
-        """As many users as memory and a step hold, whatever they wait; of one where there is room for none."""
+        """The performance with as many users as memory and one step hold, regardless of targets; at least one user."""
         return self.serving.load(max(1, self.memory.users))
 
     @cached_property
     def fleet(self) -> ReplicaCount | None:
-        """The replicas for the demand; None where there is none, or none that can be served."""
+        """The replicas for the demand; None if there is no demand or it cannot be served."""
         return fleet_for(self.serving, self.demand) if self.demand else None
 
     @cached_property
     def asked(self) -> LoadEstimate:
-        """The users that the answer is about: those of the fullest replica where a demand was given, else the most
-        within the targets; one where there is not one.
+        """The performance that the summary reports.
+
+        This is that of the fullest replica if a demand was given, otherwise of the most users within the targets, or of
+        one user if there is no capacity.
         """
         return self.fleet.load if self.fleet is not None else self.capacity.load
 
     @cached_property
     def asked_decode(self) -> PhasePrice:
-        """A decode step of those users."""
+        """The price of a decode step of those users."""
         own = self.case.on_each(self.asked.users)
         phase = decode_phase(self.case, own, self.workload.context, encoded=self.workload.encoded)
         return price_phase(self.case.price, self.case.device, phase)
@@ -225,29 +233,30 @@ class DeploymentPlan:
 
     @cached_property
     def outcome(self) -> CaseOutcome:
-        """The plan as asked, in the figures that alternatives are compared by."""
+        """The plan as requested, in the figures by which alternatives are compared."""
         return outcome_of(self.serving)
 
     @cached_property
     def batching(self) -> Change | None:
-        """From the workload's batch to the most users."""
+        """The change from the workload's batch to the most users; None if that is not an increase."""
         return batch_lever(self.serving, self.outcome)
 
     @cached_property
     def narrower(self) -> tuple[Change, ...]:
-        """Weights and KV in fewer bits, the widest of them first."""
+        """The changes to narrower weight and KV formats, the widest first."""
         return tuple(narrower_levers(self.models, self.serving, self.outcome))
 
     @cached_property
     def other_cards(self) -> tuple[Change, ...]:
-        """The fastest and the cheapest of the other cards."""
+        """The changes to the fastest and to the cheapest of the other devices."""
         outcomes = catalogue_outcomes(self.models, self.serving, self.others)
         return tuple(device_levers(outcomes, self.outcome))
 
     @cached_property
     def cheaper_card(self) -> Change | None:
-        """The card of the same seller with the cheapest tokens, if they are cheaper than the plan's. Asks about cards
-        that have a price alone: it is a part of the answer, and the catalogue is long.
+        """The change to the device of the same seller with the cheapest tokens, if they are cheaper than the plan's.
+
+        It only evaluates devices with a price, since the summary needs it and the catalogue is long.
         """
         priced = [device for device in self.others if device.price is not None]
         outcomes = catalogue_outcomes(self.models, self.serving, priced)
@@ -257,17 +266,17 @@ class DeploymentPlan:
 
     @cached_property
     def levers(self) -> tuple[Change, ...]:
-        """Everything that could be different about the setup."""
+        """The possible changes to the deployment, including other devices."""
         return (*levers(self.models, self.serving, self.outcome), *self.other_cards)
 
     @cached_property
     def sensitivities(self) -> tuple[Change, ...]:
-        """The same card with twice of one thing."""
+        """The effects of doubling one resource of the device."""
         return tuple(sensitivities(self.models, self.serving, self.outcome))
 
     @property
     def dollars_per_million(self) -> float | None:
-        """Dollars for a million tokens of output: of the demand where one was given, else at the most users."""
+        """The dollars per million output tokens, for the demand if one was given, otherwise at the most users."""
         return self.outcome.dollars_per_million if self.fleet is None else self.fleet.dollars_per_million
 
 
@@ -282,10 +291,22 @@ def make_plan(
     batches: Sequence[int] = (),
     beside: Beside | None = None,
 ) -> DeploymentPlan:
-    """Plan a model, called `name`, on a setup.
+    """Plan the deployment of a model.
 
-    others, stated_bytes, batches: as of `DeploymentPlan`. beside: as of ModelCache. Raises ModelRefused for a model
-    that cannot be built or divided so, ValueError for a workload that the model or the memory cannot take.
+    Args:
+        name: The name of the model.
+        fields: The model's config.
+        setup: The deployment.
+        workload: The requests.
+        others: The devices that levers may suggest.
+        demand: The load to serve; None for none.
+        stated_bytes: The weight bytes that the checkpoint states; None if it does not.
+        batches: The batch sizes of the sweep; empty for powers of two.
+        beside: Adds LoRA adapters to the model.
+
+    Raises:
+        ModelRefused: If the model cannot be built or split in this way.
+        ValueError: If the model's context or the memory cannot hold the workload.
     """
     check_devices(setup)
     models = ModelCache(fields, beside)
@@ -298,7 +319,7 @@ def make_plan(
 
 
 def check_devices(setup: Deployment) -> None:
-    """Raises ValueError for more cards than are priced, or more than nothing known joins."""
+    """Raise ValueError for more devices than are priced, or for several devices without a known link."""
     if setup.devices > max(DEVICES):
         raise ValueError(f"devices is {setup.devices}; one machine's are priced, up to {max(DEVICES)}")
     if setup.devices > 1 and setup.device.link is None:
@@ -308,7 +329,7 @@ def check_devices(setup: Deployment) -> None:
 
 
 def check_context(case: Scenario, workload: PlanWorkload) -> None:
-    """Raises ValueError for requests that are longer than the model's context."""
+    """Raise ValueError for requests that exceed the model's context, or that contain images it cannot read."""
     if workload.encoded > case.model.encoder_context:
         raise ValueError(
             f"{workload.encoded:,} tokens of input; the model's encoder takes {case.model.encoder_context:,}; give a "
@@ -330,7 +351,7 @@ def check_context(case: Scenario, workload: PlanWorkload) -> None:
 
 
 def _check_batch(serving: LoadEstimator) -> None:
-    """A batch beyond a step, or the memory of a card on which the model itself fits, is a mistake in the question."""
+    """Raise ValueError if the batch exceeds a step or the memory of a device that the model itself fits on."""
     memory, batch, step = serving.memory, serving.workload.batch, serving.workload.step_tokens
     if not memory.fits or serving.batch_fits:
         return

@@ -1,4 +1,4 @@
-"""A card's memory, subtraction by subtraction: what is left for keys and values, and how many requests that holds."""
+"""The memory budget of a device: the bytes remaining for keys and values, and the number of requests they hold."""
 
 import math
 from bisect import bisect_left
@@ -17,111 +17,120 @@ from ridgeline.price.price import Price
 
 @dataclass(frozen=True, slots=True)
 class WeightsRow:
-    """Weights of one part of the model in one format, on one card: parameters, and bytes with scales."""
+    """The weights on one device of one part of the model in one format."""
 
     part: str
     format: str
     parameters: int
     nbytes: float
+    """The bytes of the weights, including scales."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """One card's memory in bytes.
-
-    total: as the driver shows it. budget: what of it may be used. left: of the budget after weights, activations and
-    overhead, for KV; negative where not even the weights fit. layout: the pages that fit in it, divided as the engine
-    does. request_tokens: the positions that a request has at its end; admitted_tokens: those that it counts with where
-    requests of all ages are held. step_tokens: positions that a step may run, so the most requests that it can give a
-    token each. logit_rows: requests whose logits there is room for, as many as `users` or more; sampler: the most bytes
-    of a sampler over them. activations: the most of a step, or of its sampler. encoded: positions of its encoder that a
-    request looks at. recorded: what of `overhead` recorded decode steps hold on to. ranks: cards that have requests of
-    their own; `held`, `at_end` and `users` are of all of them.
-    """
+    """The memory of one device in bytes, and the KV capacity that results from it."""
 
     total: float
+    """The memory that the driver reports."""
     budget: float
+    """The part of `total` that may be used."""
     weights: float
     activations: float
+    """The peak activations of a step, or of the sampler if that is larger."""
     overhead: float
+    """The bytes for driver, libraries, graphs and recorded steps."""
     left: float
+    """The part of the budget that remains for KV; negative if not even the weights fit."""
     kv_bytes_per_token: float
     layout: KVLayout
+    """The KV pages that fit in `left`, divided among layers as the engine does."""
     request_tokens: int
+    """The positions of a request at its end."""
     admitted_tokens: int
+    """The positions that a request counts with for admission, when requests of all ages are running."""
     step_tokens: int
+    """The maximum number of positions per step, and so of requests that each receive a token in it."""
     logit_rows: int = LOGIT_ROWS
+    """The number of requests whose logits memory is reserved for, at least as many as one rank's users."""
     sampler: float = 0.0
+    """The peak bytes of the sampler over those logits."""
     encoded: int = 0
+    """The encoder positions of a request."""
     ranks: int = 1
+    """The number of ranks with requests of their own. `held`, `at_end` and `users` count the requests of all."""
     recorded: float = 0.0
+    """The part of `overhead` that recorded decode steps hold."""
 
     @property
     def page_size(self) -> int:
-        """Positions a KV page."""
+        """The positions per KV page."""
         return self.layout.page_size
 
     @property
     def pages(self) -> int:
-        """KV pages that fit."""
+        """The number of KV pages that fit."""
         return self.layout.pages
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of one KV page."""
+        """The bytes of one KV page."""
         return self.layout.page_bytes
 
     @property
     def state_bytes(self) -> float:
-        """Bytes of the states of a request, however long it is."""
+        """The bytes of a request's recurrent states, which do not depend on its length."""
         return self.layout.state_bytes
 
     @property
     def kv_tokens(self) -> int:
-        """Positions that the pages hold where every layer keeps them."""
+        """The positions that the pages hold if every layer stores all of them."""
         return self.layout.tokens
 
     @property
     def request_bytes(self) -> int:
-        """KV of one request at its end, in whole pages."""
+        """The KV bytes of one request at its end, in whole pages."""
         return self.layout.kept(self.request_tokens, 1, self.encoded) * self.page_bytes
 
     @property
     def held(self) -> int:
-        """Requests whose KV fits, as the engine admits them: at their end, or on average over their lives."""
+        """The number of requests whose KV fits under the engine's admission rule.
+
+        A request counts with its final length or with its average length, depending on the engine.
+        """
         if not self.fits:
             return 0
         return self.ranks * self.layout.users(self.admitted_tokens, self.step_tokens, self.encoded)
 
     @property
     def at_end(self) -> int:
-        """Requests whose KV fits where all are at their end at once, as those that ask at once are."""
+        """The number of requests whose KV fits if all reach their end at once, as requests that start together do."""
         return self.ranks * self.layout.users(self.request_tokens, self.step_tokens, self.encoded)
 
     @property
     def together(self) -> int:
-        """Requests that may ask at once: those whose KV fits to their end, and which one step can give a token each."""
+        """The number of requests that may start at once: their KV fits to the end, and one step gives each a token."""
         return min(self.at_end, self.ranks * self.step_tokens)
 
     @property
     def users(self) -> int:
-        """Requests whose KV fits, and which one step can give a token each."""
+        """The number of concurrent requests whose KV fits and that one step can give a token each."""
         return min(self.held, self.ranks * self.step_tokens)
 
     @property
     def on_each(self) -> int:
-        """Those of one rank."""
+        """The number of `users` per rank."""
         return self.users // self.ranks
 
     @property
     def limit(self) -> str:
-        """What stops one more of them: memory, or the positions of a step."""
+        """The resource that prevents one more user: "memory", or "step" if a step has no more positions."""
         return "memory" if self.held <= self.ranks * self.step_tokens else "step"
 
     @property
     def concurrency(self) -> float:
-        """VLLM's "maximum concurrency for M tokens": all pages over what M tokens take, on one rank. A state is whole
-        however many they are.
+        """The number of requests that one rank's KV cache holds, computed as vLLM's "maximum concurrency".
+
+        The last page of a request counts by its used positions. If the model has recurrent states, whole pages count.
         """
         if self.state_bytes:
             return self.layout.nbytes / self.request_bytes
@@ -130,31 +139,33 @@ class DeviceMemory:
 
     @property
     def fits(self) -> bool:
-        """Whether the weights and one request, to its end, fit."""
+        """Whether the weights and the KV of one request, to its end, fit."""
         return self.at_end >= 1
 
     @property
     def missing(self) -> float:
-        """Bytes that a card lacks for the weights and one request; 0 where they fit."""
+        """The bytes that a device lacks for the weights and one request; 0 if they fit."""
         return 0.0 if self.fits else self.request_bytes - self.left
 
 
 def memory_of(case: Scenario, workload: PlanWorkload) -> DeviceMemory:
-    """What a card holds in this case."""
+    """Return the memory budget of one device in a scenario."""
     dealt = deal_layers(case.model.kv_specs, workload.page_size, case.model.context)
-    # At either end of a step's tokens an image may be of which it needs a part.
+    # A step may need only part of the image at either end, but each image is encoded whole.
     images = (workload.step_tokens + 2 * case.image_rows) if workload.images else 0
     peak = ActivationPeak(case.price, workload.step_tokens, max(workload.encoder_step, images))
     own = case.device.native and case.setup.engine.name == OWN_ENGINE
-    # Traces the model: not for each count of logits. Of a GPU too: what its captured steps hold is not counted yet.
+    # This traces the model, so it runs once and not per number of logit rows. The CPU backend is used for GPUs too,
+    # because the memory of captured GPU steps is not modelled yet.
     steps = priced_backend("cpu").replayed_steps(case.model) if own else None
     recorded = replayed_bytes(steps, case.model, case.price, workload.step_tokens)
     least = case.setup.engine.memory.logit_rows(case.device)
     memory = _with_logits(case, workload, dealt, peak, recorded, least)
     if memory.on_each <= least:
         return memory
-    # Each request more wants a row of logits more: the fewest rows that are enough for all requests held beside them.
-    fewer = range(least + 1, memory.on_each)  # than are surely enough
+    # Each further request needs a further row of logits, which leaves less memory for KV. Find the fewest rows that
+    # suffice for all requests that still fit.
+    fewer = range(least + 1, memory.on_each)  # all that may be too few
     enough = bisect_left(
         fewer, True, key=lambda rows: _with_logits(case, workload, dealt, peak, recorded, rows).on_each <= rows
     )
@@ -164,8 +175,15 @@ def memory_of(case: Scenario, workload: PlanWorkload) -> DeviceMemory:
 def _with_logits(
     case: Scenario, workload: PlanWorkload, dealt: KVLayout, peak: ActivationPeak, recorded: float, rows: int
 ) -> DeviceMemory:
-    """What a card holds where a step has the logits of so many requests. dealt: the layers, without pages. peak: of a
-    step's activations. recorded: what recorded steps hold on to.
+    """Return the memory budget if a step computes the logits of `rows` requests.
+
+    Args:
+        case: The scenario.
+        workload: The requests.
+        dealt: The KV layout of the layers, without pages.
+        peak: The activation memory of a step.
+        recorded: The bytes that recorded steps hold.
+        rows: The number of requests with logits.
     """
     device, model, rule = case.device, case.model, case.setup.engine.memory
     weights = case.price.weights_on(device)
@@ -186,7 +204,7 @@ def _with_logits(
 
 
 def weights_table(case: Scenario) -> list[WeightsRow]:
-    """The weights of one card by part and format; a tied head is the embedding's."""
+    """Return the weights of one device by part and format. A tied LM head counts as the embedding."""
     parameters: Counter[tuple[str, str]] = Counter()
     nbytes: Counter[tuple[str, str]] = Counter()
     model = case.model
@@ -200,8 +218,10 @@ def weights_table(case: Scenario) -> list[WeightsRow]:
 
 
 def sampler_peak(price: Price, rows: int, copies: float) -> float:
-    """Most bytes that a sampler has alive over the logits of so many requests: fp32, of the whole vocabulary on every
-    card (vLLM's profile takes as much on two cards as on one: vllm-project/vllm#10511).
+    """Return the peak bytes of a sampler over the fp32 logits of `rows` requests.
+
+    Every device holds the logits of the whole vocabulary: vLLM's profile takes as much on two devices as on one
+    (vllm-project/vllm#10511).
     """
     places = (place for priced in price.ops for place in priced.op.places().values())
     return copies * rows * 4 * max((place.outputs for place in places if place.kind == "head"), default=0)

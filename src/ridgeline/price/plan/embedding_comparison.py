@@ -1,4 +1,4 @@
-"""A model that embeds on many cards: a ranking for each seller by what tokens cost, as `comparison.py` has it."""
+"""A comparison of an embedding model on many devices, with one ranking per seller by dollars per token."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,13 +15,14 @@ from ridgeline.util.document.humanize import gib, say_seconds, three_digits
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingComparison:
-    """plans: one a card and price of it, of the cards that hold the model. unable: the others. unpriced: what there is
-    to say of cards without a price.
-    """
+    """The plans of an embedding model on many devices."""
 
     plans: tuple[EmbeddingPlan, ...]
+    """The plans of the devices that hold the model, one per device and price."""
     unable: tuple[EmbeddingPlan, ...]
+    """The plans of the devices that do not hold the model."""
     unpriced: Unpriced
+    """The description of the devices without a price."""
 
 
 def compare_embedding(
@@ -32,8 +33,19 @@ def compare_embedding(
     devices: Iterable[Device],
     unpriced: Unpriced,
 ) -> EmbeddingComparison:
-    """The cards with as many of each as the setup has, or one where nothing joins them. devices: a card as often as
-    there are prices of it. Raises as `embedding_plan`.
+    """Compare devices, each with the deployment's number of them, or one if they have no link.
+
+    Args:
+        name: The name of the model.
+        models: The cache of priced models.
+        setup: The deployment to repeat on each device.
+        workload: The texts.
+        devices: The devices, each once per price.
+        unpriced: The description of the devices without a price.
+
+    Raises:
+        ModelRefused: If the model cannot be built or split in this way.
+        ValueError: If the texts exceed the model's context.
     """
     plans = []
     for device in devices:
@@ -44,7 +56,7 @@ def compare_embedding(
 
 
 def compare_embedding_document(compared: EmbeddingComparison) -> Document:
-    """The rankings, the seller of most cards first, and in a note the cards that do not hold it."""
+    """Return the rankings, that of the largest seller first, and a note on the devices that do not hold the model."""
     some = (*compared.plans, *compared.unable)[0]
     rows: list[TableRow | str] = []
     for seller, plans in _rankings(compared.plans):
@@ -60,7 +72,7 @@ def compare_embedding_document(compared: EmbeddingComparison) -> Document:
 
 
 def compare_embedding_json(compared: EmbeddingComparison) -> dict[str, Any]:
-    """The cards in the order of the rankings, then those that do not hold it."""
+    """Return the devices in the order of the rankings, then those that do not hold the model."""
     ranked = [plan for _, plans in _rankings(compared.plans) for plan in plans]
     return {"cards": [_offer(plan) for plan in (*ranked, *compared.unable)]}
 
@@ -72,7 +84,7 @@ def _offer(plan: EmbeddingPlan) -> dict[str, Any]:
 
 
 def _rankings(plans: Sequence[EmbeddingPlan]) -> list[tuple[str, list[EmbeddingPlan]]]:
-    """By seller, those without a price last."""
+    """Return the plans by seller, those without a price last."""
     by_seller: dict[str, list[EmbeddingPlan]] = {}
     for plan in plans:
         price = plan.case.setup.device.price
@@ -82,7 +94,7 @@ def _rankings(plans: Sequence[EmbeddingPlan]) -> list[tuple[str, list[EmbeddingP
 
 
 def _cost(plan: EmbeddingPlan) -> float:
-    """What a ranking is by: dollars a token, without a price speed."""
+    """Return the ranking key: dollars per token, or the speed if there is no price."""
     cost = plan.dollars_per_million
     return -plan.texts_per_second.expected if cost is None else cost
 

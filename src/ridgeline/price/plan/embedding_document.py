@@ -1,4 +1,4 @@
-"""A plan of a model that embeds, as a document and as JSON: the answer, and the sections that it rests on."""
+"""The plan of an embedding model as a document and as JSON: the summary and the sections with its details."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,10 @@ from ridgeline.util.document.humanize import gb, gib, say_gib, say_seconds, thre
 
 
 def embedding_document(plan: EmbeddingPlan, sections: Sequence[str] | None = None) -> Document:
-    """The answer, and a text alone beside a full step; or these of SECTIONS, with all of them the answer first."""
+    """Return the summary with the times of one text and of a full step, or the given sections.
+
+    With all sections the summary comes first.
+    """
     card, devices = plan.case.device.title, plan.case.setup.devices
     cards = f"{devices} x {card}" if devices > 1 else card
     blocks: list[DocumentBlock] = []
@@ -96,11 +99,11 @@ SECTIONS: Mapping[str, tuple[str, Callable[[EmbeddingPlan], DocumentTable]]] = M
         "lengths": ("Texts by their length, as many a step as it has positions for", _lengths),
     }
 )
-"""What may be asked for by name, in the order of --full."""
+"""The sections that users can request by name, in the order of --full."""
 
 
 def embedding_json(plan: EmbeddingPlan) -> dict[str, Any]:
-    """All figures, in SI units, bytes and seconds."""
+    """Return all figures of the plan in SI units, bytes and seconds."""
     return {
         "model": {
             "name": plan.name,

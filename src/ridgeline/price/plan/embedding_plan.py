@@ -1,7 +1,7 @@
-"""A plan for a model that embeds: does it fit, how many texts of a length a second, how long one takes, what it costs.
+"""The plan of an embedding model: whether it fits, its texts per second, the latency of one text and the cost.
 
-Nothing of a text outlasts its last step: memory holds weights, the activations of a step, and of a decoder that embeds
-the keys and values of the texts that are under way.
+Nothing of a text outlives its last step. Memory holds the weights, the activations of a step and, if a decoder computes
+the embeddings, the KV of the texts in progress.
 """
 
 from dataclasses import dataclass, replace
@@ -18,52 +18,55 @@ _SHORTEST = 32  # tokens of the shortest text of `lengths`
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingPlan:
-    """What a setup does with texts of one length.
-
-    workload: texts of `input` tokens, as many as fit in a full step, or one that takes several. one, full: a text
-    alone, and a full step. weights, activations, overhead, kv: bytes of a card's memory. budget: what of it may be
-    used.
-    """
+    """The performance of a deployment on texts of one length."""
 
     name: str
     case: Scenario
     workload: PlanWorkload
+    """The texts of a full step: as many of `input` tokens as fit, or one that takes several steps."""
     one: PhasePrice
+    """The price of one text alone."""
     full: PhasePrice
+    """The price of a full step."""
     weights: float
+    """The bytes of the weights on one device."""
     activations: float
+    """The peak bytes of activations on one device."""
     overhead: float
+    """The bytes for driver, libraries and graphs on one device."""
     kv: float
+    """The bytes of the KV of a step's texts on one device."""
     budget: float
+    """The bytes of a device's memory that may be used."""
 
     @property
     def length(self) -> int:
-        """Tokens of a text."""
+        """The tokens per text."""
         return self.workload.input
 
     @property
     def texts(self) -> int:
-        """Texts that a full step runs."""
+        """The texts per full step."""
         return self.workload.batch
 
     @property
     def fits(self) -> bool:
-        """Whether weights and a full step fit."""
+        """Whether the weights and a full step fit."""
         return self.taken <= self.budget
 
     @property
     def taken(self) -> float:
-        """Bytes of a card's memory that it takes."""
+        """The bytes of a device's memory that the model and a full step use."""
         return self.weights + self.activations + self.overhead + self.kv
 
     @property
     def texts_per_second(self) -> Estimate:
-        """Of full steps, one after the other."""
+        """The texts per second of consecutive full steps."""
         return self.full.seconds.per_second(self.texts)
 
     @property
     def dollars_per_million(self) -> float | None:
-        """Dollars for a million tokens at the expected rate; None where no price is known."""
+        """The dollars per million tokens at the expected rate; None without a price or if the model does not fit."""
         hourly = self.case.setup.hourly
         if hourly is None or not self.fits:
             return None
@@ -71,15 +74,18 @@ class EmbeddingPlan:
 
 
 def embedding_plan(name: str, models: ModelCache, setup: Deployment, workload: PlanWorkload) -> EmbeddingPlan:
-    """Plan a model without a head for texts of `workload.input` tokens. Raises ModelRefused, and ValueError for texts
-    that are longer than the model takes.
+    """Plan a model without an LM head for texts of `workload.input` tokens.
+
+    Raises:
+        ModelRefused: If the model cannot be built or split in this way.
+        ValueError: If the texts exceed the model's context.
     """
     check_devices(setup)
     return _planned(name, models.case(setup), workload)
 
 
 def lengths(plan: EmbeddingPlan) -> list[EmbeddingPlan]:
-    """The same for texts of 32, 128, 512, ... tokens, up to what the model takes."""
+    """Return the plans for texts of 32, 128, 512, ... tokens, up to the model's context."""
     found, most = [min(_SHORTEST, plan.case.model.context)], plan.case.model.context
     while found[-1] < most:
         found.append(min(4 * found[-1], most))
@@ -107,13 +113,16 @@ def _planned(name: str, case: Scenario, workload: PlanWorkload) -> EmbeddingPlan
 
 
 def _filled(case: Scenario, workload: PlanWorkload) -> PlanWorkload:
-    """As many texts as a step has room for; one that has to run whole makes the step as long as it is."""
+    """Return the workload with as many texts as fit in a step.
+
+    If the model must run a text whole, the step becomes at least as long as the text.
+    """
     step = max(workload.step_tokens, workload.input) if case.model.whole else workload.step_tokens
     return replace(workload, batch=max(1, step // workload.input), step_tokens=step)
 
 
 def _kept(case: Scenario, workload: PlanWorkload) -> float:
-    """Bytes of keys and values of the texts of a step; none where nothing is kept of a text."""
+    """Return the KV bytes of a step's texts; 0 if the model has no KV cache."""
     if not case.model.kv_specs:
         return 0.0
     layout = deal_layers(case.model.kv_specs, workload.page_size, case.model.context)
@@ -122,5 +131,5 @@ def _kept(case: Scenario, workload: PlanWorkload) -> float:
 
 
 def _step(case: Scenario, workload: PlanWorkload, name: str) -> PhasePrice:
-    """A text's way through the model is a decoder's prefill, with pooling where the head would be."""
+    """Return the price of a step. A text runs like a decoder's prefill, with pooling in place of the LM head."""
     return price_phase(case.price, case.device, replace(prefill_phase(case, workload), name=name))

@@ -1,25 +1,27 @@
-"""A model under load: users, their waiting, requests a second, and what a million tokens costs.
+"""A steady-state queueing model of a server under load, with users, waiting times, throughput and cost per token.
 
-The load is a closed loop: `users` requests are always under way, and who has finished asks again at once. Prefills come
-first, decoding waits for them, and one request takes output - 1 decode steps after the prefill that emits its first
-token. After a decode step each user has thus ended, and asked again, with the chance q = 1 / (output - 1), whenever the
-others do (outputs differ, so users do not march in step). The prompts that came together are packed into steps, where
+The load is a closed loop in which `users` requests are always running, and a user who has finished sends the next
+request at once. Prefills take priority over decoding. A request takes output - 1 decode steps after the prefill that
+emits its first token. So after each decode step every user has finished and sent a new request with probability q = 1 /
+(output - 1), independently of the others (outputs differ in length, so users are not synchronised). Prompts that arrive
+together are packed into steps, where
 
-    k = users q / (1 - (1 - q)^users)      prompts wait on average when any does
-    P = users q / k                        is the chance that any does after a step
-    T(k), F(k)                             seconds until all of k prompts, and until one of them, have a first token
+    k = users q / (1 - (1 - q)^users)      is the mean number of waiting prompts if there are any
+    P = users q / k                        is the probability that there are any after a step
+    T(k), F(k)                             are the seconds until all of k prompts, or one of them, have a first token
 
-T is nearly a line in k, so that its mean over the prompts that wait is its value at their mean. In one request's stay L
-there are output - 1 decode steps, and as many chances of a prefill; whose prompt comes finds (users - 1) q others:
+T is nearly linear in k, so its mean over the waiting prompts is close to its value at their mean. The residence time L
+of a request has output - 1 decode steps, each followed by a prefill with probability P. A user's own prompt meets
+(users - 1) q others. Therefore
 
     L = (output - 1) (t_decode(users) + P T(k))     = (output - 1) t_decode + users T(k) / k
-    requests a second X = users / L                 tokens a second = output X
-    TTFT = F(1 + (users - 1) q)                     from asking to the first token
-    TPOT = (L - TTFT) / (output - 1)                between two tokens: the prefills are others', not one's own
+    requests per second X = users / L               tokens per second = output X
+    TTFT = F(1 + (users - 1) q)                     from the request to its first token
+    TPOT = (L - TTFT) / (output - 1)                between two tokens, including the prefills of other users
 
-so that Little's law holds: users = X (TTFT + (output - 1) TPOT). One user's TPOT is a decode step. Requests of a single
-token have no decode steps: every user's prompt waits all the time, and TTFT = L = T(users). Where ranks have requests
-of their own, `prompt_queue.py` says what stands in the place of P T(k).
+and Little's law holds, users = X (TTFT + (output - 1) TPOT). The TPOT of a single user is a decode step. Requests for a
+single token have no decode steps, so every user's prompt is always waiting, and TTFT = L = T(users). For data-parallel
+ranks with requests of their own, `prompt_queue.py` replaces the term P T(k).
 """
 
 from bisect import bisect_left
@@ -38,16 +40,19 @@ from ridgeline.price.plan.request_phases import (
 )
 from ridgeline.price.plan.scenario import PlanWorkload, Scenario
 
-_MAX_UNHELD = 256  # users that a sweep goes up to where memory holds none
+_MAX_UNHELD = 256  # largest batch of a sweep if memory holds no user
 
 
 @dataclass(frozen=True, slots=True)
 class RankWaits:
-    """What users get where all ranks wait for those that have prompts: together where prompts come to all ranks at the
-    same moments, apart where to one rank after the other (`prompt_queue.py`). users: of the fullest rank.
+    """The range of TPOT and throughput when data-parallel ranks wait for each other's prefills.
+
+    `together`: prompts reach all ranks at the same moments. `apart`: they reach one rank after the other
+    (`prompt_queue.py`).
     """
 
     users: int
+    """The users of the fullest rank."""
     tpot_together: Estimate
     tpot_apart: Estimate
     tokens_per_second_together: Estimate
@@ -56,47 +61,48 @@ class RankWaits:
 
 @dataclass(frozen=True, slots=True)
 class LoadEstimate:
-    """What `users` users side by side get.
-
-    itl: seconds of a decode step. prefill: of one prompt alone. tpot: between two tokens of a request on average, the
-    prefills of the others included, never its own. ttft: from asking to the first token, behind the prompts that came
-    with one's own, where users come and go steadily; ttft_marching: where all ask at once and stay in step, behind half
-    of all prompts on average. The arrivals decide where between the two it is. prefill_share: of the engine's time, as
-    expected. waits: what ranks that have requests of their own are between; None for one.
-    """
+    """The latency and throughput that `users` concurrent users experience."""
 
     users: int
     itl: Estimate
+    """The seconds of a decode step."""
     prefill: Estimate
+    """The seconds to prefill one prompt alone."""
     tpot: Estimate
+    """The average seconds between two tokens of a request, including the prefills of others but not its own."""
     ttft: Estimate
+    """The seconds to the first token, behind prompts that arrived at the same time, if arrivals are spread evenly."""
     ttft_marching: Estimate
+    """The average seconds to the first token if all users send requests at once and stay synchronised.
+
+    On average half of all prompts are ahead. The actual TTFT is between `ttft` and this, depending on the arrivals.
+    """
     tokens_per_second: Estimate
     requests_per_second: Estimate
     prefill_share: float
+    """The share of the engine's time that prefills take, by expected times."""
     waits: RankWaits | None = None
+    """The range of outcomes for data-parallel ranks that wait for each other; None for a single rank."""
 
     @property
     def tokens_per_user(self) -> Estimate:
-        """Tokens a second that one user sees."""
+        """The tokens per second that one user receives."""
         return self.tpot.per_second(1)
 
 
 @dataclass(frozen=True, slots=True)
 class UserCapacity:
-    """The most users there may be. limit: what stops one more of them: memory, step (a decode step runs no more
-    positions), ttft or tpot.
-
-    load: what they get; where there is not even one, what one would get.
-    """
+    """The maximum number of concurrent users."""
 
     users: int
     limit: str
+    """The reason that one more user is not possible: "memory", "step" (too few positions), "ttft" or "tpot"."""
     load: LoadEstimate
+    """The performance that these users experience, or that a single user would if there is no capacity at all."""
 
 
 class LoadEstimator:
-    """A case under a workload's requests."""
+    """An estimator of the performance of a scenario under load."""
 
     def __init__(self, case: Scenario, workload: PlanWorkload) -> None:
         self.case, self.workload = case, workload
@@ -104,25 +110,25 @@ class LoadEstimator:
 
     @cached_property
     def memory(self) -> DeviceMemory:
-        """What a card holds."""
+        """The memory budget of one device."""
         return memory_of(self.case, self.workload)
 
     @cached_property
     def prefill(self) -> Estimate:
-        """Seconds of one prompt alone."""
+        """The seconds to prefill one prompt alone."""
         return self._prompts.on(1).all(1)
 
     def together(self, prompts: int) -> Estimate:
-        """Seconds until so many prompts, asked at once, all have their first token."""
+        """Return the seconds until `prompts` prompts that arrive at once all have their first token."""
         return self._prompts.on(prompts).all(self.case.on_each(prompts))
 
     def itl(self, batch: int) -> Estimate:
-        """Seconds of a decode step of `batch` sequences at the running context."""
+        """Return the seconds of a decode step of `batch` sequences at the average context length."""
         own = self.case.on_each(batch)
         return Estimate.of([decode_step(self.case, own, self.workload.context, self.workload.encoded)])
 
     def load(self, users: int) -> LoadEstimate:
-        """What `users` users get, whether memory holds them or not."""
+        """Return the performance that `users` users experience, whether or not memory holds them."""
         output, steps = self.workload.output, self.workload.output - 1
         itl, own = self.itl(users), self.case.on_each(users)
         marching = self._prompts.on(users).one(own)
@@ -139,7 +145,7 @@ class LoadEstimator:
         return LoadEstimate(users, itl, self.prefill, tpot, ttft, marching, requests * output, requests, share, waits)
 
     def _waits(self, users: int, itl: Estimate, pauses: Pauses) -> RankWaits | None:
-        """The ends that a load lies between where ranks wait for each other."""
+        """Return the range of outcomes if ranks wait for each other, or None for a single rank."""
         if self.case.ranks == 1:
             return None
         output, steps = self.workload.output, self.workload.output - 1
@@ -154,7 +160,7 @@ class LoadEstimator:
 
     @cached_property
     def capacity(self) -> UserCapacity:
-        """The most users that memory holds, that a step has positions for and the targets allow, by expected times."""
+        """The maximum number of users that memory, step size and latency targets allow, by expected times."""
         users = held = self.memory.users
         if held and self._missed(held):
             users = bisect_left(range(1, held), True, key=lambda count: self._missed(count) is not None)
@@ -162,7 +168,7 @@ class LoadEstimator:
         return UserCapacity(users, limit, self.load(max(1, users)))
 
     def _missed(self, users: int) -> str | None:
-        """Which target so many users would miss."""
+        """Return the name of the latency target that `users` users would miss, or None."""
         wanted = {"ttft": self.workload.ttft, "tpot": self.workload.tpot}
         if wanted == {"ttft": None, "tpot": None}:
             return None
@@ -172,16 +178,16 @@ class LoadEstimator:
 
     @property
     def batch_fits(self) -> bool:
-        """Whether memory and a step hold the workload's batch, which asks at once, to its end."""
+        """Whether memory and one step hold the workload's batch, started at once, to its end."""
         return self.memory.together >= self.workload.batch
 
     def dollars_per_million(self, tokens_per_second: float) -> float | None:
-        """Dollars for a million tokens of output, their prompts included; None where no price is known."""
+        """Return the dollars per million output tokens, prompts included; None if the price is unknown."""
         return dollars_per_million(self.case.setup.hourly, tokens_per_second)
 
 
 def dollars_per_million(hourly: float | None, tokens_per_second: float | None) -> float | None:
-    """Dollars for a million tokens, of what costs `hourly` dollars an hour; None where either is not known."""
+    """Return the dollars per million tokens at an hourly price and a token rate; None if either is unknown."""
     return None if hourly is None or tokens_per_second is None else hourly / 3600 / tokens_per_second * 1e6
 
 
@@ -190,29 +196,32 @@ def dollars_per_million(hourly: float | None, tokens_per_second: float | None) -
 
 @dataclass(frozen=True, slots=True)
 class SweepRow:
-    """A decode step of `batch` sequences at the workload's running context.
-
-    experts: distinct ones that a layer's tokens are expected to hit, None for a model without. gain: tokens a second
-    by the bound, over those of batch 1. kv_bytes: of the fullest card. fits: whether memory holds such a batch to its
-    end.
-    """
+    """The performance of a decode step of `batch` sequences at the workload's average context length."""
 
     batch: int
     itl: Estimate
     tokens_per_second: Estimate
     gain: float
+    """The throughput relative to batch 1, by the bound."""
     intensity: float
     limit: str
     kv_bytes: float
+    """The KV bytes of the fullest device."""
     experts: float | None
+    """The expected number of distinct experts per layer that the tokens hit; None for a dense model."""
     fits: bool
+    """Whether memory holds such a batch to its end."""
 
 
 def batch_sweep(serving: LoadEstimator, asked: Sequence[int] = ()) -> list[SweepRow]:
-    """The batches asked for; where none are, powers of two up to the users that memory holds, that many, the largest
-    batch that it holds to its end, and the workload's.
+    """Return a row per batch size, computed even for batch sizes that do not fit.
 
-    Where not even one fits, what there would be if it did.
+    By default the batch sizes are powers of two up to the number of users that memory holds, that number, the largest
+    batch that memory holds to its end, and the workload's batch.
+
+    Args:
+        serving: The estimator.
+        asked: The batch sizes to use instead of the default.
     """
     most = serving.memory.users or _MAX_UNHELD
     lone = _decode(serving, 1)
@@ -224,8 +233,9 @@ def batch_sweep(serving: LoadEstimator, asked: Sequence[int] = ()) -> list[Sweep
 
 
 def touched_experts(case: Scenario, tokens: int) -> float | None:
-    """Distinct experts of one layer that so many tokens are expected to hit, those of all ranks with as many as the
-    fullest; None for a model without experts.
+    """Return the expected number of distinct experts of one layer that `tokens` tokens hit; None for a dense model.
+
+    The tokens of all data-parallel ranks count, each rank with as many as the fullest.
     """
     op = next((priced.op for priced in case.price.ops if priced.op.experts is not None), None)
     return None if op is None or op.experts is None else op.experts.of(case.on_each(tokens) * op.gathered)
@@ -253,7 +263,7 @@ def _row(serving: LoadEstimator, batch: int, phase: PhasePrice, lone: PhasePrice
 
 
 def _powers(most: int) -> Iterator[int]:
-    """1, 2, 4 ... 64, then every fourth power: enough to see the curve bend."""
+    """Yield 1, 2, 4 ... 64, then every second power of two, which suffices to show the curve bend."""
     batch = 1
     while batch <= most:
         yield batch

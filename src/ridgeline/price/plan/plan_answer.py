@@ -1,5 +1,6 @@
-"""The answer of a plan in a dozen lines: does it fit, for how many users, how fast, what limits it, what helps, what it
-costs, and how far to trust that. Each figure carries the class, in brackets, that the trust is stated by.
+"""The summary of a plan in a dozen lines: fit, users, speed, limit, lever, cost and accuracy.
+
+Each figure carries, in brackets, the metric under which the `trust` line states its accuracy.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,12 @@ ROOFS: Mapping[str, str] = MappingProxyType(
 
 
 def answer(plan: DeploymentPlan, queue: str = "") -> Iterator[tuple[str, str]]:
-    """What a reader came for. queue: what somebody has simulated of the demand, whose arrivals are even here."""
+    """Yield the name and the text of each line of the summary.
+
+    Args:
+        plan: The plan.
+        queue: The result of a simulation of the demand with random arrivals; the plan itself assumes even arrivals.
+    """
     yield "fits", _fits(plan)
     if plan.demand:
         yield "users", f"{describe_demand(plan)}{_tag(plan, 'serving')}"
@@ -42,18 +48,18 @@ def answer(plan: DeploymentPlan, queue: str = "") -> Iterator[tuple[str, str]]:
 
 
 def describe_targets(workload: PlanWorkload) -> str:
-    """`TTFT 500 ms and TPOT 40 ms`."""
+    """Return the latency targets as text: `TTFT 500 ms and TPOT 40 ms`."""
     wanted = (("TTFT", workload.ttft), ("TPOT", workload.tpot))
     return " and ".join(f"{name} {describe_target(seconds)}" for name, seconds in wanted if seconds is not None)
 
 
 def describe_target(seconds: float) -> str:
-    """`500 ms`, `1.5 s`: as it was asked for."""
+    """Return a target as the user wrote it: `500 ms`, `1.5 s`."""
     return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"
 
 
 def _tag(plan: DeploymentPlan, metric: str) -> str:
-    """` [serving]`."""
+    """Return the accuracy metric of a figure in brackets, such as ` [serving]`."""
     return f" [{class_of(metric, plan.case.setup.devices)}]"
 
 
@@ -82,12 +88,12 @@ def _users(plan: DeploymentPlan) -> str:
 
 
 def _on_each(load: LoadEstimate) -> str:
-    """`, 8 a card` where each has requests of its own."""
+    """Return the users per device, such as `, 8 a card`, if devices have requests of their own; otherwise ""."""
     return "" if load.waits is None or load.waits.users == load.users else f", {load.waits.users:,} a card"
 
 
 def stops(plan: DeploymentPlan) -> str:
-    """Return what allows no more users, or none."""
+    """Return a text that says what prevents more users, or any user."""
     capacity, workload = plan.capacity, plan.workload
     if capacity.limit == "memory":
         return "memory holds no more"
@@ -102,7 +108,7 @@ def stops(plan: DeploymentPlan) -> str:
 
 
 def describe_demand(plan: DeploymentPlan) -> str:
-    """Return what serves the demand of a plan, and how full it is."""
+    """Return a text that says what serves the demand of a plan, and at what utilisation."""
     fleet, targets, demand = plan.fleet, describe_targets(plan.workload), plan.demand
     asked = (
         f"{demand.users:,} under way" if demand.users is not None else f"{three_digits(demand.rate or 0.0)} requests/s"
@@ -117,7 +123,7 @@ def describe_demand(plan: DeploymentPlan) -> str:
 
 
 def _replicas(plan: DeploymentPlan, fleet: ReplicaCount) -> str:
-    """`3 replicas of 2 cards`."""
+    """Return the replicas and their devices as text: `3 replicas of 2 cards`."""
     cards = "one card" if plan.case.setup.devices == 1 else f"{plan.case.setup.devices} cards"
     return cards if fleet.replicas == 1 else f"{fleet.replicas:,} replicas of {cards}"
 
@@ -142,7 +148,7 @@ def _speed(plan: DeploymentPlan) -> str:
 
 
 def _sound(plan: DeploymentPlan, sound: AudioWorkload) -> str:
-    """`512 hours an hour for 8 users, 60.1 for one alone: windows of 30 s, 128 tokens said of each`."""
+    """Return the speech throughput: `512 hours an hour for 8 users, 60.1 for one alone: windows of 30 s, ...`."""
     loads = plan.asked, plan.serving.load(1)
     most, alone = (three_digits(sound.rate(load.tokens_per_second.expected)) for load in loads)
     both = f"{most} hours an hour for {describe_users(plan.asked.users)}, {alone} for one alone"
@@ -150,16 +156,17 @@ def _sound(plan: DeploymentPlan, sound: AudioWorkload) -> str:
 
 
 def _ttft(plan: DeploymentPlan) -> str:
-    """`88.8 ms (1.40 s if all ask at once)`: what lies between is up to the arrivals."""
+    """Return the time to first token and its maximum, `88.8 ms (1.40 s if all ask at once)`.
+
+    The arrivals determine the actual value between the two.
+    """
     load = plan.asked
     steady, marching = say_seconds(load.ttft.expected), say_seconds(load.ttft_marching.expected)
     return steady if steady == marching else f"{steady} ({marching} if all ask at once)"
 
 
 def _waits(load: LoadEstimate) -> str:
-    """` (18.3 to 22.1, as prompts come to one card after the other or to all at once)`: what cards that wait for each
-    other are between.
-    """
+    """Return the range of tokens per second if devices wait for each other's prefills, in parentheses; otherwise ""."""
     if load.waits is None:
         return ""
     least, most = (three_digits(1 / tpot.expected) for tpot in (load.waits.tpot_apart, load.waits.tpot_together))
@@ -182,7 +189,7 @@ def _limit(plan: DeploymentPlan) -> str:
 
 
 def _lever(plan: DeploymentPlan) -> str:
-    """What costs no money and brings most, and a card whose tokens are cheaper."""
+    """Return the best improvement that costs no money, and a device with cheaper tokens."""
     if not plan.memory.fits:
         return ""
     helps = [change for change in plan.narrower if change.outcome.fits and _worth(change) >= NOTICED]
@@ -197,7 +204,7 @@ def _lever(plan: DeploymentPlan) -> str:
 
 
 def _narrower(change: Change, sound: AudioWorkload | None) -> str:
-    """`fp8 weights: x 1.90 users, x 1.85 tokens, $0.48 a million (quality is not priced)`."""
+    """Return the effect of a narrower format: `fp8 weights: x 1.90 users, x 1.85 tokens, $0.48 a million (...)`."""
     outcome = change.outcome
     if change.throughput is None:
         return f"{change.name}: {describe_users(outcome.users)} within the targets (quality is not priced)"
@@ -208,7 +215,10 @@ def _narrower(change: Change, sound: AudioWorkload | None) -> str:
 
 
 def _cheaper(plan: DeploymentPlan, change: Change) -> str:
-    """`b200: $0.13 a million (Nebius, on demand)`; of a card without kernel times that, too."""
+    """Return a cheaper device as text, such as `b200: $0.13 a million (Nebius, on demand)`.
+
+    A remark follows if its kernels were never timed.
+    """
     cost, price = change.outcome.dollars_per_million, change.outcome.price
     assert cost is not None
     assert price is not None
@@ -217,7 +227,7 @@ def _cheaper(plan: DeploymentPlan, change: Change) -> str:
 
 
 def _worth(change: Change) -> float:
-    """The gain; from nobody to somebody, how many."""
+    """Return the gain of a change, or the number of users if there were none before."""
     return float(change.outcome.users) if change.throughput is None else change.gain
 
 

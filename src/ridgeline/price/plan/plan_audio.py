@@ -1,4 +1,4 @@
-"""What a speech model does, in sound: a request is a window of it, and so many tokens are said of each."""
+"""The plan of a speech model in hours of audio: a request is one window, which yields a number of tokens."""
 
 from dataclasses import dataclass
 
@@ -12,27 +12,29 @@ _HOUR, _MILLION = 3600.0, 1e6
 
 @dataclass(frozen=True, slots=True)
 class AudioWorkload:
-    """window: seconds of sound of a request. tokens: said of it."""
+    """The audio of a speech request and the tokens it yields."""
 
     window: float
+    """The seconds of audio per request."""
     tokens: int
+    """The tokens that the model emits per window."""
 
     def rate(self, tokens_per_second: float) -> float:
-        """Hours of sound an hour."""
+        """Return the hours of audio transcribed per hour."""
         return tokens_per_second / self.tokens * self.window
 
     def dollars(self, million: float) -> float:
-        """Dollars for an hour of sound, at so many for a million tokens."""
+        """Return the dollars per hour of audio at a price per million tokens."""
         return million / _MILLION * self.tokens * _HOUR / self.window
 
 
 def audio_workload(model: Model, workload: PlanWorkload) -> AudioWorkload | None:
-    """The windows that a model is given; None where it reads no sound."""
+    """Return the audio workload of a speech model, or None for a model that reads no audio."""
     return AudioWorkload(model.encoder_context * MOMENT, workload.output) if model.encoder_width else None
 
 
 def describe_cost(million: float, sound: AudioWorkload | None) -> str:
-    """`$0.48 a million`, of speech `$0.0031 an hour of sound`."""
+    """Return a price as `$0.48 a million`, or for a speech model as `$0.0031 an hour of sound`."""
     return (
         f"${three_digits(million)} a million"
         if sound is None

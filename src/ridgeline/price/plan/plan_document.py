@@ -1,4 +1,4 @@
-"""A plan as a document: the answer, and the sections that it rests on."""
+"""The plan as a document: the summary and the sections with its details."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,13 @@ _MORE = "more: --full, --section NAME; other cards: --compare; replicas: --users
 
 
 def plan_document(plan: DeploymentPlan, sections: Iterable[str] | None = None, queue: str = "") -> Document:
-    """The answer of a plan; or these of SECTIONS, with all of them the answer before them. queue: as of `answer`."""
+    """Return the summary of a plan, or the given sections; with all sections the summary comes first.
+
+    Args:
+        plan: The plan.
+        sections: The names of the sections; None for the summary alone.
+        queue: The result of a simulation of the demand, for the summary.
+    """
     names = None if sections is None else check_sections(sections, SECTIONS)
     whole = names == tuple(SECTIONS)
     blocks: list[DocumentBlock] = [Facts(tuple(answer(plan, queue)))] if names is None or whole else []
@@ -43,14 +49,18 @@ def plan_document(plan: DeploymentPlan, sections: Iterable[str] | None = None, q
 
 
 def short_document(plan: DeploymentPlan) -> Document:
-    """The answer of a plan in five lines, and where the rest of it is."""
+    """Return the five-line summary of a plan as a document."""
     engine = plan.case.setup.engine.title
     more = f"predicted for {engine}; without --short: what this rests on, and how far to trust it"
     return Document(_title(plan), (Facts(tuple(short_answer(plan))), Paragraph(more, "dim")))
 
 
 def check_sections(names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
-    """The names, in their order. Raises ValueError with those there are for one that is not known."""
+    """Return the section names without duplicates, in the given order.
+
+    Raises:
+        ValueError: If a name is unknown. The message lists the known ones.
+    """
     found, known = tuple(dict.fromkeys(names)), tuple(known)
     for name in found:
         if name not in known:
@@ -87,7 +97,7 @@ def _each(plan: DeploymentPlan) -> str:
 
 
 def _memory(plan: DeploymentPlan) -> DocumentTable:
-    """Subtraction by subtraction."""
+    """Return the memory budget as a table of subtractions."""
     m, setup = plan.memory, plan.case.setup
     rows = (
         ("memory", m.total, "as the driver shows it"),
@@ -102,13 +112,13 @@ def _memory(plan: DeploymentPlan) -> DocumentTable:
 
 
 def _overhead(plan: DeploymentPlan) -> str:
-    """What it is of."""
+    """Return a text that says what the overhead consists of."""
     rule, recorded = plan.case.setup.engine.memory.describe(), plan.memory.recorded
     return f"{rule}; {recorded / 1e6:,.0f} MB of recorded decode steps" if recorded else rule
 
 
 def _activations(plan: DeploymentPlan) -> str:
-    """Of what the most activations are."""
+    """Return a text that says which computation has the peak activations."""
     if plan.memory.sampler == plan.memory.activations:
         return f"of the sampler over the logits of {plan.memory.logit_rows:,} requests"
     return f"of a step of {max(plan.workload.step_tokens, plan.workload.encoder_step):,} tokens"
@@ -119,7 +129,8 @@ def _pages(plan: DeploymentPlan) -> str:
     line = m.layout.taken()
     if not m.fits:
         return line
-    # A page of a model with states holds a state or positions: so many tokens fit is not to be said without requests.
+    # If the model has recurrent states, a page holds a state or positions, so the token capacity depends on the
+    # requests.
     pages = f"{m.page_bytes:,} bytes" if m.state_bytes else f"{m.page_size} = {m.kv_tokens:,} tokens"
     return (
         f"{line}: {m.pages:,} pages of {pages}\n"
@@ -128,7 +139,7 @@ def _pages(plan: DeploymentPlan) -> str:
 
 
 def _weights(plan: DeploymentPlan) -> DocumentTable:
-    """By part and format: parameters of the whole model, bytes of one card."""
+    """Return the weights by part and format, with parameters of the whole model and bytes of one device."""
     whole = plan.whole
     rows = []
     for row in plan.weights:
@@ -149,7 +160,7 @@ def _gib_and_gb(nbytes: float) -> tuple[str, str]:
 
 
 def _times(plan: DeploymentPlan) -> DocumentTable:
-    """floor, bound and expected side by side: of the batch that was asked about, then of the most users."""
+    """Return floor, bound and expected times of the requested batch, and of the most users."""
     rows: list[TableRow | str] = [*_batch_times(plan)]
     if plan.capacity.users and plan.memory.fits:
         rows += ["", *_load_times(plan, plan.asked)]
@@ -192,7 +203,7 @@ def _rate(name: str, e: Estimate, metric: str) -> TableRow:
 
 
 def _loading(plan: DeploymentPlan) -> DocumentTable:
-    """From the page cache and from each disk: what the disk and the link to the host take, and both."""
+    """Return the minimum loading times from the page cache and from each disk."""
     device, whole = plan.case.setup.device, say_gb(gb(plan.whole.nbytes))
     rows = (
         TableRow((f"from {name}", *map(_seconds_or_nothing, (start.read, start.copy)), *_both(start)))
@@ -214,14 +225,14 @@ def _seconds_or_nothing(value: float | None) -> str:
 
 
 def _both(start: ColdStart) -> tuple[str, str]:
-    """Nothing where a part of it is not known."""
+    """Return the overlapped and the sequential loading time, or empty cells if the copy time is unknown."""
     if start.copy is None:
         return "", ""
     return _seconds_or_nothing(start.floor), _seconds_or_nothing(start.in_turn)
 
 
 def _users(plan: DeploymentPlan) -> DocumentTable:
-    """Little's law in figures: who is under way is who comes a second times how long each stays."""
+    """Return the users of each load by Little's law: requests per second times seconds per request."""
     loads = {"in targets": plan.capacity.load} if plan.capacity.users else {}
     if plan.fleet is not None:
         loads["as asked"] = plan.fleet.load
@@ -244,7 +255,7 @@ def _little(name: str, load: LoadEstimate, output: int) -> TableRow:
 
 
 def phases_table(phases: Sequence[PhasePrice]) -> DocumentTable:
-    """What each phase does: FLOPs, bytes, intensity, roof. Bytes between cards by collective."""
+    """Return the FLOPs, bytes, intensity and roof of each phase, with bytes between devices by collective."""
     rows = [
         ("arithmetic", *(say(p.flops, "FLOP") for p in phases)),
         ("weights read", *(say_gb(gb(p.weight_bytes)) for p in phases)),
@@ -263,7 +274,7 @@ def phases_table(phases: Sequence[PhasePrice]) -> DocumentTable:
 
 
 def _phase_head(phase: PhasePrice) -> str:
-    """`decode, 1 x 1 token at 1,152`."""
+    """Return the heading of a phase, such as `decode, 1 x 1 token at 1,152`."""
     return f"{phase.name}, {phase.about}" if phase.about else phase.name
 
 
@@ -278,7 +289,7 @@ def _roof(phase: PhasePrice) -> str:
 
 
 def classes_table(phases: Sequence[PhasePrice]) -> DocumentTable:
-    """Where the time of each phase goes."""
+    """Return the time that each kernel class takes in each phase."""
     heads = [Column("", words=True)]
     for phase in phases:
         heads += [Column("bound", group=phase.name), Column("expected", group=phase.name)]
@@ -294,7 +305,7 @@ def _class_cells(row: ClassRow | None) -> tuple[str, str, str]:
 
 
 def _crossings(plan: DeploymentPlan) -> DocumentTable:
-    """Critical batch, prompt and context."""
+    """Return the critical batch size, prompt length and context length."""
     c, context = plan.crossings, f"{plan.workload.context:,} tokens of context"
     each = " on each card" * (plan.case.ranks > 1)
     batch, prompt, outweighs = c.critical_batch, c.compute_bound_prompt, c.kv_outweighs_weights
@@ -307,7 +318,7 @@ def _crossings(plan: DeploymentPlan) -> DocumentTable:
         if outweighs > plan.case.model.context:
             kv += f" (beyond the model's {plan.case.model.context:,})"
     prefill = "never" if prompt is None else f"from a prompt of {prompt:,} tokens{each} on"
-    if plan.sound is not None:  # whose windows are of one length
+    if plan.sound is not None:  # all audio windows have the same length
         prefill = f"{'a window is over it' if plan.prefill.balance >= 1 else 'a window is under it'}, {_over(plan)}"
     rows = (
         ("decode reaches the ridge", decode),
@@ -318,13 +329,13 @@ def _crossings(plan: DeploymentPlan) -> DocumentTable:
 
 
 def _over(plan: DeploymentPlan) -> str:
-    """`6.83 times`."""
+    """Return the distance of prefill from the ridge, such as `6.83 times`."""
     balance = plan.prefill.balance
     return f"{three_digits(balance if balance >= 1 else 1 / balance)} times"
 
 
 def _scores(plan: DeploymentPlan) -> DocumentTable:
-    """What attention moves and takes with its score matrix in memory, and without."""
+    """Return the traffic and time of attention with its score matrix in memory and without."""
     rows = (
         TableRow((
             f"{row.prompt:,}", say(row.flops, "FLOP"), say(row.nbytes, "B"), say_seconds(row.fused),
@@ -338,7 +349,7 @@ def _scores(plan: DeploymentPlan) -> DocumentTable:
 
 
 def _sweep(plan: DeploymentPlan) -> DocumentTable:
-    """One row a batch."""
+    """Return the performance of decode steps, one row per batch size."""
     mixture = plan.sweep[0].experts is not None
     heads = ("batch", "ITL floor", "bound", "expected", "tok/s each", "total", "gain", "FLOP/B", "KV GiB", "fits")
     rows = []
@@ -359,7 +370,7 @@ def _sweep(plan: DeploymentPlan) -> DocumentTable:
 
 
 def _changes(plan: DeploymentPlan) -> DocumentTable:
-    """Levers and sensitivities."""
+    """Return the effects of levers and of doubled resources."""
     first = [plan.batching] if plan.batching is not None else []
     rows: list[TableRow | str] = [_change(plan, change) for change in (*first, *plan.levers)]
     rows += ["", *(_change(plan, change) for change in plan.sensitivities)]
@@ -368,7 +379,7 @@ def _changes(plan: DeploymentPlan) -> DocumentTable:
 
 
 def _factor(value: float) -> str:
-    """`x 1.85`; `x 1.00` on either side of one."""
+    """Return a factor as text, such as `x 1.85`; values that round to 1 are `x 1.00`."""
     return f"x {1 if abs(value - 1) < 0.005 else value:.2f}" if 0.1 < value < 10 else f"x {three_digits(value)}"
 
 
@@ -413,4 +424,4 @@ SECTIONS: Mapping[str, Callable[[DeploymentPlan], list[DocumentBlock]]] = Mappin
         "terms": lambda plan: [Facts(tuple(DEFINITIONS.items()), "dim")],
     }
 )
-"""What may be asked for by name, in the order of --full."""
+"""The sections that users can request by name, in the order of --full."""

@@ -1,4 +1,4 @@
-"""A plan for programs: one JSON object of SI units, bytes and seconds; figures of a phase are those of one card."""
+"""The plan as a JSON object in SI units, bytes and seconds. Figures of a phase are those of one device."""
 
 import dataclasses
 from typing import Any
@@ -21,7 +21,7 @@ from ridgeline.util.document.humanize import gb, gib
 
 
 def plan_json(plan: DeploymentPlan, comparison: DeviceComparison | None = None) -> dict[str, Any]:
-    """All figures of a plan, and of the cards it was compared on."""
+    """Return all figures of a plan, and of the devices that it was compared on."""
     return {
         "model": _model(plan),
         "device": _device(plan.case.setup),
@@ -65,7 +65,7 @@ def plan_json(plan: DeploymentPlan, comparison: DeviceComparison | None = None) 
 
 
 def comparison_json(comparison: DeviceComparison) -> dict[str, Any]:
-    """The cards of a comparison, ranking by ranking, then those that cannot serve it."""
+    """Return the devices of a comparison, ranking by ranking, then those that serve no user."""
     return {
         "model": {"name": comparison.name},
         "workload": dataclasses.asdict(comparison.workload) | {"context": comparison.workload.context},
@@ -104,7 +104,7 @@ def _fleet(fleet: ReplicaCount) -> dict[str, Any]:
 
 
 def _trust(plan: DeploymentPlan) -> dict[str, Any]:
-    """Of each class what was measured of this card; and which class each figure of the answer is of."""
+    """Return the prediction errors by metric, and the metric of each figure of the answer."""
     devices = plan.case.setup.devices
     figures = {
         "fits": "memory", "missing_bytes": "memory", "users": "serving", "requests_per_second": "serving",
@@ -184,7 +184,7 @@ def _answer(plan: DeploymentPlan) -> dict[str, Any]:
 
 
 def _sound(sound: AudioWorkload, load: LoadEstimate, million: float | None) -> dict[str, Any]:
-    """Hours of sound an hour of all users, and what one costs."""
+    """Return the hours of audio per hour for all users, and the price of one."""
     return {
         "window_seconds": sound.window,
         "hours_per_hour": sound.rate(load.tokens_per_second.expected),
@@ -199,7 +199,8 @@ def _memory(memory: DeviceMemory, setup: Deployment) -> dict[str, Any]:
     return fields | {
         "utilization": setup.utilization,
         "state_bytes": memory.state_bytes,
-        # Where layers keep a state, a page holds one or positions, and how many tokens fit depends on the requests.
+        # If layers have recurrent states, a page holds a state or positions, so the token capacity depends on the
+        # requests.
         "kv_tokens": None if memory.state_bytes else memory.kv_tokens,
         "page_size": None if memory.state_bytes else memory.page_size,
         "pages": memory.pages,

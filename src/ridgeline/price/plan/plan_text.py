@@ -1,4 +1,4 @@
-"""A plan in words: which resource is the limit, how far, and which lever moves it."""
+"""The plan as a paragraph: the limiting resource, the distance from the ridge and the levers that help."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,48 +28,50 @@ DEFINITIONS: Mapping[str, str] = MappingProxyType(
     }
 )
 
-# From which factor on a user would notice a change, and from which on batching is worth its slower tokens.
+# The smallest factor that a user would notice, and the smallest that makes batching worth its slower tokens.
 NOTICED, _WORTH = 1.03, 1.5
-# Tokens a second that people read at; some four words.
+# The reading speed of people in tokens per second, about four words.
 _READING = 5.0
 
 
 def verdict(plan: DeploymentPlan) -> str:
-    """One paragraph."""
+    """Return the plan as one paragraph."""
     return " ".join((*_fit(plan), *_decode(plan), *_ridge(plan), *_batch(plan), *_load(plan), *_levers(plan)))
 
 
 def lacking(plan: DeploymentPlan) -> str:
-    """`each card lacks 25.32 GiB; it would fit with fp8 weights on 8 cards`, where it does not fit."""
+    """Return what is missing and how to fit: `each card lacks 25.32 GiB; it would fit with fp8 weights on 8 cards`."""
     return f"{_card(plan)} lacks {say_gib(gib(plan.memory.missing))}; {describe_ways(plan.ways)}"
 
 
 def describe_ways(ways: Sequence[Deployment]) -> str:
-    """`it would fit with fp8 weights on 8 cards, or on 16 cards (beyond one machine, not priced)`."""
+    """Return how the model would fit: `it would fit with fp8 weights on 8 cards, or on 16 cards (...)`."""
     if not ways:
         return "no weight format and no number of joined cards known here makes it fit"
     return "it would fit " + ", or ".join(_way(way) for way in ways)
 
 
 def describe_work(phase: PhasePrice) -> str:
-    """Return the least times of a phase: `18.1 ms of memory traffic and 4.75 ms of arithmetic`."""
+    """Return the minimum times of a phase: `18.1 ms of memory traffic and 4.75 ms of arithmetic`."""
     return f"{say_seconds(phase.memory)} of memory traffic and {say_seconds(phase.arithmetic)} of arithmetic"
 
 
 def describe_users(count: int) -> str:
-    """`one user`, `352 users`."""
+    """Return a number of users as text: `one user`, `352 users`."""
     return "one user" if count == 1 else f"{count:,} users"
 
 
 def scarcest(plan: DeploymentPlan) -> Change | None:
-    """The doubling that multiplies the tokens of the most users most; None where none would be noticed."""
+    """Return the doubled resource that raises the throughput most, or None if no doubling has a noticeable effect."""
     best = max(plan.sensitivities, key=lambda change: change.throughput or 0.0, default=None)
     return best if best is not None and (best.throughput or 0.0) >= NOTICED else None
 
 
 def without_kernels(plan: DeploymentPlan, change: Change) -> bool:
-    """Whether a change is to another card of which no kernel times are known, or to products of int8 where none of them
-    are: priced as bf16's share of another peak.
+    """Return whether a change leads to kernels that were never timed.
+
+    These are a device without known kernel times, or int8 products on a device without int8 kernel times, which are
+    priced with the constants of bf16 at another peak.
     """
     outcome, card = change.outcome, plan.case.setup.device
     other = next((device for device in plan.others if device.name == outcome.card != card.name), None)
@@ -110,7 +112,7 @@ def _decode(plan: DeploymentPlan) -> Iterator[str]:
 
 
 def _ridge(plan: DeploymentPlan) -> Iterator[str]:
-    """What a larger batch would do to a decode step that waits for memory."""
+    """Yield what a larger batch would do for a memory-bound decode step."""
     if plan.decode.limit != "memory":
         return
     critical, context = plan.crossings.critical_batch, f"At {plan.workload.context:,} tokens of context"
@@ -123,7 +125,7 @@ def _ridge(plan: DeploymentPlan) -> Iterator[str]:
 
 
 def _batch(plan: DeploymentPlan) -> Iterator[str]:
-    """What the most users make of the card."""
+    """Yield how much more throughput the most users get from the device."""
     lever, load = plan.batching, plan.capacity.load
     if lever is None or lever.throughput is None or not plan.memory.fits:
         return
@@ -164,7 +166,10 @@ def _levers(plan: DeploymentPlan) -> Iterator[str]:
 
 
 def _lever(plan: DeploymentPlan, change: Change) -> str:
-    """`fp8 KV (x 1.41 total tokens/s, x 1.02 for one user)`; of other cards `$0.06 a million tokens` too."""
+    """Return a change with its effects: `fp8 KV (x 1.41 total tokens/s, x 1.02 for one user)`.
+
+    For other devices this includes the price, such as `$0.06 a million tokens`.
+    """
     users, batch, cost = change.outcome.users, plan.workload.batch, change.outcome.dollars_per_million
     if change.throughput is not None:
         parts = [f"x {three_digits(change.throughput)} total tokens/s"]
@@ -174,7 +179,7 @@ def _lever(plan: DeploymentPlan, change: Change) -> str:
         parts = ["no user within the targets either"]
     parts.append(f"x {three_digits(change.faster)} for " + ("one user" if batch == 1 else f"each of {batch:,} users"))
     other = (change.outcome.card, change.outcome.devices) != (plan.case.device.name, plan.case.setup.devices)
-    if other and cost is not None:  # of the same cards a token's price follows from the tokens
+    if other and cost is not None:  # on the same devices, the price per token follows from throughput
         sound, here = plan.sound, plan.dollars_per_million
         what = " tokens" if sound is None else ""
         instead = "" if here is None else f" instead of ${three_digits(here if sound is None else sound.dollars(here))}"

@@ -1,20 +1,21 @@
-"""Prompts that wait for their first token, on one rank and on several that wait for each other.
+"""The waiting time of prompts for their first token, on one rank or on data-parallel ranks that wait for each other.
 
-Each of R ranks with requests of its own (attention data-parallel) has u = users / R of them, and all take every step
-together: whoever has no prompt waits for those that have. On one rank k prompts wait on average when any does, which
-has the chance P after a decode step (`load_estimate.py`); S = 1 - (1 - P)^R is the chance that any rank has some, and M
-the mean of the most that one rank has. T_m(k) are the seconds until all of k prompts on each of m ranks have a first
-token, their rows together at the experts. After a decode step come, on average, prefills of
+Each of R ranks (attention data-parallel) has u = users / R requests of its own, and all ranks take every step together:
+a rank without a prompt waits for those that have one. As in `load_estimate.py`, on one rank k is the mean number of
+waiting prompts if there are any, and P the probability that there are any after a decode step. S = 1 - (1 - P)^R is the
+probability that any rank has a prompt, and M the mean of the largest number of prompts on any rank. T_m(k) are the
+seconds until all of k prompts on each of m ranks, whose rows meet at the experts, have a first token. The mean prefill
+time after a decode step is
 
-    together      P T_R(k)                                  prompts come to all ranks at the same moments
-    steady        S T_1(M / S) + (R u q - M) t              to each at moments of its own
-    apart         R P T_1(k)                                to one rank after the other
+    together      P T_R(k)                                  if prompts reach all ranks at the same moments
+    steady        S T_1(M / S) + (R u q - M) t              if they reach each rank independently
+    apart         R P T_1(k)                                if they reach one rank after the other
 
-where t = (T_R(k) - T_1(k)) / ((R - 1) k) are the seconds that a prompt on another rank adds: it runs beside those of
-the fullest rank, and its rows come to the experts. With T a line in k and T_R no more than R T_1 the steady case lies
-between the other two; where T bends, as a floor does between memory and arithmetic, they reach at least as far as it.
-With R = 1 all are P T(k). One's own prompt finds (u - 1) q others on its rank, and prompts on each other rank with the
-chance P.
+where t = (T_R(k) - T_1(k)) / ((R - 1) k) are the seconds that a prompt on another rank adds: it runs alongside those of
+the fullest rank, and its rows go through the experts too. If T is linear in k and T_R at most R T_1, the steady case
+lies between the other two. T may bend, as a floor does between memory-bound and compute-bound; then the other two are
+extended to include the steady case. For R = 1 all three are P T(k). A user's own prompt meets (u - 1) q others on its
+rank, and with probability P prompts on each other rank.
 """
 
 import math
@@ -27,29 +28,35 @@ from ridgeline.price.plan.request_phases import Estimate, prefill_step
 from ridgeline.price.plan.scenario import PlanWorkload, Scenario
 
 Figures = npt.NDArray[np.float64]
-"""Rows of floor, bound and expected."""
+"""An array whose rows hold floor, bound and expected seconds."""
 
-_FAR, _NEVER = 10, 1e-12  # standard deviations beyond which nothing is, and a chance that is none
+_FAR, _NEVER = 10, 1e-12  # standard deviations and a probability that count as impossible
 
 
 class PromptQueue:
-    """Prompts of one workload that wait together on one rank, packed into steps: how long until all of them, and one of
-    them, have a first token. Each full step is priced once, however many prompts follow.
+    """The prompts of one workload that wait together on one rank and are packed into steps.
+
+    It computes the time until all of them, or one of them, have a first token. Each full step is priced once, however
+    many prompts follow.
     """
 
     def __init__(self, case: Scenario, workload: PlanWorkload) -> None:
         self.case, self.workload = case, workload
-        # Floor, bound and expected after so many full steps, and of the prompts that have ended by then, summed.
+        # Row n of _clock holds the seconds (floor, bound, expected) of n full steps. Row n of _waits holds the summed
+        # times to first token of all prompts that have ended by then.
         self._clock = self._waits = np.zeros((1, 3))
         self._known: dict[int, tuple[Estimate, Estimate]] = {}
         self._steps: dict[tuple[int, int], Estimate] = {}
 
     def all(self, count: float) -> Estimate:
-        """Seconds until all of `count` prompts have their first token; between whole numbers a straight line."""
+        """Return the seconds until all of `count` prompts have their first token.
+
+        Fractional counts are interpolated linearly.
+        """
         return self._between(count, 0)
 
     def one(self, count: float) -> Estimate:
-        """Seconds until one of them has, on average over their places in the row."""
+        """Return the average seconds until one of `count` prompts has its first token, over all places in the queue."""
         return self._between(count, 1)
 
     def _between(self, count: float, which: int) -> Estimate:
@@ -76,9 +83,12 @@ class PromptQueue:
         return clock, waits * (1 / count)
 
     def _fill(self, full: int) -> None:
-        """So many full steps: thousands where memory holds as many users, few of them unlike each other."""
+        """Extend the running sums to `full` full steps.
+
+        There are thousands if memory holds that many users, but few of them differ.
+        """
         step, length, done = self.workload.prompt_step, self.workload.input, len(self._clock) - 1
-        unlike = min(full, length // math.gcd(step, length))  # then steps begin at the same places in prompts again
+        unlike = min(full, length // math.gcd(step, length))  # after these, the steps' start offsets in prompts repeat
         each = [astuple(self._seconds(at * step, (at + 1) * step)) for at in range(unlike)]
         at = np.arange(done, full)
         ended = (at + 1) * step // length - at * step // length
@@ -87,7 +97,10 @@ class PromptQueue:
         self._clock = clock
 
     def _seconds(self, start: int, end: int) -> Estimate:
-        """Of the step that runs these positions. Where in a prompt it begins and how long it is is all that it is."""
+        """Return the seconds of the step that runs these positions.
+
+        The step depends only on where in a prompt it begins and on its length.
+        """
         begins, length = start % self.workload.input, end - start
         found = self._steps.get((begins, length))
         if found is None:
@@ -97,40 +110,44 @@ class PromptQueue:
 
 
 def _run_on(sums: Figures, more: Figures) -> Figures:
-    """Running sums with those of further rows behind them."""
+    """Return running sums extended by further rows."""
     return np.concatenate([sums[:-1], np.cumsum(np.concatenate([sums[-1:], more]), axis=0)])
 
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """Seconds of prefills after a decode step, and until one's own prompt has its first token, by how prompts come to
-    the ranks.
-    """
+    """The prefill seconds after a decode step, and the seconds to a first token, for three arrival patterns."""
 
     steady: Estimate
+    """The prefill seconds if prompts reach each rank independently."""
     together: Estimate
+    """The prefill seconds if prompts reach all ranks at the same moments."""
     apart: Estimate
+    """The prefill seconds if prompts reach one rank after the other."""
     first: Estimate
+    """The seconds to the first token if prompts reach each rank independently."""
     first_together: Estimate
+    """The seconds to the first token if prompts reach all ranks at the same moments."""
     first_apart: Estimate
+    """The seconds to the first token if prompts reach one rank after the other."""
 
 
 class RankPrompts:
-    """Prompts of one workload on all ranks of a case."""
+    """The prompt queues of a workload on all ranks of a scenario."""
 
     def __init__(self, case: Scenario, workload: PlanWorkload) -> None:
         self.case, self.workload = case, workload
         self._queues: dict[int, PromptQueue] = {}
 
     def on(self, requests: int) -> PromptQueue:
-        """The prompts of one rank, where as many have some as so many requests are on."""
+        """Return the queue of one rank when as many ranks have prompts as `requests` requests spread over."""
         ranks = min(requests, self.case.ranks)
         if ranks not in self._queues:
             self._queues[ranks] = PromptQueue(self.case.busy(ranks), self.workload)
         return self._queues[ranks]
 
     def pauses(self, users: int) -> Pauses:
-        """Between the decode steps of so many users, for a workload that has some."""
+        """Return the prefill pauses between the decode steps of `users` users, for outputs longer than one token."""
         ends, ranks = 1 / (self.workload.output - 1), min(users, self.case.ranks)
         own = users / ranks
         asks = 1 - (1 - ends) ** own
@@ -151,14 +168,20 @@ class RankPrompts:
 
 
 def most_of_a_rank(users: int, ranks: int, chance: float) -> float:
-    """The mean of the most prompts that any rank has, where each of the users, divided evenly, has one with this
-    chance: the sum over x of the chance that not all ranks have x or fewer.
+    """Return the mean of the largest number of prompts on any rank.
+
+    It is the sum over x of the probability that not all ranks have x prompts or fewer.
+
+    Args:
+        users: The number of users, divided evenly among the ranks.
+        ranks: The number of ranks.
+        chance: The probability that a user has a prompt.
     """
     if ranks == 1 or chance == 1:
         return math.ceil(users / ranks) * chance
-    fewer, fuller = divmod(users, ranks)  # so many ranks have one user more than the others
+    fewer, fuller = divmod(users, ranks)  # `fuller` ranks have one user more
     mean = (fewer + 1) * chance
-    least = max(0, math.floor(mean - _FAR * math.sqrt(mean) - _FAR))  # fewer are never the most
+    least = max(0, math.floor(mean - _FAR * math.sqrt(mean) - _FAR))  # the maximum is never lower
     below, most = [0.0, 0.0], float(least)
     for count in range(least, fewer + 1):
         below = [sum_ + _binomial(size, count, chance) for size, sum_ in zip((fewer, fewer + 1), below, strict=True)]
@@ -170,7 +193,7 @@ def most_of_a_rank(users: int, ranks: int, chance: float) -> float:
 
 
 def _binomial(size: int, count: int, chance: float) -> float:
-    """The chance that so many of `size` users have a prompt."""
+    """Return the probability that exactly `count` of `size` users have a prompt."""
     if count > size:
         return 0.0
     ways = math.lgamma(size + 1) - math.lgamma(count + 1) - math.lgamma(size - count + 1)

@@ -1,4 +1,4 @@
-"""Phases: the parts of a request, each with the steps that it takes and how often, and what they cost on a card."""
+"""The phases of a request, such as prefill and decode, with the steps they take and their cost on a device."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,18 +15,21 @@ from ridgeline.price.price import Price, StepPrice
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """floor: what nothing can beat. bound: a perfect kernel for every op. expected: with the kernels there are.
+    """A time or a rate in three variants: floor, bound and expected.
 
-    Of seconds the floor is the smallest figure; of rates derived from them the largest.
+    Among times the floor is the smallest of the three, among rates derived from them the largest.
     """
 
     floor: float
+    """The value that nothing can beat."""
     bound: float
+    """The value with a perfect kernel for every op."""
     expected: float
+    """The value with the kernels that exist."""
 
     @classmethod
     def of(cls, steps: Iterable[StepPrice]) -> "Estimate":
-        """The seconds of steps one after the other."""
+        """Return the total seconds of consecutive steps."""
         total = cls(0.0, 0.0, 0.0)
         for step in steps:
             total += cls(step.floor, step.bound, step.expected)
@@ -42,39 +45,39 @@ class Estimate:
         return self.map(lambda value: value * factor)
 
     def map(self, function: Callable[[float], float]) -> "Estimate":
-        """The same function of each figure."""
+        """Return the estimate with a function applied to each variant."""
         return Estimate(function(self.floor), function(self.bound), function(self.expected))
 
     def beside(self, other: "Estimate", choose: Callable[[float, float], float]) -> "Estimate":
-        """What is chosen of each figure and that of another."""
+        """Return an estimate whose variants are chosen from this and another one by a function such as min."""
         figures = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
         return Estimate(*(choose(mine, theirs) for mine, theirs in figures))
 
     def per_second(self, count: float) -> "Estimate":
-        """`count` a so many seconds, as a rate."""
+        """Return the rate of `count` events per these seconds."""
         return self.map(lambda seconds: count / seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of a request: `works`, one step after the other, and all of that `count` times.
-
-    name: prefill, decode, encode, denoise, decode-latents. about: what runs once, for people. context: positions that a
-    sequence has at its end (prefill) or on average (decode), None where there are no such positions. ranks: of several
-    that have requests of their own those that have rows in it, None for all.
-    """
+    """A phase of a request: a sequence of steps that is repeated `count` times."""
 
     name: str
+    """The kind of phase: prefill, decode, encode, denoise or decode-latents."""
     works: tuple[Work, ...]
+    """The consecutive steps of one repetition."""
     count: int = 1
     about: str = ""
+    """A description of one repetition, for the user."""
     context: int | None = None
+    """The positions of a sequence at its end (prefill) or on average (decode); None if positions do not apply."""
     ranks: int | None = None
+    """The number of data-parallel ranks that have rows in the phase; None for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassRow:
-    """The ops of one kernel class in a phase. share: of the bound; limit: the roof that most of their time is under."""
+    """The ops of one kernel class in a phase."""
 
     kind: str
     flops: float
@@ -82,62 +85,68 @@ class ClassRow:
     bound: float
     expected: float
     share: float
+    """The share of the phase's bound."""
     limit: str
+    """The roof that limits most of the class's time."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhasePrice:
-    """A phase on one card, once: a request takes `count` of it.
-
-    steps: how many there are. tokens: positions run in all of them. flops, and bytes by where they come from, of all
-    steps; communication: bytes by collective. arithmetic, memory: seconds of the matrices' arithmetic at their peaks,
-    and of moving weights and KV at the full bandwidth. intensity: FLOPs of matrices a byte of weights and KV; ridge:
-    the intensity from which on this mix of number formats keeps the card's arithmetic longer than its memory. limit:
-    compute, memory or communication. idle: the share of the floor in which the arithmetic units have nothing to do.
-    host: of the expected seconds those in which the card waits for the engine's host, which no class has.
-    """
+    """The cost and the seconds of one repetition of a phase, on one device."""
 
     name: str
     count: int
+    """The number of repetitions per request."""
     about: str
     steps: int
+    """The number of steps."""
     tokens: int
+    """The positions that all steps run together."""
     context: int | None
     flops: float
+    """The FLOPs of all steps."""
     weight_bytes: float
     kv_read_bytes: float
     kv_write_bytes: float
     activation_bytes: float
     communication: Mapping[str, float]
+    """The bytes that all steps communicate, by collective."""
     arithmetic: float
+    """The seconds of matrix arithmetic at peak FLOP/s."""
     memory: float
+    """The seconds to move weights and KV at full bandwidth."""
     intensity: float
+    """The arithmetic intensity: matrix FLOPs per byte of weights and KV."""
     ridge: float
+    """The intensity from which this mix of number formats is compute-bound."""
     limit: str
+    """The limiting resource: "compute", "memory" or "communication"."""
     idle: float
+    """The share of the floor during which the arithmetic units are idle."""
     seconds: Estimate
     classes: tuple[ClassRow, ...]
     host: float
+    """The part of the expected seconds in which the device waits for the host. It belongs to no kernel class."""
 
     @property
     def memory_bytes(self) -> float:
-        """Bytes of weights and KV."""
+        """The bytes of weights and KV that are moved."""
         return self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes
 
     @property
     def balance(self) -> float:
-        """Seconds of arithmetic over seconds of memory: how far over the ridge, below 1 under it."""
+        """The ratio of arithmetic seconds to memory seconds: above 1 the phase is compute-bound."""
         return self.intensity / self.ridge
 
 
 def price_phase(price: Price, device: Device, phase: Phase) -> PhasePrice:
-    """What a phase of the model that `price` is of takes on a device."""
+    """Return the cost and the seconds of a phase of the priced model on a device."""
     price = price if phase.ranks is None else price.gathering(phase.ranks)
     return sum_phase(phase, [price.on(device, work) for work in phase.works], device)
 
 
 def sum_phase(phase: Phase, steps: Sequence[StepPrice], device: Device) -> PhasePrice:
-    """A phase of steps that are priced already: of one model, or of several that take turns in it."""
+    """Return the total of a phase whose steps are already priced, possibly by several models that take turns."""
     cost = sum((step.cost for step in steps), Cost())
     arithmetic = sum(compute_seconds(step.cost, device) for step in steps)
     seconds = Estimate.of(steps)
@@ -163,7 +172,7 @@ def sum_phase(phase: Phase, steps: Sequence[StepPrice], device: Device) -> Phase
 
 
 def request_seconds(phases: Iterable[PhasePrice]) -> Estimate:
-    """Seconds of all phases, each as often as it is taken."""
+    """Return the total seconds of all phases, each with its number of repetitions."""
     return sum((phase.seconds * phase.count for phase in phases), Estimate(0.0, 0.0, 0.0))
 
 
@@ -171,9 +180,10 @@ def request_seconds(phases: Iterable[PhasePrice]) -> Estimate:
 
 
 def decoder_phases(case: Scenario, workload: PlanWorkload) -> list[Phase]:
-    """The workload's batch, asking at once: its prefill, which emits the first token, and a decode step for each other
-    one. Of several ranks with requests of their own what the fullest runs: a prefill leaves those out that have no
-    prompt, in a decode step they run a row that nobody needs (vLLM docs/serving/data_parallel_deployment.md).
+    """Return the phases of the workload's batch, started at once: a prefill, and a decode step per further token.
+
+    With data-parallel ranks these are the steps of the fullest rank. A prefill leaves out ranks without a prompt; in a
+    decode step those run a dummy row (vLLM docs/serving/data_parallel_deployment.md).
     """
     batch, own = workload.batch, case.on_each(workload.batch)
     prefill = prefill_phase(case, dataclasses.replace(workload, batch=own))
@@ -182,9 +192,11 @@ def decoder_phases(case: Scenario, workload: PlanWorkload) -> list[Phase]:
 
 
 def prefill_phase(case: Scenario, workload: PlanWorkload) -> Phase:
-    """The prefill of the workload's batch, all prompts there at once: steps of at most `step_tokens` positions, prompts
-    follow each other, and a chunk sees all of its own before it. An encoder runs with the first positions of a prompt,
-    a tower with those of its images.
+    """Return the prefill of the workload's batch, all prompts available at once.
+
+    Prompts are laid end to end and run in steps of at most `step_tokens` positions; a chunk attends to all earlier
+    positions of its prompt. An encoder runs with the first positions of a prompt, a vision tower with those of its
+    images.
     """
     positions, step = workload.batch * workload.input, workload.prompt_step
     works = tuple(prefill_work(case, workload, at, min(at + step, positions)) for at in range(0, positions, step))
@@ -194,19 +206,28 @@ def prefill_phase(case: Scenario, workload: PlanWorkload) -> Phase:
 
 
 def decode_phase(case: Scenario, batch: int, context: int, count: int = 1, encoded: int = 0) -> Phase:
-    """Decode steps of `batch` sequences at this context, which look at so many positions of an encoder."""
+    """Return the phase of decode steps at a given context length.
+
+    Args:
+        case: The scenario.
+        batch: The number of sequences.
+        context: The positions of each sequence.
+        count: The number of decode steps.
+        encoded: The encoder positions of each sequence.
+    """
     works = (decode_work(case, batch, context, encoded),)
     return Phase("decode", works, count, f"{batch:,} x 1 token at {context:,}", context)
 
 
 def decode_work(case: Scenario, batch: int, context: int, encoded: int = 0) -> Work:
-    """One new position in each of `batch` sequences at this context."""
+    """Return the work of a decode step, one new position in each of `batch` sequences."""
     return case.dealt(Work.decode([context], case.price.reaches, [encoded]) * batch)
 
 
 def prefill_work(case: Scenario, workload: PlanWorkload, start: int, end: int) -> Work:
-    """The step that runs the positions from `start` to `end` of the workload's prompts, laid end to end; a prompt that
-    ends in it has its logits.
+    """Return the work of the step that runs the positions from `start` to `end` of the prompts, laid end to end.
+
+    A prompt that ends in the step has its logits computed.
     """
     length, segments = workload.input, []
     ends = end // length - start // length
@@ -219,12 +240,12 @@ def prefill_work(case: Scenario, workload: PlanWorkload, start: int, end: int) -
 
 
 def decode_step(case: Scenario, batch: int, context: int, encoded: int = 0) -> StepPrice:
-    """One step that gives `batch` sequences of `context` positions a token each."""
+    """Return the price of one decode step of `batch` sequences with `context` positions each."""
     return case.price.on(case.device, decode_work(case, batch, context, encoded))
 
 
 def prefill_step(case: Scenario, workload: PlanWorkload, start: int, end: int) -> StepPrice:
-    """The step that runs the positions from `start` to `end` of the workload's prompts."""
+    """Return the price of the step that runs the positions from `start` to `end` of the workload's prompts."""
     return case.price.on(case.device, prefill_work(case, workload, start, end))
 
 
@@ -232,7 +253,7 @@ def prefill_step(case: Scenario, workload: PlanWorkload, start: int, end: int) -
 
 
 def _classes(steps: Sequence[StepPrice]) -> tuple[ClassRow, ...]:
-    """Op classes by the time of their bounds, the longest first."""
+    """Return the kernel classes of some steps by the time of their bounds, the longest first."""
     whole = sum(step.bound for step in steps)
     sums: dict[str, dict[str, float]] = {}
     limits: dict[str, dict[str, float]] = {}

@@ -1,4 +1,4 @@
-"""What a plan is asked: a workload, and the case, a model stored in one way on so many of one card."""
+"""The input of a plan: a workload, a deployment, and the scenario that combines a deployment with a priced model."""
 
 import dataclasses
 import math
@@ -39,31 +39,39 @@ from ridgeline.price.price import Price
 from ridgeline.util.document.humanize import gb, say_gb
 
 SPEECH_PROMPT = 3
-"""Tokens before what a speech model says of a window: where a text begins, its language, the task."""
+"""The number of control tokens that prompt a speech model for each window: start of transcript, language and task."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanWorkload:
-    """Requests of `input` prompt tokens and `output` new ones.
+    """A workload of identical requests, with latency targets and the engine's step and page sizes.
 
-    batch: how many of them side by side where no load is considered. ttft, tpot: the most seconds to the first token
-    and a token after it, None for no target. step_tokens: positions that one step may run; a longer prompt takes
-    several steps, and the activations of one are what memory must be kept for; what an encoder reads is not divided,
-    and runs alone where it is longer. page_size: positions a KV page. encoded: positions of a request's input to the
-    encoder, where the model has one. images: of a prompt, which begins with them; their places are part of its input.
-
-    Raises ValueError naming the option.
+    Raises:
+        ValueError: If a field is out of range. The message names the option.
     """
 
     input: int = 1024
+    """The prompt tokens of a request."""
     output: int = 256
+    """The new tokens of a request."""
     batch: int = 1
+    """The number of concurrent requests for figures that consider no load."""
     ttft: float | None = None
+    """The target for the time to first token in seconds; None for no target."""
     tpot: float | None = None
+    """The target for the time per output token in seconds; None for no target."""
     step_tokens: int = 2048
+    """The maximum number of positions per step.
+
+    A longer prompt takes several steps, and the activations of one step are reserved in memory. The input of an encoder
+    is never split; if it is longer, it runs alone.
+    """
     page_size: int = 16
+    """The positions per KV page."""
     encoded: int = 0
+    """The encoder positions of a request, if the model has an encoder."""
     images: int = 0
+    """The images at the start of each prompt. Their positions are part of `input`."""
 
     def __post_init__(self) -> None:
         for name in ("input", "output", "batch", "step_tokens", "page_size"):
@@ -78,9 +86,11 @@ class PlanWorkload:
                 raise ValueError(f"the {name} target is {target} s; it must be above 0")
 
     def of(self, model: Model) -> "PlanWorkload":
-        """The same as a model runs it: what an encoder-decoder is given its encoder reads, and the decoder begins with
-        one token; a speech model is given windows of sound, a prompt of a few control tokens beside each, and says no
-        more of one than its decoder has room for.
+        """Return this workload as a given model runs it.
+
+        The encoder of an encoder-decoder model reads the input, and the decoder begins with one token. A speech model
+        receives one window of audio per request plus a few control tokens, and its output is limited by its decoder's
+        context.
         """
         if not model.encodes or self.encoded:
             return self
@@ -91,37 +101,37 @@ class PlanWorkload:
 
     @property
     def given(self) -> int:
-        """Tokens that a request is given, whoever reads them; positions of sound."""
+        """The input tokens of a request, whether an encoder or a decoder reads them; for speech the audio positions."""
         return self.encoded or self.input
 
     @property
     def seen(self) -> str:
-        """The images of a prompt, in words; "" for none."""
+        """A text that states the number of images per prompt; "" if there are none."""
         return f" ({self.images:,} image{'s' if self.images > 1 else ''} of them)" if self.images else ""
 
     @property
     def prompt_step(self) -> int:
-        """Positions of prompts that a step runs: an encoder runs whole, in the step in which its prompt begins."""
+        """The prompt positions per step. An encoder runs whole in the step in which its prompt begins."""
         return self.input * self._prompts if self.encoded else self.step_tokens
 
     @property
     def encoder_step(self) -> int:
-        """Positions of encoders that a step runs: of as many inputs as fit, and of one at least, however long."""
+        """The encoder positions per step: of as many inputs as fit, and of at least one however long it is."""
         return self.encoded * self._prompts
 
     @property
     def _prompts(self) -> int:
-        """Prompts, with what their encoders read, that a step runs whole."""
+        """The number of prompts, including their encoder input, that one step runs whole."""
         return max(1, self.step_tokens // (self.input + self.encoded))
 
     @property
     def tokens(self) -> int:
-        """Positions that a request has when it ends."""
+        """The positions of a request at its end."""
         return self.input + self.output
 
     @property
     def context(self) -> int:
-        """Positions that a decode step sees on average, its own included.
+        """The average number of positions that a decode step sees, including its own.
 
         The prefill emits the first token; the other output - 1 steps see input + 1 to input + output - 1 positions.
         """
@@ -130,20 +140,21 @@ class PlanWorkload:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Where a model is put, and how it is stored.
-
-    devices: cards that each layer is divided over, or its experts alone where attention is data-parallel. weights, kv:
-    formats by name, None for what the config says. utilization: the share of a card's memory that may be used. engine:
-    what drives the cards; usual: nobody chose it, so another card has the engine that is usual for it.
-    """
+    """The devices that serve a model, the engine that drives them, and the format in which the model is stored."""
 
     device: Device
     devices: int = 1
+    """The number of devices over which each layer is split, or only its experts if attention is data-parallel."""
     weights: str | None = None
+    """The name of the weight format; None for the one in the model's config."""
     kv: str | None = None
+    """The name of the KV format; None for the one in the model's config."""
     utilization: float = 0.9
+    """The share of a device's memory that may be used."""
     engine: EngineProfile = field(default_factory=load_engine)
+    """The engine that drives the devices."""
     usual: bool = False
+    """Whether the engine is only a default, so that another device gets its own default engine."""
 
     def __post_init__(self) -> None:
         if self.devices < 1:
@@ -154,12 +165,12 @@ class Deployment:
 
     @property
     def hourly(self) -> float | None:
-        """Dollars an hour of all cards; None where no price is known."""
+        """The dollars per hour of all devices together; None if the price is unknown."""
         price = self.device.price
         return None if price is None else price.dollars * self.devices
 
     def on(self, device: Device) -> "Deployment":
-        """The same on a card, at that card's own price."""
+        """Return the same deployment on another device, at that device's own price."""
         engine = usual_engine(device) if self.usual else self.engine
         return dataclasses.replace(self, device=device, engine=engine)
 
@@ -169,38 +180,45 @@ _Key = tuple[int, str | None, str | None, torch.dtype, str, bool]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A setup, and one card's part of the model in it. recipe: how it is stored. notes: what a reader must know of
-    that, a sentence each. adapters: how many are beside the model. device: the card as the engine drives it.
-    """
+    """A deployment together with one device's part of the model."""
 
     setup: Deployment
     model: Model
     price: Price
     recipe: Recipe = PLAIN
+    """The way in which the model's weights are stored."""
     notes: tuple[str, ...] = ()
+    """The remarks on how the model is stored and priced, one sentence each, for the user."""
     adapters: int = 0
+    """The number of LoRA adapters that are loaded with the model."""
     device: Device = field(init=False)
+    """The device as the engine drives it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", self.setup.engine.on(self.setup.device, self.setup.devices))
 
     @property
     def ranks(self) -> int:
-        """Cards that have requests of their own: all where attention is data-parallel, else one, the cards together."""
+        """The number of ranks with requests of their own.
+
+        These are all devices if attention is data-parallel, otherwise one: the devices together.
+        """
         return self.setup.devices if self.setup.engine.own_attention else 1
 
     def on_each(self, requests: int) -> int:
-        """Requests of the fullest rank, of so many divided evenly among all."""
+        """Return the number of requests of the fullest rank if `requests` are divided evenly among all."""
         return math.ceil(requests / self.ranks)
 
     @property
     def image_rows(self) -> int:
-        """Places of an image in a prompt; 0 where the model reads none."""
+        """The prompt positions per image; 0 if the model reads no images."""
         return 0 if self.model.images is None else self.model.images.rows
 
     def part(self, workload: PlanWorkload, start: int, end: int) -> StepSegment:
-        """The positions of one prompt from `start` to `end`: an encoder's input is run with the first of them, and a
-        tower's images whole with any of theirs.
+        """Return the step segment that runs the positions from `start` to `end` of one prompt.
+
+        An encoder's input runs with the first of these positions. A vision tower runs an image whole as soon as the
+        segment contains any of its positions.
         """
         rows = self.image_rows
         places = min(end, rows * workload.images)
@@ -211,22 +229,23 @@ class Scenario:
         return StepSegment(end - start, end, images * rows, encodes=True, inputs=images)
 
     def prompt(self, length: int) -> StepSegment:
-        """What attention sees of a prompt of so many tokens: an encoder reads it where there is one, and the decoder
-        begins with one position.
+        """Return the step segment of a whole prompt of `length` tokens.
+
+        If the model has an encoder, the encoder reads them and the decoder begins with one position.
         """
         return StepSegment(1, 1, length, encodes=True) if self.model.encodes else StepSegment(length, length)
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest prompt."""
+        """The maximum number of tokens of a prompt."""
         return self.model.encoder_context if self.model.encodes else self.model.context
 
     def busy(self, ranks: int) -> "Scenario":
-        """The same in steps in which only so many ranks have rows, and the others wait for them."""
+        """Return this scenario for steps in which only `ranks` ranks have rows while the others wait for them."""
         return self if ranks >= self.ranks else dataclasses.replace(self, price=self.price.gathering(ranks))
 
     def dealt(self, work: Work) -> Work:
-        """The work of a step whose requests ask the adapters in turn, so that each has as many rows as another."""
+        """Return the work of a step whose requests use the adapters in turn, so that each adapter has as many rows."""
         touched = min(self.adapters, work.sequences)
         share, more = divmod(work.tokens, max(touched, 1))
         rows = {adapter_axis(number + 1): share + (number < more) for number in range(touched)}
@@ -234,38 +253,50 @@ class Scenario:
 
     @property
     def weights(self) -> str:
-        """How the matrices in the blocks are stored."""
+        """The name of the format in which the matrices of the transformer blocks are stored."""
         return self.recipe.name or format_of(self.model.storage.dtype).name
 
     @property
     def weight_bits(self) -> int:
-        """Bits of a number of theirs, without scales."""
+        """The bits per weight of the matrices in the transformer blocks, without scales."""
         return self.recipe.bits or format_of(self.model.storage.dtype).bits
 
     @property
     def kv(self) -> str:
-        """The format of keys and values."""
+        """The name of the format in which keys and values are stored."""
         stored = self.model.storage.kv
         return format_of(self.model.storage.dtype).name if stored is None else stored.name
 
 
 Beside = Callable[[Model], int]
-"""Puts adapters beside a model on meta; how many."""
+"""A function that adds LoRA adapters to a model on the meta device and returns how many."""
 Around = Callable[[Model], Model]
-"""Puts something around a model on meta: a pooling behind it."""
+"""A function that wraps a model on the meta device, for example with pooling."""
 
 
 class ModelCache:
-    """The models of one config, each way of storing them built once, however many cards they are priced on."""
+    """The priced models of one config, built once per storage format and number of devices.
+
+    They are shared by all devices that they are priced on.
+    """
 
     def __init__(self, fields: Fields, beside: Beside | None = None, around: Around | None = None) -> None:
-        """beside, around: what is put there of each model that is built."""
+        """Create an empty cache.
+
+        Args:
+            fields: The model's config.
+            beside: Adds adapters to each model that is built.
+            around: Wraps each model that is built.
+        """
         self.fields, self._beside, self._around = fields, beside, around
         self._built: dict[_Key, tuple[Model, Price, Recipe, int]] = {}
 
     def case(self, setup: Deployment) -> Scenario:
-        """A setup with its model. Raises ModelRefused where the model cannot be built or divided so, ValueError for
-        data-parallel attention where there are no experts to divide.
+        """Return the scenario of a deployment, with its model.
+
+        Raises:
+            ModelRefused: If the model cannot be built or split in this way.
+            ValueError: If attention is to be data-parallel but the model has no experts to split.
         """
         asked = self._dtype(setup)
         dtype, stated = self.stored(setup)
@@ -283,30 +314,36 @@ class ModelCache:
         return dataclasses.replace(case, notes=tuple(self._notes(case, asked)))
 
     def whole(self, setup: Deployment) -> Scenario:
-        """The same undivided."""
+        """Return the scenario of the same deployment on a single device, with the undivided model."""
         return self.case(dataclasses.replace(setup, devices=1))
 
     def _dtype(self, setup: Deployment) -> torch.dtype:
-        """What is not narrowed by a recipe: as asked for, or as the config says."""
+        """Return the dtype of everything that is not quantised, as requested or as the config states."""
         plain = {known.name for known in FORMATS}
         return format_named(setup.weights).dtype if setup.weights in plain else stored_dtype(self.fields)
 
     def stored(self, setup: Deployment) -> tuple[torch.dtype, str]:
-        """What a setup's card has to do with how the model is stored: the dtype of what is not narrowed, and the
-        recipe, where the config is to say it.
+        """Return how the deployment's device affects the storage of the model, as part of the cache key.
+
+        This is the dtype of everything that is not quantised, and the name of the config's recipe unless the deployment
+        names a weight format.
         """
         dtype = computed_in(self._dtype(setup), setup.device, narrows=self._narrows(setup))
         return dtype, self._stated(setup.device).name if setup.weights is None else ""
 
     def _narrows(self, setup: Deployment) -> bool:
-        """Whether matrices are narrower than all else, as the config says or as plain ones are quantised to run."""
+        """Return whether the matrices are stored narrower than everything else.
+
+        Either the config says so, or plain weights are quantised on the fly.
+        """
         if setup.weights is None:
             return bool(self._stated(setup.device).name)
         return setup.weights.removesuffix(WITH_HEAD) in running_names()
 
     def _stated(self, device: Device) -> Recipe:
-        """How the config says that the model is stored; on a processor without what is widened there, as it runs here
-        (`build_to_run`).
+        """Return the recipe that the config states.
+
+        A format that a CPU upcasts while loading (`build_to_run`) counts as plain there.
         """
         stated = read_recipe(self.fields)
         if device.kind == "cpu" and stated.name in family_of(self.fields).upcast_from:
@@ -314,7 +351,7 @@ class ModelCache:
         return stated
 
     def _recipe(self, setup: Deployment, stated: Recipe, dtype: torch.dtype) -> Recipe:
-        """How the model is stored: as the config says, `stated`, but for what the setup asks for."""
+        """Return the recipe of the config, `stated`, with the changes that the deployment requests."""
         plain = {known.name for known in FORMATS}
         recipe = stated
         if setup.weights is not None:
@@ -327,7 +364,12 @@ class ModelCache:
         return dataclasses.replace(recipe, kv=kv_format_named(setup.kv))
 
     def _notes(self, case: Scenario, asked: torch.dtype) -> Iterator[str]:
-        """What stands in for what the card cannot do, and what was not read. asked: the dtype that was wanted."""
+        """Yield remarks on substitutes for what the device lacks, and on parts of the config that are not priced.
+
+        Args:
+            case: The scenario.
+            asked: The dtype that was requested, which the device may not support.
+        """
         card, dtype, engine = case.device, case.model.storage.dtype, case.setup.engine
         if unable := engine.not_on(card):
             yield unable
@@ -351,14 +393,18 @@ class ModelCache:
 
 
 def one_device_part(fields: Fields, dtype: torch.dtype, recipe: Recipe, setup: Deployment) -> Model:
-    """A model as one card of a setup has it, as its engine divides it. Raises ModelRefused."""
+    """Return the part of a model that one device of a deployment holds, as its engine splits the model.
+
+    Raises:
+        ModelRefused: If the model cannot be built or split in this way.
+    """
     part = Shard(0, setup.devices)
     shard, experts = (WHOLE, part) if setup.engine.own_attention else (part, None)
     return build(fields, dtype, shard=shard, recipe=recipe, experts=experts)
 
 
 def describe_own_attention(ranks: int | str) -> str:
-    """What a reader must know of data-parallel attention."""
+    """Return a sentence that explains data-parallel attention over the given number of devices."""
     return (
         f"each of {ranks} cards runs attention for its own requests, divided evenly, and holds a part of every expert; "
         f"all take each step together, priced as if all had as many rows as the fullest"
@@ -366,7 +412,7 @@ def describe_own_attention(ranks: int | str) -> str:
 
 
 def _check_experts(model: Model, engine: EngineProfile) -> None:
-    """Raises ValueError for a dense model under an engine that divides experts alone."""
+    """Raise ValueError for a dense model under an engine that only splits experts."""
     if engine.own_attention and all(op.experts is None for _, op in model.ops()):
         raise ValueError(
             "data-parallel attention divides experts among cards, and the model has none: whole on each card it is "
@@ -375,8 +421,15 @@ def _check_experts(model: Model, engine: EngineProfile) -> None:
 
 
 def computed_in(dtype: torch.dtype, device: Device, *, narrows: bool) -> torch.dtype:
-    """The dtype, or fp16 for bf16 on a card that has units for fp16 alone (V100, T4), as engines fall back there; on a
-    processor fp32 for the fp16 of what `narrows` matrices, as it runs here (`build_to_run`).
+    """Return the dtype that a device computes in.
+
+    bf16 becomes fp16 on a device that only has fp16 units (V100, T4), as engines fall back there. On a CPU, the fp16
+    parts of a model with narrower matrices become fp32, as they run in Ridgeline (`build_to_run`).
+
+    Args:
+        dtype: The requested dtype.
+        device: The device.
+        narrows: Whether the matrices are stored in a narrower format.
     """
     if narrows and dtype == FP16.dtype and device.kind == "cpu":
         return FP32.dtype
@@ -385,7 +438,7 @@ def computed_in(dtype: torch.dtype, device: Device, *, narrows: bool) -> torch.d
 
 
 def check_formats(weights: str | None, kv: str | None) -> None:
-    """Raises ValueError with the names there are for a format that there is not."""
+    """Raise ValueError for an unknown weight or KV format. The message lists the known names."""
     plain, formats = [known.name for known in FORMATS], [known.name for known in WEIGHT_FORMATS]
     for option, name, narrow in (
         ("--weights", weights, recipe_names()),
@@ -397,6 +450,9 @@ def check_formats(weights: str | None, kv: str | None) -> None:
 
 
 def _check_full_kv(kv: str, dtype: str) -> None:
-    """KV in a full format is KV in the model's dtype; bf16 and fp16 alike take two bytes."""
+    """Raise ValueError for a plain KV format whose width differs from the model's dtype.
+
+    KV in a plain format is stored in the model's dtype; bf16 and fp16 are interchangeable because both take two bytes.
+    """
     if (kv == "fp32") != (dtype == "fp32"):
         raise ValueError(f"KV in {kv} beside a model in {dtype} is not built; give --weights {kv} too, or --kv fp8")

@@ -1,4 +1,4 @@
-"""Attention with its score matrix in memory and without: what a fused kernel is for, by length of the prompt."""
+"""The price of attention with its score matrix in memory and without, which shows what a fused kernel saves."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,24 +12,25 @@ _SHORTEST = 512
 
 @dataclass(frozen=True, slots=True)
 class ScoresRow:
-    """Attention of all layers in a step, on one card.
-
-    prompt: positions that the last row sees. flops; nbytes: of queries, keys, values and results; score_bytes: what a
-    kernel moves beside them that writes the scores of queries and keys and reads them again. fused, unfused: the bounds
-    in seconds without and with those.
-    """
+    """The attention of all layers in one step on one device, fused and unfused."""
 
     prompt: int
+    """The positions that the last row attends to."""
     flops: float
     nbytes: float
+    """The bytes of queries, keys, values and results."""
     score_bytes: float
+    """The additional bytes of an unfused kernel, which writes the attention scores and reads them back."""
     fused: float
+    """The bound in seconds without the score matrix in memory."""
     unfused: float
+    """The bound in seconds with the score matrix in memory."""
 
 
 def score_rows(case: Scenario) -> list[ScoresRow]:
-    """One row for each prompt of 512, 2,048, ... positions up to what the model takes; of speech for a window; none for
-    a model without attention.
+    """Return a row for each prompt of 512, 2,048, ... positions up to the model's context.
+
+    A speech model has one row, for a window. A model without attention has none.
     """
     prompts = (case.longest,) if case.model.encoder_width else _prompts(case.longest)
     works = {prompt: Work.of([case.prompt(prompt)], case.price.reaches) for prompt in prompts}
@@ -46,8 +47,14 @@ def _prompts(context: int) -> Iterator[int]:
 
 
 def scores_of(case: Scenario, work: Work, prompt: int, working_set: float | None = None) -> ScoresRow:
-    """The row of any step. working_set: bytes of weights and KV that the step goes over, as keys and values are read
-    from what holds all of them; None for those of one layer alone.
+    """Return the row of any step.
+
+    Args:
+        case: The scenario.
+        work: The step.
+        prompt: The prompt length to show.
+        working_set: The bytes of weights and KV that the step reads; they determine the memory that holds keys and
+            values. None counts those of one layer alone.
     """
     device = case.device
     flops = nbytes = scores = fused = unfused = 0.0

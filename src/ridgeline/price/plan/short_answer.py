@@ -1,4 +1,4 @@
-"""A plan in five lines, in words that need no glossary: fits, users, speed, limit, cost."""
+"""The summary of a plan in five lines without technical terms: fits, users, speed, limit and cost."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from ridgeline.util.document.humanize import gib, say_gib, say_seconds, three_di
 
 
 def short_answer(plan: DeploymentPlan) -> Iterator[tuple[str, str]]:
-    """Return the lines by their names. `plan_answer.py` states the same figures, and what they rest on."""
+    """Yield the name and the text of each line. `plan_answer.py` states the same figures with more detail."""
     yield "fits", _fits(plan)
     if plan.demand:
         yield "users", describe_demand(plan)
@@ -37,7 +37,7 @@ def _users(plan: DeploymentPlan) -> str:
 
 
 def _within(workload: PlanWorkload) -> str:
-    """Return the targets, such as `: the first token within 1 s on average, the next ones every 50 ms`."""
+    """Return the latency targets, such as `: the first token within 1 s on average, the next ones every 50 ms`."""
     first = f"the first token within {describe_target(workload.ttft)} on average" if workload.ttft else ""
     later = f"the next ones every {describe_target(workload.tpot)}" if workload.tpot else ""
     targets = ", ".join(filter(None, (first, later)))
@@ -59,7 +59,7 @@ def _speed(plan: DeploymentPlan) -> str:
 
 
 def _limit(plan: DeploymentPlan) -> str:
-    """Return the limit, such as `prompts take 51% of the time, memory bandwidth limits the rest`."""
+    """Return the limiting resource, such as `prompts take 51% of the time, memory bandwidth limits the rest`."""
     phase, scarce = plan.asked_decode, scarcest(plan)
     if plan.asked.users == 1:
         return f"{ROOFS[phase.limit]}: a step has {describe_work(phase)}"

@@ -1,6 +1,4 @@
-"""How far to trust a figure: what measurements of the very card said of figures of its class, and whose kernel times
-the price rests on.
-"""
+"""The accuracy of predictions: errors measured on the same device, and the origin of its efficiency constants."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,22 +10,24 @@ from ridgeline.price.accuracy import METRICS, AccuracyRow, accuracy_rows
 from ridgeline.price.device import Basis, Device
 
 PLAN_METRICS = ("memory", "prefill", "decode", "serving")
-"""The classes that a plan's figures belong to; of eight cards all but memory are tp8."""
+"""The metrics that a plan's figures belong to. On eight or more devices, all but memory count as "tp8"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Measurements of one card that figures of one class were held against. within: how many of the rows were predicted
-    within `accuracy.NEAR`. median: of the absolute errors; worst: signed; both None where there are no rows. others:
-    the engines that they are of, none for the one asked about.
-    """
+    """The errors of past predictions of one metric on one device."""
 
     metric: str
     rows: int
+    """The number of measurements."""
     within: int
+    """The number of measurements that were predicted within `accuracy.NEAR`."""
     median: float | None
+    """The median of the absolute errors; None without measurements."""
     worst: float | None
+    """The signed error of the largest magnitude; None without measurements."""
     others: tuple[str, ...] = ()
+    """The engines that the measurements are from; empty if they are from the requested engine."""
 
     @override
     def __str__(self) -> str:
@@ -38,13 +38,16 @@ class Trust:
 
 
 def class_of(metric: str, devices: int) -> str:
-    """The class of a figure: over eight cards and more the all-reduce decides, and times are tp8."""
+    """Return the accuracy metric of a figure on a number of devices.
+
+    On eight or more devices all-reduce dominates, so times count as "tp8".
+    """
     assert metric in METRICS, metric
     return "tp8" if devices >= 8 and metric != "memory" else metric
 
 
 def trust_in(card: str, engine: str, metric: str, rows: Sequence[AccuracyRow] | None = None) -> Trust:
-    """What is known of a card under an engine in one class: that engine's rows; where it has none, all others'."""
+    """Return the known errors of a metric on a device, under the given engine or else under all other engines."""
     known = accuracy_rows() if rows is None else rows
     of_card = [row for row in known if (row.card, row.metric) == (card, metric)]
     own = [row for row in of_card if row.engine == engine]
@@ -52,17 +55,17 @@ def trust_in(card: str, engine: str, metric: str, rows: Sequence[AccuracyRow] | 
 
 
 def classes_of(card: str, engine: str, devices: int) -> list[Trust]:
-    """Of every class that the plan of so many of a card has figures of."""
+    """Return the known errors of every metric that a plan on `devices` devices contains."""
     return [trust_in(card, engine, metric) for metric in dict.fromkeys(class_of(m, devices) for m in PLAN_METRICS)]
 
 
 def basis_of(device: Device) -> Basis | Literal["calibrated"]:
-    """Whose kernel times the constants of a card are."""
+    """Return the origin of a device's efficiency constants."""
     return "calibrated" if device.calibrated else device.basis
 
 
 def describe_basis(device: Device) -> str:
-    """`kernel times of h100-sxm, of the same family`."""
+    """Return a text on the origin of a device's constants, such as `kernel times of h100-sxm, of the same family`."""
     match basis_of(device):
         case "calibrated":
             return "calibrated on this machine"
@@ -79,7 +82,7 @@ def describe_basis(device: Device) -> str:
 
 
 def describe_trust(device: Device, found: Iterable[Trust]) -> str:
-    """Say how far predictions for a card were off, what its constants are, and what was not measured on it."""
+    """Return a text with the errors of predictions for a device, the metrics not measured and the constants' origin."""
     found = list(found)
     if device.calibrated:
         return describe_basis(device)
@@ -92,7 +95,7 @@ def describe_trust(device: Device, found: Iterable[Trust]) -> str:
 
 
 def _together(metric: str, rows: Sequence[AccuracyRow], others: tuple[str, ...]) -> Trust:
-    """Of several engines the median is the mean of theirs, weighted by rows."""
+    """Return the errors of several engines combined. The median is the mean of theirs, weighted by measurements."""
     if not rows:
         return Trust(metric, 0, 0, None, None)
     count = sum(row.rows for row in rows)
