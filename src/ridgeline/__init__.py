@@ -24,13 +24,16 @@ __all__ = [
 _ELSEWHERE = {
     "DiffusionRequest": "media.diffusion.diffusion_request",
     "load_pipeline": "media.diffusion.pipeline_loader",
-}  # others are the engine's
+}  # all other names are in ridgeline.engine
 
 
 def __getattr__(name: str) -> Any:
-    """The engine, or what draws, when it is first asked for: `ridgeline plan` and `--version` do without (PEP 562)."""
-    if name == "Request":  # its name before 0.1, removed after it
-        # Before the warning: the imports change warning filters, after which it would come twice.
+    """Import a public name on first use (PEP 562).
+
+    `ridgeline plan` and `--version` thereby start without importing the engine.
+    """
+    if name == "Request":  # the name before 0.1; to be removed after that release
+        # Import first: the imports change the warning filters, which would repeat a warning issued before them.
         found = __getattr__("DiffusionRequest")
         message = "ridgeline.Request will be removed in the release after 0.1; use ridgeline.DiffusionRequest"
         warnings.warn(message, DeprecationWarning, stacklevel=2)

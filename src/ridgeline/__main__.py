@@ -1,4 +1,4 @@
-"""The `ridgeline` command, also as `python -m ridgeline`."""
+"""The entry point of the `ridgeline` command, also for `python -m ridgeline`."""
 
 import sys
 
@@ -6,7 +6,7 @@ from ridgeline.cli import process_setup
 
 
 def main() -> None:
-    """Import and run it."""
+    """Prepare the process, then import and run the command line."""
     process_setup.prepare()
     if sys.argv[1:2] == ["serve"]:
         process_setup.leave_on_sigterm()

@@ -1,3 +1,4 @@
-"""The command line: one file a command; what they share is in `options.py`, `text_request.py` and `console.py`, and
-`main.py` joins them.
+"""The command line, with one file per command.
+
+Shared parts are in `options.py`, `text_request.py` and `console.py`; `main.py` assembles the commands.
 """

@@ -1,8 +1,7 @@
-"""Options as vLLM spells them: what each means here, or why it is refused. Nothing is accepted and ignored: an option
-that cannot act is taken only with the values that ask for what is so anyway.
+"""The aliases for options of vLLM: each is renamed, accepted without effect, or refused with a reason.
 
-A name with underscores is one with hyphens, a flag `--name` has its `--no-name`. The first row that applies to a
-command counts.
+Nothing is silently ignored: an option without effect only accepts values that describe what happens anyway. Underscores
+in names count as hyphens, and a flag `--name` also has `--no-name`. The first row that applies to a command wins.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,47 +9,48 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Protocol
 
-_NEAR = 0.75  # of the letters in common: what is less alike was not meant
-_NEVER_MEANT = ("--insecure",)  # nobody should give up safety for a slip of the hand
+_NEAR = 0.75  # minimum similarity of a suggestion for an unknown option
+_NEVER_MEANT = ("--insecure",)  # options that a typo must never lead to
 MODEL = "model"
-"""The argument of that name, for people who write it as an option."""
+"""The name of the model argument, for users who pass it as an option."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenamedOption:
-    """An option of ours under another name. values: those of its values that are ours under another name; the value
-    "" leaves the option out.
-    """
+    """An alias for one of Ridgeline's options."""
 
     names: tuple[str, ...]
+    """The alias names."""
     option: str
+    """The canonical option."""
     flag: bool = False
     values: Mapping[str, str] | None = None
+    """The values to translate; the empty string omits the option."""
 
     def applies(self, options: Collection[str]) -> bool:
-        """Whether a command with these options (and arguments) has it."""
+        """Return whether a command with these options and arguments has the canonical option."""
         return self.option in options
 
 
 @dataclass(frozen=True, slots=True)
 class NoOpOption:
-    """An option that changes nothing with the values that ask for what is so anyway, and is refused with all others.
-
-    why: what is so, and what to do instead. marks: it is for commands that have this option, too.
-    """
+    """An option that has no effect: it accepts values that describe the actual behaviour and refuses all others."""
 
     names: tuple[str, ...]
     values: tuple[str, ...]
+    """The accepted values, in lower case."""
     why: str
+    """The explanation of the actual behaviour and of the alternative."""
     flag: bool = False
     marks: str = "--kv-memory"
+    """The option that a command must have for this one to apply."""
 
     def applies(self, options: Collection[str]) -> bool:
-        """Whether it is an option for a command with these options."""
+        """Return whether a command with these options accepts this option."""
         return self.marks in options
 
     def check(self, name: str, value: str | bool) -> None:
-        """Raises ValueError for a value that asks for something else."""
+        """Raise ValueError for a value that requests something else than what happens anyway."""
         if str(value).lower() not in self.values:
             raise ValueError(f"{name}{'' if self.flag else f' {value}'} is refused: {self.why}")
 
@@ -168,7 +168,7 @@ ALIASES: tuple[Alias, ...] = (
 
 
 class Parameter(Protocol):
-    """What is read of an option or an argument of the command line's library."""
+    """The attributes of a Click option or argument that this module reads."""
 
     name: str | None
     opts: list[str]
@@ -177,32 +177,36 @@ class Parameter(Protocol):
 
 
 def is_flag(param: Parameter) -> bool:
-    """Whether it is an option without a value."""
+    """Return whether a parameter is an option without a value."""
     return bool(getattr(param, "is_flag", False))
 
 
 def long_name(param: Parameter) -> str:
-    """The first long name of an option; of an argument, its own."""
+    """Return the first long name of an option, or the name of an argument."""
     return next((name for name in param.opts if name.startswith("--")), param.opts[0])
 
 
 @dataclass(frozen=True, slots=True)
 class OptionName:
-    """What a name stands for that somebody gave to one of a command's options.
-
-    param: our own, None for one that cannot act. alias: the row of the table, None where the name is our own. flag: it
-    has no value. negated: as a flag it says no to `param`.
-    """
+    """The meaning of an option name that the user gave."""
 
     name: str
     param: Parameter | None
+    """The canonical parameter; None for an option without effect."""
     alias: Alias | None = None
+    """The alias that matched; None for a canonical name."""
     flag: bool = False
+    """Whether the option has no value."""
     negated: bool = False
+    """Whether the name is the negative form of a flag."""
 
     def mean(self, value: str | bool) -> tuple[Parameter, str | bool] | None:
-        """Our own parameter and the value for it, that of a flag as a truth; None where there is nothing to be said.
-        Raises ValueError for what is refused.
+        """Return the canonical parameter and value for a user's value, or None if the option has no effect.
+
+        A flag's value is a bool.
+
+        Raises:
+            ValueError: If the value is refused.
         """
         if isinstance(value, bool):
             value = value is not self.negated
@@ -217,7 +221,7 @@ class OptionName:
 
 
 class OptionNames:
-    """The names by which one command's options go."""
+    """The names by which the options of one command are known."""
 
     def __init__(self, params: Sequence[Parameter]) -> None:
         self.by_name: dict[str, Parameter] = {}
@@ -228,13 +232,17 @@ class OptionNames:
         self.aliases = [alias for alias in ALIASES if alias.applies(self.by_name)]
 
     def names(self, *, refused: bool = False) -> list[str]:
-        """All long options with their aliases; refused: those too that are taken only for what is so anyway."""
+        """Return all long option names and aliases.
+
+        Args:
+            refused: Whether to include options that have no effect.
+        """
         kinds = RenamedOption | NoOpOption if refused else RenamedOption
         others = [name for alias in self.aliases if isinstance(alias, kinds) for name in alias.names]
         return [name for name in [*self.by_name, "--help", *others] if name.startswith("--")]
 
     def find(self, name: str) -> OptionName | None:
-        """What a name stands for; None for one that nobody knows."""
+        """Return the meaning of an option name, or None if it is unknown."""
         param = self.by_name.get(name)
         if param is not None:
             return OptionName(name, param, None, is_flag(param), name in param.secondary_opts)
@@ -250,7 +258,7 @@ class OptionNames:
         return None
 
     def nearest(self, name: str) -> ValueError:
-        """The error for an option that is not there."""
+        """Return (do not raise) the error for an unknown option, with similar names."""
         names = {known.strip("-"): known for known in self.names(refused=True) if known not in (name, *_NEVER_MEANT)}
         near = [names[bare] for bare in get_close_matches(name.strip("-"), names, 3, _NEAR)]
         meant = f"; did you mean {' or '.join(near)}?" if near else ""
@@ -258,11 +266,17 @@ class OptionNames:
 
 
 def normalise_args(arguments: Sequence[str], spellings: OptionNames) -> list[str]:
-    """A command's arguments with every option under our own name, and the model in front where it was given as an
-    option. Values are left alone, and so is what comes after `--`. Where the command has all of its arguments already,
-    further words after the value of an option that may be repeated are values of it too (`--served-model-name a b`).
+    """Return a command's arguments with canonical option names, and with the model first if it was an option.
 
-    Raises ValueError for an option that is refused, or that is not there.
+    Values are unchanged, as is everything after `--`. If the command already has all its arguments, further words after
+    the value of a repeatable option count as values of that option (`--served-model-name a b`).
+
+    Args:
+        arguments: The arguments as the user gave them.
+        spellings: The option names of the command.
+
+    Raises:
+        ValueError: If an option is unknown or refused.
     """
     given, first, out = iter(arguments), list[str](), list[str]()
     words, repeated = 0, list[str]()
@@ -285,14 +299,14 @@ def normalise_args(arguments: Sequence[str], spellings: OptionNames) -> list[str
 
 
 def _option(argument: str, rest: Iterator[str], spellings: OptionNames) -> list[str]:
-    """One option with its value, which may be the next argument."""
+    """Return one option in canonical form with its value, which may be the next argument."""
     stated, equals, value = argument.partition("=")
     name = stated.replace("_", "-") if stated.startswith("--") else stated
     option = spellings.find(name)
     if option is None:
         if name.startswith("--") and name != "--help":
             raise spellings.nearest(name)
-        return [argument]  # a short option, or several in one: as the library reads them
+        return [argument]  # one or several short options, which Click parses
     if option.flag:
         if equals:
             raise ValueError(f"{name} takes no value; leave {value!r} out")
@@ -306,7 +320,7 @@ def _option(argument: str, rest: Iterator[str], spellings: OptionNames) -> list[
 
 
 def _written(meant: tuple[Parameter, str | bool] | None) -> list[str]:
-    """An option and its value as arguments; none where there is nothing to be said."""
+    """Return an option and its value as arguments; empty if the option has no effect."""
     if meant is None:
         return []
     param, value = meant

@@ -1,6 +1,6 @@
-"""`ridgeline run MODEL --input-file IN --output-file OUT`: requests from a file, in OpenAI's batch format.
+"""`ridgeline run MODEL --input-file IN --output-file OUT` answers requests in OpenAI's batch format.
 
-An interrupted run goes on where it was: what the output has already is not asked again.
+An interrupted run can be resumed: requests that the output already contains are skipped.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from ridgeline.util.files import check_apart, check_writable
 from ridgeline.util.host import cores
 
 STANDARD = "-"
-_PIECE = 1 << 16  # bytes that are read of a stream at a time
+_PIECE = 1 << 16  # bytes per read of a stream
 
 
 class _EarlierError(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class _EarlierError(msgspec.Struct, frozen=True):
 
 
 class _EarlierLine(msgspec.Struct, frozen=True):
-    """What is read of a line of an earlier output."""
+    """The fields of an earlier output line that matter for resuming."""
 
     custom_id: str | None
     error: _EarlierError | None
@@ -46,11 +46,14 @@ class _EarlierLine(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class EarlierOutput:
-    """What an output has already: ids of requests, and numbers of lines that were none. size: of its whole lines."""
+    """The content of an output file from an earlier run."""
 
     done: frozenset[str] = frozenset()
+    """The custom ids of answered requests."""
     wrong: frozenset[int] = frozenset()
+    """The numbers of input lines that were not valid requests."""
     size: int = 0
+    """The size of the complete lines in bytes."""
 
 
 def run_batch(
@@ -62,9 +65,20 @@ def run_batch(
     lora: Sequence[str] = (),
     fleet: BatchFleet = ONE,
 ) -> None:
-    """Answer the requests of a file (or of standard input) into another (or to standard output). names: that requests
-    may have for the model. lora: adapters, as --lora has them. fleet: the engines. Raises ValueError; exits with 1
-    where the engine stops.
+    """Answer the requests of a file or standard input, and write to a file or standard output.
+
+    Args:
+        model: The model.
+        engine: The engine options.
+        names: The model names that requests may use.
+        source: The input file; - for standard input.
+        target: The output file; - for standard output.
+        lora: The adapters, as --lora states them.
+        fleet: The engines.
+
+    Raises:
+        ValueError: If an option or a file is invalid.
+        typer.Exit: With status 1 if the engine stops.
     """
     check_count(fleet.replicas)
     stream = _input(source)
@@ -74,7 +88,7 @@ def run_batch(
         check_writable(Path(target))
         earlier = read_earlier(Path(target))
     if fleet.asked:
-        # Resolved: /dev/stdin is another file in another process.
+        # The path is resolved because /dev/stdin is another file in another process.
         path = Path(source).resolve() if source != STANDARD and Path(source).is_file() else None
         _answer_on_ray(model, engine, names, stream, path, target, lora, fleet, earlier)
         return
@@ -95,7 +109,19 @@ def _answer_on_ray(
     fleet: BatchFleet,
     earlier: EarlierOutput,
 ) -> None:
-    """The same by several engines, once all lines are known. path: of the file that is read; None of no file."""
+    """Answer the requests with several engines, once all lines have been read.
+
+    Args:
+        model: The model.
+        engine: The engine options.
+        names: The model names that requests may use.
+        stream: The opened input.
+        path: The path of the input; None if it is not a file.
+        target: The output file.
+        lora: The adapters.
+        fleet: The engines.
+        earlier: The output of an earlier run.
+    """
     from ridgeline.server.replicas.chosen_lines import chosen_lines
     from ridgeline.server.replicas.ray_batch import answer_on_ray, check_ray_data
     from ridgeline.server.replicas.ray_cluster import ray_cluster
@@ -155,7 +181,7 @@ def _again(error: EngineDied) -> str:
 
 
 def summary(tally: Tally, seconds: float) -> str:
-    """What a run did, in a line."""
+    """Return a one-line summary of a run."""
     parts = [f"{tally.answered:,} answered"]
     parts += [f"{tally.refused:,} refused"] * (tally.refused > 0)
     parts += [f"{tally.wrong:,} {'line is' if tally.wrong == 1 else 'lines are'} no request"] * (tally.wrong > 0)
@@ -167,7 +193,7 @@ def summary(tally: Tally, seconds: float) -> str:
 
 
 async def _show_progress(batch: BatchRunner) -> None:
-    """Say how far it is: in place on a terminal, else in a line now and then."""
+    """Show the progress of a run, in place on a terminal, otherwise as a line now and then."""
     began = time.monotonic()
     if not sys.stderr.isatty():
         while True:
@@ -181,8 +207,12 @@ async def _show_progress(batch: BatchRunner) -> None:
 
 
 def read_earlier(path: Path) -> EarlierOutput:
-    """What is in the output of an earlier run. Raises ValueError for a file that is none. A last line without its end
-    was being written when that run ended, and does not count.
+    """Return the output of an earlier run.
+
+    An incomplete last line, which was being written when that run ended, does not count.
+
+    Raises:
+        ValueError: If the file is not a batch output.
     """
     done, wrong, size = set[str](), set[int](), 0
     if not path.is_file():
@@ -206,7 +236,11 @@ def read_earlier(path: Path) -> EarlierOutput:
 
 
 def _input(source: str) -> BufferedIOBase:
-    """What the requests are read from. Raises ValueError."""
+    """Return the stream from which requests are read.
+
+    Raises:
+        ValueError: If it cannot be opened.
+    """
     if source == STANDARD:
         if sys.stdin is None:
             raise ValueError("standard input is closed; name a file as --input-file")
@@ -218,12 +252,13 @@ def _input(source: str) -> BufferedIOBase:
 
 
 async def _lines(stream: BufferedIOBase) -> AsyncIterator[bytes]:
-    """The lines of a stream as they come. While those of a pipe or a terminal do not, others are answered; those of a
-    file are there.
+    """Yield the lines of a stream as they arrive.
+
+    While a pipe or terminal has no data, other requests are processed. A file is read at once.
     """
     try:
         await _readable(stream)
-    except OSError:  # nothing that could be waited for
+    except OSError:  # not a pipe, terminal or socket
         for line in stream:
             yield line
         return
@@ -238,7 +273,11 @@ async def _lines(stream: BufferedIOBase) -> AsyncIterator[bytes]:
 
 
 async def _readable(stream: BufferedIOBase) -> None:
-    """Wait until reading would not. Raises OSError for a stream that is no pipe, terminal or socket."""
+    """Wait until a read would not block.
+
+    Raises:
+        OSError: If the stream is not a pipe, terminal or socket.
+    """
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     descriptor = stream.fileno()
     loop.add_reader(descriptor, ready.set)
@@ -250,7 +289,7 @@ async def _readable(stream: BufferedIOBase) -> None:
 
 @contextmanager
 def _output(target: str, size: int) -> Iterator[Callable[[bytes], None]]:
-    """What writes a line, whole or not at all as far as the system lets us, behind what is there already."""
+    """Yield a function that appends lines to the output, each in one piece as far as the system allows."""
     if target == STANDARD:
         yield _print
         return

@@ -1,4 +1,4 @@
-"""`ridgeline bench`: measurements under load, of a server (bench_serve.py) and of an engine (bench_engine.py)."""
+"""`ridgeline bench` measures a server under load (bench_serve.py) or an engine (bench_engine.py)."""
 
 import typer
 

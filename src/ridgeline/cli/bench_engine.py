@@ -1,6 +1,6 @@
-"""`ridgeline bench engine`: how fast the engine is, beside what the roofs of this machine allow.
+"""`ridgeline bench engine` measures the engine's speed relative to the peak rates of this machine.
 
-What runs a model is imported only to run one: `bench serve` stands in the same group and does without.
+The engine is imported inside the command, because `bench serve` is in the same group and does not need it.
 """
 
 import json
@@ -34,7 +34,7 @@ _PROBE = (
 
 @dataclass(frozen=True, slots=True)
 class BenchFlags(SpeculationFlags):
-    """As elsewhere, but steps and batches of other sizes."""
+    """The engine options with larger steps and smaller batches by default than elsewhere."""
 
     max_batch_tokens: options.MaxBatchTokens = "4k"
     max_requests: options.MaxRequests = 64
@@ -94,7 +94,7 @@ def engine(
 
 
 def _check_continues(model: str) -> None:
-    """Raises ValueError for a model with an encoder."""
+    """Raise ValueError for a model with an encoder."""
     from ridgeline.core.checkpoint import open_source
     from ridgeline.core.models import SPEECH, family_of
 
@@ -105,7 +105,7 @@ def _check_continues(model: str) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """How far it is: a line on stderr that changes, or one for each run where stderr is no terminal."""
+    """Yield a progress callback: a changing line on stderr, or a line per run if that is no terminal."""
     if not err.is_terminal:
         yield say
         return

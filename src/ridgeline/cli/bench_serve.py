@@ -1,4 +1,4 @@
-"""`ridgeline bench serve`: load on any OpenAI-compatible server, and what became of it."""
+"""`ridgeline bench serve` sends load to any OpenAI-compatible server and reports its performance."""
 
 import asyncio
 import json
@@ -40,9 +40,9 @@ from ridgeline.util.files import check_apart, check_new, check_writable, write_w
 from ridgeline.util.host import cores
 from ridgeline.util.untrusted import ModelRefused
 
-_LEVEL_REQUESTS, _LEVEL_SECONDS = 50, 15.0  # of a rate of a sweep: the more of them
+_LEVEL_REQUESTS, _LEVEL_SECONDS = 50, 15.0  # minimum duration of a rate of a sweep: both must be reached
 _SEEDS = 1_000_000
-_NEXT_LEVEL = 7919  # added to the seed for each rate of a sweep
+_NEXT_LEVEL = 7919  # added to the seed at each rate of a sweep
 _UNCALIBRATED = (
     "Nothing is predicted of the load: the server's device is not calibrated here. Run `ridgeline calibrate` and start "
     "the server again, or name a device: --predict-on this probes this machine, beside all that runs on it."
@@ -81,7 +81,7 @@ def serve(url: Url, load: LoadFlags, data: DataFlags, target: TargetFlags, outpu
 
 @dataclass(frozen=True, slots=True)
 class _BenchServeOptions:
-    """What the command line asks for."""
+    """The job and the objectives that the command line describes."""
 
     job: LoadJob
     slo: SLO | None
@@ -93,8 +93,10 @@ class _BenchServeOptions:
     def of(
         cls, url: str, load: LoadFlags, data: DataFlags, target: TargetFlags, output: BenchOutputFlags
     ) -> "_BenchServeOptions":
-        """Raises ValueError, before anybody is asked anything, for options that do not go together, or a file
-        that cannot be read.
+        """Return the options, before any request is sent.
+
+        Raises:
+            ValueError: If options cannot be combined or a file cannot be read.
         """
         seed = secrets.randbelow(_SEEDS) if load.seed is None else load.seed
         job = LoadJob(
@@ -107,7 +109,7 @@ class _BenchServeOptions:
 
 
 def _write(found: BenchFindings, output: BenchOutputFlags) -> None:
-    """To files, and to standard output."""
+    """Write the findings to files and to standard output."""
     if output.csv is not None:
         write_whole(output.csv, requests_csv(found))
     if output.report is not None:
@@ -121,7 +123,7 @@ def _write(found: BenchFindings, output: BenchOutputFlags) -> None:
 
 @contextmanager
 def _progress() -> Iterator[ShowProgress]:
-    """How far it is, in a line on stderr that changes; nothing where that is not a terminal."""
+    """Yield a progress callback: a changing line on stderr, or nothing if that is no terminal."""
     if not err.is_terminal:
         yield lambda text: None
         return
@@ -133,8 +135,11 @@ def _progress() -> Iterator[ShowProgress]:
 
 
 async def _measure(asked: _BenchServeOptions, told: ShowProgress) -> BenchFindings:
-    """Look who is there, warm up, send everything. Raises Unanswered where nobody is there, ValueError where no request
-    can be answered.
+    """Query the server, warm up and send all requests.
+
+    Raises:
+        NoResponse: If the server does not respond.
+        ValueError: If the server answers no request.
     """
     job = asked.job
     told(f"asking {job.target.base} for its models")
@@ -171,7 +176,10 @@ async def _sweep(
     told: ShowProgress,
     run: Callable[[LoadJob, ShowProgress, int | None], Awaitable[BenchRun]],
 ) -> Sweep:
-    """Rates from a low one up. Each has prompts of its own: none is cached from the one before."""
+    """Raise the rate until the server saturates.
+
+    Each rate has prompts of its own, so that none is cached from the rate before.
+    """
     start, processes, level = asked.load.rate, asked.load.processes, 0
     if start is None:
         told("asking as one user, to begin the sweep below that")
@@ -196,7 +204,7 @@ async def _sweep(
 
 
 def extent_of_level(load: LoadPattern, rate: float) -> dict[str, Any]:
-    """How long a rate is tried: as asked, but for as many requests as it can be judged from."""
+    """Return the duration of one rate of a sweep: as requested, but at least the requests needed to judge it."""
     if load.requests is None and load.seconds is None:
         return {"requests": max(_LEVEL_REQUESTS, math.ceil(rate * _LEVEL_SECONDS))}
     if load.seconds is not None and rate * load.seconds < MIN_REQUESTS:
@@ -205,8 +213,11 @@ def extent_of_level(load: LoadPattern, rate: float) -> dict[str, Any]:
 
 
 def _predicted(asked: _BenchServeOptions, found: BenchFindings, told: ShowProgress) -> BenchFindings:
-    """With what the price says: of --predict, else of a local server's own model, where that can be read here. Without
-    --predict-on for the machine as it is calibrated: to probe it beside a server that works would measure neither.
+    """Return the findings with a prediction added.
+
+    The model is that of --predict, or a local Ridgeline server's own if it can be read here. Without --predict-on, the
+    device is this machine only if it is calibrated, because probing it next to a busy server would disturb both
+    measurements.
     """
     served, sizes = found.served, found.run.summary.sizes
     given, made = sizes["input"], sizes["output"]
@@ -227,7 +238,7 @@ def _predicted(asked: _BenchServeOptions, found: BenchFindings, told: ShowProgre
 
 
 def _calibrated(title: str | None) -> Device | None:
-    """The calibration of this machine that has a title; None where there is none."""
+    """Return the calibrated device of this machine with a given title, or None."""
     from ridgeline.insight.calibrate.calibration_file import Uncalibrated, load_all
 
     try:

@@ -1,4 +1,4 @@
-"""The options of `ridgeline bench serve`, and what they ask for."""
+"""The options of `ridgeline bench serve`, and their conversion into a load job."""
 
 import math
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from ridgeline.insight.traffic.lengths import parse_lengths
 from ridgeline.insight.traffic.slo import SLO, parse_slo
 
 MAX_PROCESSES = 256
-_REQUESTS = 100  # where nothing says when to end
+_REQUESTS = 100  # the default if no option limits the run
 _INPUT, _OUTPUT = "512", "128"  # tokens
-_SLACK = 1.1  # tokens that a prompt may have for one that it should: words are not all of the mean that was measured
+_SLACK = 1.1  # safety factor on lengths, because random words vary around the measured mean of tokens per word
 
 Url = Annotated[str, typer.Argument(help="Any OpenAI-compatible server, like http://127.0.0.1:8000.")]
 
@@ -29,7 +29,7 @@ _load, _asked, _server, _output = map(options.panel, ("Load", "Requests", "The s
 
 @dataclass(frozen=True, slots=True)
 class LoadFlags:
-    """When requests come, and how they are sent."""
+    """The options for the arrival and the sending of requests."""
 
     rate: Annotated[
         float | None,
@@ -97,8 +97,14 @@ class LoadFlags:
     ] = None
 
     def load(self, seed: int, *, traced: bool) -> LoadPattern:
-        """When requests come; traced: they are those of a trace. Raises ValueError for options that do not go
-        together.
+        """Return the load pattern that the options describe.
+
+        Args:
+            seed: The seed of the arrivals.
+            traced: Whether requests come from a trace.
+
+        Raises:
+            ValueError: If options are invalid or cannot be combined.
         """
         replayed = traced and self.rate is None and not self.sweep
         closed = self.concurrency is not None or not (self.sweep or traced or self.rate is not None)
@@ -146,7 +152,7 @@ class LoadFlags:
 
 @dataclass(frozen=True, slots=True)
 class DataFlags:
-    """What requests ask."""
+    """The options for the prompts and the output lengths."""
 
     input: Annotated[
         str | None,
@@ -195,7 +201,11 @@ class DataFlags:
     ] = None
 
     def data(self, seed: int, *, chat: bool) -> PromptDataset:
-        """What is asked, of the chat route or of completions. Raises ValueError for options that do not go together."""
+        """Return the prompt dataset for the chat or the completions route.
+
+        Raises:
+            ValueError: If options are invalid or cannot be combined.
+        """
         self._check(chat=chat)
         path = self.trace or self.prompts
         return PromptDataset(
@@ -212,9 +222,10 @@ class DataFlags:
         )
 
     def fitted(self, data: PromptDataset, context: int | None) -> PromptDataset:
-        """`data` with the lengths that nobody asked for made to fit a context, if they do not: half of what is left of
-        it for a prompt, then half of the rest for an answer. Unchanged where nobody knows the context, and where
-        what was asked for leaves nothing of it.
+        """Return `data` with default lengths shortened to fit a context.
+
+        The prompt gets half of the remaining context, then the output half of the rest. Lengths that the user stated
+        never change. The data stay unchanged if the context is unknown, or if the stated lengths leave no room.
         """
         if context is None or data.kind != "random" or data.output is None:
             return data
@@ -259,7 +270,7 @@ class DataFlags:
 
 @dataclass(frozen=True, slots=True)
 class TargetFlags:
-    """Which server, which of its routes, and what it is held against."""
+    """The options for the server, its route and the prediction to compare with."""
 
     model: Annotated[str | None, _server("The model, if the server has several; its first by default.")] = None
     endpoint: Annotated[Literal["completions", "chat"], _server("/v1/completions or /v1/chat/completions.")] = (
@@ -295,7 +306,11 @@ class TargetFlags:
     ] = None
 
     def target(self, url: str) -> LoadTarget:
-        """Where requests go. Raises ValueError."""
+        """Return the target of the requests.
+
+        Raises:
+            ValueError: If an option is malformed.
+        """
         key = api_key_of(self.api_key)
         return LoadTarget(
             base_url(url),
@@ -309,7 +324,7 @@ class TargetFlags:
 
 @dataclass(frozen=True, slots=True)
 class BenchOutputFlags:
-    """What is judged and written."""
+    """The options for the objectives and the output files."""
 
     slo: Annotated[
         str | None, _output("What a good request meets, like ttft=200ms,tpot=50ms,e2e=5s.", "--slo", "--goodput")
@@ -322,7 +337,11 @@ class BenchOutputFlags:
     as_json: options.Json = False
 
     def objectives(self) -> SLO | None:
-        """What a good request keeps to; None where nothing says so. Raises ValueError."""
+        """Return the latency objectives of a request; None if there are none.
+
+        Raises:
+            ValueError: If --slo is malformed.
+        """
         return None if self.slo is None else parse_slo(self.slo)
 
 
@@ -332,7 +351,11 @@ def _at_least(least: int, name: str, value: int | None) -> None:
 
 
 def _object(text: str | None) -> dict[str, object]:
-    """Raises ValueError for what is not a JSON object."""
+    """Return the fields of a JSON object.
+
+    Raises:
+        ValueError: If the text is not a JSON object.
+    """
     try:
         return msgspec.json.decode(text or "{}", type=dict[str, object])
     except (msgspec.DecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""`ridgeline calibrate`: measure this machine, so that what is expected of it is what it does."""
+"""`ridgeline calibrate` measures this machine, so that predictions for it match its behaviour."""
 
 import json
 import sys
@@ -82,7 +82,7 @@ def _measure(device: torch.device, threads: int, seconds: float) -> Calibration:
 
 @contextmanager
 def _progress(threads: int) -> Iterator[OnProgress]:
-    """A bar on stderr, or a line for each thing that begins where stderr is no terminal."""
+    """Yield a progress callback that shows a bar on stderr, or prints a line per stage if that is no terminal."""
     name = f"{threads} thread{'s' if threads > 1 else ''}"
     if not sys.stderr.isatty():
         yield lambda what, share: say(f"{name}: {share:4.0%} {what}")
@@ -94,7 +94,7 @@ def _progress(threads: int) -> Iterator[OnProgress]:
 
 
 def document(c: Calibration) -> Document:
-    """Roofs, then the constants of each class with their errors."""
+    """Return the measured peak rates, and the constants of each kernel class with their errors."""
     facts = [("reads", _bandwidths(c)), ("multiplies", _products(c))]
     if c.host is not None:
         facts.append(("between ops", f"{_between_ops(c.host)} ({c.host_error:.1%} of a step off in the median)"))
@@ -132,7 +132,7 @@ def _between_ops(host: HostTime) -> str:
 
 
 def _curve(c: Calibration) -> DocumentTable:
-    """Bandwidth by working set."""
+    """Return the memory bandwidth by working-set size."""
     fastest = max(stream.read for stream in c.streams)
     rows = (
         (f"{s.nbytes / 2**20:g} MiB", f"{s.read / 1e9:.1f}", f"{s.copy / 1e9:.1f}", Strip(0.0, s.read / fastest))
@@ -142,7 +142,7 @@ def _curve(c: Calibration) -> DocumentTable:
 
 
 def _classes(c: Calibration) -> DocumentTable:
-    """The constants of each class of kernels, and how well they fit."""
+    """Return the constants of each kernel class and their errors."""
     heads = ("class", "launch us", "rec. us", "of peak", "of GB/s", "blend", "again", "steps", "median", "worst")
     rows = []
     for name, fitted in c.classes.items():

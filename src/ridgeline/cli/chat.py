@@ -1,4 +1,4 @@
-"""`ridgeline chat`: a conversation in the terminal, with a model in this process or with a server."""
+"""`ridgeline chat` holds a conversation in the terminal, with a local model or a server."""
 
 import json
 import signal
@@ -69,7 +69,11 @@ def chat(
 
 
 def _server(url: str, sampling: SamplingFlags, engine: TextFlags, key: str | None, name: str | None) -> ChatBackend:
-    """A server as a partner. Raises ValueError for an option that is for an engine in this process."""
+    """Return the chat backend of a server.
+
+    Raises:
+        ValueError: If an option only applies to an engine in this process.
+    """
     for option, default in asdict(TextFlags()).items():
         if getattr(engine, option) != default:
             raise ValueError(f"--{option.replace('_', '-')} is for a model in this process; the server has its own")
@@ -79,7 +83,7 @@ def _server(url: str, sampling: SamplingFlags, engine: TextFlags, key: str | Non
 
 @dataclass(slots=True)
 class ResponseTiming:
-    """What an answer took, by the clock here."""
+    """The latency and the token counts of a response, measured by this process."""
 
     began: float = field(default_factory=time.monotonic)
     first: float | None = None
@@ -89,7 +93,7 @@ class ResponseTiming:
     finish: str | None = None
 
     def take(self, piece: ChatDelta) -> None:
-        """Note what came. What a server does not count is counted by its pieces."""
+        """Record a piece of the response. Pieces count as tokens if the server does not report tokens."""
         if piece.text or piece.reasoning:
             self.last = time.monotonic()
             self.first = self.last if self.first is None else self.first
@@ -99,7 +103,7 @@ class ResponseTiming:
         self.finish = self.finish or piece.finish
 
     def line(self) -> str:
-        """TTFT, tokens, their rate, what of the prompt was cached, and why it ended if not by itself."""
+        """Return TTFT, token rate, tokens, cached prompt tokens and, if not a normal end, why the response ended."""
         if self.first is None:
             return "no answer" if self.finish is None else "an empty answer"
         decode = self.last - self.first
@@ -110,7 +114,7 @@ class ResponseTiming:
 
 
 class ChatSession:
-    """A conversation and its terminal."""
+    """A conversation between a terminal and a chat backend."""
 
     def __init__(self, partner: ChatBackend, system: str | None) -> None:
         self.partner, self.system = partner, system
@@ -119,11 +123,15 @@ class ChatSession:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The conversation as a model reads it."""
+        """The conversation as the model receives it."""
         return [*([{"role": "system", "content": self.system}] if self.system else []), *self.history]
 
     def run(self) -> None:
-        """Until the input ends. Raises Unreachable where the server is gone."""
+        """Exchange messages until the input ends.
+
+        Raises:
+            Unreachable: If the server is gone.
+        """
         if self._terminal:
             say(f"talking with {self.partner.name}; /help lists what there is, Ctrl-D leaves", style="dim")
         for line in self._lines():
@@ -133,12 +141,12 @@ class ChatSession:
                 self._exchange(line)
 
     def _lines(self) -> Iterator[str]:
-        """What is typed, or the lines of standard input."""
+        """Yield what the user types, or the lines of standard input."""
         if not self._terminal:
             yield from (line.rstrip("\n") for line in sys.stdin)
             return
         with suppress(ImportError):
-            import readline  # noqa: F401 - with it, `input` edits lines and remembers them
+            import readline  # noqa: F401 - gives `input` line editing and history
         while True:
             try:
                 yield input("> ")
@@ -175,8 +183,9 @@ class ChatSession:
             say(f"{len(self.messages)} messages written to {path}", style="dim")
 
     def _exchange(self, text: str) -> None:
-        """A message and its answer. What was said of an answer that was interrupted stays in the conversation; a
-        message that got none is taken back.
+        """Send a message and show the response.
+
+        The text of an interrupted response stays in the conversation. A message without any response is removed again.
         """
         self.history.append({"role": "user", "content": text})
         took, parts = ResponseTiming(), list[str]()
@@ -201,7 +210,7 @@ class ChatSession:
         say(took.line(), style="dim")
 
     def _show(self, piece: ChatDelta) -> None:
-        """Thoughts are dim, and on stderr: they are no part of the answer."""
+        """Print a piece of the response. Reasoning is not part of the response, so it is dim and goes to stderr."""
         if piece.reasoning:
             err.print(printable(piece.reasoning), end="", style="dim", markup=False)
         if piece.text:
@@ -209,7 +218,7 @@ class ChatSession:
 
     @contextmanager
     def _interruptible(self) -> Iterator[list[int]]:
-        """While inside, Ctrl-C is noted (the list is no longer empty), or raised where the partner can take that."""
+        """Record Ctrl-C in the yielded list, or let it raise KeyboardInterrupt if the backend allows that."""
         noted: list[int] = []
         if self.partner.raises or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
             yield noted

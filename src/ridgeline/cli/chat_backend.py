@@ -1,4 +1,4 @@
-"""Who answers in a chat: a model in this process, or a server that speaks OpenAI's interface."""
+"""The backends of a chat: a model in this process, or a server with an OpenAI-compatible API."""
 
 import http.client
 import json
@@ -14,44 +14,54 @@ from ridgeline.engine.request import FinishReason
 from ridgeline.insight.bench.sse_parser import EventStreamParser
 
 Messages = Sequence[Mapping[str, str]]
-_SECONDS = 600.0  # that a server may be silent
-_MAX_BODY, _PIECE = 1 << 20, 1 << 16  # bytes: of an answer that is no stream, and read of a stream at a time
+_SECONDS = 600.0  # timeout for a silent server
+_MAX_BODY, _PIECE = 1 << 20, 1 << 16  # bytes of a non-streamed response, and per read of a stream
 
 
 @dataclass(frozen=True, slots=True)
 class ChatDelta:
-    """What came of an answer. tokens: of it so far. cached: of its prompt, found in KV memory. None where it is not
-    said. finish: why it ended.
-    """
+    """A piece of a response, with the counts that are known so far."""
 
     text: str = ""
     reasoning: str = ""
     tokens: int | None = None
+    """The tokens of the response so far; None if unknown."""
     cached: int | None = None
+    """The prompt tokens that were found in the KV cache; None if unknown."""
     finish: str | None = None
+    """The reason that the response ended; None before the end."""
 
 
 class Unreachable(Exception):
-    """There is no server, or it is gone; says where."""
+    """The error that no server responds at an address, or that it is gone."""
 
 
 class ChatBackend(Protocol):
-    """Who answers. raises: whether an interrupt may break off what it waits for."""
+    """The interface of a model or server that responds to chat messages."""
 
     name: str
     raises: bool
+    """Whether KeyboardInterrupt may interrupt a response at any point."""
 
     def answer(self, messages: Messages) -> Generator[ChatDelta, None, None]:
-        """An answer as it comes; leaving the loop ends it. Raises ValueError in one line where there is none."""
+        """Yield a response piece by piece; closing the generator ends it.
+
+        Raises:
+            ValueError: If there is no response. The message has one line.
+        """
 
 
 class LocalChatBackend:
-    """A model in this process. A step is not broken off in its middle: an interrupt ends the loop between two."""
+    """A chat backend that runs a model in this process. An interrupt takes effect between two steps."""
 
     raises = False
 
     def __init__(self, name: str, llm: LLM, params: SamplingParams) -> None:
-        """Raises ValueError for a model that has no chat template."""
+        """Wrap a loaded model.
+
+        Raises:
+            ValueError: If the model has no chat template.
+        """
         if llm.loaded.templates is None:
             raise ValueError(
                 f"{name} has no chat template; give it one (--chat-template FILE), or let it go on with a text "
@@ -60,7 +70,7 @@ class LocalChatBackend:
         self.name, self._llm, self._params = name, llm, params
 
     def answer(self, messages: Messages) -> Generator[ChatDelta, None, None]:
-        """As Partner."""
+        """Yield a response of the model; see `ChatBackend.answer`."""
         ids, tokens = self._llm.encode_chat(messages), 0
         with closing(self._llm.stream(ids, self._params)) as events:
             for event in events:
@@ -71,12 +81,23 @@ class LocalChatBackend:
 
 
 class HttpChatBackend:
-    """A server at a URL like http://127.0.0.1:8000 or with /v1. model: by default the first that it has."""
+    """A chat backend that sends requests to a server, given by a URL with or without /v1."""
 
     raises = True
 
     def __init__(self, url: str, fields: Mapping[str, Any], key: str | None = None, model: str | None = None) -> None:
-        """fields: of each request, beside its messages. Raises Unreachable; ValueError for what is no such server."""
+        """Connect to a server and choose a model.
+
+        Args:
+            url: The server's URL, such as http://127.0.0.1:8000.
+            fields: Further fields of each request.
+            key: The API key; None for none.
+            model: The model's name; None for the first that the server lists.
+
+        Raises:
+            Unreachable: If no server responds.
+            ValueError: If the URL or the server's response is invalid.
+        """
         self.url, self._fields = url, fields
         self._parts = _address(url)
         self._root = self._parts.path.rstrip("/").removesuffix("/v1")
@@ -84,7 +105,7 @@ class HttpChatBackend:
         self.name = model or self._first_model()
 
     def answer(self, messages: Messages) -> Generator[ChatDelta, None, None]:
-        """As Partner."""
+        """Yield a response of the server; see `ChatBackend.answer`."""
         asked = {"model": self.name, "messages": list(messages), "stream": True}
         body = json.dumps({**asked, "stream_options": {"include_usage": True}, **self._fields})
         connection = self._connect()
@@ -113,7 +134,12 @@ class HttpChatBackend:
     def _request(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: str | None = None
     ) -> http.client.HTTPResponse:
-        """Raises Unreachable, or ValueError with what the server says."""
+        """Send a request and return the response.
+
+        Raises:
+            Unreachable: If the server does not respond.
+            ValueError: If the server responds with an error.
+        """
         try:
             connection.request(method, self._root + path, body, self._headers)
             response = connection.getresponse()
@@ -125,7 +151,11 @@ class HttpChatBackend:
         return response
 
     def _frames(self, response: http.client.HTTPResponse) -> Iterator[Mapping[str, Any]]:
-        """The data of server-sent events, to the last. Raises Unreachable where the stream breaks off."""
+        """Yield the data of server-sent events up to the end of the stream.
+
+        Raises:
+            Unreachable: If the stream breaks off.
+        """
         events = EventStreamParser()
         try:
             while piece := response.read1(_PIECE):
@@ -148,11 +178,15 @@ class HttpChatBackend:
 
 
 def _address(url: str) -> SplitResult:
-    """The parts of a server's URL. Raises ValueError."""
+    """Return the parts of a server's URL.
+
+    Raises:
+        ValueError: If it is not an address.
+    """
     try:
         parts = urlsplit(url)
         stated = parts.hostname and (parts.port is None or parts.port > 0)
-    except ValueError:  # brackets without an address, a port that is no number
+    except ValueError:  # e.g. brackets without an address, or a non-numeric port
         stated = False
     if not stated or parts.query or parts.fragment:
         raise ValueError(f"{url} is no server's address; give one like http://127.0.0.1:8000")
@@ -160,7 +194,7 @@ def _address(url: str) -> SplitResult:
 
 
 def _piece(frame: Mapping[str, Any]) -> ChatDelta:
-    """What a chunk says; one without choices has the usage."""
+    """Return the content of a streamed chunk. A chunk without choices carries the usage."""
     choices, usage = frame.get("choices") or [{}], frame.get("usage") or {}
     delta = choices[0].get("delta") or {}
     return ChatDelta(

@@ -1,4 +1,4 @@
-"""`ridgeline check`: whether what is in a model's folder, or in its GGUF file, is sound."""
+"""`ridgeline check` verifies that a model's folder or GGUF file is sound."""
 
 import dataclasses
 import json

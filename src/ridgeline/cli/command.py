@@ -1,4 +1,4 @@
-"""A command of the command line: its options under the names that people bring, from flags, a file or by default."""
+"""A command of the command line, whose options come from flags under several spellings, a TOML file or defaults."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,17 +20,18 @@ _PRINT = "Print every option with its value and where the value comes from, and 
 _SOURCES = {"COMMANDLINE": "command line", "DEFAULT_MAP": "config", "ENVIRONMENT": "environment"}
 _KINDS = {"int": "a whole number", "float": "a number"}
 _LIBRARY = "Value error, "
-_FILE = "ridgeline.config"  # of the context's meta: the ConfigFile, where there is one
+_FILE = "ridgeline.config"  # key of the ConfigFile, if there is one, in the context's meta
 
 
 class Command(PlainCommand):
-    """Reads its arguments as `normalise_args`, and its --config, whose tables may have the names in the context's
-    `obj`.
+    """A command that normalises its arguments (`normalise_args`) and reads options from a --config file.
+
+    The context's `obj` lists the command names that the file may use as tables.
     """
 
     @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As the library does, with every option under our own name and defaults from the file."""
+        """Parse the arguments with each option under its canonical name and with defaults from the --config file."""
         spellings = OptionNames(self.params)  # type: ignore[arg-type]
         try:
             args = normalise_args(args, spellings)
@@ -45,7 +46,7 @@ class Command(PlainCommand):
 
     @override
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, or print what it would run with."""
+        """Run the command, or with --print-config print its options instead."""
         ctx.params.pop("config", None)
         if not ctx.params.pop("print_config", False):
             with self._named_options(ctx):
@@ -58,13 +59,16 @@ class Command(PlainCommand):
 
     @contextmanager
     def _named_options(self, ctx: Any) -> Iterator[None]:
-        """What is wrong with the value of an option is said by the option's name, and with the file that it is from."""
+        """Convert errors about an option's value inside the context, so that they name the option.
+
+        A value from the --config file is named by the file and its key.
+        """
         try:
             yield
         except typer.BadParameter as error:
             if error.param is None:
                 raise
-            if not error.message:  # the library's own for one that is missing
+            if not error.message:  # Click's error for a missing parameter
                 ctx.fail(_missing(ctx, error.param))
             ctx.fail(f"{_label(ctx, error.param)}{_bad_value(error)}")
         except ValueError as error:
@@ -74,7 +78,7 @@ class Command(PlainCommand):
             raise ValueError(named) from error
 
     def _named(self, ctx: Any, message: str) -> str:
-        """A message `NAME is ...`, whose NAME is that of an option or of its parameter, with the option's label."""
+        """Replace the option or parameter name in a message `NAME is ...` by the option's label."""
         for param in self.params:
             for name in (str(param.name), *param.opts):
                 if message.startswith(f"{name} is "):
@@ -83,14 +87,14 @@ class Command(PlainCommand):
 
 
 def _missing(ctx: Any, param: Any) -> str:
-    """Return the error for an argument or option that was not given, with a command that has it."""
+    """Return the error text for a missing argument or option, with an example command."""
     name = (param.metavar or str(param.name).upper()) if param.param_type_name == "argument" else long_name(param)
     example = EXAMPLES.get(" ".join(ctx.command_path.split()[1:]))
     return f"{name} is missing" + (f"; for example: {example}" if example else "")
 
 
 def _label(ctx: Any, param: Any) -> str:
-    """What an option is called; one that is from the file of --config by the file and its key there."""
+    """Return the name of an option, or the file and key if its value is from the --config file."""
     source = ctx.get_parameter_source(param.name)
     if source is None or _SOURCES.get(source.name) != "config":
         return long_name(param)
@@ -99,14 +103,14 @@ def _label(ctx: Any, param: Any) -> str:
 
 
 def _bad_value(error: Any) -> str:
-    """What is wrong with the value of an option or an argument, in our words."""
-    found: list[Any] = getattr(error.__cause__, "errors", list)()  # of the library that converts values
+    """Return what is wrong with the value of an option or argument, in Ridgeline's wording."""
+    found: list[Any] = getattr(error.__cause__, "errors", list)()  # pydantic errors of value conversion
     kind = _KINDS.get(found[0]["type"].partition("_")[0]) if found else None
     return f": {error.message.removeprefix(_LIBRARY)}" if kind is None else f" is {found[0]['input']!r}; give {kind}"
 
 
 def _config_path(arguments: Sequence[str]) -> Path | None:
-    """The file of --config, the last where it is given twice."""
+    """Return the file of the last --config option."""
     path = None
     for argument, after in zip(arguments, [*arguments[1:], None], strict=False):
         if argument == "--":
@@ -119,7 +123,7 @@ def _config_path(arguments: Sequence[str]) -> Path | None:
 
 
 def configurable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of a command with the two options that every command has, which `Command` reads."""
+    """Return a command's function with the options --config and --print-config added, which `Command` evaluates."""
 
     @wraps(function)
     def with_config(*, config: object = None, print_config: object = None, **values: Any) -> Any:

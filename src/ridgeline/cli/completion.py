@@ -1,5 +1,6 @@
-"""`ridgeline completion`: what a shell completes, as a script. It holds all names itself, so that no key waits for
-Python.
+"""`ridgeline completion` prints a shell script that completes commands and options.
+
+The script contains all names, so that completion does not start Python.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ import typer
 from ridgeline.cli.aliases import OptionNames
 
 Words = Mapping[str, Sequence[str]]
-"""What may follow a command: names of commands and options. The command line itself is ""."""
+"""The completions that may follow each command: subcommands and options. The key "" is for the top level."""
 
 _BASH = """\
 _ridgeline() {{
@@ -34,7 +35,7 @@ _FISH = "complete -c ridgeline -n '{condition}' {what}\n"
 
 
 class Shell(StrEnum):
-    """The shells that there is a script for."""
+    """The supported shells."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -51,13 +52,13 @@ def completion(shell: Annotated[Shell, typer.Argument(help="bash, zsh or fish.")
 
 
 def _whole() -> Any:
-    from ridgeline.cli.main import build_app  # which imports the commands, this one among them
+    from ridgeline.cli.main import build_app  # imports all commands including this one
 
     return typer.main.get_command(build_app())
 
 
 def words_of(group: Any, name: str = "") -> Words:
-    """The words of a command group and of all commands below it, by their names."""
+    """Return the completions of a command group and of all commands below it, by command name."""
     options = OptionNames(group.params).names()
     if not hasattr(group, "commands"):
         return {name: sorted(set(options))}
@@ -68,7 +69,7 @@ def words_of(group: Any, name: str = "") -> Words:
 
 
 def _bash(words: Words) -> str:
-    # A case is "the command so far, a blank, the next word".
+    # A case pattern is the command so far, a space, and the next word.
     paths = [path if " " in path else f" {path}" for path in words if path]
     cases = [f'        "{path}") words="{" ".join(names)}" ;;' for path, names in words.items()]
     return _BASH.format(commands=" | ".join(f'"{path}"' for path in paths), cases="\n".join(cases))
@@ -83,7 +84,7 @@ def _fish(words: Words) -> str:
 
 
 def _where(path: str) -> str:
-    """Fish's condition for being in a command."""
+    """Return fish's condition for being inside a command."""
     if not path:
         return "__fish_use_subcommand"
     return "; and ".join(f"__fish_seen_subcommand_from {word}" for word in path.split())

@@ -1,7 +1,7 @@
-"""`--config FILE.toml`: options from a file, under those that are given as flags and over the defaults.
+"""The option file of `--config FILE.toml`, whose values rank below command-line flags and above defaults.
 
-A key is an option without its hyphens, under any of its names, or an argument like `model`. Keys at the top are for the
-command that is run; a table is for the command of its name ([run], [serve], [bench.serve]) and counts before them.
+A key is an option without its hyphens, under any of its names, or an argument such as `model`. Top-level keys apply to
+the command that is run. A table such as [run] or [bench.serve] applies to the command of that name and overrides them.
 """
 
 import json
@@ -15,27 +15,33 @@ from ridgeline.cli.aliases import OptionNames, Parameter, long_name
 from ridgeline.util.untrusted import read_toml
 
 SECRETS = ("api_key",)
-"""Parameters whose value is shown to nobody."""
+"""The parameters whose value is never printed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """What a file says to one command: values of its parameters by their names, and the keys that the file has for
-    them.
-    """
+    """The options that a config file sets for one command."""
 
     path: Path
     values: Mapping[str, Any]
+    """The values by parameter name."""
     keys: Mapping[str, str]
+    """The keys in the file by parameter name."""
 
 
 def read_config_file(
     path: Path, command: Sequence[str], commands: Container[str], spellings: OptionNames
 ) -> ConfigFile:
-    """The file for a command. command: its name, in parts where it is a group's. commands: all names that a table may
-    have.
+    """Read the options of one command from a file.
 
-    Raises ValueError for a file that cannot be read, a key that is no option of the command, a value it cannot have.
+    Args:
+        path: The TOML file.
+        command: The command's name, with one part per level of a group.
+        commands: The names that are allowed as tables.
+        spellings: The option names of the command.
+
+    Raises:
+        ValueError: If the file cannot be read, a key is not an option of the command, or a value is invalid.
     """
     values, keys = dict[str, Any](), dict[str, str]()
     for key, value in _entries(read_toml(path), command, commands):
@@ -51,7 +57,13 @@ def read_config_file(
 def _entries(
     table: Mapping[str, Any], command: Sequence[str], commands: Container[str] | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """Keys with their values, those of the command's own table last. commands: None for those of any group."""
+    """Yield keys with their values, those of the command's own table last.
+
+    Args:
+        table: The table to read.
+        command: The remaining parts of the command's name.
+        commands: The names that are allowed as tables; None allows any.
+    """
     deeper: Mapping[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, dict) and command and (commands is None or key in commands):
@@ -63,7 +75,7 @@ def _entries(
 
 
 def _parameter(key: str, value: Any, spellings: OptionNames) -> tuple[str, Any] | None:
-    """The name of the parameter that a key stands for, and its value; None for an alias that asks for what is so."""
+    """Return the parameter name and the value for a key, or None for an alias that has no effect."""
     name = key if key in spellings.by_name else "--" + key.replace("_", "-")
     if name == "--config":
         raise ValueError("config is for the command line: a file names no other; leave it out")
@@ -78,7 +90,7 @@ def _parameter(key: str, value: Any, spellings: OptionNames) -> tuple[str, Any] 
 
 
 def _repeats(param: Parameter | None) -> bool:
-    """Whether it is an option that may be repeated, or an argument of several words."""
+    """Return whether a parameter is a repeatable option or an argument of several words."""
     return bool(getattr(param, "multiple", False)) or getattr(param, "nargs", 1) < 0
 
 
@@ -89,7 +101,7 @@ def _truth(key: str, value: Any) -> bool:
 
 
 def _text(key: str, name: str, value: Any) -> str:
-    """A string or a number as it would stand on the command line."""
+    """Return a string or number as it would be written on the command line."""
     if isinstance(value, bool | dict | list):
         raise ValueError(f"{key} is {_toml(value)}; give it as the option {name} has it")
     return str(value)
@@ -100,8 +112,9 @@ def _listed(value: Any) -> list[Any]:
 
 
 def print_config(params: Sequence[Any], values: Mapping[str, Any], sources: Mapping[str, str]) -> None:
-    """Every option with its value and where that came from: a file for --config. What has no value is a comment, and
-    so is a secret: whatever stood in its place would be read back as one.
+    """Print every option with its value and its source, as a file for --config.
+
+    Options without a value and secrets become comments, because a placeholder would be read back as a value.
     """
     for param in params:
         if param.name not in values:
@@ -117,7 +130,7 @@ def print_config(params: Sequence[Any], values: Mapping[str, Any], sources: Mapp
 
 
 def _toml(value: Any) -> str:
-    """JSON's strings, numbers, truths and lists are TOML's too, but for surrogates and a bare DEL."""
+    """Return a value in TOML, which matches JSON except for surrogates and a raw DEL character."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, float) and not math.isfinite(value):

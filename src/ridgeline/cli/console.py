@@ -1,6 +1,4 @@
-"""What is said to people: on stderr while a command runs, and strangers' text in a form that steers no terminal; and
-what is read from standard input.
-"""
+"""The terminal interface of all commands: messages on stderr, sanitised foreign text, progress and standard input."""
 
 import re
 import sys
@@ -26,14 +24,14 @@ _NAME = re.compile(r"'[^']*'|\S+")
 
 
 def one_line(text: str) -> str:
-    """A message as one line, printable; names in it have at most 300 characters, the middle left out."""
+    """Return a message as one printable line, in which long names are abbreviated in the middle."""
     line = " ".join(printable(text).split())
     line = _NAME.sub(lambda found: shortened(found[0]), line)
     return shortened(line, LONGEST_LINE)
 
 
 def shortened(text: str, most: int = LONGEST_NAME) -> str:
-    """The text with its middle left out, if it is longer."""
+    """Return the text with its middle left out if it is too long."""
     if len(text) <= most:
         return text
     kept = most - len("...")
@@ -41,7 +39,7 @@ def shortened(text: str, most: int = LONGEST_NAME) -> str:
 
 
 def say(text: str, *, end: str = "\n", style: str | None = None) -> None:
-    """Print on stderr; the text may be a stranger's."""
+    """Print on stderr. Text from untrusted sources is made printable."""
     err.print(printable(text), end=end, style=style, markup=False)
 
 
@@ -52,13 +50,13 @@ def say_warnings(lines: Iterable[str]) -> None:
 
 
 def clean(text: str) -> str:
-    """Text for stdout: a file gets it as it is; on a terminal it steers nothing."""
+    """Return text for stdout. On a terminal, control characters are made harmless; a file gets the text unchanged."""
     return printable(text) if sys.stdout.isatty() else text
 
 
 @contextmanager
 def silence(on: bool = True) -> Iterator[None]:
-    """While inside, nothing is said, no bar is shown. An error that ends the command is said after it."""
+    """Suppress messages and progress bars inside the context. An error that ends the command is still printed."""
     err.quiet = on
     try:
         yield
@@ -67,7 +65,11 @@ def silence(on: bool = True) -> Iterator[None]:
 
 
 def read_text(argument: str) -> str:
-    """The text itself, or standard input for `-`. Raises ValueError where that is closed or no UTF-8."""
+    """Return the argument itself, or the content of standard input for `-`.
+
+    Raises:
+        ValueError: If standard input is closed or is not UTF-8.
+    """
     if argument != "-":
         return argument
     if sys.stdin is None:
@@ -80,7 +82,7 @@ def read_text(argument: str) -> str:
 
 @contextmanager
 def loading_bar(what: str) -> "Iterator[Callback | None]":
-    """Yields what a loader calls with (bytes done, bytes in all); None where stderr is no terminal."""
+    """Yield a progress callback (bytes done, total bytes) that shows a bar, or None if stderr is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -98,7 +100,7 @@ def loading_bar(what: str) -> "Iterator[Callback | None]":
 
 
 def rough_time(seconds: float) -> str:
-    """Return a time as an estimate is read: `4 s`, `45 s`, `7 min`, `2.5 h`."""
+    """Return an estimated time as rounded text: `4 s`, `45 s`, `7 min`, `2.5 h`."""
     if seconds < 10:
         return f"{max(1, round(seconds))} s"
     if seconds < 90:
@@ -108,7 +110,7 @@ def rough_time(seconds: float) -> str:
 
 @contextmanager
 def changing_line() -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows progress: in place on a terminal, otherwise as a line every ten seconds."""
+    """Yield a function that shows a line of progress, in place on a terminal, otherwise as a line every ten seconds."""
     if err.is_terminal:
         with err.status("") as shown:
             yield lambda text: shown.update(printable(text))
@@ -126,7 +128,7 @@ def changing_line() -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def counting_bar(what: str, count: int) -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes how many of `count` are done: it shows a bar, or lines if stderr is no terminal."""
+    """Yield a callback for the number of completed items, which updates a bar or prints a line now and then."""
     if not sys.stderr.isatty():
         began = time.monotonic()
         with changing_line() as line:
@@ -153,7 +155,7 @@ def _left(began: float, done: int, count: int) -> str:
 
 @contextmanager
 def status(what: str) -> Iterator[None]:
-    """Says on stderr what takes a while, where that is a terminal."""
+    """Show on stderr what is taking a while, if it is a terminal."""
     if sys.stderr.isatty():
         with err.status(what):
             yield

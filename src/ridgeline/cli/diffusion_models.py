@@ -1,4 +1,4 @@
-"""Which models `ridgeline image` and `ridgeline video` take, and offer to who names one that is not there."""
+"""The models that `ridgeline image` and `ridgeline video` accept and suggest for unknown names."""
 
 from ridgeline.cli.image_files import IMAGE_MEDIUM, Medium, video_medium
 from ridgeline.core.checkpoint import ModelSource, open_source
@@ -10,7 +10,11 @@ from ridgeline.media.images.image_generator import generates_image_tokens
 
 
 def open_media_source(model: str, medium: Medium) -> ModelSource:
-    """As `open_source`; who names a model that is not there is offered those that draw this. Raises ModelRefused."""
+    """Open a model for image or video generation.
+
+    Raises:
+        ModelRefused: If it does not exist. The message suggests models that generate this medium.
+    """
     try:
         return open_source(model)
     except UnknownModel as unknown:
@@ -23,14 +27,18 @@ def open_media_source(model: str, medium: Medium) -> ModelSource:
 
 
 def check_medium(source: ModelSource, medium: Medium) -> None:
-    """Refuse, before it is loaded, a pipeline of what another command draws. Raises ValueError."""
+    """Raise ValueError for a pipeline that generates another medium, before it is loaded."""
     other = _drawn_by(source)
     if other.command != medium.command:
         raise ValueError(f"{source.name} draws {other.noun}s: ridgeline {other.command} takes it")
 
 
 def _drawn_by(source: ModelSource) -> Medium:
-    """What a pipeline draws. Raises ModelRefused for what is none."""
+    """Return the medium that a pipeline generates.
+
+    Raises:
+        ModelRefused: If it is not a pipeline.
+    """
     return video_medium(1.0) if pipeline_class_of(source).frames > 1 else IMAGE_MEDIUM
 
 
@@ -40,6 +48,6 @@ def _draws(name: str, medium: Medium) -> bool:
         drawn = IMAGE_MEDIUM if generates_image_tokens(source) else _drawn_by(source)
         if source.pipeline:
             check_parts(source, pipeline_class_of(source).parts)
-    except ModelRefused:  # it is no model to draw with, or a part of it is missing
+    except ModelRefused:  # not a generation model, or incomplete
         return False
     return drawn.command == medium.command

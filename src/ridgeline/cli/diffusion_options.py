@@ -1,4 +1,4 @@
-"""Options that `ridgeline image` and `ridgeline video` have in common."""
+"""The options that `ridgeline image` and `ridgeline video` have in common."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,7 +47,7 @@ _REQUEST = "Request"
 
 
 def request_option(text: str, *names: str, **more: Any) -> Any:
-    """An option of what is to be drawn."""
+    """Return an option under the heading of the generation request."""
     return typer.Option(*names, help=text, rich_help_panel=_REQUEST, **more)
 
 
@@ -72,5 +72,5 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors o
 
 
 def output(text: str) -> Any:
-    """Where what is drawn goes."""
+    """Return the option for the output file."""
     return typer.Option("-o", "--output", help=text, metavar="FILE")

@@ -1,4 +1,4 @@
-"""Drawing for a command: what is said, shown and written while pictures come about."""
+"""The generation of images and videos by a command: messages, progress, previews and output files."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -44,9 +44,18 @@ def draw(
     dtype: str | None,
     threads: int | None,
 ) -> None:
-    """Draw the images or videos of a prompt. Raises ValueError.
+    """Generate the images or videos of a prompt.
 
-    request: all of it but the prompt. dtype: the name of the denoiser's dtype, as `denoiser_dtype` takes it.
+    Args:
+        model: The model.
+        prompt: The prompt; None raises an error that explains what to give.
+        request: The request without its prompt.
+        settings: The output settings.
+        dtype: The name of the denoiser's dtype, as `denoiser_dtype` accepts it.
+        threads: The number of threads; None for a default.
+
+    Raises:
+        ValueError: If an option is invalid or a file cannot be written.
     """
     runs_in = denoiser_dtype(dtype)
     if prompt is None:
@@ -65,7 +74,18 @@ def draw(
 def _draw(
     pipeline: Pipeline, model: str, request: DiffusionRequest, settings: DiffusionSettings, dtype: torch.dtype | None
 ) -> None:
-    """Draw a request's pictures or clips into files. model, dtype: as it was loaded. Raises ValueError."""
+    """Generate the images or videos of a request into files.
+
+    Args:
+        pipeline: The loaded pipeline.
+        model: The name under which it was loaded.
+        request: The request.
+        settings: The output settings.
+        dtype: The dtype with which it was loaded; None for the stored one.
+
+    Raises:
+        ValueError: If an option is invalid or a file cannot be written.
+    """
     device = device_at(settings.place)
     forecaster = Forecaster(pipeline, device)
     plan = pipeline.plan(request, forecaster.call if device.calibrated else None)
@@ -100,7 +120,7 @@ def _draw(
 
 
 def _apart(pipeline: Pipeline, plan: DiffusionPlan, forecast: Forecast) -> Forecast:
-    """The same on two processes, each with half of the threads."""
+    """Return the forecast for two processes that share the passes of a step, each with half of the threads."""
     with _halved_threads() as threads:
         half = Forecaster(pipeline, device_named("this", threads))
     return replace(forecast, seconds={**forecast.seconds, "denoise": half.apart(plan)})
@@ -108,7 +128,7 @@ def _apart(pipeline: Pipeline, plan: DiffusionPlan, forecast: Forecast) -> Forec
 
 @contextmanager
 def _halved_threads() -> Iterator[int]:
-    """While it lasts, torch has half of the threads that it had, or one."""
+    """Halve torch's number of threads inside the context, to at least one."""
     before = torch.get_num_threads()
     torch.set_num_threads(max(1, before // 2))
     try:
@@ -118,10 +138,7 @@ def _halved_threads() -> Iterator[int]:
 
 
 class _DiffusionRun:
-    """A plan under way. measured: seconds of each stage so far. skipped: passes that ran the first block alone.
-    compiling: seconds that blocks were compiled for; None where they are not. meanwhile: what else happened, where this
-    thread did not wait for another process.
-    """
+    """A plan in progress, with its measurements."""
 
     def __init__(
         self,
@@ -136,12 +153,21 @@ class _DiffusionRun:
         self._tiling, self._files = tiling, files
         self.measured, self.skipped = dict.fromkeys(STAGES, 0.0), 0
         self.compiling: float | None = None
+        """The seconds that compiling the blocks took; None if they are not compiled."""
         self.meanwhile = Interference()
+        """The interference by other processes, recorded while this thread does not wait for a second process."""
         self._written: list[Path] = []
-        self._previewed = 0  # the step that files of the group under way show; 0 for none
+        self._previewed = 0  # the step of the current group's latest preview; 0 for none
 
     def run(self, pair: CFGParallelPair | None = None) -> None:
-        """All of it. pair: as of `Pipeline.denoise`. Raises typer.Exit where somebody has stopped it."""
+        """Run the plan.
+
+        Args:
+            pair: The second process for guided steps, as in `Pipeline.denoise`; None for none.
+
+        Raises:
+            typer.Exit: If the user interrupted the command.
+        """
         with self._clock("encode"):
             texts = self._pipeline.encode(self._plan)
         if self._settings.compiled:
@@ -167,7 +193,7 @@ class _DiffusionRun:
             return next(steps, None)
 
     def _finish(self, step: DenoiseOutput) -> None:
-        """Save the latents of a group, then decode and write its pictures, then let go of the latents."""
+        """Save the latents of a group, decode and write its outputs, then delete the latents."""
         self._previewed = 0
         files = [self._files[image] for image in step.images]
         for file, latents in zip(files, step.latents, strict=True):
@@ -175,7 +201,7 @@ class _DiffusionRun:
         for file, latents in zip(files, step.latents, strict=True):
             try:
                 file.write(self._decoded(latents))
-            except BaseException:  # an interrupt too
+            except BaseException:  # including KeyboardInterrupt
                 say(f"{file.latents} keeps what was drawn: {self._how(file)} decodes it")
                 raise
             self._written.append(file.path)
@@ -185,7 +211,7 @@ class _DiffusionRun:
                 file.latents.unlink()
 
     def _decoded(self, latents: Tensor) -> Iterator[Tensor]:
-        """The parts of a picture or a clip, each decoded when it is asked for."""
+        """Yield the parts of an image or video, each decoded on demand."""
         parts = self._pipeline.decode_parts(latents, self._tiling)
         while True:
             with self._clock("decode"):
@@ -195,7 +221,7 @@ class _DiffusionRun:
             yield part
 
     def _preview(self, step: DenoiseOutput) -> None:
-        """Where one is due, write what the pictures of a group would become."""
+        """Write previews of a group's images if they are due."""
         if self._settings.preview and step.number % self._settings.preview == 0:
             assert isinstance(self._pipeline.autoencoder, AutoencoderKL), "clips have no previews"
             pixels = preview(self._pipeline.autoencoder, step.guess)
@@ -204,7 +230,7 @@ class _DiffusionRun:
             self._previewed = step.number
 
     def _stop(self, step: DenoiseOutput, done: int) -> None:
-        """Say what there is, in a line, and end."""
+        """Save the current latents, report in one line what exists, and exit."""
         said = [f"{_listed(self._written)} {'are' if len(self._written) > 1 else 'is'} drawn"] if self._written else []
         if not step.last:
             files = [self._files[image] for image in step.images]
@@ -234,5 +260,5 @@ class _DiffusionRun:
 
 
 def _listed(paths: Sequence[Path]) -> str:
-    """Names of files: the first and the last of many."""
+    """Return file names as text; of several the first and the last."""
     return str(paths[0]) if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"

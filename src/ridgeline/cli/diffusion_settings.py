@@ -1,4 +1,4 @@
-"""How a command draws: what its options say of files, tiles, previews and processes, not of the picture itself."""
+"""The output settings of a diffusion command: files, tiling, previews and processes, but not the image itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,11 @@ _DTYPES = (FP32, BF16)
 
 
 def denoiser_dtype(name: str | None) -> torch.dtype | None:
-    """Return the dtype that `image --dtype` names; None for that of the stored weights. Raises ValueError."""
+    """Return the dtype that `image --dtype` names, or None for that of the stored weights.
+
+    Raises:
+        ValueError: If the name is not supported.
+    """
     if name is None or name == AUTO:
         return None
     found = next((known for known in _DTYPES if known.is_called(name)), None)
@@ -32,33 +36,31 @@ def denoiser_dtype(name: str | None) -> torch.dtype | None:
 
 @dataclass(frozen=True, slots=True)
 class DiffusionSettings:
-    """How pictures or clips are drawn, decoded, shown and written.
+    """The settings for running a pipeline, decoding its latents and writing its output.
 
-    Args:
-        output: the file; None for one named by model and seed.
-        force: whether files that are there are written over.
-        tile: auto, off, or latents on a side of a tile, of pictures.
-        keep_latents: whether latents stay when they are decoded.
-        preview: steps from one preview to the next; 0 for none.
-        cfg_parallel: whether two processes share the passes of guided steps.
-        compiled: whether torch compiles the denoiser's blocks first.
-        as_json: whether the result is said as JSON, in place of the names of files.
-        medium: pictures or clips.
-        device: where they are drawn, as `placement.device_named` has it.
-
-    Raises ValueError for settings that cannot be, or not together.
+    Raises:
+        ValueError: If a setting is invalid or cannot be combined with another one.
     """
 
     output: Path | None
+    """The output file; None for a name made of model and seed."""
     force: bool
+    """Whether to overwrite existing files."""
     tile: str
+    """The size of decoding tiles in latents, "auto" or "off". It applies to images only."""
     keep_latents: bool
+    """Whether to keep latents after they are decoded."""
     preview: int
+    """The number of steps between previews; 0 for none."""
     cfg_parallel: bool
+    """Whether two processes share the passes of guided steps."""
     compiled: bool
+    """Whether torch compiles the denoiser's blocks first."""
     as_json: bool
+    """Whether to print the result as JSON instead of file names."""
     medium: Medium = IMAGE_MEDIUM
     device: str = "cpu"
+    """The device that runs the pipeline, as `placement.device_named` accepts it."""
 
     def __post_init__(self) -> None:
         if self.place.type != "cpu" and (self.compiled or self.cfg_parallel):
@@ -73,12 +75,18 @@ class DiffusionSettings:
 
     @property
     def place(self) -> torch.device:
-        """Where pictures are drawn. Raises ValueError."""
+        """The torch device that runs the pipeline.
+
+        Raises:
+            ValueError: If it does not exist.
+        """
         return device_named(self.device)
 
     def tiling(self, autoencoder: AutoencoderKL | VideoAutoencoder, latents: Sequence[int]) -> Tiling | None:
-        """How latents of this shape are decoded: None for whole, as a clip's are, frame by frame. Raises ValueError
-        where there is no memory for any way.
+        """Return the tiling for decoding latents of this shape, or None to decode whole images or video frames.
+
+        Raises:
+            ValueError: If the memory suffices for neither way.
         """
         if self.tile == OFF:
             return None
@@ -92,5 +100,5 @@ def _free(place: torch.device) -> float:
         return float(torch.cuda.mem_get_info(place)[0])
     try:
         return available_memory()
-    except ValueError:  # this system does not say what is free, but what it has
+    except ValueError:  # the system does not report available memory
         return total_memory()

@@ -1,4 +1,4 @@
-"""`ridgeline embed`: texts become vectors, and how alike they are; or a reranker scores them for a query."""
+"""`ridgeline embed` turns texts into vectors and compares them, or scores texts for a query with a reranker."""
 
 import json
 import time
@@ -45,11 +45,11 @@ def embed(
     device: options.RunDevice = "cpu",
     as_json: options.Json = False,
 ) -> None:
-    """Compute embeddings of texts, or rank texts with a reranker.
+    """Turn texts into vectors that are near each other where the texts mean the like.
 
-    With several texts, the first is compared with the others: 1 is the same direction, 0 is nothing in common. A
-    reranker reads two texts together: the first is the query, and the others get its scores. --json prints the vectors
-    themselves.
+    Of several texts the first is compared with the others: 1 is the same direction, 0 nothing in common. With a
+    reranker, which reads two texts together, the first is the query and the others get its scores. --json gives the
+    vectors themselves.
     """
     if search and prompt is not None:
         raise ValueError("--search puts the model's own prompts before the texts; leave --prompt out")
@@ -75,8 +75,10 @@ def embed(
 
 
 def _read(texts: list[str], file: Path | None) -> list[str]:
-    """All texts, one after the other, without the empty lines of files. Raises ValueError where there are none, or one
-    that was given by itself is empty.
+    """Return all texts in order, without the empty lines of files.
+
+    Raises:
+        ValueError: If there are none, or a text given as an argument is empty.
     """
     every: list[str] = []
     for text in texts:
@@ -145,7 +147,7 @@ def _shown(text: str) -> str:
 
 
 def _say_speed(embedder: EmbeddingLLM, texts: int, seconds: float) -> None:
-    """What it took, weights not counted."""
+    """Report the number of texts, tokens and steps, and the speed without loading."""
     stats = embedder.engine.stats
     say(
         f"{texts:,} text{'s' * (texts > 1)}, {stats.computed_tokens:,} tokens in {stats.steps:,} "

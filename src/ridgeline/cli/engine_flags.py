@@ -1,6 +1,6 @@
-"""Options of how an engine is set up, and the engine that comes of them.
+"""The engine options of commands, and the construction of an engine from them.
 
-The engine is imported only when one is wanted: `bench serve` stands in a group with `bench engine` and does without.
+The engine is imported only when it is needed: `bench serve` shares a group with `bench engine` but needs no engine.
 """
 
 from dataclasses import dataclass
@@ -42,8 +42,10 @@ class EngineFlags:
     tensor_parallel: options.TensorParallel = 1
 
     def settings(self, model: "ModelSource | str", **more: Any) -> "EngineSettings":
-        """What the engine is told for a model; `more` fields of it. Raises ValueError, also for a format that the model
-        is not stored in.
+        """Return the engine settings for a model, with `more` fields of EngineSettings.
+
+        Raises:
+            ValueError: If an option is invalid, or --dtype differs from the model's own dtype.
         """
         from ridgeline.core.checkpoint.source import as_source
         from ridgeline.core.models.building import stored_dtype
@@ -73,7 +75,7 @@ class EngineFlags:
         )
 
     def load(self, model: "ModelSource | str", **more: Any) -> "LLM":
-        """The model in an engine, with a bar on stderr while its weights load; `more` as of `settings`."""
+        """Load a model into an engine, with a progress bar on stderr; `more` is passed to `settings`."""
         from ridgeline.core.checkpoint.source import as_source
         from ridgeline.engine import LLM
 
@@ -87,7 +89,7 @@ class EngineFlags:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationFlags(EngineFlags):
-    """The same, and those of speculation, where what is generated can be guessed."""
+    """The engine options with those of speculative decoding, for commands that generate text."""
 
     speculate: options.Speculate = None
     speculate_tokens: options.SpeculateTokens = None
@@ -116,7 +118,11 @@ class SpeculationFlags(EngineFlags):
 
 
 def known_device(device: "Device | None") -> "Device":
-    """A device that steps are predicted on. Raises ValueError where nothing is known of a card."""
+    """Return the device on which steps are priced.
+
+    Raises:
+        ValueError: If the device is None, because the GPU is not calibrated.
+    """
     if device is None:
         raise ValueError(
             "--speculate auto goes by what steps are predicted to take; run `ridgeline calibrate --device cuda` "
@@ -126,8 +132,10 @@ def known_device(device: "Device | None") -> "Device":
 
 
 def predicted(llm: "LLM") -> "LLM":
-    """An engine that knows what its steps are predicted to take, where that decides whether it guesses. Raises
-    ValueError on a card that is not calibrated.
+    """Return the engine, with predicted step times if its speculative decoding depends on them.
+
+    Raises:
+        ValueError: If they are needed and the GPU is not calibrated.
     """
     speculator = llm.engine.speculator
     if speculator is not None and speculator.priced:
@@ -138,7 +146,7 @@ def predicted(llm: "LLM") -> "LLM":
 
 @dataclass(frozen=True, slots=True)
 class TextFlags(SpeculationFlags):
-    """The same, and those of commands whose prompts are texts."""
+    """The options of commands whose prompts are texts."""
 
     prefix_cache: options.PrefixCache = None
     chat_template: options.ChatTemplate = None
@@ -157,7 +165,7 @@ class TextFlags(SpeculationFlags):
 
     @override
     def load(self, model: "ModelSource | str", **more: Any) -> "LLM":
-        """As SpeculationFlags.load, by `load` of text_request.py."""
+        """Load a model with the `load` of text_request.py, which also warms up a GPU."""
         from ridgeline.cli.text_request import load
         from ridgeline.core.checkpoint.source import as_source
 
@@ -176,6 +184,6 @@ def _reasoning_tags(parser: str | None) -> tuple[str, ...] | None:
 
 
 def _check_format(option: str, asked: str, stored: "NumberFormat", why: str) -> None:
-    """Refuse a number format that is not the model's own."""
+    """Raise ValueError for a number format that is not the model's own."""
     if asked != "auto" and not stored.is_called(asked):
         raise ValueError(f"{option} is {asked!r}; {why}: give auto")

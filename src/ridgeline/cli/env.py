@@ -1,4 +1,4 @@
-"""`ridgeline env`: the machine and the versions, for a bug report."""
+"""`ridgeline env` prints the machine and the package versions for a bug report."""
 
 import json
 import platform
@@ -40,7 +40,7 @@ def env(as_json: options.Json = False) -> None:
 
 
 def _without_kernels(backend: Backend) -> str:
-    """Return the kinds of ops of which PyTorch runs all or some, because a backend has no kernels for them."""
+    """Return the kinds of ops that PyTorch runs entirely or in part, because a backend has no kernels for them."""
     if not backend.takes:
         return "all ops"
     kinds: dict[str, set[bool]] = {}

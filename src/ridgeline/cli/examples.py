@@ -1,4 +1,4 @@
-"""Commands that work as they are typed: what `ridgeline` alone prints, and what errors offer."""
+"""Example commands that work as typed, for the output of a bare `ridgeline` and for error messages."""
 
 TAGLINE = "An inference engine that predicts, measures and explains its own speed."
 
@@ -24,7 +24,7 @@ EXAMPLES = {
     "translate": 'ridgeline translate "I am cold."',
     "video": 'ridgeline video digits-video "a handwritten seven"',
 }
-"""An example of each command that does not run without arguments."""
+"""An example of each command that needs arguments."""
 
 PURPOSES = (
     ("choose hardware", EXAMPLES["plan"], "users and cost"),
@@ -32,11 +32,11 @@ PURPOSES = (
     ("serve it", EXAMPLES["serve"], "API and page"),
     ("learn", "ridgeline lab", "experiments"),
 )
-"""What people come for, a command that works at once without a GPU or a download, and what it shows."""
+"""The purposes of users, each with a command that works without a GPU or a download, and its output."""
 
 
 def first_lines() -> str:
-    """Return what `ridgeline` prints without a command: a line for each purpose, and where all commands are."""
+    """Return the output of `ridgeline` without a command: a line per purpose, and how to list all commands."""
     name, example = (max(len(purpose[column]) for purpose in PURPOSES) for column in (0, 1))
     lines = (f"{purpose:{name}}  {command:{example}}  # {shows}" for purpose, command, shows in PURPOSES)
     return "\n".join([TAGLINE, "", *lines, f"{'all commands':{name}}  ridgeline --help"])

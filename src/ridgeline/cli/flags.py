@@ -1,4 +1,4 @@
-"""Options that go together as one argument of a command: a dataclass whose fields are declared as options are."""
+"""Groups of options that reach a command as one argument: a dataclass with an option per field."""
 
 import inspect
 from collections.abc import Callable
@@ -8,8 +8,9 @@ from typing import Any, get_type_hints
 
 
 def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A command in whose signature each parameter that is a dataclass is replaced by that class's fields; the function
-    is called with the object made of them.
+    """Return a command in whose signature the fields of each dataclass parameter appear as separate options.
+
+    A call builds the dataclass objects and passes them to `function`.
     """
     signature = inspect.signature(function, eval_str=True)
     groups: dict[str, Any] = {p.name: p.annotation for p in signature.parameters.values() if is_dataclass(p.annotation)}

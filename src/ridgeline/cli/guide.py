@@ -1,4 +1,4 @@
-"""`ridgeline guide`: where the guide is."""
+"""`ridgeline guide` opens the guide."""
 
 import sys
 import webbrowser

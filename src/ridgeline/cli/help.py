@@ -1,5 +1,6 @@
-"""The pages that --help prints, in plain text: options under the names of their panels, each command with all that it
-says of itself. The library draws boxes instead; to do so it imports several times what it is.
+"""The plain-text pages that --help prints: options by panel, and each command with its full summary.
+
+Typer's own help draws boxes and multiplies the import time by using Rich.
 """
 
 import os
@@ -13,24 +14,24 @@ from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
 WIDEST = 100
-"""Columns of a page at most: longer lines are hard to read."""
+"""The maximum width of a help page in columns, for readability."""
 
 
 class PlainCommand(TyperCommand):
-    """A command whose help is such a page."""
+    """A command with a plain-text help page."""
 
     @override
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Its arguments, then its options, panel by panel."""
+        """Write the arguments, then the options panel by panel."""
         _write_parameters(self, ctx, formatter)
 
 
 class PlainGroup(TyperGroup):
-    """A group of commands whose help is such a page, and which lists its commands if none is given."""
+    """A command group with a plain-text help page, which lists its commands if none is given."""
 
     @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Print what there is, on stdout, where the library has an error for a command that is missing."""
+        """Parse the arguments, or print an overview on stdout if there are none, for which Click reports an error."""
         if not args and not self.invoke_without_command:
             typer.echo(self._overview(ctx))
             ctx.exit()
@@ -38,12 +39,12 @@ class PlainGroup(TyperGroup):
 
     @override
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Its options, then its commands."""
+        """Write the options, then the commands."""
         _write_parameters(self, ctx, formatter)
         self._write_commands(formatter)
 
     def _overview(self, ctx: Any) -> str:
-        """Return all that the group says of itself, its commands, and its last lines."""
+        """Return the group's help text, its commands and its epilog."""
         formatter = ctx.make_formatter()
         formatter.write_text(self.help or "")
         self._write_commands(formatter)
@@ -56,9 +57,7 @@ class PlainGroup(TyperGroup):
 
 
 def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
-    """A section for the arguments, for the options that no panel has, and for each panel, in the order in which the
-    command has the first of each.
-    """
+    """Write a section for the arguments, for options without a panel, and for each panel in order of appearance."""
     shown = [(_panel(param), param.get_help_record(ctx)) for param in command.get_params(ctx)]
     panels = list(dict.fromkeys(["Arguments", "Options", *(panel for panel, _ in shown)]))
     for panel, entries in groupby(sorted(shown, key=lambda entry: panels.index(entry[0])), lambda entry: entry[0]):
@@ -69,19 +68,19 @@ def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
 
 
 def _panel(param: Any) -> str:
-    """The section that a parameter is in."""
+    """Return the section to which a parameter belongs."""
     kind = "Arguments" if param.param_type_name == "argument" else "Options"
     return getattr(param, "rich_help_panel", None) or kind
 
 
 def _summary(command: Any) -> str:
-    """The first paragraph of what a command says of itself."""
+    """Return the first paragraph of a command's help text."""
     return " ".join((command.help or "").partition("\n\n")[0].split())
 
 
 @contextmanager
 def _section(formatter: Any, title: str) -> Iterator[None]:
-    """A heading, and what is written inside below it, indented."""
+    """Write a heading and indent what is written inside the context."""
     formatter.write_paragraph()
     formatter.write(_styled(f"{title}:", bold=True) + "\n")
     with formatter.indentation():
@@ -93,5 +92,8 @@ def _name(name: str) -> str:
 
 
 def _styled(text: str, **style: Any) -> str:
-    """For terminals, unless their user wants no colours (https://no-color.org); elsewhere the library takes it out."""
+    """Return the text with terminal styles, unless NO_COLOR is set (https://no-color.org).
+
+    Click strips the styles if the output is no terminal.
+    """
     return text if os.environ.get("NO_COLOR") else typer.style(text, **style)

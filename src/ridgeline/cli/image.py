@@ -1,4 +1,4 @@
-"""`ridgeline image`: a prompt becomes a picture, or several."""
+"""`ridgeline image` generates images from a prompt."""
 
 from pathlib import Path
 from typing import Annotated

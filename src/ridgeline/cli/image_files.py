@@ -1,4 +1,4 @@
-"""The files of what is drawn: names, and what is written while it is drawn and after."""
+"""The output files of images and videos, and of their latents."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,44 +18,51 @@ from ridgeline.util.files import check_new, check_writable, whole_file, write_wh
 
 @dataclass(frozen=True, slots=True)
 class MediaFile(ABC):
-    """One picture's or one clip's file and, until it is decoded, its latents'. parameters: what it is drawn from."""
+    """The output file of one image or video and, until it is decoded, the file of its latents."""
 
     path: Path
     parameters: Mapping[str, Any]
+    """The generation parameters, which are stored as metadata."""
 
     @property
     def latents(self) -> Path:
-        """Where its latents lie."""
+        """The path of the latents."""
         return latents_path(self.path)
 
     def save_latents(self, latents: Tensor, **more: Any) -> None:
-        """Keep latents until they are decoded. more: what else is said of them."""
+        """Save latents until they are decoded, with `more` metadata."""
         save_latents(self.latents, latents, {**self.parameters, **more})
 
     @abstractmethod
     def write(self, parts: Iterable[Tensor], **more: Any) -> None:
-        """Write it. parts: its pixels, as `decode_parts` gives them. more: what else is said of it."""
+        """Write the file.
+
+        Args:
+            parts: The pixels, as `decode_parts` yields them.
+            more: Further metadata.
+        """
 
 
 class ImageFile(MediaFile):
-    """One picture's."""
+    """The output file of one image."""
 
     @override
     def write(self, parts: Iterable[Tensor], **more: Any) -> None:
-        """As MediaFile.write, of one part."""
+        """Write the image, which has a single part; see `MediaFile.write`."""
         (pixels,) = parts
         write_whole(self.path, encode_image(pixels, format_of(self.path), {**self.parameters, **more}))
 
 
 @dataclass(frozen=True, slots=True)
 class VideoFile(MediaFile):
-    """One clip's, of so many frames a second; a name without a suffix is a folder of its frames."""
+    """The output file of one video, or a folder of its frames if the name has no suffix."""
 
     fps: float
+    """The frames per second."""
 
     @override
     def write(self, parts: Iterable[Tensor], **more: Any) -> None:
-        """As MediaFile.write, frame by frame as the parts come."""
+        """Write the video frame by frame as its parts arrive; see `MediaFile.write`."""
         parameters, format_ = {**self.parameters, "fps": self.fps, **more}, video_format_of(self.path)
         if format_:
             with whole_file(self.path) as file:
@@ -68,30 +75,35 @@ class VideoFile(MediaFile):
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """What a command draws: pictures or clips.
-
-    command: its name. noun: what one of them is called. suffix: of a file that nobody named. make: its file. check:
-    refuses a name that none of them has.
-    """
+    """The kind of output of a command: images or videos."""
 
     command: str
+    """The name of the command."""
     noun: str
+    """The noun for one output in messages."""
     suffix: str
+    """The suffix of the default file name."""
     make: Callable[[Path, Mapping[str, Any]], MediaFile]
+    """A function that creates the output file object."""
     check: Callable[[Path], object]
+    """A function that raises ValueError for an unsupported file name."""
 
 
 IMAGE_MEDIUM = Medium("image", "picture", ".png", ImageFile, format_of)
 
 
 def video_medium(fps: float) -> Medium:
-    """Clips of so many frames a second. Raises ValueError for a number that cannot be."""
+    """Return the medium for videos of `fps` frames per second.
+
+    Raises:
+        ValueError: If `fps` is out of range.
+    """
     check_fps(fps)
     return Medium("video", "clip", ".mp4", partial(VideoFile, fps=fps), video_format_of)
 
 
 def numbered(output: Path, count: int) -> list[Path]:
-    """One name each: the name itself for one, NAME-1, NAME-2 and so on for several, as many digits in each."""
+    """Return `count` file names: the given one, or NAME-1, NAME-2 and so on with equally many digits."""
     if count == 1:
         return [output]
     width = len(str(count))
@@ -99,16 +111,14 @@ def numbered(output: Path, count: int) -> list[Path]:
 
 
 def check_files(paths: Sequence[Path], medium: Medium, *, force: bool) -> None:
-    """As `check_outputs`, and the same of their latents."""
+    """Raise ValueError if the output files or their latents could not be written, or exist without `force`."""
     check_outputs(paths, medium, force=force)
     for path in map(latents_path, paths):
         _check(path, force=force)
 
 
 def check_outputs(paths: Sequence[Path], medium: Medium, *, force: bool) -> None:
-    """Refuse, before work is done, names that could not be written after it, or that are there already. Raises
-    ValueError.
-    """
+    """Raise ValueError, before any work is done, if an output could not be written or exists without `force`."""
     for path in paths:
         medium.check(path)
         _check(path, force=force)

@@ -1,4 +1,4 @@
-"""What a picture will take, said before it is drawn, and what it took, said beside it."""
+"""The forecast of an image's or video's generation, printed before it runs, and the measured times after it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,7 +18,15 @@ _TEXTS = ("prompt", "negative prompt")
 def plan_lines(
     pipeline: Pipeline, plan: DiffusionPlan, forecast: Forecast, tiling: Tiling | None, *, apart: bool = False
 ) -> Iterator[str]:
-    """What a request comes to, in lines: sizes, passes, memory, seconds. apart: whether two processes share steps."""
+    """Yield lines that describe a request: sizes, forward passes, memory and predicted seconds.
+
+    Args:
+        pipeline: The pipeline.
+        plan: The planned request.
+        forecast: The predicted times and memory.
+        tiling: The tiling of the decoding; None for none.
+        apart: Whether two processes share the passes of a step.
+    """
     channels, *sides = plan.geometry.latents
     latents = " x ".join(map(str, reversed(sides)))
     texts = ", ".join(f"{what} {len(ids)}" for ids, what in zip(plan.texts, _TEXTS, strict=False))
@@ -40,17 +48,17 @@ def plan_lines(
 
 
 def _moves(plan: DiffusionPlan) -> bool:
-    """Whether clips are drawn."""
+    """Return whether the output is videos."""
     return plan.geometry.layout.clips
 
 
 def _noun(plan: DiffusionPlan) -> str:
-    """What is drawn."""
+    """Return the noun for an output."""
     return "clip" if _moves(plan) else "picture"
 
 
 def _decode(memory: PipelineMemory, tiling: Tiling | None) -> str:
-    """What the decode of a picture takes, and would otherwise, where that differs."""
+    """Return the memory of decoding an image, and that of other tilings if it differs."""
     cut = f"in tiles of {tiling.size} latents" if tiling is not None else "whole"
     others = {"whole": memory.whole, f"in tiles of {Tiling().size}": memory.tiled}
     would = ", ".join(f"{_size(nbytes)} {how}" for how, nbytes in others.items() if nbytes != memory.decode)
@@ -58,7 +66,7 @@ def _decode(memory: PipelineMemory, tiling: Tiling | None) -> str:
 
 
 def _pictures(plan: DiffusionPlan) -> str:
-    """Sizes and seeds."""
+    """Return the sizes and seeds of the outputs."""
     images, noun = plan.request.images, _noun(plan)
     each = f"{plan.geometry.frames} frames of {plan.geometry.size}" if _moves(plan) else str(plan.geometry.size)
     if images == 1:
@@ -67,7 +75,7 @@ def _pictures(plan: DiffusionPlan) -> str:
 
 
 def _steps(plan: DiffusionPlan) -> str:
-    """How many passes there are, and why."""
+    """Return the number of passes and the guidance that explains it."""
     steps, guidance = plan.schedule.steps, plan.guidance
     if guidance.negative is not None:
         second = "" if plan.second is None else f", {plan.second.scale:g} of the second expert"
@@ -78,7 +86,7 @@ def _steps(plan: DiffusionPlan) -> str:
 
 
 def _together(plan: DiffusionPlan, apart: bool) -> str:
-    """Which of them share a call. apart: as of `plan_lines`."""
+    """Return which passes share a call of the denoiser."""
     side_by_side = plan.batching.pictures
     words = [f"{side_by_side} {_noun(plan)}s side by side"] if side_by_side > 1 else []
     words += ["both passes of a step in one call"] if plan.batching.paired and not apart else []
@@ -90,14 +98,14 @@ def _size(nbytes: float) -> str:
 
 
 def said_device(device: Device) -> str:
-    """What predicted seconds are those of."""
+    """Return the title of the device that a prediction is for, with a remark if it is not calibrated."""
     return device.title if device.calibrated else f"{device.title}; {calibration(device)}"
 
 
 def measured_lines(
     predicted: Mapping[str, float], measured: Mapping[str, float], device: Device, meanwhile: Interference
 ) -> Iterator[str]:
-    """Seconds predicted beside measured, by stage and in all; and why they are far apart, where they are."""
+    """Yield predicted and measured seconds by stage and in total, with an explanation if they differ much."""
     yield f"{'':10}{'predicted':>12}{'measured':>12}"
     rows = {name: (seconds, measured[name]) for name, seconds in predicted.items()}
     rows["all"] = sum(predicted.values()), sum(measured.values())
@@ -108,7 +116,7 @@ def measured_lines(
 
 
 def skipped_line(plan: DiffusionPlan, skipped: int) -> str:
-    """What a step cache came to."""
+    """Return a line that reports how many passes the step cache skipped."""
     passes = plan.passes * plan.request.images
     return f"step cache {plan.request.step_cache:g}: {skipped} of {passes} passes skipped all but their first block"
 
@@ -116,7 +124,7 @@ def skipped_line(plan: DiffusionPlan, skipped: int) -> str:
 def request_json(
     pipeline: Pipeline, plan: DiffusionPlan, forecast: Forecast, measured: Mapping[str, float], skipped: int
 ) -> dict[str, Any]:
-    """The same as data."""
+    """Return a request with its predicted and measured times as JSON fields."""
     memory = forecast.memory
     return {
         **pipeline.parameters(plan, 0),

@@ -1,4 +1,4 @@
-"""Latents that were saved: decoded into pictures or clips, with nothing drawn."""
+"""The decoding of saved latents into images or videos, without denoising."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,12 @@ from ridgeline.media.diffusion.saved_latents import drawn_path, read_latents
 
 
 def refuse_drawn(given: Mapping[str, object], request: DiffusionRequest, settings: DiffusionSettings) -> None:
-    """Refuse, where latents are only decoded, what is for what is drawn. given: options by name, None for none. Raises
-    ValueError.
+    """Raise ValueError for options that only apply to generation, if latents are only decoded.
+
+    Args:
+        given: Further options by name; None for those that were not given.
+        request: The request.
+        settings: The output settings.
     """
     drawn = {
         **given,
@@ -37,8 +41,10 @@ def refuse_drawn(given: Mapping[str, object], request: DiffusionRequest, setting
 
 
 def decode_saved(model: str, latents: Sequence[Path], settings: DiffusionSettings, threads: int | None) -> None:
-    """Decode files of latents into pictures or clips; the latents stay. Raises ValueError, before anything is decoded
-    for files that hold none.
+    """Decode files of latents into images or videos; the latents are preserved.
+
+    Raises:
+        ValueError: If a file holds no suitable latents. This is checked before anything is decoded.
     """
     given, medium = [read_latents(path) for path in latents], settings.medium
     beside = [drawn_path(path, medium.suffix) for path in latents]

@@ -1,4 +1,4 @@
-"""`--image`: prompts with images in them, from files to what a request takes."""
+"""The images of a text prompt (`--image`), from files to the inputs of a request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from ridgeline.media.images.prompt import ImageTokens, before, with_images
 
 @dataclass(frozen=True, slots=True)
 class ImagePrompt:
-    """Images of a prompt, and how the model's folder has them brought to it."""
+    """The images of a prompt, with the preprocessing that the model's folder specifies."""
 
     images: Sequence[Image.Image]
     folder: Path
@@ -26,8 +26,10 @@ class ImagePrompt:
 
     @classmethod
     def read(cls, source: ModelSource, paths: Sequence[Path]) -> "ImagePrompt":
-        """Open the files, before a model is loaded. Raises ValueError for what is no image, and for a model that reads
-        none.
+        """Open the image files before a model is loaded.
+
+        Raises:
+            ValueError: If a file is not an image or the model reads none.
         """
         if family_of(source.config) not in VISION:
             names = ", ".join(family.architecture for family in VISION)
@@ -39,8 +41,12 @@ class ImagePrompt:
         return cls([read_image(path) for path in paths], source.folder, read_preprocessing(source.folder))
 
     def ids(self, llm: LLM, text: str, system: str | None, *, raw: bool) -> list[int]:
-        """Ids of a message of the images and a text after them; of the text alone, behind the images, where there is no
-        chat template or it is `raw`. Raises ValueError.
+        """Return the token ids of a message with the images followed by a text.
+
+        Without a chat template or with `raw`, the text alone follows the images.
+
+        Raises:
+            ValueError: If --system is given without a chat template.
         """
         tokens, count = ImageTokens.read(self.folder, llm.tokenizer), len(self.images)
         if raw or llm.loaded.templates is None:
@@ -53,7 +59,7 @@ class ImagePrompt:
         return tokens.placed(ids, self._rows(llm), count)
 
     def features(self, llm: LLM) -> EncoderFeatures:
-        """What the tower reads."""
+        """Return the input of the vision tower."""
         return self.preprocessing.patches(self.images, self._rows(llm))
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""`ridgeline image` of a model that draws as a language model writes: token after token."""
+"""`ridgeline image` for a model that generates images token by token, like text."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -31,8 +31,11 @@ from ridgeline.util.host import threads_for
 
 
 def refuse(source: ModelSource, given: Mapping[str, object]) -> None:
-    """Refuse what only denoisers have. given: by the option's name, None or False where it was not. Raises
-    ValueError.
+    """Raise ValueError for options that only apply to diffusion models.
+
+    Args:
+        source: The model.
+        given: The options by name; None or False for those that were not given.
     """
     for name, value in given.items():
         if value is not None and value is not False:
@@ -50,8 +53,18 @@ def draw_tokens(
     settings: DiffusionSettings,
     threads: int | None,
 ) -> None:
-    """Draw pictures of a prompt into files. settings: of them the file, --force, --json and the device. Raises
-    ValueError.
+    """Generate images for a prompt and write them to files.
+
+    Args:
+        source: The model.
+        prompt: The prompt.
+        images: The number of images.
+        seed: The seed of the first image; None for a random one.
+        settings: The output settings, of which file, --force, --json and device are used.
+        threads: The number of threads; None for a default.
+
+    Raises:
+        ValueError: If a file cannot be written or the model cannot be loaded.
     """
     output, force, as_json = settings.output, settings.force, settings.as_json
     if output is not None:
@@ -68,7 +81,7 @@ def draw_tokens(
         say(line)
     meanwhile = Interference()
     measured = _draw(drawer, plan, _files(source, prompt, plan, paths), meanwhile, as_json=as_json)
-    # The prompt's pass is one of those that write tokens, and is measured with them.
+    # The prefill is measured together with the generation of tokens.
     expected = forecast.seconds
     predicted = {"tokens": expected["encode"] + expected["tokens"], "decode": expected["decode"]}
     for line in measured_lines(predicted, measured, forecast.device, meanwhile):
@@ -80,7 +93,7 @@ def draw_tokens(
 def plan_lines(
     source: ModelSource, drawer: TokenImageGenerator, plan: TokenPlan, forecast: TokenForecast
 ) -> Iterator[str]:
-    """What a request comes to, in lines: size, passes, what they must do, seconds."""
+    """Yield lines that describe a request: image size, forward passes, FLOPs and bytes, and predicted seconds."""
     side, one = drawer.pixels, plan.images == 1
     seeds = f"seed {plan.seed}" if one else f"seeds {plan.seed} to {plan.seed + plan.images - 1}"
     yield f"{source.name}: {'a picture' if one else f'{plan.images} pictures'} of {side}x{side} pixels, {seeds}"
@@ -92,7 +105,7 @@ def plan_lines(
 
 
 def plan_json(plan: TokenPlan, forecast: TokenForecast, measured: Mapping[str, float]) -> dict[str, Any]:
-    """The same as data."""
+    """Return a request with its predicted and measured seconds as JSON fields."""
     cost = forecast.cost
     return {
         "seed": plan.seed,
@@ -114,8 +127,10 @@ def _files(source: ModelSource, prompt: str, plan: TokenPlan, paths: list[Path])
 def _draw(
     drawer: TokenImageGenerator, plan: TokenPlan, files: list[ImageFile], meanwhile: Interference, *, as_json: bool
 ) -> dict[str, float]:
-    """Write the tokens, then each picture as it is finished; seconds of both. Raises typer.Exit where somebody has
-    stopped it.
+    """Generate the tokens and write each image as soon as it is complete; return the seconds of both stages.
+
+    Raises:
+        typer.Exit: If the user interrupted the command.
     """
     measured = dict.fromkeys(("tokens", "decode"), 0.0)
     steps, written = drawer.draw(plan), list[Path]()

@@ -1,4 +1,4 @@
-"""Ctrl-C between two steps: the work stops where it can be told what there is of it."""
+"""Graceful handling of Ctrl-C: the work stops between two steps and can report its state."""
 
 import signal
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from types import FrameType
 
 
 class Interrupt:
-    """Whether somebody has asked to stop. asked: since when it is being waited for."""
+    """A flag that is set once the user asks to stop."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -15,8 +15,9 @@ class Interrupt:
 
 @contextmanager
 def interruptible() -> Iterator[Interrupt]:
-    """While it lasts, the first Ctrl-C is noted and a second one ends the command at once, as it does elsewhere. Where
-    interrupts are ignored, as in the background of a script, they stay so.
+    """Record the first Ctrl-C inside the context; a second one ends the command at once.
+
+    If interrupts are ignored, as for a background job of a script, they stay ignored.
     """
     interrupt, before = Interrupt(), signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:

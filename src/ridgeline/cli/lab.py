@@ -1,4 +1,4 @@
-"""`ridgeline lab`: experiments to be run and read, and exercises."""
+"""`ridgeline lab` runs experiments and exercises."""
 
 import json
 from collections.abc import Callable
@@ -60,7 +60,7 @@ Exercises: {", ".join(EXERCISES)}.""",
 
 _BUILTIN = "tales"
 _LARGE = "qwen3-0.6b"
-"""For `kv-cache`: large enough that its reader waits, by a minute at most."""
+"""The default model of `kv-cache`, large enough for a noticeable wait of at most a minute."""
 _MODEL = "A built-in model, a folder, a config.json or a catalogue name."
 
 
@@ -68,7 +68,7 @@ Write = Callable[[Path, Document], None]
 
 
 def checked(path: Path | None) -> Path | None:
-    """Refuse a picture file that could not be written, before the experiment runs."""
+    """Return the path of an SVG file, after checking before the experiment runs that it can be written."""
     if path is not None:
         check_writable(path)
     return path
@@ -80,12 +80,17 @@ Svg = Annotated[
 
 
 def command_of(experiment: Experiment, write: Write) -> Callable[..., None]:
-    """The command that runs an experiment; `write` puts the picture of a document into a file."""
+    """Return the command that runs an experiment.
+
+    Args:
+        experiment: The experiment.
+        write: Writes the figure of a document to a file.
+    """
 
     def run(svg: Svg = None, as_json: options.Json = False) -> None:
         if not as_json:
             show(experiment.announcement())
-        torch.set_num_threads(1)  # of a small model; and the same digits on every machine
+        torch.set_num_threads(1)  # fast for a small model, and gives the same digits on every machine
         outcome = experiment.run()
         page = experiment.report(outcome)
         if svg is not None:
@@ -199,14 +204,17 @@ def numbers(svg: Svg = None, as_json: options.Json = False) -> None:
 
 
 def _phases_here(model: str, length: int, weights: str | None, kv: str | None) -> phases_lab.PhaseComparison:
-    """The phases on this machine, beside what it takes for them where the context has room for some tokens more."""
+    """Return the phases on this machine, with measured times if the context has room for some more tokens."""
     loaded, threads = _load(model, None, weights, kv)
     measured = phases_lab.measure(loaded, length) if length + phases_lab.ANSWER <= loaded.context else None
     return phases_lab.compare(loaded, device_named("this", threads), length, measured)
 
 
 def _room(name: str, card: Device, weights: str | None, kv: str | None, context: int) -> int | None:
-    """Users of that much context that a card has room for, None of a model whose users keep something else."""
+    """Return the number of users of a given context that fit on a device.
+
+    Return None for a model whose users need something else than a KV cache of that context.
+    """
     family = family_of(read_config(name))
     if _encodes(name) or not family.writes or context < 2:
         return None
@@ -215,8 +223,10 @@ def _room(name: str, card: Device, weights: str | None, kv: str | None, context:
 
 
 def _fitting(text: str, option: str, model: str) -> int:
-    """Tokens that an option asks for. Raises ValueError, before weights are read or anything is timed, for more than
-    the model's context.
+    """Return the number of tokens that an option states.
+
+    Raises:
+        ValueError: If it exceeds the model's context. This is checked before weights are read or anything is timed.
     """
     tokens, context = parse_tokens(text, option), build(read_config(model)).context
     if tokens > context:
@@ -225,18 +235,18 @@ def _fitting(text: str, option: str, model: str) -> int:
 
 
 def _encodes(name: str) -> bool:
-    """Whether a model has an encoder, of texts or of sound."""
+    """Return whether a model has an encoder for text or audio."""
     return build(read_config(name)).encodes
 
 
 def _check_continues(name: str) -> None:
-    """Raises ValueError for a model that does not go on from the tokens before: an encoder, or one that has one."""
+    """Raise ValueError for an encoder or a model that has one, because they do not continue a text."""
     if _encodes(name) or not family_of(read_config(name)).writes:
         raise ValueError(f"{name} does not continue a text by itself; name a decoder-only model, such as tales")
 
 
 def _check_writes(name: str) -> None:
-    """Raises ValueError for a model whose users keep nothing, or an encoder's keys and values too."""
+    """Raise ValueError for a model without a KV cache, or with an additional one for its encoder."""
     source = open_source(catalogue_name(name) or name)
     family = family_of(source.config)
     if read_embedding(source) is not None or not family.writes:
@@ -246,7 +256,7 @@ def _check_writes(name: str) -> None:
 
 
 def _load(name: str, threads: int | None, weights: str | None, kv: str | None = None) -> tuple[Model, int]:
-    """A model with its weights, random ones where only its config is there; and the threads that it runs with."""
+    """Return a model and its number of threads. The weights are random if only its config exists."""
     source = open_source(name)
     model = load_model(source, dummy_weights=not source.has_weights, weights=weights, kv=kv)
     threads = threads_for(sum(parameter.nbytes for parameter in model.parameters()), threads)
@@ -255,7 +265,7 @@ def _load(name: str, threads: int | None, weights: str | None, kv: str | None = 
 
 
 def _give(page: Document, data: dict[str, Any], svg: Path | None, as_json: bool) -> None:
-    """Write the page's figure where that is wanted, and print the page or, as JSON, its data."""
+    """Write the page's figure if requested, and print the page or its data as JSON."""
     if svg is not None:
         _write(svg, page)
     if as_json:
@@ -265,7 +275,7 @@ def _give(page: Document, data: dict[str, Any], svg: Path | None, as_json: bool)
 
 
 def _write(path: Path, page: Document) -> None:
-    """Write the page's figure."""
+    """Write the page's figure as an SVG file."""
     (figure,) = page.figures
     write_whole(path, draw_svg(figure))
     say(f"picture written to {path}")
@@ -291,6 +301,6 @@ def directions(
 
 
 for _experiment in EXPERIMENTS.values():
-    if _experiment.name != "directions":  # which takes a model
+    if _experiment.name != "directions":  # it has a model option of its own
         lab.command(_experiment.name)(command_of(_experiment, _write))
 lab.command()(exercise)

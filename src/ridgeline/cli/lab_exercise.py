@@ -1,4 +1,4 @@
-"""`ridgeline lab exercise`: a function for the reader to write, and a check that holds it against the engine."""
+"""`ridgeline lab exercise` lets the user write a function and compares it with the engine."""
 
 from pathlib import Path
 from typing import Annotated

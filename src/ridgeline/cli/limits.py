@@ -1,4 +1,4 @@
-"""The limits of a server as options: one for each of ServerSettings that is a limit."""
+"""The limits of a server as command-line options, one per limit field of ServerSettings."""
 
 from collections.abc import Mapping
 from dataclasses import field, fields, make_dataclass
@@ -72,9 +72,10 @@ LIMITS: Mapping[str, tuple[str, str]] = {
     ),
     "trace_bytes": ("--trace-memory", "The memory for the traces of finished requests."),
 }
-"""By the field: the option, and what it bounds."""
+"""The option name and the help text of each limit, by its field of ServerSettings."""
 
 OF_PIPELINES = frozenset({"picture_bytes", "clip_bytes", "clip_seconds"})
+"""The limits that only apply to diffusion pipelines."""
 OF_TEXT = frozenset(
     {
         *("prompts", "stops", "stop_bytes", "top_logprobs", "logit_bias", "messages", "tools", "cache_salt_bytes"),
@@ -82,11 +83,11 @@ OF_TEXT = frozenset(
         *("grammar_cache_bytes", "queued_tokens", "trace_bytes"),
     }
 )
-"""Those that only models of one sort can meet."""
+"""The limits that only apply to language models."""
 
 
 def _amount(name: str, value: Any) -> Any:
-    """A default as it is written on the command line."""
+    """Return a limit's value in the form that the command line accepts, such as `8MiB` or `30s`."""
     if name.endswith(_BYTES):
         unit = next((unit for unit in (20, 10) if value and value % (1 << unit) == 0), 0)
         return f"{value >> unit}{ {20: 'MiB', 10: 'KiB', 0: 'B'}[unit] }"
@@ -94,7 +95,11 @@ def _amount(name: str, value: Any) -> Any:
 
 
 def _read(name: str, value: Any) -> Any:
-    """What was written, as the settings have it. Raises ValueError."""
+    """Parse a limit from the command line.
+
+    Raises:
+        ValueError: If the value is malformed.
+    """
     if name.endswith(_BYTES):
         return 0 if value == "0" else int(parse_bytes(value, LIMITS[name][0]))
     if name.endswith(_SECONDS):
@@ -115,8 +120,13 @@ ServerLimitFlags: Any = make_dataclass("LimitFlags", [_field(name, _DEFAULTS[nam
 
 
 def check_limits(flags: Any, model: str, *, writes: bool, draws: bool) -> None:
-    """Refuse limits that no request can meet. model: one that is served. writes, draws: whether a language model is
-    served, and a pipeline. Raises ValueError.
+    """Raise ValueError for a limit that no request to this server can reach.
+
+    Args:
+        flags: The limits from the command line.
+        model: The name of a served model, for the message.
+        writes: Whether the server has a language model.
+        draws: Whether the server has a diffusion pipeline.
     """
     of_text, of_pipelines = "language models, and {} draws pictures", "pipelines, and {} is a language model"
     for names, why, served in ((OF_TEXT, of_text, writes), (OF_PIPELINES, of_pipelines, draws)):
@@ -126,5 +136,9 @@ def check_limits(flags: Any, model: str, *, writes: bool, draws: bool) -> None:
 
 
 def limits_of(flags: Any) -> dict[str, Any]:
-    """The fields of ServerSettings that are limits. Raises ValueError for what is no amount."""
+    """Return the limit fields of ServerSettings.
+
+    Raises:
+        ValueError: If a value is malformed.
+    """
     return {name: _read(name, getattr(flags, name)) for name in LIMITS}

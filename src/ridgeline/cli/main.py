@@ -1,4 +1,4 @@
-"""The `ridgeline` command: its subcommands, and what becomes of errors."""
+"""The `ridgeline` command: its subcommands, and the conversion of exceptions into exit codes."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -71,7 +71,7 @@ def _top(
 
 
 def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """The command line with these subcommands."""
+    """Return the command line with the given subcommands."""
     from ridgeline.cli.command import Command, configurable  # no list of commands waits for what reads one
 
     app = _empty_app()
@@ -85,7 +85,7 @@ def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
 
 
 def build_list() -> typer.Typer:
-    """The command line for who names no command: it knows what each is called, and what it says of itself."""
+    """Return a command line that only knows the name and summary of each command, for use without a subcommand."""
     app = _empty_app()
     for name, summary in COMMANDS.items():
         app.command(name, cls=PlainCommand, help=summary)(_nothing)
@@ -113,7 +113,7 @@ def _nothing() -> None:
 
 
 def _configurable_group(group: typer.Typer) -> typer.Typer:
-    """The group with every command of it read as a `Command`."""
+    """Return a copy of a command group in which every command is a `Command`."""
     from ridgeline.cli.command import Command, configurable
 
     whole = copy(group)
@@ -126,8 +126,10 @@ def _configurable_group(group: typer.Typer) -> typer.Typer:
 
 
 def main() -> None:
-    """Run a command; an error is one line on stderr and an exit code: 1 a fault of Ridgeline's own, 2 usage, 3 model
-    refused, 4 no server there, 130 interrupted.
+    """Run a command. An error prints one line on stderr and sets the exit code.
+
+    Exit codes are 1 for an internal error of Ridgeline, 2 for wrong usage, 3 for a refused model, 4 for an unreachable
+    server and 130 for an interrupt.
     """
     arguments = sys.argv[1:]
     try:
@@ -151,7 +153,7 @@ def main() -> None:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """The exit code of a command that did what was asked. Whatever it raised, its output is written or has failed."""
+    """Run a command and return its exit code, with all of its output flushed."""
     name = next((argument for argument in arguments if not argument.startswith("-")), "")
     app = build_app((name,)) if name in COMMANDS else build_list()
     finish_imports()
@@ -164,7 +166,10 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _known(error: BaseException) -> tuple[str, int]:
-    """What an error says and its exit code; of one that no user's mistake explains, that it is to be reported."""
+    """Return the message and the exit code for an error.
+
+    An error that no user mistake explains gets a request to report it.
+    """
     from ridgeline.core.models.common.fields import DivisionRefused, ModelRefused  # what raised it has imported torch
     from ridgeline.util.host import out_of_memory
 

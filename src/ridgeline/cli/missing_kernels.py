@@ -1,16 +1,19 @@
-"""What commands say that compute where the package was installed without a compiler."""
+"""The warning of compute commands on an installation without compiled CPU kernels."""
 
 from ridgeline.backends.cpu.library import missing
 from ridgeline.cli.console import say
 
 
 def missing_kernels_warning() -> str:
-    """That there are no kernels of its own, why, and what to do; "" where there are, or nobody wants them."""
+    """Return a warning that there are no compiled CPU kernels, why, and what to do.
+
+    Return "" if there are kernels or the user disabled them.
+    """
     why = missing()
     return f"no kernels of its own, on torch's alone it is several times slower: {why}" if why else ""
 
 
 def warn_missing_kernels() -> None:
-    """The same on stderr, if there is anything to say."""
+    """Print a warning on stderr if there are no compiled CPU kernels."""
     if said := missing_kernels_warning():
         say(said)

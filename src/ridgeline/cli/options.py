@@ -1,6 +1,6 @@
-"""Options that several commands share, each declared once, and what people write in them: amounts, cards.
+"""The options that several commands share, each declared once, and the parsers of amounts and device names.
 
-Nothing here needs the engine: a plan should not wait for it.
+Nothing here imports the engine, so that `ridgeline plan` starts fast.
 """
 
 import json
@@ -39,12 +39,15 @@ LENGTHS = "512, 1k (= 1,024), uniform:50:200 or lognormal:512:0.5 (median, sigma
 
 
 def panel(name: str) -> Callable[..., Any]:
-    """Options under a heading of the help: what is made of a help text, names and more of typer.Option."""
+    """Return a function that creates options under a heading of the help page.
+
+    It takes the help text, option names, and further arguments of typer.Option.
+    """
     return lambda text, *names, **more: typer.Option(*names, help=text, rich_help_panel=name, **more)
 
 
 def report_model_choice(name: str | None) -> str | None:
-    """Say which of two models is taken where a folder has the name of one that is known; the name as it is."""
+    """Return the name unchanged, and say which model is used if a folder has the name of a known model."""
     if name is not None and (which := taken_of_two(name)):
         say(which)
     return name
@@ -94,12 +97,12 @@ _WEIGHTS = (
 
 
 def _setup(text: str, *names: str) -> Any:
-    """A format: people write llama.cpp's as their files spell them, Q4_K_M."""
+    """Create an option for a number format, which also accepts llama.cpp's spelling such as Q4_K_M."""
     return typer.Option(*names, help=text, rich_help_panel="Deployment", callback=_format_name)
 
 
 def _format_name(name: str | None) -> str | None:
-    """Return the name that Ridgeline has for a format: `bf16` for `bfloat16`, `q4_k_m` for `Q4_K_M`."""
+    """Return Ridgeline's name for a number format: `bf16` for `bfloat16`, `q4_k_m` for `Q4_K_M`."""
     if name is None:
         return None
     lower = name.lower()
@@ -162,8 +165,12 @@ MaxLoras = Annotated[
 
 
 def adapters_of(given: Sequence[str] | None, option: str) -> dict[str, str]:
-    """The folders of adapters by name, of `FOLDER`, `NAME=FOLDER` or vLLM's `{"name": ..., "path": ...}`. A folder
-    alone has its last part as name. Raises ValueError naming the option.
+    """Parse adapters given as `FOLDER`, `NAME=FOLDER` or vLLM's `{"name": ..., "path": ...}` into folders by name.
+
+    The name of a plain FOLDER is its last path component.
+
+    Raises:
+        ValueError: If an entry is malformed or a name occurs twice. The message names the option.
     """
     found: dict[str, str] = {}
     for each in given or ():
@@ -177,8 +184,15 @@ def adapters_of(given: Sequence[str] | None, option: str) -> dict[str, str]:
 
 
 def adapter_of(given: Sequence[str] | None, asked: str, otherwise: str) -> dict[str, str]:
-    """As `adapters_of`, of --lora where what is asked has one adapter at most. otherwise: the option with which there
-    may be more. Raises ValueError.
+    """Parse --lora for a command that accepts at most one adapter.
+
+    Args:
+        given: The values of --lora.
+        asked: What the adapter is for, such as "prompt", for the message.
+        otherwise: The option that allows several adapters, for the message.
+
+    Raises:
+        ValueError: If there are several adapters or an entry is malformed.
     """
     found = adapters_of(given, "--lora")
     if len(found) > 1:
@@ -307,7 +321,10 @@ PrefixCache = Annotated[bool | None, _engine(_PREFIX_CACHE)]
 
 
 def _threads(context: typer.Context, count: int | None) -> int | None:
-    """No more than there are cores; those of a cluster's machines are counted there (--ray-address is read first)."""
+    """Check --threads against the number of cores, unless the engines run on a Ray cluster.
+
+    `--ray-address` is parsed first.
+    """
     if count is None or context.params.get("ray_address") is None:
         return None if count is None else check_threads(count, "--threads")
     if count < 1:
@@ -354,8 +371,12 @@ _THOUSANDS = {"": 1, "k": 1 << 10, "K": 1 << 10, "M": 1 << 20}
 
 
 def parse_bytes(text: str, option: str) -> float:
-    """Bytes of `512MiB`, `2GiB`, `1.5 GB`. Raises ValueError naming the option: bytes carry units here, because GiB and
-    GB differ.
+    """Return the bytes that a text such as `512MiB`, `2GiB` or `1.5 GB` states.
+
+    The unit is mandatory because GiB and GB differ.
+
+    Raises:
+        ValueError: If the text is malformed. The message names the option.
     """
     match = _BYTES.fullmatch(text.strip())
     if match is None or float(match[1]) == 0:
@@ -364,7 +385,11 @@ def parse_bytes(text: str, option: str) -> float:
 
 
 def parse_tokens(text: str, option: str) -> int:
-    """Tokens of `2000`, `1k` (1,024) or `128k`. Raises ValueError naming the option."""
+    """Return the tokens that a text such as `2000`, `1k` (1,024) or `128k` states.
+
+    Raises:
+        ValueError: If the text is malformed. The message names the option.
+    """
     match = _TOKENS.fullmatch(text.strip())
     count = float(match[1]) * _THOUSANDS[match[2]] if match is not None else 0.0
     if count < 1 or count != int(count):
@@ -373,7 +398,11 @@ def parse_tokens(text: str, option: str) -> int:
 
 
 def parse_nanoseconds(text: str, option: str) -> int:
-    """Of `500ms`, `2s`, `50 us`, `10m` or `1h`. Raises ValueError naming the option: times carry units here."""
+    """Return the nanoseconds that a text such as `500ms`, `2s`, `50 us`, `10m` or `1h` states; the unit is mandatory.
+
+    Raises:
+        ValueError: If the text is malformed. The message names the option.
+    """
     nanoseconds = parse_time(text)
     if not nanoseconds:
         raise ValueError(f"{option} is {text!r}; write a time above 0 with its unit, like 500ms or 2s, up to a year")
@@ -381,12 +410,16 @@ def parse_nanoseconds(text: str, option: str) -> int:
 
 
 def parse_seconds(text: str, option: str) -> float:
-    """The same in seconds."""
+    """Return the seconds that a text such as `500ms` or `2s` states, parsed like `parse_nanoseconds`."""
     return parse_nanoseconds(text, option) / 1e9
 
 
 def parse_dollars(text: str, option: str) -> float:
-    """Dollars of `2.5` or `$2.5`. Raises ValueError naming the option."""
+    """Return the dollars that a text such as `2.5` or `$2.5` states.
+
+    Raises:
+        ValueError: If the text is malformed. The message names the option.
+    """
     match = re.fullmatch(r"\$?(\d+(?:\.\d+)?)", text.strip())
     if match is None or float(match[1]) == 0:
         raise ValueError(f"{option} is {text!r}; write dollars above 0 for one card and hour, like 2.5")
@@ -397,14 +430,18 @@ API_KEYS = ("RIDGELINE_API_KEY", "OPENAI_API_KEY")
 
 
 def api_key_of(given: str | None) -> str | None:
-    """The key for a server: as it was given, else the first of API_KEYS that the environment has."""
+    """Return the API key for a server: the given one, otherwise the first of API_KEYS in the environment."""
     return given or next((os.environ[name] for name in API_KEYS if os.environ.get(name)), None)
 
 
 def device_named(name: str, threads: int | None = None) -> Device:
-    """A card of the catalogue, of a file, or the machine at hand: `this` is its processor, which is probed for two
-    seconds where `ridgeline calibrate` has not measured it for so many threads; `cuda` or `cuda:N` an accelerator of
-    it, calibrated. Raises ValueError as `load_card`.
+    """Return a device of the catalogue, of a device file, or of this machine.
+
+    `this` is the CPU of this machine, which is probed for two seconds if it is not calibrated for this number of
+    threads. `cuda` or `cuda:N` is a calibrated GPU of this machine.
+
+    Raises:
+        ValueError: If the name is unknown (`load_device`) or the GPU is not calibrated.
     """
     kind, _, number = name.partition(":")
     if name != "this" and kind != "cuda":
@@ -422,8 +459,9 @@ def device_named(name: str, threads: int | None = None) -> Device:
 
 
 def device_at(place: "torch.device") -> Device:
-    """The machine at hand that something runs on: its processor, with the threads that torch has, or its card. Where
-    that is not calibrated it is probed.
+    """Return the CPU or GPU of this machine on which a model runs.
+
+    It is probed if it is not calibrated. A CPU counts with PyTorch's current number of threads.
     """
     if place.type == "cpu":
         from torch import get_num_threads
@@ -435,7 +473,7 @@ def device_at(place: "torch.device") -> Device:
 
 
 def device_under(place: "torch.device", threads: int | None) -> Device | None:
-    """The machine at hand that a model runs on: its processor, or its card, where that is calibrated."""
+    """Return the CPU of this machine, or its GPU if that is calibrated, on which a model runs; otherwise None."""
     if place.type == "cpu":
         return device_named("this", threads)
     try:

@@ -1,4 +1,4 @@
-"""`ridgeline page`: the page in a browser as one file, and what it is fed with."""
+"""`ridgeline page` exports the web page as one file, and its data as JSON."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`ridgeline page export`: the page as one file."""
+"""`ridgeline page export` writes the web page as a single file."""
 
 import itertools
 import time
@@ -25,12 +25,12 @@ from ridgeline.util.untrusted import read_object
 
 USUAL = "llama-3-8b,llama-3-70b,llama-3.1-405b,qwen3-8b,qwen3-30b-a3b,qwen3-235b-a22b,gpt-oss-120b,deepseek-v3"
 MODEL, _PROMPT = "tales", "Once upon a time, there was a little dog named"
-"""What runs where a prompt is recorded, and the prompt where none is given."""
+"""The model that records prompts, and the default prompt."""
 
 _SEED = 1
 _AS_IT_IS = "stored"
 _COMPARED = 2
-_WORTH_SAYING = 3.0  # seconds from which an estimate is printed
+_WORTH_SAYING = 3.0  # minimum estimate in seconds to print
 
 
 def export(
@@ -92,9 +92,9 @@ def export(
 
 
 def _recorded() -> dict[str, Any]:
-    """Record runs of the engine and of a pipeline on this machine."""
+    """Record runs of the engine and of a diffusion pipeline on this machine."""
     from ridgeline.learn.page.recorded_images import IMAGES, record_images
-    from ridgeline.learn.page.recordings import RUNS, recorded_runs  # models are loaded only to record them
+    from ridgeline.learn.page.recordings import RUNS, recorded_runs  # imported only for recordings
 
     say("recording runs of the engine and pictures on this machine")
     with status("recording"):
@@ -103,7 +103,11 @@ def _recorded() -> dict[str, Any]:
 
 
 def _results(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Read runs under load, with the names of their files. Raises ValueError for other files, and for over two."""
+    """Read the load-test results to show, with their file names.
+
+    Raises:
+        ValueError: If a file has another content, or there are more than two.
+    """
     if len(paths) > _COMPARED:
         raise ValueError(f"--traffic is given {len(paths)} times; at most {_COMPARED} runs are compared")
     found = []
@@ -122,13 +126,21 @@ def _parts(text: str) -> list[str]:
 
 
 def _stored(weights: str, kv: str, devices: str) -> StoredModel:
-    """A way to store a model. Raises ValueError."""
+    """Return a storage variant of a model.
+
+    Raises:
+        ValueError: If a format or number of devices is unknown.
+    """
     said = {"weights": weights, "kv": kv, "devices": devices}
     return stored_of("&".join(f"{name}={value}" for name, value in said.items() if value != _AS_IT_IS))
 
 
 def _tables(names: Sequence[str], ways: Sequence[StoredModel]) -> Mapping[str, Mapping[StoredModel, Any]]:
-    """The tables of each model, in each way that there is for it. Raises ValueError where there is none."""
+    """Return the price tables of each model in each storage variant that it supports.
+
+    Raises:
+        ValueError: If a model supports none of the variants.
+    """
     sources = [open_source(name) for name in names]
     total = len(sources) * len(ways)
     _say_estimate(sources[0], ways[0], total)
@@ -141,7 +153,7 @@ def _tables(names: Sequence[str], ways: Sequence[StoredModel]) -> Mapping[str, M
 
 
 def _say_estimate(source: ModelSource, way: StoredModel, total: int) -> None:
-    """Make one table, and print an estimate for all of them if they take long."""
+    """Compute one table and print an estimate for all of them if they will take long."""
     began = time.monotonic()
     with suppress(ValueError):
         model_table(source, way)
@@ -151,7 +163,7 @@ def _say_estimate(source: ModelSource, way: StoredModel, total: int) -> None:
 
 
 def _tables_of(source: ModelSource, ways: Sequence[StoredModel], done: Callable[[], None]) -> Mapping[StoredModel, Any]:
-    """Return the tables of one model, as `_tables` does. done: called after each way."""
+    """Return the price tables of one model, and call `done` after each storage variant."""
     cache, made, refusals = ModelCache(source.config), {}, []
     for way in ways:
         try:
@@ -165,8 +177,12 @@ def _tables_of(source: ModelSource, ways: Sequence[StoredModel], done: Callable[
 
 
 def recordings(asked: Sequence[str] | None) -> list[Any]:
-    """A recording of each: a .json file that `/page/trace` answered with, or else a prompt. None: of the usual prompt.
-    An empty one is left out. Raises ValueError for what cannot be recorded or read.
+    """Return a recording per entry, read from a .json file of `/page/trace` or made from a prompt.
+
+    None stands for the default prompt, and empty entries are skipped.
+
+    Raises:
+        ValueError: If a prompt cannot be recorded or a file cannot be read.
     """
     wanted = [each for each in ([_PROMPT] if asked is None else asked) if each]
     files = {each: _read_recording(Path(each)) for each in wanted if each.endswith(".json")}
@@ -176,7 +192,7 @@ def recordings(asked: Sequence[str] | None) -> list[Any]:
 
 
 def _recorded_prompts(prompts: Sequence[str]) -> dict[str, Any]:
-    """Recordings of prompts, by them."""
+    """Return recordings by prompt."""
     if not prompts:
         return {}
     llm = LLM(MODEL)
@@ -192,7 +208,11 @@ def _recorded_prompts(prompts: Sequence[str]) -> dict[str, Any]:
 
 
 def _read_recording(path: Path) -> dict[str, Any]:
-    """The recording in a file. Raises ValueError."""
+    """Return the recording in a file.
+
+    Raises:
+        ValueError: If the file holds no recording of the current version.
+    """
     told = read_object(path)
     if told.get("version") != VERSION or not isinstance(told.get("steps"), list):
         raise ValueError(f"--trace {path} holds no recording of version {VERSION}; give what POST /page/trace answers")

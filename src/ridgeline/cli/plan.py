@@ -1,4 +1,4 @@
-"""`ridgeline plan`: does it fit, how many users, how fast, what limits it, what it costs. Reads no weights."""
+"""`ridgeline plan` predicts fit, users, speed, limits and cost of a model on a device without reading weights."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -73,7 +73,7 @@ def plan(
     source = open_source(catalogue_name(model) or model)
     if source.pipeline:
         _refuse_short(source.title, shown)
-        from ridgeline.cli.plan_diffusion import plan_diffusion  # a language model's plan does not wait for what draws
+        from ridgeline.cli.plan_diffusion import plan_diffusion  # not imported for a language model
 
         plan_diffusion(source, setup, workload, pictures, money, shown, lora, as_json=as_json)
         return
@@ -103,18 +103,19 @@ def plan(
 
 
 def _refuse_short(title: str, shown: DisplayFlags) -> None:
-    """Refuse --short for a model whose plan has no short form. Raises ValueError."""
+    """Raise ValueError for --short if the model's plan has no short form."""
     if shown.short:
         raise ValueError(f"--short is for models that write text, and {title} writes none; leave it out")
 
 
 def _tail(made: DeploymentPlan) -> "TailEstimate | None":
-    """What a replica gets of a demand, simulated; None where nothing is asked, where nothing serves it, and of models
-    that are not simulated.
+    """Return the simulated tail latencies of a replica under the demand.
+
+    Return None without a demand, if it cannot be served, or for models that cannot be simulated.
     """
     if not made.demand or made.fleet is None or made.case.model.encodes or made.case.ranks > 1:
         return None
-    from ridgeline.insight.simulate.tail_latency import tail_of  # a plan without a demand does not wait for the engine
+    from ridgeline.insight.simulate.tail_latency import tail_of  # imports the engine; only needed with a demand
 
     return tail_of(made.serving, made.demand, made.fleet)
 
@@ -134,7 +135,7 @@ def _plan(
 
 
 def _others(device: Device, money: MoneyFlags) -> tuple[Device, ...]:
-    """The catalogue at the prices of the seller that the card's own price is of, if it is of one."""
+    """Return the catalogue's devices at the prices of the seller that the device's own price is from, if any."""
     sellers = [each for each in money.sellers() if device.price is not None and each.title == device.price.seller]
     return priced(catalogue_devices(), sellers[0] if sellers else None)
 
@@ -155,7 +156,7 @@ def _compare(
 
 
 def _say_unknown(money: MoneyFlags, made: DeploymentPlan | None, compared: DeviceComparison | None) -> None:
-    """Say which prices of a file are of no card."""
+    """Report prices of the user's file that belong to no known device."""
     asked = [] if made is None else [made.case.device.name]
     asked += [] if compared is None else [offer.device.name for offer in compared.offers]
     if money.prices is not None and (unknown := money.unknown(asked)):

@@ -1,4 +1,4 @@
-"""`ridgeline plan` of a pipeline that draws: seconds and dollars of a picture or a clip, and what would change them."""
+"""`ridgeline plan` for diffusion pipelines: seconds and dollars per image or video, and how to improve them."""
 
 import json
 from collections.abc import Sequence
@@ -42,7 +42,11 @@ def plan_diffusion(
     *,
     as_json: bool,
 ) -> None:
-    """Print the plan, or the comparison of cards. Raises ValueError."""
+    """Print the plan of a diffusion pipeline, or its comparison on several devices.
+
+    Raises:
+        ValueError: If an option is invalid or does not apply to diffusion pipelines.
+    """
     _check(source.title, setup, workload, lora)
     parts = outline(source, format_named(setup.weights or _USUAL).dtype)
     usual, price = PipelineDefaults.of(source, parts), PipelinePrice(parts)
@@ -76,7 +80,7 @@ def _asked(pictures: DiffusionFlags) -> PipelineOptions:
 
 
 def _check(title: str, setup: SetupFlags, workload: WorkloadFlags, lora: Sequence[str] | None) -> None:
-    """Raises ValueError for what is asked of models that write."""
+    """Raise ValueError for options that only apply to text models."""
     names = given_flags(workload) + given_flags(setup, "device", "devices", "weights", "memory_utilization")
     names += ["--lora"] if lora else []
     if names:

@@ -1,4 +1,4 @@
-"""`ridgeline plan` of a model that writes no text: texts a second, and what a million tokens cost."""
+"""`ridgeline plan` for embedding models: texts per second, and the price of a million tokens."""
 
 import json
 from collections.abc import Sequence
@@ -42,7 +42,21 @@ def plan_embedding(
     *,
     as_json: bool,
 ) -> None:
-    """Print the plan, or the comparison of cards. said: how the source says that it embeds. Raises ValueError."""
+    """Print the plan of an embedding model, or its comparison on several devices.
+
+    Args:
+        source: The model.
+        said: The embedding settings of the model's folder; None if it states none.
+        setup: The deployment options.
+        workload: The workload options.
+        money: The price options.
+        shown: The display options.
+        lora: The adapters, which are refused.
+        as_json: Whether to print JSON.
+
+    Raises:
+        ValueError: If an option is invalid or does not apply to embedding models.
+    """
     _check(source.title, workload, lora)
     if setup.kv is not None and not family_of(source.config).writes:
         raise ValueError(f"{source.title} keeps no keys and values, a text runs in one step; leave out --kv")
@@ -63,7 +77,7 @@ def plan_embedding(
 
 
 def _check(title: str, workload: WorkloadFlags, lora: Sequence[str] | None) -> None:
-    """Raises ValueError for what is asked of models that generate, and for adapters, which the engine refuses too."""
+    """Raise ValueError for options of generative models, and for adapters, which the engine refuses too."""
     if lora:
         raise ValueError(f"{title} embeds, beside which no adapter runs; merge it into the model, and leave out --lora")
     if names := given_flags(workload, "input"):

@@ -1,4 +1,4 @@
-"""What `ridgeline plan --list` shows: the models, pipelines and cards of the catalogue."""
+"""The output of `ridgeline plan --list`: the models, pipelines and devices of the catalogue."""
 
 from typing import Any
 
@@ -10,9 +10,7 @@ from ridgeline.util.document.humanize import gib
 
 
 def list_json() -> dict[str, Any]:
-    """Models and pipelines with their parameters, and cards with bytes, bytes a second, FLOP/s and dollars an hour by
-    seller.
-    """
+    """Return models and pipelines with their parameters, and devices with their peak rates and prices by seller."""
     sellers = snapshots()
     return {
         "models": [_counted(name) for name in model_names()],
@@ -38,7 +36,7 @@ def _counted(name: str) -> dict[str, Any]:
 
 
 def list_document(known: dict[str, Any]) -> Document:
-    """All of them as tables."""
+    """Return the models, pipelines and devices as tables."""
     models, pipelines, card_list = known["models"], known["pipelines"], known["cards"]
     return Document(
         f"{len(models)} models, {len(pipelines)} pipelines that draw, and {len(card_list)} cards",
@@ -68,12 +66,12 @@ def _card_row(card: dict[str, Any]) -> TableRow:
 
 
 def _range(dollars: list[float]) -> str:
-    """`2.29 to 12.29`."""
+    """Return the lowest and highest of sorted prices as text: `2.29 to 12.29`."""
     return " to ".join(f"{each:.2f}" for each in dict.fromkeys((*dollars[:1], *dollars[-1:])))
 
 
 def _listed(known: dict[str, Any]) -> str:
-    """`nebius (2025), verda (2026)`."""
+    """Return the sellers with their dates as text: `nebius (2025), verda (2026)`."""
     return ", ".join(f"{each['seller']} ({each['date']})" for each in known["sellers"])
 
 

@@ -1,4 +1,4 @@
-"""The options of `ridgeline plan`, and what they ask for."""
+"""The options of `ridgeline plan`, and their conversion into the planner's input."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -28,12 +28,12 @@ from ridgeline.price.plan.comparison import Unpriced
 from ridgeline.price.plan.plan_document import SECTIONS, check_sections
 from ridgeline.price.plan.scenario import Beside
 
-# What somebody who reads along hardly waits for: a second, then 20 tokens a second.
+# Interactive latency for a user who reads along: one second, then 20 tokens per second.
 INTERACTIVE_TTFT, INTERACTIVE_TPOT = 1.0, 0.05
 
-_MAX_BATCH = 1 << 40  # far above any there is
+_MAX_BATCH = 1 << 40  # far above any real batch
 
-_OFFERED = 3  # names for one that is not known
+_OFFERED = 3  # suggestions for an unknown name
 
 _IMAGES = "The number of images in a prompt, for models that read images; their tokens count as part of --input."
 _BATCH = "The batch size. With several, like 1,8,64, a decode step of each, and a plan of the first."
@@ -53,7 +53,11 @@ _TPOT = (
 
 
 def beside_of(source: ModelSource, lora: Sequence[str] | None) -> Beside | None:
-    """What puts the adapters of --lora beside each model of a source that is built. Raises ValueError."""
+    """Return a function that adds the adapters of --lora to each model that is built, or None without adapters.
+
+    Raises:
+        ValueError: If an adapter cannot be read.
+    """
     adapters = read_adapters(options.adapters_of(lora, "--lora"))
     return None if not adapters else lambda model: adapt(model, family_of(source.config), adapters)
 
@@ -65,7 +69,7 @@ _setup, _workload, _pictures, _money, _shown = map(
 
 @dataclass(frozen=True, slots=True)
 class SetupFlags:
-    """Where the model is put, and how it is stored."""
+    """The options for the deployment: device, formats and engine."""
 
     device: Annotated[str | None, _setup(options.DEVICE, "--device", "--card")] = None
     devices: options.Devices = 1
@@ -77,7 +81,11 @@ class SetupFlags:
     max_batch_tokens: options.MaxBatchTokens = "2k"
 
     def setup(self, device: Device) -> Deployment:
-        """The same on a card. Raises ValueError."""
+        """Return the deployment on a given device.
+
+        Raises:
+            ValueError: If an option is invalid.
+        """
         usual = self.engine is None and not self.enable_dp_attention
         return Deployment(
             device, self.devices, self.weights, self.kv, self.memory_utilization, self._driven(device), usual
@@ -94,7 +102,7 @@ class SetupFlags:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadFlags:
-    """What requests are like, what they may take, and how many there are."""
+    """The options for the requests, their latency targets and the demand."""
 
     input: options.Input = "1k"
     output: Annotated[str, _workload("The number of tokens to generate.")] = "256"
@@ -112,7 +120,11 @@ class WorkloadFlags:
     tpot: Annotated[str | None, _workload(_TPOT)] = None
 
     def workload(self, max_batch_tokens: str) -> PlanWorkload:
-        """Raises ValueError naming the option."""
+        """Return the workload that the options describe.
+
+        Raises:
+            ValueError: If an option is invalid. The message names it.
+        """
         ttft, tpot = self._targets()
         return PlanWorkload(
             parse_tokens(self.input, "--input"),
@@ -125,18 +137,26 @@ class WorkloadFlags:
         )
 
     def batches(self) -> tuple[int, ...]:
-        """The batches asked for, in their order. Raises ValueError naming the option."""
+        """Return the batch sizes in the given order.
+
+        Raises:
+            ValueError: If --batch is malformed.
+        """
         parts = [part.strip() for part in self.batch.split(",")]
         if not all(part.isdecimal() and 0 < int(part) < _MAX_BATCH for part in parts):
             raise ValueError(f"--batch is {self.batch!r}; write requests above 0, like 8, or several, like 1,8,64")
         return tuple(dict.fromkeys(map(int, parts)))
 
     def demand(self) -> Demand:
-        """Raises ValueError naming the option."""
+        """Return the demand that the options describe, which may be empty.
+
+        Raises:
+            ValueError: If an option is invalid. The message names it.
+        """
         return Demand(self.users, self.rate)
 
     def _targets(self) -> tuple[float | None, float | None]:
-        """Seconds to the first token and a token after it."""
+        """Return the target seconds for the first token and for each further token; None for no target."""
         if self.slo is None:
             ttft = INTERACTIVE_TTFT if self.ttft is None else parse_seconds(self.ttft, "--ttft")
             return ttft, INTERACTIVE_TPOT if self.tpot is None else parse_seconds(self.tpot, "--tpot")
@@ -149,13 +169,13 @@ class WorkloadFlags:
 
 
 def _in_seconds(limit: int | None) -> float | None:
-    """Of nanoseconds."""
+    """Convert nanoseconds to seconds, passing None through."""
     return None if limit is None else limit / 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class DiffusionFlags:
-    """What is asked of a pipeline that draws."""
+    """The options for a request to a diffusion pipeline."""
 
     size: Annotated[str | None, _pictures("WIDTHxHEIGHT in pixels, one of the model's sizes, like 1024x1024.")] = None
     steps: Annotated[int | None, _pictures("The number of denoising steps; with guidance each is two passes.")] = None
@@ -170,25 +190,25 @@ class DiffusionFlags:
     ] = False
 
     def check(self) -> None:
-        """Raises ValueError for options that contradict each other."""
+        """Raise ValueError for options that contradict each other."""
         if self.eager and self.compile:
             raise ValueError("--eager prices what is not compiled, and --compile what is; give one of them")
 
 
 def given_flags(group: Any, *but: str) -> list[str]:
-    """The options of a group that were given, as they are typed, without those of the fields `but`."""
+    """Return the options of a group that differ from their defaults, as typed, except those of the fields `but`."""
     given = (each.name for each in fields(group) if getattr(group, each.name) != each.default)
     return [f"--{name.replace('_', '-')}" for name in given if name not in but]
 
 
 def listed_options(names: Sequence[str]) -> str:
-    """`--batch is`, `--batch and --users are`."""
+    """Return options as the subject of a sentence with its verb: `--batch is`, `--batch and --users are`."""
     return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'}"
 
 
 @dataclass(frozen=True, slots=True)
 class MoneyFlags:
-    """What a card costs an hour."""
+    """The options for the hourly price of devices."""
 
     price: Annotated[
         str | None, _money("The price of one device per hour in dollars, like 2.5, instead of a seller's.")
@@ -201,21 +221,29 @@ class MoneyFlags:
     ] = None
 
     def given(self) -> HourlyPrice | None:
-        """The price that stands whatever a seller asks."""
+        """Return the price that the user stated, which overrides all sellers; None if there is none."""
         return None if self.price is None else HourlyPrice(parse_dollars(self.price, "--price"), "as given", "--price")
 
     @property
     def of_others(self) -> "MoneyFlags":
-        """Of other cards than the one that a price was given for."""
+        """The options for devices other than the one that the stated price is for."""
         return replace(self, price=None)
 
     def sellers(self) -> tuple[PriceSnapshot, ...]:
-        """Those of the file, else those of the package. Raises ValueError."""
+        """Return the price snapshots of the user's file, or those of the package.
+
+        Raises:
+            ValueError: If the file is invalid.
+        """
         return snapshots() if self.prices is None else read_prices(self.prices)
 
     def unknown(self, asked: Iterable[str]) -> str:
-        """What to say of prices in the file that are of no card: neither one of the catalogue nor one that was `asked`
-        about; "" where there are none. A slip of the hand would cost the card its price in silence.
+        """Return a warning about prices in the user's file that belong to no known device; "" if there are none.
+
+        A typo would otherwise silently leave a device without its price.
+
+        Args:
+            asked: The names of devices that are known in addition to the catalogue.
         """
         known, others = (*names(), *asked), list[str]()
         for card in dict.fromkeys(card for each in self.sellers() for card in each.dollars if card not in known):
@@ -226,7 +254,7 @@ class MoneyFlags:
 
 @dataclass(frozen=True, slots=True)
 class DisplayFlags:
-    """What of it is shown."""
+    """The options for the parts of the plan to show."""
 
     short: Annotated[bool, _shown("Show five lines in plain words.", "--short")] = False
     full: Annotated[bool, _shown("Show every section.", "--full")] = False
@@ -241,28 +269,39 @@ class DisplayFlags:
 
 
 def check_short(shown: DisplayFlags, *, as_json: bool) -> None:
-    """Refuse options that show what --short leaves out. Raises ValueError."""
+    """Raise ValueError if --short is combined with options that show more."""
     others = [*given_flags(shown, "short"), *["--json"] * as_json]
     if shown.short and others:
         raise ValueError(f"--short shows five lines and nothing else; leave it out, or {' and '.join(others)}")
 
 
 def sections_of(shown: DisplayFlags, known: Iterable[str]) -> tuple[str, ...] | None:
-    """The sections asked for, None for the answer. Raises ValueError for one that is not known."""
+    """Return the requested sections, or None for the summary.
+
+    Raises:
+        ValueError: If a section is unknown.
+    """
     return tuple(known) if shown.full else named_sections(shown.section, known)
 
 
 def named_sections(parts: Sequence[str] | None, known: Iterable[str]) -> tuple[str, ...] | None:
-    """The sections that the parts of an option name, several in one or one each; None for none. Raises ValueError."""
+    """Return the sections that the values of --section name, one or several per value; None without values.
+
+    Raises:
+        ValueError: If a section is unknown.
+    """
     if not parts:
         return None
     return check_sections((name.strip() for part in parts for name in part.split(",") if name.strip()), known)
 
 
 def compared_cards(shown: DisplayFlags, device: str | None) -> tuple[Device, ...] | None:
-    """The cards to be compared: those named and, with --compare, the catalogue and a card file; None for no comparison.
+    """Return the devices to compare, or None if no comparison was requested.
 
-    Raises ValueError as `device_named`.
+    These are the named devices and, with --compare, the whole catalogue.
+
+    Raises:
+        ValueError: If a device is unknown.
     """
     if not shown.compare and shown.compare_devices is None:
         return None
@@ -280,9 +319,15 @@ def compared_cards(shown: DisplayFlags, device: str | None) -> tuple[Device, ...
 def quoted_cards(
     devices: Sequence[Device], money: MoneyFlags, named: str | None
 ) -> tuple[tuple[Device, ...], Unpriced]:
-    """The cards to be ranked, each as often as a seller has it (all of them, or the one asked for), and what to say of
-    those that none of these has. The card `named` costs the price that was given, if one was. Raises ValueError for a
-    price without a `named` card.
+    """Return the devices to rank, each once per seller that offers it, and a description of those without a price.
+
+    Args:
+        devices: The devices.
+        money: The price options, which may select one seller.
+        named: The name of the device that a price stated by the user applies to.
+
+    Raises:
+        ValueError: If a price is stated but `named` is None.
     """
     given, sellers = money.given(), money.sellers()
     if given is not None and named is None:
@@ -311,7 +356,10 @@ def _unpriced(money: MoneyFlags, title: str) -> str:
 
 
 def with_price(device: Device, money: MoneyFlags) -> Device:
-    """A card at the price that was given, else that of a file of prices, that of its own file, that of a seller."""
+    """Return a device with its price.
+
+    The order of preference is the price that the user stated, a price file, the device's own file, and a known seller.
+    """
     given, stated = money.given(), money.prices is not None
     if given is not None:
         return replace(device, price=given)

@@ -1,4 +1,4 @@
-"""The process that a command runs in, made fit for it before anything large is imported: streams and interrupts."""
+"""The preparation of the process before large imports: standard streams, signals and garbage collection."""
 
 import gc
 import io
@@ -15,15 +15,17 @@ from ridgeline.util.host import keep_freed_memory
 
 FAILED, USAGE, REFUSED, UNREACHABLE, INTERRUPTED = 1, 2, 3, 4, 130
 
-_NARROWEST = 20  # columns; with less of a terminal, and with none at all (COLUMNS=0), nothing could be read
+_NARROWEST = 20  # columns; narrower output (some shells set COLUMNS=0) would be unreadable
 
 
 def prepare() -> None:
-    """Put right what a shell may hand over: closed streams, a full disk behind stderr, an encoding without our
-    characters, a terminal without columns. Exits where standard output is closed: no result could be given.
+    """Repair what a shell may hand over, and exit if standard output is closed.
 
-    From here to `finish_imports` nothing is collected: what imports leave behind, torch above all, lives as long as the
-    process, and going through it again and again to see whether it is still needed takes a tenth of a short command.
+    This covers closed streams, a full disk behind stderr, an encoding without the needed characters, and a terminal
+    without columns.
+
+    Garbage collection is off until `finish_imports`. What imports create, torch above all, lives as long as the
+    process, and scanning it repeatedly would take a tenth of a short command.
     """
     gc.disable()
     signal_interrupts(quit_at_once=True)
@@ -33,7 +35,7 @@ def prepare() -> None:
         print("ridgeline: standard output is closed; let it go to a file or to /dev/null", file=sys.stderr)
         sys.exit(USAGE)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # an encoding without our characters ends no command
+        sys.stdout.reconfigure(errors="backslashreplace")  # unsupported characters must not end a command
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8")
     columns = os.environ.get("COLUMNS", "")
@@ -42,8 +44,9 @@ def prepare() -> None:
 
 
 def finish_imports() -> None:
-    """All that a command needs has been imported: what comes now is collected, and what it frees is kept. Does nothing
-    where `prepare` has not been called, as in tests, whose garbage it would keep.
+    """Enable garbage collection after all imports, and let the process reuse freed memory.
+
+    Do nothing if `prepare` was not called, as in tests, whose garbage would otherwise be retained.
     """
     if not gc.isenabled():
         keep_freed_memory()
@@ -52,17 +55,18 @@ def finish_imports() -> None:
 
 
 def signal_interrupts(*, quit_at_once: bool) -> None:
-    """While imports run, and when a command has ended, Ctrl-C ends the process there and then: raised among them it
-    would print a traceback, or be swallowed by one of them that takes any error for an optional module's absence.
+    """Choose whether Ctrl-C ends the process at once or raises KeyboardInterrupt.
 
-    Where interrupts are ignored, as in the background of a script, they stay so.
+    It must end the process during imports and after a command. Raised during an import, the exception would print a
+    traceback, or be swallowed by code that takes any error for a missing optional module. If interrupts are ignored, as
+    for a background job of a script, they stay ignored.
     """
     if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _quit):
         signal.signal(signal.SIGINT, _quit if quit_at_once else signal.default_int_handler)
 
 
 def leave_on_sigterm() -> None:
-    """A server that is told to end while it is being imported has nothing to finish: it has ended well."""
+    """Exit with status 0 on SIGTERM: a server that is still being imported has nothing to finish."""
     signal.signal(signal.SIGTERM, lambda _number, _frame: os._exit(0))
 
 
@@ -71,16 +75,16 @@ def _quit(_number: int, _frame: FrameType | None) -> None:
 
 
 def _fill_closed_descriptors() -> None:
-    """Otherwise the next file that is opened becomes standard output."""
+    """Open closed standard descriptors on /dev/null; otherwise the next opened file would become standard output."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor
 
 
 class _BestEffortStream(io.FileIO):
-    """A stream whose reader may be gone or its disk full: what cannot be said there ends no command."""
+    """A stream that ignores write errors, so that a closed pipe or a full disk behind it ends no command."""
 
     @override
     def write(self, data: Any) -> int:
@@ -96,8 +100,9 @@ def _forgiving_stderr() -> IO[str]:
 
 
 def abandon_output() -> None:
-    """Nothing more goes to standard output: its reader has left, or its disk is full, and Python would try again when
-    it exits.
+    """Redirect standard output to /dev/null after its reader left or its disk filled up.
+
+    Otherwise Python would try to write again at exit.
     """
-    with suppress(OSError, ValueError):  # a stream without a descriptor, as in tests, is not written again
+    with suppress(OSError, ValueError):  # in tests, stdout may have no descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""`ridgeline quantize`: a plain checkpoint written anew with quantised weights."""
+"""`ridgeline quantize` writes a plain checkpoint again with quantised weights."""
 
 from pathlib import Path
 from typing import Annotated

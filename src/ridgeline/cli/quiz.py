@@ -1,4 +1,4 @@
-"""`ridgeline quiz`: the guide's questions on a terminal."""
+"""`ridgeline quiz` asks the guide's questions in the terminal."""
 
 import re
 import sys
@@ -28,7 +28,7 @@ def quiz(
     if chapter not in quizzes:
         raise ValueError(f"there are no questions of a chapter {chapter!r}; there are {', '.join(quizzes)}")
     if isinstance(sys.stdin, TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")  # what is no text is no answer
+        sys.stdin.reconfigure(errors="replace")  # undecodable input counts as a wrong answer
     rights = asked = 0
     for number, question in enumerate(quizzes[chapter], 1):
         print(_plain(f"{number}. {question.ask}"))
@@ -41,13 +41,13 @@ def quiz(
 
 
 def _plain(text: str) -> str:
-    """Return a text without the backticks of code and the asterisks of emphasis. Code may have asterisks."""
+    """Return a text without the backticks of code and the asterisks of emphasis; asterisks within code remain."""
     parts = re.split("`([^`]+)`", text)
     return "".join(part if n % 2 else re.sub(r"\*(\S[^*]*)\*", r"\1", part) for n, part in enumerate(parts))
 
 
 def _read(prompt: str) -> str | None:
-    """A line of the reader; None where there are no more."""
+    """Return a line of input, or None at its end."""
     print(prompt, end="", flush=True)
     line = sys.stdin.readline()
     if not line:
@@ -57,7 +57,7 @@ def _read(prompt: str) -> str | None:
 
 
 def _chosen(question: QuizQuestion) -> bool | None:
-    """Whether the reader's choice is right, which is asked for until it is one; None where nobody answers."""
+    """Ask until the user gives a valid choice; return whether it is right, or None at the end of input."""
     letters = _LETTERS[: len(question.choices)]
     for letter, choice in zip(letters, question.choices, strict=True):
         print(_plain(f"   {letter}) {choice.text}"))
@@ -74,7 +74,7 @@ def _chosen(question: QuizQuestion) -> bool | None:
 
 
 def _numeric(question: QuizQuestion) -> bool | None:
-    """Whether the reader's number is near enough; None where nobody answers."""
+    """Ask until the user gives a number; return whether it is close enough, or None at the end of input."""
     assert question.answer is not None
     unit = f" ({question.unit})" if question.unit else ""
     while (line := _read(f"a number{unit}> ")) is not None:

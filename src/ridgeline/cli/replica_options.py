@@ -1,4 +1,4 @@
-"""Options about replicas that `simulate` and `serve` have in common: how they are read."""
+"""The parsing of replica options that `simulate` and `serve` have in common."""
 
 import re
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from ridgeline.cli.options import parse_seconds
 from ridgeline.insight.traffic.scaling import Scaling
 from ridgeline.util.host import available_memory, cores
 
-if TYPE_CHECKING:  # a simulation does not wait for the engine's setup
+if TYPE_CHECKING:  # a simulation must not import the engine
     from ridgeline.engine.engine_settings import EngineSettings
 
 MAX_REPLICAS = 1024
@@ -20,14 +20,17 @@ _PAIR = re.compile(r"(\d+):(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class BatchFleet:
-    """The engines that answer a batch, and the Ray cluster that they run on; one without a cluster needs no Ray."""
+    """The engines that answer a batch of requests, and the Ray cluster on which they run.
+
+    A single engine without a cluster needs no Ray.
+    """
 
     replicas: int = 1
     ray_address: str | None = None
 
     @property
     def asked(self) -> bool:
-        """Whether it runs on Ray."""
+        """Whether the batch runs on Ray."""
         return self.replicas != 1 or self.ray_address is not None
 
 
@@ -35,7 +38,11 @@ ONE = BatchFleet()
 
 
 def pair(text: str, option: str) -> tuple[int, int]:
-    """Of `1:2`. Raises ValueError naming the option."""
+    """Return the two numbers of a text such as `1:2`.
+
+    Raises:
+        ValueError: If the text is malformed or a number is out of range. The message names the option.
+    """
     match = _PAIR.fullmatch(text.strip())
     if match is None or not (1 <= int(match[1]) <= MAX_REPLICAS and 1 <= int(match[2]) <= MAX_REPLICAS):
         raise ValueError(f"{option} is {text!r}; write two numbers of replicas from 1 to {MAX_REPLICAS}, like 1:2")
@@ -43,14 +50,18 @@ def pair(text: str, option: str) -> tuple[int, int]:
 
 
 def check_count(replicas: int) -> None:
-    """Raises ValueError for a number of replicas that cannot be."""
+    """Raise ValueError for a number of replicas that is out of range."""
     if not 1 <= replicas <= MAX_REPLICAS:
         raise ValueError(f"--replicas is {replicas}; it must be from 1 to {MAX_REPLICAS}")
 
 
 def check_cores(engines: int, threads: int, ranks: int = 1) -> None:
-    """Refuse more engines of this machine than it has cores for. threads: of each of the `ranks` processes of an
-    engine. Raises ValueError.
+    """Raise ValueError if this machine has fewer cores than its engines need.
+
+    Args:
+        engines: The number of engines.
+        threads: The threads per process.
+        ranks: The processes per engine.
     """
     processes, there, own = engines * ranks, cores(), threads * ranks
     if processes * threads <= there:
@@ -63,8 +74,9 @@ def check_cores(engines: int, threads: int, ranks: int = 1) -> None:
 
 
 def split_memory(settings: "EngineSettings", engines: int) -> "EngineSettings":
-    """The settings of each of so many engines of this machine: an equal part of the available memory, where nothing
-    says what one may have.
+    """Return the settings of each of several engines on this machine, with an equal share of the available memory.
+
+    Settings that already state a memory limit are unchanged.
     """
     if settings.kv_bytes is None and settings.memory_share is None and settings.memory is None:
         return replace(settings, memory=available_memory() / engines)
@@ -72,14 +84,30 @@ def split_memory(settings: "EngineSettings", engines: int) -> "EngineSettings":
 
 
 def check_of_scale(flags: object, *names: str) -> None:
-    """Refuse options of --scale where it is not given; names: their fields. Raises ValueError."""
+    """Raise ValueError if an option that requires --scale is given without it.
+
+    Args:
+        flags: The options.
+        names: The fields of the options that require --scale.
+    """
     for name in names:
         if getattr(flags, name) is not None:
             raise ValueError(f"--{name.replace('_', '-')} is for --scale; give both")
 
 
 def scaling_of(scale: str, at: int | None, every: str | None, calm: str | None, start_up: float = 0.0) -> Scaling:
-    """What --scale, --scale-at, --scale-every and --scale-calm ask for. start_up: seconds. Raises ValueError."""
+    """Return the autoscaling that the --scale options describe.
+
+    Args:
+        scale: The value of --scale, the minimum and maximum number of replicas.
+        at: The value of --scale-at, the requests per replica to aim at.
+        every: The value of --scale-every; None for the default.
+        calm: The value of --scale-calm; None for the default.
+        start_up: The seconds that a new replica takes to start.
+
+    Raises:
+        ValueError: If an option is missing or malformed.
+    """
     if at is None or at < 1:
         raise ValueError("--scale wants --scale-at, the requests under way that each replica is to have, like 32")
     least, most = pair(scale, "--scale")

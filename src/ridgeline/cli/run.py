@@ -1,4 +1,4 @@
-"""`ridgeline run`: the main job. A model, a prompt, the text as it comes, and what it took."""
+"""`ridgeline run` generates text for a prompt, streams it and reports the time that it took."""
 
 import dataclasses
 import json
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ridgeline.cli.image_prompt import ImagePrompt
 
 _READ = 1 << 30
-"""Bytes that are read again, at most: enough for a speed, little beside what a model takes."""
+"""The maximum number of bytes to read for a speed measurement, which is small compared with a model's time."""
 
 _CARD = "h100-sxm"
 
@@ -142,8 +142,8 @@ def run(
 
 
 def _run_batch(others: dict[str, Any], *asked: Any) -> None:
-    """As run_batch, but for what says something about one prompt, where every line of a file says it for itself."""
-    from ridgeline.cli.batch_run import run_batch  # a prompt need not wait for what a server needs
+    """Answer the requests of a file, after refusing options that only apply to a single prompt."""
+    from ridgeline.cli.batch_run import run_batch  # a single prompt does not need the server's imports
 
     for name, value in others.items():
         if value is not None and value is not False:
@@ -153,9 +153,7 @@ def _run_batch(others: dict[str, Any], *asked: Any) -> None:
 
 
 def _say_loaded(llm: LLM, *, verbose: bool) -> None:
-    """What the model's files ask for and do not get. verbose: what loading took too; the same bytes read into memory
-    instead, and from disks onto a card.
-    """
+    """Report unsupported settings of the model's files, and with `verbose` the loading times."""
     report_ignored_config(llm)
     if verbose:
         for line in _loading_lines(llm.loaded.loading):
@@ -163,15 +161,15 @@ def _say_loaded(llm: LLM, *, verbose: bool) -> None:
 
 
 def _account(llm: LLM) -> RunStats:
-    """What its steps take from now on."""
+    """Return the statistics of all steps that the engine runs from now on."""
     account = RunStats(llm.loaded.price)
     llm.engine.on_step = account.add
     return account
 
 
 def _images(source: ModelSource, paths: list[Path]) -> "ImagePrompt":
-    """The images of the prompt."""
-    from ridgeline.cli.image_prompt import ImagePrompt  # Pillow, which few prompts ask for
+    """Read the images of the prompt."""
+    from ridgeline.cli.image_prompt import ImagePrompt  # imports Pillow, which few prompts need
 
     return ImagePrompt.read(source, paths)
 
@@ -179,8 +177,10 @@ def _images(source: ModelSource, paths: list[Path]) -> "ImagePrompt":
 def _generate(
     llm: LLM, ids: list[int], params: SamplingParams, adapter: str, images: EncoderFeatures | None, *, shown: bool
 ) -> Completion:
-    """Run the request; the first choice streams, further ones are printed when they are done. Raises ValueError where
-    all have failed.
+    """Run the request; stream its first choice and print further ones when they are complete.
+
+    Raises:
+        ValueError: If all choices failed.
     """
     completion = Completion.empty(ids, params.n)
     for event in llm.stream(ids, params, adapter=adapter, images=images):
@@ -200,7 +200,7 @@ def _generate(
 
 
 def _say_account(llm: LLM, completion: Completion, account: RunStats, *, meaningless: bool) -> None:
-    """What prefill and decode took, what limited them, what was set up for it, and which kernels it lacked."""
+    """Report the times of prefill and decode, what limited them, the engine's configuration and missing kernels."""
     if meaningless:
         count = sum(len(choice.tokens) for choice in completion.choices)
         say(f"random weights: {count} meaningless tokens were generated")
@@ -222,7 +222,7 @@ def _say_account(llm: LLM, completion: Completion, account: RunStats, *, meaning
 
 
 def _account_lines(account: RunStats) -> list[str]:
-    """What prefill and decode took: tokens, seconds, tokens a second, and the bandwidth and arithmetic reached."""
+    """Return tokens, seconds, tokens per second, bandwidth and FLOP/s of prefill and of decode."""
     phases = {"prefill": account.prefill, "decode": account.decode}
     return [_phase_line(name, phase) for name, phase in phases.items() if phase.steps]
 
@@ -235,8 +235,14 @@ def _phase_line(name: str, phase: PhaseThroughput) -> str:
 
 
 def _completion_json(completion: Completion, account: RunStats, names: Tokenizer | None) -> dict[str, Any]:
-    """The first choice's fields at the top, as the contract has it; all choices with them where there are several.
-    names: spells the tokens whose log-probabilities are told; None where they are not.
+    """Return the completion as JSON fields, those of the first choice at the top level.
+
+    Several choices are also listed under `choices`.
+
+    Args:
+        completion: The completion.
+        account: The times of its steps.
+        names: The tokenizer that spells tokens with log-probabilities; None omits those.
     """
     choices = [_choice_json(choice, names) for choice in completion.choices]
     fields = {
@@ -248,7 +254,7 @@ def _completion_json(completion: Completion, account: RunStats, names: Tokenizer
 
 
 def _speculation_json(llm: LLM) -> dict[str, Any]:
-    """What was guessed, where anything was to be."""
+    """Return the counts of drafted and accepted tokens, or nothing without speculative decoding."""
     if llm.engine.speculator is None:
         return {}
     stats = llm.engine.stats
@@ -282,7 +288,10 @@ def _choice_json(choice: Choice, names: Tokenizer | None) -> dict[str, Any]:
 
 
 def _logprob_json(sampled: Sampled, names: Tokenizer) -> dict[str, Any]:
-    """A token and its rivals, each with its text: half a character as U+FFFD, a control token as it is spelled."""
+    """Return a token and its alternatives with their texts.
+
+    Part of a character becomes U+FFFD, and a control token keeps its spelling.
+    """
 
     def entry(token: int, logprob: float | None) -> dict[str, Any]:
         text = names.token_bytes(token, skip_special=False).decode("utf-8", "replace")
@@ -297,9 +306,12 @@ def _logprob_json(sampled: Sampled, names: Tokenizer) -> dict[str, Any]:
 
 
 def _loading_lines(loading: LoadReport | None) -> Iterator[str]:
-    """Yield what `--verbose` says of loading: what it took, and what reading into memory, disks and a card would take.
+    """Yield the lines of `--verbose` about loading: its time, and estimates for memory, disks and a GPU.
 
-    The second line reads the file again. loading: None of random weights.
+    The second line reads the file again.
+
+    Args:
+        loading: The report of the loader; None for random weights.
     """
     if loading is None:
         yield "loading: none, the weights are random"
@@ -327,7 +339,7 @@ def _measured(loading: LoadReport) -> str:
 
 
 def _priced(nbytes: float) -> str:
-    """The floor of a cold start from each disk, and the way onto a card."""
+    """Return the minimum cold-start times from each disk, and the time to copy the weights to a GPU."""
     card = load_device(_CARD)
     cold = ", ".join(
         f"{say_seconds(cold_start(nbytes, 0, disk).read)} from {disk.title} ({_speed(disk.bandwidth)})"

@@ -1,4 +1,4 @@
-"""`ridgeline serve`: models behind OpenAI's interface, until a signal ends them."""
+"""`ridgeline serve` serves models through an OpenAI-compatible API until a signal ends it."""
 
 import json
 import logging
@@ -36,7 +36,7 @@ from ridgeline.util.document.humanize import three_digits
 from ridgeline.util.document.printable import printable
 from ridgeline.util.host import check_threads, cores, return_freed_memory, threads_for
 
-if TYPE_CHECKING:  # a language model's server does not wait for what draws
+if TYPE_CHECKING:  # a text server must not import diffusion code
     from ridgeline.server.images.diffusion_engine import DiffusionEngine
     from ridgeline.server.images.served_images import ServedImages
     from ridgeline.server.multi_model import MultiModelEngine, ServedMultiModel
@@ -50,7 +50,7 @@ def _server(*names: str, text: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ServerFlags:
-    """Where the server listens, who may ask it, and what it tells."""
+    """The options of the HTTP server: address, authentication and logging."""
 
     host: Annotated[
         str, _server(text="The address to listen on; other machines can connect only with an API key or --insecure.")
@@ -91,7 +91,11 @@ class ServerFlags:
     ] = None
 
     def settings(self, limits: dict[str, Any]) -> ServerSettings:
-        """The server's settings with these limits. Raises ValueError."""
+        """Return the server settings with the given limits.
+
+        Raises:
+            ValueError: If an option is invalid.
+        """
         keys = (*(self.api_key or ()), *(read_keys(self.api_key_file) if self.api_key_file is not None else ()))
         return ServerSettings(
             host=self.host,
@@ -113,7 +117,7 @@ class ServerFlags:
 
 @dataclass(frozen=True, slots=True)
 class AdapterFlags:
-    """The adapters of a server."""
+    """The options for the LoRA adapters of a server."""
 
     lora_modules: options.LoraModules = None
     enable_lora: options.EnableLora = False
@@ -121,7 +125,11 @@ class AdapterFlags:
     max_loras: options.MaxLoras = None
 
     def settings(self) -> dict[str, Any]:
-        """Fields of EngineSettings. Raises ValueError."""
+        """Return the adapter fields of EngineSettings.
+
+        Raises:
+            ValueError: If the options contradict each other.
+        """
         adapters = options.adapters_of(self.lora_modules, "--lora-modules")
         if self.enable_lora and not adapters:
             raise ValueError(
@@ -162,7 +170,7 @@ def serve(
     replicas.check(pipelines)
     split.check(pipelines, replicas, priced.priced, settings.stalled_seconds)
     if not pipelines:
-        return_freed_memory()  # steps, which take the same memory again and again, run in other processes
+        return_freed_memory()  # the steps, which reuse memory, run in other processes
     if priced.priced is not None:
         return _serve_priced(sources, settings, engine, priced, replicas)
     if not pipelines:
@@ -184,11 +192,11 @@ def _serve_language(
 ) -> int:
     built = build_to_run(model.config, weights=engine.weights, kv=engine.kv)
     threads = engine.threads or threads_for(weight_bytes(built), ranks=engine.tensor_parallel)
-    if engine.threads is None and replicas.ray_address is None:  # all replicas are on this machine
+    if engine.threads is None and replicas.ray_address is None:  # all replicas share this machine
         engines = most_replicas(replicas) if split.split is None else sum(split.counts())
         threads = min(threads, max(1, cores() // (engine.tensor_parallel * engines)))
     place = placement.device_named(engine.device)
-    priced_for = partial(device_under, place, min(threads, cores()))  # this machine, whatever a cluster's are
+    priced_for = partial(device_under, place, min(threads, cores()))  # of this machine, even with a cluster
     served = replace(_served(model, settings, engine, adapters, seed), threads=threads, device=priced_for)
     guesses = None if served.settings is None else served.settings.speculation
     if guesses is not None and guesses.method == "auto" and place.type != "cpu":
@@ -210,7 +218,7 @@ def _serve_language(
 def _run_engines(
     served: ServedLLM, settings: ServerSettings, replicas: ReplicaFlags, ready: Callable[[str, EngineClient], None]
 ) -> int:
-    """A server of a model on one engine, or on several."""
+    """Run a server of a model on one engine or on several replicas."""
     if not replicas.asked:
         return _run(served, settings, ready)
     from ridgeline.server.replicas.ray_cluster import check_ray, ray_cluster
@@ -229,7 +237,11 @@ def _serve_priced(
     priced: PricedFlags,
     replicas: ReplicaFlags,
 ) -> int:
-    """A language model's routes on which none runs. Raises ValueError for models that continue no texts."""
+    """Run a server that simulates a language model instead of running it.
+
+    Raises:
+        ValueError: If there are several models, or the model does not continue text.
+    """
     if len(sources) > 1:
         raise ValueError("--priced is of one language model; leave the others out")
     check_continues(sources[0])
@@ -267,7 +279,7 @@ def _serve_together(
 
 
 def _run(served: Servable[Model], settings: ServerSettings, ready: Callable[[str, Model], None]) -> int:
-    """As run_server, with the log in the format that was asked for."""
+    """Set up logging in the requested format, and run a server."""
     set_up_logs("json" if settings.log_format == "json" else "text")
     return run_server(served, settings, ready)
 
@@ -283,7 +295,13 @@ def _served(
 
 
 def check_options(models: Sequence[ModelSource], server: ServerFlags, given: Mapping[str, Any]) -> None:
-    """Refuse models that do not go together, and options of language models where there is none. Raises ValueError."""
+    """Raise ValueError for models that cannot share a server, or text options without a language model.
+
+    Args:
+        models: The models to serve.
+        server: The server options.
+        given: The values of all options, by field name.
+    """
     writers = [each.name for each in models if not each.pipeline]
     if len(writers) > 1:
         raise ValueError(f"{len(writers)} language models are given; a server has one: start another for {writers[1]}")
@@ -306,7 +324,11 @@ def _given(flags: Any) -> dict[str, Any]:
 
 
 def served_images(models: Sequence[ModelSource], threads: int | None) -> "ServedImages":
-    """Pipelines by what answers call them. Raises ValueError for more threads than there are cores."""
+    """Return the diffusion pipelines to serve, by the names that responses use.
+
+    Raises:
+        ValueError: If there are more threads than cores.
+    """
     from ridgeline.server.images.served_images import ServedImages
 
     if threads is not None:
@@ -316,7 +338,7 @@ def served_images(models: Sequence[ModelSource], threads: int | None) -> "Served
 
 
 def say_images_ready(url: str, drawer: "DiffusionEngine", settings: ServerSettings) -> None:
-    """As `say_ready`, of pipelines."""
+    """Log the address, the model names and the limits of a server of diffusion pipelines."""
     names = ", ".join(drawer.pipelines if len(drawer.pipelines) > 1 else settings.models or drawer.pipelines)
     _say_serving(url, names, drawer.loop.threads, settings)
     how = "" if drawer.device.calibrated else " (not calibrated: ridgeline calibrate)"
@@ -325,7 +347,10 @@ def say_images_ready(url: str, drawer: "DiffusionEngine", settings: ServerSettin
 
 
 def say_ready(url: str, llm: EngineClient, name: str, settings: ServerSettings) -> None:
-    """Log what a client needs to know, and what a request is held to; what there is room for the log has already."""
+    """Log the address, the model name and the limits of a language model's server.
+
+    The KV capacity is already in the log.
+    """
     _say_serving(url, ", ".join(settings.models or (name,)), llm.info.threads, settings, llm.info.replicas)
     logger.info(f"limits: {_writing_limits(llm, settings)} (all: {url}/v1/models)")
     _say_warnings(llm)
@@ -334,7 +359,7 @@ def say_ready(url: str, llm: EngineClient, name: str, settings: ServerSettings) 
 def say_multi_model_ready(
     url: str, served: "ServedMultiModel", models: "MultiModelEngine", settings: ServerSettings
 ) -> None:
-    """As `say_ready`, of a language model and pipelines."""
+    """Log the address, the names and the limits of a server with a language model and diffusion pipelines."""
     drawing = ", ".join(models.drawer.pipelines)
     _say_serving(url, f"{served.name}, {drawing}", models.llm.info.threads, settings)
     logger.info(f"limits of {served.name}: {_writing_limits(models.llm, settings)}")
@@ -384,7 +409,11 @@ def _writing_limits(llm: EngineClient, settings: ServerSettings) -> str:
 
 
 def _each(values: list[str] | None) -> tuple[str, ...]:
-    """The values of an option that may be repeated, or that has a JSON list as vLLM's do. Raises ValueError."""
+    """Return the values of a repeatable option, each of which may be a JSON list as in vLLM.
+
+    Raises:
+        ValueError: If a value that begins like a list is not valid JSON.
+    """
     found: list[str] = []
     for value in values or ():
         if not value.startswith("["):

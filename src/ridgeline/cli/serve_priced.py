@@ -1,4 +1,4 @@
-"""`ridgeline serve --priced CARD`: a server on which no model runs, whose steps take what they would on that card."""
+"""`ridgeline serve --priced CARD` runs a server without a model, whose steps take the predicted time on a device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ _COMPUTES = (
 
 @dataclass(frozen=True, slots=True)
 class PricedFlags:
-    """The card that a server's steps are priced for."""
+    """The options for a server that simulates a device instead of running a model."""
 
     priced: Annotated[
         str | None,
@@ -39,7 +39,12 @@ class PricedFlags:
 
 
 def check_priced(flags: PricedFlags, given: Sequence[str]) -> None:
-    """Refuse options of what computes. given: the options that were, as they are typed. Raises ValueError."""
+    """Raise ValueError for options that only apply to a model that runs.
+
+    Args:
+        flags: The simulation options.
+        given: The options that the user gave, as typed.
+    """
     if flags.priced is None:
         if flags.priced_devices != 1:
             raise ValueError("--priced-devices is how many of --priced there are; give both")
@@ -50,8 +55,10 @@ def check_priced(flags: PricedFlags, given: Sequence[str]) -> None:
 
 
 def served_priced(source: ModelSource, served: ServedLLM, flags: PricedFlags) -> ServedLLM:
-    """What is served in place of a model. Raises ValueError for what the card has no room for, before anything
-    is started.
+    """Return the servable that simulates a model on a device.
+
+    Raises:
+        ValueError: If the model does not fit on the device.
     """
     assert flags.priced is not None
     assert served.settings is not None
@@ -65,7 +72,7 @@ def served_priced(source: ModelSource, served: ServedLLM, flags: PricedFlags) ->
     return replace(
         served,
         settings=settings,
-        dummy_weights=True,  # where there is no tokenizer, text is bytes
+        dummy_weights=True,  # without a tokenizer, bytes count as tokens
         threads=1,
         device=lambda: driven,
         maker=MAKER,
@@ -74,7 +81,7 @@ def served_priced(source: ModelSource, served: ServedLLM, flags: PricedFlags) ->
 
 
 def describe_priced_devices(served: ServedLLM) -> str:
-    """The cards that steps are priced for: `NVIDIA H100 SXM 80GB`, `4 x NVIDIA H100 SXM 80GB`."""
+    """Return the devices that steps are priced for: `NVIDIA H100 SXM 80GB`, `4 x NVIDIA H100 SXM 80GB`."""
     device = None if served.device is None else served.device()
     assert device is not None
     return device.title if served.devices == 1 else f"{served.devices} x {device.title}"

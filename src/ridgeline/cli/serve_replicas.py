@@ -1,4 +1,4 @@
-"""`ridgeline serve --replicas N`: several engines behind one front, on Ray."""
+"""`ridgeline serve --replicas N` serves a model with several engines on Ray."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from ridgeline.insight.traffic.routers import router_named
 from ridgeline.insight.traffic.scaling import Scaling
 from ridgeline.server.lifecycle import ServedLLM
 
-if TYPE_CHECKING:  # a server of one engine does not wait for what several need
+if TYPE_CHECKING:  # a server with one engine must not import these
     from ridgeline.server.replicas.ray_cluster import RayCluster, ReplicaResources
     from ridgeline.server.replicas.served_replicas import ServedReplicas
 
@@ -31,7 +31,7 @@ _replicas = options.panel("Replicas")
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFlags:
-    """How many engines there are, where they run, who gets a request, what comes and goes."""
+    """The options for replicas: their number, location, router and autoscaling."""
 
     replicas: Annotated[
         int, _replicas("The number of engines for the model, on Ray (pip install 'ridgeline[ray]').")
@@ -68,11 +68,15 @@ class ReplicaFlags:
 
     @property
     def asked(self) -> bool:
-        """Whether there are to be several, or may be, or one on a cluster."""
+        """Whether the server may have several replicas, or runs on a Ray cluster."""
         return self.replicas != 1 or self.ray_address is not None or self.scale is not None
 
     def scaling(self) -> Scaling | None:
-        """Raises ValueError."""
+        """Return the autoscaling that the options describe, or None without --scale.
+
+        Raises:
+            ValueError: If the options contradict each other.
+        """
         if self.scale is None:
             check_of_scale(self, "scale_at", "scale_every", "scale_calm")
             return None
@@ -81,7 +85,11 @@ class ReplicaFlags:
         return scaling_of(self.scale, self.scale_at, self.scale_every, self.scale_calm)
 
     def check(self, pipelines: Sequence[ModelSource]) -> None:
-        """Refuse what does not go together. pipelines: models that draw. Raises ValueError."""
+        """Raise ValueError for options that cannot be combined.
+
+        Args:
+            pipelines: The diffusion pipelines to serve.
+        """
         check_count(self.replicas)
         self.scaling()
         router_named(self.router or "least", 0)
@@ -94,7 +102,11 @@ class ReplicaFlags:
 
 
 def share_of(flags: ReplicaFlags, served: ServedLLM) -> "ReplicaResources":
-    """What each replica has to itself. Raises ValueError for more than this machine has, where it is to have all."""
+    """Return the cores and GPUs that each replica occupies.
+
+    Raises:
+        ValueError: If this machine has too few of them and no cluster is given, or if --device names a single GPU.
+    """
     from ridgeline.server.replicas.ray_cluster import ReplicaResources
 
     settings = served.settings or EngineSettings()
@@ -108,7 +120,7 @@ def share_of(flags: ReplicaFlags, served: ServedLLM) -> "ReplicaResources":
 
 
 def most_replicas(flags: ReplicaFlags) -> int:
-    """How many there may be at a time."""
+    """Return the maximum number of concurrent replicas."""
     scaling = flags.scaling()
     return flags.replicas if scaling is None else scaling.most
 
@@ -116,7 +128,14 @@ def most_replicas(flags: ReplicaFlags) -> int:
 def served_replicas(
     served: ServedLLM, flags: ReplicaFlags, cluster: "RayCluster", share: "ReplicaResources"
 ) -> "ServedReplicas":
-    """What is served, on a cluster. served: as one engine would be."""
+    """Return the servable with several replicas on a Ray cluster.
+
+    Args:
+        served: The model as a single engine would serve it.
+        flags: The replica options.
+        cluster: The Ray cluster.
+        share: The resources of each replica.
+    """
     from ridgeline.server.replicas.ray_cluster import RayProcessHandle
     from ridgeline.server.replicas.served_replicas import ServedReplicas
 

@@ -1,4 +1,4 @@
-"""`ridgeline serve --split P:D`, `--kv-listen` and `--kv-from`: prompts and answers on engines of their own."""
+"""`ridgeline serve --split P:D`, `--kv-listen` and `--kv-from`: disaggregated prefill and decode."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from ridgeline.insight.traffic.routers import router_named
 from ridgeline.server.lifecycle import Servable, ServedLLM
 from ridgeline.server.server_settings import is_loopback
 
-if TYPE_CHECKING:  # a server of one engine does not wait for what several need
+if TYPE_CHECKING:  # a server with one engine must not import these
     from ridgeline.server.disaggregated import ServedDisaggregated
 
 _split = options.panel("Disaggregated prefill and decode")
@@ -31,7 +31,7 @@ _LEAST_KEY = 16  # bytes
 
 @dataclass(frozen=True, slots=True)
 class SplitFlags:
-    """Which engines compute prompts, and how their keys and values go to those that write answers."""
+    """The options for disaggregated serving: which engines run prefill, and how the KV reaches the decode engines."""
 
     split: Annotated[
         str | None,
@@ -74,11 +74,15 @@ class SplitFlags:
 
     @property
     def asked(self) -> bool:
-        """Whether prompts and answers are apart in any way."""
+        """Whether prefill and decode are disaggregated in any way."""
         return self.split is not None or self.transfer() is not None
 
     def transfer(self) -> KVTransfer | None:
-        """What this server does for others, or has them do. Raises ValueError."""
+        """Return the KV transfer that this server offers to others or requests from them; None for neither.
+
+        Raises:
+            ValueError: If the options contradict each other or are unsafe.
+        """
         listen, peers = self.kv_listen, tuple(each.strip() for each in (self.kv_from or "").split(",") if each.strip())
         if self.kv_from is not None and not peers:
             raise ValueError(f"--kv-from is empty; give the --kv-listen of a server, like 10.0.0.1:{PORT}")
@@ -112,14 +116,23 @@ class SplitFlags:
         return TIMEOUT if self.kv_timeout is None else parse_seconds(self.kv_timeout, "--kv-timeout")
 
     def counts(self) -> tuple[int, int]:
-        """Engines for prompts and for answers of this machine; 0 and 1 without --split. Raises ValueError."""
+        """Return the numbers of prefill and decode engines on this machine; 0 and 1 without --split.
+
+        Raises:
+            ValueError: If --split is malformed.
+        """
         return (0, 1) if self.split is None else pair(self.split, "--split")
 
     def check(
         self, pipelines: Sequence[ModelSource], replicas: ReplicaFlags, priced: str | None, stalled_seconds: float
     ) -> None:
-        """Refuse what does not go together. pipelines: models that draw; priced: the card of --priced;
-        stalled_seconds: as ServerSettings. Raises ValueError.
+        """Raise ValueError for options that cannot be combined.
+
+        Args:
+            pipelines: The diffusion pipelines to serve.
+            replicas: The replica options.
+            priced: The device of --priced; None if it was not given.
+            stalled_seconds: The stall timeout of ServerSettings.
         """
         if not self.asked:
             if self.kv_timeout is not None:
@@ -147,7 +160,11 @@ class SplitFlags:
 
 
 def _key(path: Path) -> bytes:
-    """Raises ValueError."""
+    """Return the shared secret from a file.
+
+    Raises:
+        ValueError: If the file cannot be read or the secret is too short.
+    """
     try:
         key = path.read_bytes().strip()
     except OSError as error:
@@ -162,8 +179,18 @@ def _key(path: Path) -> bytes:
 
 
 def check_split(flags: SplitFlags, built: Model, name: str, settings: EngineSettings, threads: int | None) -> None:
-    """Refuse a model, or options of its engine, whose prompts and answers cannot be apart; and more engines than there
-    are cores. threads: that were asked for. Raises ModelRefused, ValueError.
+    """Refuse a model or engine options that disaggregation does not support, and more engines than cores.
+
+    Args:
+        flags: The options for disaggregated serving.
+        built: The model.
+        name: The name of the model.
+        settings: The settings of one engine.
+        threads: The threads per engine that the user requested; None for a default.
+
+    Raises:
+        ModelRefused: If the model cannot be disaggregated.
+        ValueError: If the options cannot be combined with --split.
     """
     check_transfer(built, settings.ranks, prefix_cache=settings.prefix_cache, name=name)
     if flags.split is None:
@@ -176,7 +203,12 @@ def check_split(flags: SplitFlags, built: Model, name: str, settings: EngineSett
 
 
 def served_split(flags: SplitFlags, one: ServedLLM) -> "ServedDisaggregated":
-    """What --split serves. one: the model as one engine has it."""
+    """Return the servable that --split describes.
+
+    Args:
+        flags: The options for disaggregated serving.
+        one: The model as a single engine would serve it.
+    """
     from ridgeline.server.disaggregated import ServedDisaggregated
 
     prompts, answers = flags.counts()

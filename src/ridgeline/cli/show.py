@@ -1,4 +1,4 @@
-"""`ridgeline show`: what a config.json says, without weights."""
+"""`ridgeline show` describes a config.json without reading weights."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ from ridgeline.util.document import terminal_renderer
 from ridgeline.util.document.elements import Document, DocumentTable, Facts, TableRow, Tone, columns
 from ridgeline.util.document.humanize import gb, gib, say_gb, say_gib, three_digits
 
-_SMALL = 1e9  # bytes; below it GB would lose the digits that matter
+_SMALL = 1e9  # bytes; smaller sizes need MB to keep their digits
 
 
 def show(
@@ -40,10 +40,10 @@ def show(
     except ModelRefused as refusal:
         if name is None:
             raise
-        title = f"{name.family} {name.version}".rstrip()  # what the name says is still worth knowing
+        title = f"{name.family} {name.version}".rstrip()  # the name is informative even if the model is refused
         raise ModelRefused(f"{title} ({name.kind}, {name.task}) cannot be built: {refusal}") from None
     counted, adapters = bill(built), read_adapters(options.adapters_of(lora, "--lora"))
-    if source.gguf is not None:  # F16, and BF16 beside other types, are billed as they are held
+    if source.gguf is not None:  # the breakdown counts F16 and mixed BF16 as held in memory, not as stored
         counted = dataclasses.replace(counted, nbytes=float(tensor_bytes(source.gguf)))
     adapt(built, family_of(fields), adapters)
     if as_json:
@@ -68,7 +68,7 @@ def _adapter_json(adapter: Adapter, model: Model) -> dict[str, Any]:
 
 
 def _adapters(adapters: Sequence[Adapter], model: Model, counted: ParameterBreakdown) -> DocumentTable:
-    """What each adapter adds to the model, and to a step that it is in."""
+    """Return a table of what each adapter adds to the model and to a step."""
     heads = ("adapter", "made for", "rank", "matrices", "parameters", "share", "bytes a step", "FLOPs a token")
     rows = []
     for adapter in adapters:
@@ -99,7 +99,7 @@ def _as_json(fields: Fields, model: Model, counted: ParameterBreakdown) -> dict[
 
 
 def document(fields: Fields, model: Model, counted: ParameterBreakdown) -> Document:
-    """The name, the sizes, and where the parameters are."""
+    """Return the name, the sizes and the parameter counts of a model."""
     architecture, recipe, sizes = family_of(fields).architecture, read_recipe(fields), sizes_of(model)
     name = _name(fields, sizes)
     title = " ".join(part for part in (name.family, name.version) if part)
@@ -116,7 +116,7 @@ def document(fields: Fields, model: Model, counted: ParameterBreakdown) -> Docum
 
 
 def _name(fields: Fields, sizes: ModelSizes) -> ArchitectureName:
-    """What the architecture's name says, and that it is a mixture where only the config says that (Nemotron 3)."""
+    """Return the parsed architecture name, with the kind MoE if only the config says so (Nemotron 3)."""
     name = parse(family_of(fields).architecture)
     return name if sizes.mixture is None else dataclasses.replace(name, kind="MoE")
 
@@ -151,12 +151,12 @@ def _sizes(model: Model, recipe: Recipe) -> str:
 
 
 def _near(model: Model) -> int:
-    """How far layers look that look at a neighbourhood; 0 where none does."""
+    """Return the largest neighbourhood of local attention layers; 0 if there are none."""
     return max((reach.size for reach in model.reaches if reach.kind == "local"), default=0)
 
 
 def _head(model: Model) -> str:
-    """What comes of the last hidden states."""
+    """Return a text that says what the model computes from the last hidden states."""
     if isinstance(model, Embedder) and not model.labels:
         return f"no head: the {model.mode} of a text's states becomes a vector of {model.width:,}"
     if isinstance(model, Embedder):
@@ -167,13 +167,13 @@ def _head(model: Model) -> str:
 
 
 def _stored(model: Model, recipe: Recipe) -> str:
-    """`bf16`; `fp8 128x128 and bf16` where a quantiser left a part alone, as all of them do."""
+    """Return the weight formats: `bf16`, or `fp8 128x128 and bf16` if a part is not quantised, as is usual."""
     dtype = format_of(model.storage.dtype).name
     return f"{recipe.name} and {dtype}" if recipe.name else dtype
 
 
 def _layer(sizes: ModelSizes) -> str:
-    """`hidden size 4,096, FFN width 14,336, 32 heads over 8 KV heads of 128`."""
+    """Return the sizes of a layer: `hidden size 4,096, FFN width 14,336, 32 heads over 8 KV heads of 128`."""
     parts = [f"hidden size {sizes.hidden:,}"]
     if sizes.widths:
         parts.append(f"FFN width {' and '.join(f'{width:,}' for width in sizes.widths)}")
@@ -186,7 +186,10 @@ def _layer(sizes: ModelSizes) -> str:
 
 
 def _sharing(sizes: ModelSizes) -> DocumentTable:
-    """What a token's keys and values take in the model's form of attention, beside those with most and fewest heads."""
+    """Return the KV bytes per token of the model's form of attention, compared with the other forms.
+
+    The others have the most KV heads (one per query head) and the fewest (one for all).
+    """
     rows = tuple(
         TableRow(
             (each.form, f"{each.kv_heads:,}", f"{each.bytes_per_token:,.0f}", f"{three_digits(each.less)} x"),
@@ -198,7 +201,7 @@ def _sharing(sizes: ModelSizes) -> DocumentTable:
 
 
 def _weights(model: Model, recipe: Recipe, nbytes: float) -> str:
-    """Their bytes and format; and what becomes of activations, where products round them as well."""
+    """Return the bytes and format of the weights, and whether activations are rounded as well."""
     stored = f"{_bytes(nbytes)}, stored as {recipe.name}" if recipe.name else _bytes(nbytes)
     stored += _format_shares(model)
     kinds = {share.stored.kind for _, op in model.weighted_ops() for share in op.shares() if share.stored}
@@ -206,7 +209,7 @@ def _weights(model: Model, recipe: Recipe, nbytes: float) -> str:
 
 
 def _format_shares(model: Model) -> str:
-    """Return the share of the parameters in each format, largest first; "" if the matrices are in a single format."""
+    """Return the share of the parameters in each format, largest first; "" if the matrices have a single format."""
     held: dict[str, int] = {}
     for _, op in model.weighted_ops():
         for share in op.shares():
@@ -226,7 +229,7 @@ def _bytes(nbytes: float) -> str:
 
 
 def _parameters(counted: ParameterBreakdown) -> DocumentTable:
-    """Part by part: of one layer, where there are layers of one kind, and of all."""
+    """Return the parameters part by part, of one layer if all layers are alike, and of the whole model."""
     rows = [
         _row(part, counted.layer.get(part), count, f"{count / counted.total:.1%}")
         for part, count in counted.parameters.items()
@@ -240,6 +243,14 @@ def _parameters(counted: ParameterBreakdown) -> DocumentTable:
 
 
 def _row(part: str, layer: int | str | None, count: int, share: str, tone: Tone = "") -> TableRow:
-    """layer: None where there is no such column."""
+    """Return a row of the parameter table.
+
+    Args:
+        part: The part of the model.
+        layer: The parameters of one layer; None if the table has no such column.
+        count: The parameters of all layers.
+        share: The share of the model.
+        tone: The style of the row.
+    """
     one = [] if layer is None else [f"{layer:,}" if isinstance(layer, int) else layer]
     return TableRow((part, *one, f"{count:,}", share), tone)

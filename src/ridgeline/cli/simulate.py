@@ -1,4 +1,7 @@
-"""`ridgeline simulate`: traffic on a model that is not here, by the engine's own scheduler on a clock of prices."""
+"""`ridgeline simulate` simulates traffic on a model that does not run.
+
+The engine's own scheduler decides each step, and a clock advances by the step's predicted time.
+"""
 
 import json
 import time
@@ -46,8 +49,8 @@ from ridgeline.util.document.terminal_renderer import show
 from ridgeline.util.files import check_apart, check_new, check_writable, write_whole
 from ridgeline.util.host import cores
 
-_LONG = 3.0  # seconds that the runs at three prices take: from which a second process is worth its imports
-_BELOW_WALL = 0.7  # of the rate at which the load law has nothing keep up: where a capacity is looked for first
+_LONG = 3.0  # seconds of the runs at three prices from which a second process is worth its imports
+_BELOW_WALL = 0.7  # share of the saturation rate at which a capacity search begins
 
 
 @with_flags
@@ -97,7 +100,7 @@ def simulate(
 
 
 def _check_pairs(setup: SetupFlags, fleet: FleetFlags, limits: LimitFlags, judged: ObjectiveFlags) -> None:
-    """Raises ValueError for options about replicas and pages that do not go together with what is asked of them."""
+    """Raise ValueError for replica and page options that cannot be combined with the requested analysis."""
     fleet.check_router(other_counts=judged.divide is not None)
     for name, given in (("--advise", judged.advise), ("--divide", judged.divide)):
         if given and (fleet.split or fleet.scale or fleet.also):
@@ -110,7 +113,7 @@ def _check_pairs(setup: SetupFlags, fleet: FleetFlags, limits: LimitFlags, judge
 
 
 def _check_money(money: MoneyFlags, fleet: FleetFlags) -> None:
-    """Raises ValueError for prices that no card would have."""
+    """Raise ValueError for price options that would apply to no device."""
     if money.price is not None and fleet.also is None:
         for name in ("seller", "prices"):
             if getattr(money, name) is not None:
@@ -118,7 +121,11 @@ def _check_money(money: MoneyFlags, fleet: FleetFlags) -> None:
 
 
 def _checked(traffic: TrafficFlags, judged: ObjectiveFlags) -> TrafficFlags:
-    """The traffic as what is to be judged of it wants it. Raises ValueError for options that do not go together."""
+    """Return the traffic adapted to the requested analysis.
+
+    Raises:
+        ValueError: If options cannot be combined.
+    """
     if judged.capacity:
         traffic = traffic.of_capacity()
         if not judged.slo:
@@ -138,12 +145,12 @@ def _checked(traffic: TrafficFlags, judged: ObjectiveFlags) -> TrafficFlags:
 
 
 _On = Callable[[int, Limits, float], Machine]
-"""The machine on so many cards, with these limits and this share of their memory."""
+"""A function that returns a replica on a number of devices, with scheduler limits and a share of their memory."""
 
 
 @dataclass(frozen=True)
 class _SimulationQuery:
-    """What a command asks, of a model by its name: it goes to another process as it is."""
+    """The options of a command, as plain values that can be sent to another process."""
 
     model: str
     setup: SetupFlags
@@ -154,14 +161,18 @@ class _SimulationQuery:
     judged: ObjectiveFlags
 
     def asked(self) -> tuple[SimulationQuery, _On]:
-        """What is asked for, and what makes its machine anew. Raises ValueError."""
+        """Return the simulation query, and a function that builds its machine with other settings.
+
+        Raises:
+            ValueError: If an option is invalid.
+        """
         setup, limits, traffic = self.setup, self.limits, self.traffic
         made = traffic.offered()
         if setup.device is None:
             raise ValueError("--device is missing; ridgeline plan --list names all cards")
         source = open_source(catalogue_name(self.model) or self.model)
         check_continues(source)
-        device = with_price(device_named(setup.device).as_disturbed(), self.money)  # it runs for minutes
+        device = with_price(device_named(setup.device).as_disturbed(), self.money)  # the run lasts minutes
         put = setup.setup(device)
         check_devices(put)
         models = ModelCache(source.config)
@@ -197,7 +208,7 @@ class _SimulationQuery:
         return asked, on
 
     def trial(self) -> Trial:
-        """What runs other settings of what is asked for, in whatever process this is."""
+        """Return a function that tries other settings of the query, in whichever process this runs."""
         asked, on = self.asked()
         return partial(trial, asked, lambda *other: on(self.setup.devices, *other))
 
@@ -211,8 +222,16 @@ def _found(asked: SimulationQuery, traffic: TrafficFlags, progress: Callable[[st
 def _compared(
     found: SimulationFindings, question: _SimulationQuery, on: _On, progress: Callable[[str], Watch], *, long: bool
 ) -> SimulationFindings:
-    """With the other machines that were asked for: the same cards without a split, better settings, other numbers of
-    cards. long: whether its runs took so long that a second process is worth its start.
+    """Return the findings with the requested comparisons added.
+
+    These are the same devices without a split, better settings, and other numbers of devices per replica.
+
+    Args:
+        found: The findings so far.
+        question: The options of the command.
+        on: Builds a replica with other settings.
+        progress: Watches each run.
+        long: Whether the runs take so long that a second process is worth starting.
     """
     asked, judged = found.asked, question.judged
     devices, memory = question.setup.devices, question.setup.memory_utilization
@@ -222,8 +241,8 @@ def _compared(
         return found
     own = best = option_in(asked, asked.machine, found.log)
     if judged.advise:
-        shares = SHARES if question.limits.pages is None else ()  # stated pages are a server's own
-        # A probe of the machine would find other figures there.
+        shares = SHARES if question.limits.pages is None else ()  # --pages fixes the memory
+        # A probe in another process would measure other figures.
         apart = long and cores() > 1 and asked.machine.case.device.basis != "probe"
         second = AdviceWorker.start(question.trial) if apart else None
         advised = advise(asked, lambda *other: on(devices, *other), progress, shares, second, own)
@@ -237,7 +256,10 @@ def _compared(
 
 
 def _users_each(asked: SimulationQuery, traffic: TrafficFlags) -> int:
-    """Users of each replica, where a law is known of them: all have a place and do not think; else 0."""
+    """Return the users per replica if the closed-loop law applies, otherwise 0.
+
+    It applies if all users have a slot and do not think between requests.
+    """
     users, replicas = traffic.users or 0, asked.fleet.size
     known = (
         traffic.think is None
@@ -249,7 +271,7 @@ def _users_each(asked: SimulationQuery, traffic: TrafficFlags) -> int:
 
 
 def _loop_law(asked: SimulationQuery, metrics: SimulationMetrics, users: int) -> float:
-    """Of all replicas, with so many users each."""
+    """Return the throughput of all replicas by the closed-loop law, with `users` users each."""
     machine, replicas = asked.machine, asked.fleet.replicas
     return replicas * loop_law(machine, users, *metrics.sizes)
 
@@ -257,7 +279,7 @@ def _loop_law(asked: SimulationQuery, metrics: SimulationMetrics, users: int) ->
 def _at_capacity(
     asked: SimulationQuery, traffic: TrafficFlags, progress: SimulationProgress, runs: tuple[int, str]
 ) -> SimulationFindings:
-    """What there is at the highest rate that is good; where none is, at the lowest that was tried."""
+    """Return the findings at the highest rate that meets the objectives, or at the lowest rate tried if none does."""
     machine, open_loop = asked.machine, asked.open_loop
 
     def at(rate: float, factor: float) -> SimulationMetrics:
@@ -276,7 +298,7 @@ def _at_capacity(
 
 
 def _check_files(output: SimulationOutputFlags) -> None:
-    """Before anything is computed. Raises ValueError."""
+    """Raise ValueError, before anything is computed, if an output file cannot be written."""
     files = {name: path for name, path in (("--out", output.out), ("--report", output.report)) if path is not None}
     check_apart(files)
     for path in files.values():
@@ -286,7 +308,7 @@ def _check_files(output: SimulationOutputFlags) -> None:
 
 
 def check_continues(source: ModelSource) -> None:
-    """Raises ValueError for what continues no texts."""
+    """Raise ValueError for a model that does not continue text."""
     if source.pipeline:
         raise ValueError(f"{source.title} draws pictures, one request after the other; ridgeline plan prices it")
     if read_embedding(source) is not None or not family_of(source.config).writes:
@@ -294,7 +316,7 @@ def check_continues(source: ModelSource) -> None:
 
 
 def _write(found: SimulationFindings, output: SimulationOutputFlags) -> None:
-    """To files, and to standard output."""
+    """Write the findings to files and to standard output."""
     if output.out is not None or output.as_json:
         text = json.dumps(findings_json(found))
         if output.out is not None:

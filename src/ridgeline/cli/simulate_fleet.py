@@ -1,4 +1,4 @@
-"""The options of `ridgeline simulate` about replicas: how many, on what, who is sent where, what comes and goes."""
+"""The replica options of `ridgeline simulate`: number, devices, router, autoscaling and disaggregation."""
 
 import math
 import re
@@ -22,13 +22,13 @@ _fleet = options.panel("Replicas")
 _COUNTED = re.compile(r"(?:(\d+)x)?(\S+)")
 _BANDWIDTH = re.compile(r"(\d+(?:\.\d+)?)\s*(GB|MB|Gb|Mb)/s")
 _BYTES = {"GB": 1e9, "MB": 1e6, "Gb": 1e9 / 8, "Mb": 1e6 / 8}
-_SLOWEST = 1e6  # bytes a second
+_SLOWEST = 1e6  # bytes per second
 _STORAGE = "2GB/s"
 
 
 @dataclass(frozen=True, slots=True)
 class FleetFlags:
-    """How many replicas there are, on what cards, and who is sent where."""
+    """The options for the number of replicas, their devices and the router."""
 
     replicas: Annotated[int, _fleet("The number of replicas of the model, each on --devices devices.")] = 1
     also: Annotated[
@@ -79,7 +79,17 @@ class FleetFlags:
     def fleet(
         self, case: Scenario, machine: Callable[[Scenario], Machine], on: Callable[[Device], Scenario], seed: int
     ) -> SimulatedFleet:
-        """case: of a replica. machine: the engine on one. on: the case of another card. Raises ValueError."""
+        """Return the simulated fleet that the options describe.
+
+        Args:
+            case: The scenario of one replica.
+            machine: Returns the engine for a scenario.
+            on: Returns the scenario on another device.
+            seed: The seed of the router.
+
+        Raises:
+            ValueError: If the options are invalid or cannot be combined.
+        """
         split, scaling = self._split(case), self._scaling(case)
         others = tuple(machine(on(device)) for device in self._also())
         count = sum(pair(self.split, "--split")) if self.split is not None else self.replicas
@@ -97,8 +107,10 @@ class FleetFlags:
         return SimulatedFleet(count, name, age, seed, others, split, scaling)
 
     def check_router(self, *, other_counts: bool) -> None:
-        """Raises ValueError for options of a router that nobody asks. other_counts: whether other numbers of replicas
-        are tried.
+        """Raise ValueError for router options if there is only one replica to choose from.
+
+        Args:
+            other_counts: Whether other numbers of replicas will be tried.
         """
         if not (self.router or self.signal_age):
             return
@@ -149,7 +161,11 @@ class FleetFlags:
 
 
 def _bandwidth(text: str, option: str) -> float:
-    """Bytes a second of `450GB/s`, `25Gb/s`. Raises ValueError naming the option."""
+    """Return the bytes per second of a text such as `450GB/s` or `25Gb/s`.
+
+    Raises:
+        ValueError: If the text is malformed. The message names the option.
+    """
     match = _BANDWIDTH.fullmatch(text.strip())
     bandwidth = 0.0 if match is None else float(match[1]) * _BYTES[match[2]]
     if not _SLOWEST <= bandwidth < math.inf:

@@ -1,4 +1,4 @@
-"""The options of `ridgeline simulate` about the engine, what is judged and what is written."""
+"""The options of `ridgeline simulate` for the engine, the objectives and the output."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ _engine, _judged, _output = map(options.panel, ("Engine", "Targets", "Output"))
 
 @dataclass(frozen=True, slots=True)
 class LimitFlags:
-    """How the engine is set up."""
+    """The options for the engine's scheduler and memory."""
 
     max_requests: options.MaxRequests = 256
     chunk: options.Chunk = None
@@ -55,7 +55,11 @@ class LimitFlags:
     ] = True
 
     def limits(self, max_batch_tokens: str) -> Limits:
-        """What a step may hold. Raises ValueError."""
+        """Return the limits of a step.
+
+        Raises:
+            ValueError: If an option is malformed.
+        """
         return Limits(
             tokens=parse_tokens(max_batch_tokens, "--max-batch-tokens"),
             requests=self.max_requests,
@@ -63,7 +67,11 @@ class LimitFlags:
         )
 
     def machine(self, case: Scenario, limits: Limits) -> Machine:
-        """An engine with limits on the card of a case. Raises ValueError."""
+        """Return an engine with the given limits on the devices of a scenario.
+
+        Raises:
+            ValueError: If an option is malformed or the memory does not suffice.
+        """
         between = self.between_steps
         return machine_of(
             case,
@@ -78,7 +86,7 @@ class LimitFlags:
 
 @dataclass(frozen=True, slots=True)
 class ObjectiveFlags:
-    """What the run is held to."""
+    """The options for the objectives of a simulation."""
 
     slo: Annotated[
         list[str] | None,
@@ -130,15 +138,27 @@ class ObjectiveFlags:
     ] = None
 
     def objectives(self) -> SLO | None:
-        """What a good request keeps to; None where nothing says so. Raises ValueError."""
+        """Return the latency objectives of a request; None if there are none.
+
+        Raises:
+            ValueError: If an option is malformed.
+        """
         return parse_slos(self.slo) if self.slo else None
 
     def requirements(self) -> tuple[Requirement, ...]:
-        """Raises ValueError."""
+        """Return the conditions that decide the exit status.
+
+        Raises:
+            ValueError: If an option is malformed.
+        """
         return tuple(map(parse_requirement, self.require or ()))
 
     def price_error(self, device: Device, devices: int) -> PriceUncertainty:
-        """Raises ValueError."""
+        """Return the uncertainty of the predicted times, as given or from published measurements.
+
+        Raises:
+            ValueError: If the option is malformed.
+        """
         if self.error is None:
             return price_error(device, devices)
         try:
@@ -152,7 +172,7 @@ class ObjectiveFlags:
 
 @dataclass(frozen=True, slots=True)
 class SimulationOutputFlags:
-    """What is written."""
+    """The options for the output of a simulation."""
 
     out: Annotated[Path | None, _output("Write the result as JSON to this file, which the web page can open.")] = None
     report: Annotated[Path | None, _output("Write the result with charts to this HTML file.")] = None

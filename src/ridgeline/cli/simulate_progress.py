@@ -1,4 +1,4 @@
-"""The progress of `ridgeline simulate`: an estimate before it starts, then how far its runs are."""
+"""The progress of `ridgeline simulate`: a time estimate, then the state of its runs."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -16,26 +16,40 @@ from ridgeline.insight.simulate.simulation_query import SimulationQuery
 from ridgeline.insight.traffic.offered import Offered
 from ridgeline.insight.traffic.workload_trace import read_trace
 
-_FEW = 6000  # requests of all runs that take no time worth an estimate
-_SAMPLE = 0.4  # seconds of a run from which the time of all of it is estimated
-_WORTH_SAYING = 5.0  # seconds from which an estimate is printed
-_PATIENCE = 30.0  # seconds before the first line if no estimate was printed
-_LEVELS = 9  # rates that a capacity is usually found within
-_MOST_COUNTED = 10**6  # the most requests of a trace that are counted before the runs
+_FEW = 6000  # total requests up to which no estimate is made
+_SAMPLE = 0.4  # seconds of a sample run for the estimate
+_WORTH_SAYING = 5.0  # minimum estimate in seconds to print
+_PATIENCE = 30.0  # seconds until the first line if no estimate was printed
+_LEVELS = 9  # typical number of rates in a capacity search
+_MOST_COUNTED = 10**6  # maximum requests of a trace to count before the runs
 
 
 class SimulationProgress:
-    """The progress of a command's runs. Called with the name of a run, it returns what watches that run."""
+    """The progress display of a command's runs.
+
+    Called with the name of a run, it returns the function that watches that run.
+    """
 
     def __init__(self, show: Callable[[str], None]) -> None:
-        """Begin with no runs. show: prints a line of progress, or drops it if the last one is too recent."""
+        """Begin without runs.
+
+        Args:
+            show: Prints a line of progress, or drops it if the last one is too recent.
+        """
         self._show = show
         self._planned, self._begun = 1, 0
         self._share: Callable[[RunLog], float] = lambda log: 0.0
-        self._from = 0.0  # the moment before which nothing is printed
+        self._from = 0.0  # time of the first line of progress
 
     def expect(self, asked: SimulationQuery, traffic: TrafficFlags, runs: int, about: str = "") -> None:
-        """Print an estimate for all runs, from the beginning of one. about: words before their number, as `up to`."""
+        """Print a time estimate for all runs, based on the beginning of one.
+
+        Args:
+            asked: The simulation.
+            traffic: The traffic options.
+            runs: The number of runs.
+            about: A word in front of their number, such as `up to`.
+        """
         count = request_count(traffic, asked.offered())
         until = traffic.until
         self._planned = runs
@@ -48,6 +62,7 @@ class SimulationProgress:
             say(f"simulating {number} run{'s' * (runs != 1)}{of}: about {rough_time(seconds)}")
 
     def __call__(self, name: str) -> Watch:
+        """Return the function that watches the next run, called `name`, and shows its progress."""
         self._begun += 1
         place = self._begun
         began = time.monotonic()
@@ -63,7 +78,7 @@ class SimulationProgress:
         return watch
 
     def _left(self, began: float, share: float, place: int) -> str:
-        """Return how long this run and those after it still take, once enough of it has run to tell."""
+        """Return the remaining time of this and all further runs, once enough of this run is done to tell."""
         took = time.monotonic() - began
         if share < 0.02 or took < 1:
             return ""
@@ -72,7 +87,12 @@ class SimulationProgress:
 
 
 def request_count(traffic: TrafficFlags, offered: Offered) -> int | None:
-    """Return how many requests a run has at most; None if nothing but time bounds them. offered: is used up."""
+    """Return the maximum number of requests of a run, or None if only time limits them.
+
+    Args:
+        traffic: The traffic options.
+        offered: The requests, which are consumed.
+    """
     if traffic.turns > 1:
         return None if traffic.requests is None else traffic.requests * traffic.turns
     if not traffic.open_loop and traffic.trace is not None:
@@ -91,7 +111,7 @@ def request_count(traffic: TrafficFlags, offered: Offered) -> int | None:
 
 
 def run_count(asked: SimulationQuery, judged: ObjectiveFlags) -> tuple[int, str]:
-    """Return how many runs a command makes, and `up to` or `some` if their number follows from what they show."""
+    """Return the number of runs of a command, and `up to` or `some` if it depends on their results."""
     prices = 3 if asked.error.share else 1
     if judged.capacity:
         return prices * (_LEVELS + 1), "some"
@@ -109,7 +129,7 @@ def run_count(asked: SimulationQuery, judged: ObjectiveFlags) -> tuple[int, str]
 
 
 def _share(log: RunLog, count: int | None, until: int | None) -> float:
-    """Return how much of a run is over, by the requests that have come and the time in which they come."""
+    """Return the completed share of a run, by the number of arrived requests and by simulated time."""
     at = log.steps.started[-1] if log.steps.started else 0
     shares = [len(log.requests) / count] if count else []
     shares += [at / until] if until else []
@@ -117,11 +137,11 @@ def _share(log: RunLog, count: int | None, until: int | None) -> float:
 
 
 class _Enough(Exception):
-    """An exception that ends a sample of a run once it is long enough."""
+    """An exception that ends a sample run once it is long enough."""
 
 
 def _seconds(asked: SimulationQuery, share: Callable[[RunLog], float]) -> float:
-    """Return an estimate of the seconds that a run takes, from its first part."""
+    """Return an estimate of the seconds of a run, based on its first part."""
     began, seen = time.monotonic(), 1.0
 
     def watch(log: RunLog) -> None:
@@ -139,8 +159,9 @@ def _seconds(asked: SimulationQuery, share: Callable[[RunLog], float]) -> float:
 
 @contextmanager
 def simulation_progress() -> Iterator[SimulationProgress]:
-    """Yield the progress of a command's runs: a line on stderr that changes, or one every ten seconds if stderr is no
-    terminal.
+    """Yield the progress of a command's runs.
+
+    It is a changing line on stderr, or a line every ten seconds if stderr is no terminal.
     """
     with changing_line() as show:
         yield SimulationProgress(show)

@@ -1,4 +1,4 @@
-"""The traffic options of `ridgeline simulate`: when requests come, and how long they are."""
+"""The traffic options of `ridgeline simulate`: when requests arrive and how long they are."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -28,17 +28,17 @@ from ridgeline.insight.traffic.offered import (
 from ridgeline.insight.traffic.profile import parse_profile, shaped
 from ridgeline.insight.traffic.workload_trace import TraceRequest, read_trace
 
-_DURATION = "60s"  # of requests that are drawn, where nothing says when to end
-_BOUNDS = {"rate": (1e-9, 1e9), "speed": (1e-9, 1e9), "burstiness": (1e-3, 1e6)}  # of numbers
-_MOST = {"users": 10**6, "requests": 10**7, "turns": 10**4}  # of counts: ten million requests are 2 GB of a log
-_INPUT, _OUTPUT = "1k", "256"  # tokens, as of ridgeline plan
+_DURATION = "60s"  # default for generated requests
+_BOUNDS = {"rate": (1e-9, 1e9), "speed": (1e-9, 1e9), "burstiness": (1e-3, 1e6)}  # ranges of numeric options
+_MOST = {"users": 10**6, "requests": 10**7, "turns": 10**4}  # maximum counts; ten million requests are a 2 GB log
+_INPUT, _OUTPUT = "1k", "256"  # tokens, as in ridgeline plan
 
 _traffic = options.panel("Traffic")
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficFlags:
-    """When requests come, and how long they are."""
+    """The options for the arrival times and the lengths of requests."""
 
     trace: Annotated[
         Path | None,
@@ -105,7 +105,11 @@ class TrafficFlags:
     seed: Annotated[int, _traffic("The random seed. The same seed gives the same requests at the same times.")] = 0
 
     def of_capacity(self) -> "TrafficFlags":
-        """The same as a rate is looked for: as many requests at each. Raises ValueError for what states one."""
+        """Return the traffic for a capacity search, with the same number of requests at each rate.
+
+        Raises:
+            ValueError: If the options already state a rate.
+        """
         if self.rate is not None or self.users is not None:
             raise ValueError("--capacity looks for the rate; leave --rate and --users out")
         if self.duration is not None:
@@ -116,7 +120,11 @@ class TrafficFlags:
         return replace(self, rate=None if self.trace is not None else 1.0, requests=requests)
 
     def at(self, rate: float) -> "TrafficFlags":
-        """The same requests at another rate: their gaps scaled. Raises ValueError as `offered`."""
+        """Return the same requests at another rate, with their gaps scaled.
+
+        Raises:
+            ValueError: If the trace has no rate or cannot be read.
+        """
         if self.trace is None:
             return replace(self, rate=rate)
         recorded = read_trace(self.trace)
@@ -128,16 +136,16 @@ class TrafficFlags:
 
     @property
     def open_loop(self) -> bool:
-        """Whether requests come by themselves."""
+        """Whether requests arrive independently of responses."""
         return self.users is None
 
     @property
     def rated(self) -> str:
-        """What --rate counts."""
+        """The unit that --rate counts: "requests" or "conversations"."""
         return "requests" if self.turns == 1 else "conversations"
 
     def check(self) -> None:
-        """Raises ValueError for options that do not go together."""
+        """Raise ValueError for options that are invalid or cannot be combined."""
         if self.trace is None and self.rate is None and self.users is None:
             raise ValueError("give what comes: --trace FILE, --rate R (requests a second) or --users N")
         if self.rate is not None and self.users is not None:
@@ -158,7 +166,7 @@ class TrafficFlags:
         self._check_count()
 
     def _check_count(self) -> None:
-        """Raises ValueError for more requests than a log has room for."""
+        """Raise ValueError for more requests than a log can hold."""
         if self.rate is None or self.until is None or self.requests is not None or self.trace is not None:
             return
         if (count := self.rate * self.until / 1e9) > _MOST["requests"]:
@@ -195,8 +203,10 @@ class TrafficFlags:
                 raise ValueError(message)
 
     def offered(self) -> Callable[[], Offered]:
-        """What makes the requests anew, the same each time. Raises ValueError, then and later, for a file that cannot
-        be read.
+        """Return a function that generates the requests, the same ones at each call.
+
+        Raises:
+            ValueError: If a file cannot be read, now or in a later call.
         """
         self.check()
         if self.profile is not None:
@@ -204,7 +214,7 @@ class TrafficFlags:
         lengths = self._lengths("--input", self.input or _INPUT), self._lengths("--output", self.output or _OUTPUT)
         think = 0 if self.think is None else parse_nanoseconds(self.think, "--think")
         made = partial(self._offered, lengths, self.until, think)
-        made()  # a file that cannot be read is refused before a model is built
+        made()  # refuse an unreadable file before a model is built
         return made
 
     def _lengths(self, option: str, text: str) -> Lengths:
@@ -213,13 +223,17 @@ class TrafficFlags:
 
     @property
     def _fixed(self) -> bool:
-        """Whether a length is the same for all."""
+        """Whether a length is the same for all requests."""
         texts = (("--input", self.input or _INPUT), ("--output", self.output or _OUTPUT))
         return any(isinstance(parse_lengths(text, option), Fixed) for option, text in texts)
 
     @property
     def until(self) -> int | None:
-        """Nanoseconds after which none come; None where something else ends them. Raises ValueError."""
+        """The time in nanoseconds after which no request arrives; None if something else ends the traffic.
+
+        Raises:
+            ValueError: If --duration is malformed.
+        """
         text = self.duration
         if text is None:
             if self.requests is not None or (self.trace is not None and self.open_loop and self.rate is None):
@@ -248,7 +262,7 @@ class TrafficFlags:
         return time_scaled(recorded if self.keep == 1 else subsampled(recorded, self.keep, self.seed), self.speed)
 
     def _moments(self) -> Iterator[int]:
-        """Of users none count."""
+        """Return the arrival times. In a closed loop they have no effect."""
         if self.rate is None:
             return arrivals.constant(1.0)
         steady = self._steady(self.rate)
@@ -264,7 +278,7 @@ class TrafficFlags:
                 return arrivals.poisson(rate, self.seed)
 
     def in_words(self) -> str:
-        """`Poisson arrivals, 12 a second, 1k tokens in and 256 out, each up to 10% more or less`."""
+        """Return a description such as `Poisson arrivals, 12 a second, 1k tokens in and 256 out, ...`."""
         if self.users is not None:
             thinking = "" if self.think is None else f" who think for {self.think}"
             how = f"{self.users:,} user{'s' if self.users > 1 else ''}{thinking}"
@@ -284,5 +298,5 @@ class TrafficFlags:
             return how
         how += f", conversations of {self.turns} questions"
         if self.users is not None:
-            return how  # which says how long they think
+            return how  # already states the think time
         return f"{how}, each " + ("at once" if self.think is None else self.think) + " after the answer before"

@@ -1,4 +1,4 @@
-"""Beside: a second process that runs settings for `simulate --advise`, so that two cores look at twice as many."""
+"""A second process that tries settings for `simulate --advise`, so that two cores try twice as many."""
 
 import multiprocessing
 import os
@@ -12,18 +12,22 @@ from ridgeline.engine.scheduler import Limits
 from ridgeline.insight.simulate.adviser import TriedSetting
 
 Trial = Callable[[Limits, float], TriedSetting | None]
-"""A function that runs a setting (limits, and the share of memory), or returns None for one that cannot be."""
+"""A function that simulates a setting (limits and memory share), or returns None if the setting is impossible."""
 
-_trials: list[Trial] = []  # of a second process, once it has made its own
+_trials: list[Trial] = []  # in the worker process only
 
 
 class AdviceWorker:
-    """A process that is started anew, so that it needs nothing of what this one holds: no fork of torch's threads."""
+    """A spawned process that simulates settings. It is not forked, because torch's threads do not survive a fork."""
 
     def __init__(self, make: Callable[[], Trial]) -> None:
-        """make: gives what runs settings there, as here; it is sent there, so that it holds plain values alone."""
+        """Start the process.
+
+        Args:
+            make: Returns the function that simulates settings. It is pickled, so it must hold plain values only.
+        """
         before = multiprocessing.active_children()
-        kept = signal.signal(signal.SIGINT, signal.SIG_IGN)  # there, for good: Ctrl-C is this process's to answer
+        kept = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by the worker: only this process handles Ctrl-C
         try:
             self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _end_with_parent)
             self._made = self._pool.submit(_make, make)
@@ -33,7 +37,7 @@ class AdviceWorker:
 
     @classmethod
     def start(cls, make: Callable[[], Trial]) -> "AdviceWorker | None":
-        """None where the system has no second process, or no semaphores, to give."""
+        """Start a worker, or return None if the system cannot provide a second process or semaphores."""
         try:
             return cls(make)
         except (OSError, ImportError, NotImplementedError):
@@ -41,22 +45,22 @@ class AdviceWorker:
 
     @property
     def ready(self) -> bool:
-        """Whether it has begun, which takes seconds of imports, and can run settings."""
+        """Whether the process has finished its imports, which take seconds, and can simulate settings."""
         return self._made.done() and self._made.exception() is None
 
     def submit(self, limits: Limits, memory: float) -> "Future[TriedSetting | None]":
-        """Run a setting there, after those that were submitted before. Its result raises where the process is gone."""
+        """Simulate a setting after those that were submitted before. The future raises if the process is gone."""
         return self._pool.submit(_run, limits, memory)
 
     def close(self) -> None:
-        """End it, whatever it is at."""
+        """End the process, even in the middle of a simulation."""
         for child in self._children:
             child.kill()
         self._pool.shutdown(cancel_futures=True)
 
 
 def _end_with_parent() -> None:
-    """Whatever ends the process that asked, no second one is left behind."""
+    """End this worker process as soon as its parent process ends for any reason."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "this runs in a second process"
 

@@ -1,4 +1,4 @@
-"""From what a user typed to a request: a model that is loaded, sampling, the prompt's ids, room for its answer."""
+"""The steps from user input to a request: load the model, choose sampling, encode the prompt, check its length."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,11 +17,15 @@ from ridgeline.engine.engine_builder import warm_up
 from ridgeline.media.images.image_generator import generates_image_tokens
 
 SOUND = "the model reads sound, no text: ridgeline transcribe FILE --model FOLDER"
-"""What is said to who gives a speech model a text."""
+"""The error message for a text given to a speech model."""
 
 
 def read_prompt(prompt: str) -> str:
-    """As `read_text`. Raises ValueError for an empty one too."""
+    """Return the prompt, or standard input for `-`.
+
+    Raises:
+        ValueError: If it is empty or cannot be read.
+    """
     text = read_text(prompt)
     if not text:
         raise ValueError("the prompt is empty; give at least one character")
@@ -30,7 +34,7 @@ def read_prompt(prompt: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SamplingFlags:
-    """The options of sampling. Sampling is what the model's generation_config.json says unless they say otherwise."""
+    """The sampling options. Options that are not given follow the model's generation_config.json."""
 
     max_tokens: options.MaxTokens256 = None
     temperature: options.Temperature = None
@@ -46,19 +50,23 @@ class SamplingFlags:
     ignore_eos: options.IgnoreEos = False
 
     def given(self) -> dict[str, Any]:
-        """The fields of SamplingParams that were given."""
+        """Return the fields of SamplingParams that the user set."""
         values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "max_tokens"}
         off: dict[str, Any] = {"min_tokens": 0, "ignore_eos": False}
         return {name: value for name, value in values.items() if value not in (None, off.get(name))}
 
     def params(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
-        """The model's own sampling changed by these and `more`; without --max-tokens, 256 of them at most."""
+        """Return the model's sampling defaults changed by these options and `more`.
+
+        The default of --max-tokens is 256.
+        """
         return sampling_params(defaults, self.max_tokens, 256, **self.given(), **more)
 
 
 def load(model: ModelSource | str, settings: EngineSettings, *, dummy_weights: bool, threads: int | None) -> LLM:
-    """The model in an engine, with a bar on stderr while its weights load. One that has no tokenizer (under
-    --dummy-weights) is said to have none: its token counts are those of bytes. On a card it has answered once.
+    """Load a model into an engine with a progress bar, and warm it up on a GPU.
+
+    A model without a tokenizer (under --dummy-weights) counts bytes as tokens, which is reported.
     """
     source = as_source(model)
     with loading_bar(source.name) as progress:
@@ -67,14 +75,14 @@ def load(model: ModelSource | str, settings: EngineSettings, *, dummy_weights: b
     if isinstance(llm.tokenizer, ByteTokenizer):
         say("this model comes without a tokenizer: each byte of the prompt is a token")
     captured = llm.loaded.on_card and priced_backend("gpu").replayed_steps(llm.loaded.model) is not None
-    if captured:  # or the first answer would wait for it, and its pace be none
+    if captured:  # otherwise the first response would include compilation
         with status("compiling kernels for the card"):
             warm_up(llm.engine)
     return llm
 
 
 def draws_too(model: ModelSource | str) -> str:
-    """What is said of a language model that draws as well; "" of any other."""
+    """Return a warning for a language model that also generates images, otherwise ""."""
     source = as_source(model)
     if not generates_image_tokens(source):
         return ""
@@ -82,14 +90,19 @@ def draws_too(model: ModelSource | str) -> str:
 
 
 def report_ignored_config(llm: LLM) -> None:
-    """What the model's generation_config.json asks for and does not get."""
+    """Report settings of the model's generation_config.json that are not supported."""
     for key in llm.loaded.texts.unfollowed:
         say(f"the model's generation_config.json asks for {key}, which this version does not do")
 
 
 def sampling_params(defaults: SamplingParams, max_tokens: str | None, unstated: int, **flags: Any) -> SamplingParams:
-    """The model's own sampling, changed by the flags that were given (those that are not None). unstated: the most
-    tokens where --max-tokens was not given.
+    """Return the model's sampling defaults, changed by all flags that are not None.
+
+    Args:
+        defaults: The model's sampling defaults.
+        max_tokens: The value of --max-tokens; None if it was not given.
+        unstated: The maximum number of tokens in that case.
+        flags: The fields to change.
     """
     most = unstated if max_tokens is None else parse_tokens(max_tokens, "--max-tokens")
     given = {name: value for name, value in flags.items() if value is not None}
@@ -97,7 +110,11 @@ def sampling_params(defaults: SamplingParams, max_tokens: str | None, unstated: 
 
 
 def prompt_ids(llm: LLM, text: str, system: str | None, raw: bool) -> list[int]:
-    """Ids of a text: a message to answer where the model has a chat template, unless `raw`. Raises ValueError."""
+    """Return the token ids of a text, as a chat message if the model has a chat template and `raw` is false.
+
+    Raises:
+        ValueError: If the model reads audio, or --system is given without a chat template.
+    """
     if llm.loaded.model.encoder_width:
         raise ValueError(SOUND)
     if raw or llm.loaded.templates is None:
@@ -109,8 +126,15 @@ def prompt_ids(llm: LLM, text: str, system: str | None, raw: bool) -> list[int]:
 
 
 def check_room(llm: LLM, ids: Sequence[int], params: SamplingParams, more_memory: str = "") -> None:
-    """Refuse more tokens than could come after a prompt of these, as vLLM's server does. more_memory: the option, if
-    any, that gives KV memory. Raises ValueError; a prompt that is itself too long is the engine's to refuse.
+    """Raise ValueError if --max-tokens exceeds what can follow the prompt, as vLLM's server does.
+
+    The engine itself refuses a prompt that is too long.
+
+    Args:
+        llm: The engine.
+        ids: The token ids of the prompt.
+        params: The sampling parameters, including the maximum number of tokens.
+        more_memory: The option that increases the KV memory, for the message; "" for none.
     """
     prompt = len(llm.loaded.texts.decoder_prompt(ids))
     wanted, context, held = params.max_tokens, llm.engine.context, llm.engine.kv_cache_manager.capacity()

@@ -1,4 +1,4 @@
-"""`ridgeline tokenize`: how a model reads a text."""
+"""`ridgeline tokenize` shows how a model splits a text into tokens."""
 
 import dataclasses
 import json
@@ -47,7 +47,10 @@ def tokenize(
 
 
 def _line(piece: TokenPiece) -> str:
-    """Its id, its text and its bytes. What is no text by itself, as a part of a character is, has bytes alone."""
+    """Return a token's id, text and bytes.
+
+    A token that is not valid text by itself, such as part of a character, has no text.
+    """
     try:
         text = repr(piece.piece) if piece.data.decode() or not piece.data else ""
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""`ridgeline trace`: one token's way, priced beside measured; or priced alone, on a card that is not here."""
+"""`ridgeline trace` traces one request op by op, with predicted and measured times, or predicted times alone."""
 
 import dataclasses
 import json
@@ -56,7 +56,7 @@ _ON_CARD = (
     "Price every op for this device: nothing runs, no weights and no prompt are needed; --input "
     "gives the prompt's length."
 )
-# One request at a time, whose prompt a step must hold whole: a trace shows one prefill.
+# A trace shows a single prefill, so one request runs at a time and a step must hold its whole prompt.
 _SETTINGS = EngineSettings(limits=Limits(tokens=1 << 18, requests=1), prefix_cache=False)
 
 
@@ -66,7 +66,7 @@ def _look(*names: str, text: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class InspectionFlags:
-    """What of the model's inside a trace is to show."""
+    """The options for the parts of a model's internals that a trace shows."""
 
     layer: Annotated[
         str | None, _look("--layer", text="Show the ops of one layer, or of `all`; by default the layers are summed.")
@@ -91,14 +91,22 @@ class InspectionFlags:
     ] = None
 
     def wanted(self, repeats: int | None) -> TraceOptions:
-        """What is asked of the tracer. Raises ValueError."""
+        """Return the options of the tracer.
+
+        Raises:
+            ValueError: If options cannot be combined.
+        """
         if self.source and not self.experts:
             raise ValueError("--source is of --experts; give both, or neither")
         sources = self._sources()
         return TraceOptions(self.attention, self.lens, self.memory, self.experts, self.position, repeats, sources)
 
     def _sources(self) -> tuple[tuple[str, str], ...]:
-        """The texts of --source by name."""
+        """Return the texts of --source with their names.
+
+        Raises:
+            ValueError: If an entry is malformed or a file cannot be read.
+        """
         named = [part.partition("=") for part in self.source or ()]
         if any(not equals or not name for name, equals, _ in named):
             raise ValueError("--source names a text and its file, as NAME=FILE")
@@ -109,7 +117,11 @@ class InspectionFlags:
 
 
 def _text_of(path: Path) -> str:
-    """A file's text. Raises ValueError."""
+    """Return the text of a file.
+
+    Raises:
+        ValueError: If it cannot be read, is too large or is not UTF-8.
+    """
     try:
         if path.stat().st_size > _MAX_TEXT:
             raise ValueError(f"--source {path} is larger than {_MAX_TEXT >> 20} MiB; some pages of it are enough")
@@ -121,7 +133,7 @@ def _text_of(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TraceSamplingFlags:
-    """How the request that is traced is sampled."""
+    """The sampling options of the traced request."""
 
     max_tokens: options.MaxTokens8 = None
     temperature: options.Temperature = None
@@ -131,14 +143,17 @@ class TraceSamplingFlags:
     seed: options.OptionalSeed = None
 
     def params(self, defaults: SamplingParams, **more: Any) -> SamplingParams:
-        """The model's own sampling changed by these and `more`; without --max-tokens, 8 of them at most."""
+        """Return the model's sampling defaults changed by these options and `more`.
+
+        The default of --max-tokens is 8.
+        """
         given = {each.name: getattr(self, each.name) for each in dataclasses.fields(self) if each.name != "max_tokens"}
         return sampling_params(defaults, self.max_tokens, 8, **given, **more)
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRunFlags:
-    """How the model runs."""
+    """The options for running the model."""
 
     raw: options.Raw = False
     system: options.System = None
@@ -154,7 +169,7 @@ class TraceRunFlags:
 
 @dataclass(frozen=True, slots=True)
 class PricedTraceFlags:
-    """A card to price the request on instead of running it, and what is priced then."""
+    """The options for pricing a request on a device instead of running it."""
 
     priced: Annotated[
         str | None,
@@ -167,7 +182,12 @@ class PricedTraceFlags:
     kv: options.KV = None
 
     def trace(self, model: str, lora: Sequence[str] | None) -> PricedTrace:
-        """The trace that these ask for. lora: adapters, as --lora has them."""
+        """Return the trace that these options describe.
+
+        Args:
+            model: The model.
+            lora: The adapters, as --lora states them.
+        """
         assert self.priced is not None
         device = device_named(self.priced)
         setup = Deployment(device, self.devices, self.weights, self.kv, engine=usual_engine(device))
@@ -178,8 +198,9 @@ class PricedTraceFlags:
         return priced_trace(model, case, parse_tokens(self.input, "--input"), self.batch)
 
     def check(self) -> None:
-        """Refuse what only a priced request has: both have formats of weights and of keys and values. Raises
-        ValueError.
+        """Raise ValueError for options that only apply to a priced request.
+
+        The weight and KV formats also apply to a request that runs.
         """
         given = given_flags(self, "weights", "kv")
         if given:
@@ -234,7 +255,7 @@ def trace(
 
 
 def _check_summary(look: InspectionFlags, files: TraceFileFlags, *, as_json: bool) -> None:
-    """Refuse what --summary would not show. Raises ValueError."""
+    """Raise ValueError for options whose output --summary would not show."""
     drawn = ["--roofline -"] * (str(files.roofline) == "-")
     for name in (*given_flags(look), *drawn, *["--json"] * as_json):
         raise ValueError(f"--summary shows where the time of a token went and nothing else; leave it out, or {name}")
@@ -253,8 +274,12 @@ def _show_drawn(
     *,
     as_json: bool,
 ) -> None:
-    """Trace what a pipeline draws and show it. Raises ValueError."""
-    from ridgeline.cli.trace_diffusion import (  # a language model's trace does not wait for it
+    """Trace the output of a diffusion pipeline and show the trace.
+
+    Raises:
+        ValueError: If an option is invalid or does not apply to diffusion pipelines.
+    """
+    from ridgeline.cli.trace_diffusion import (  # not imported for a language model
         DiffusionTraceOptions,
         show_diffusion_trace,
     )
@@ -272,8 +297,22 @@ def _show_written(
     source: ModelSource, prompt: str, device: str, look: InspectionFlags, sampling: TraceSamplingFlags,
     running: TraceRunFlags, files: TraceFileFlags, formats: PricedTraceFlags, *, as_json: bool, short: bool,
 ) -> None:  # fmt: skip
-    """Trace what a language model writes and show it. formats: those that weights, keys and values are quantised to.
-    short: whether to show only the summary. Raises ValueError.
+    """Trace the output of a language model and show the trace.
+
+    Args:
+        source: The model.
+        prompt: The prompt.
+        device: The device to price steps on, and to run on if it is a GPU of this machine.
+        look: The parts of the internals to show.
+        sampling: The sampling options.
+        running: The options for running the model.
+        files: The files to write.
+        formats: The weight and KV formats to quantise to.
+        as_json: Whether to print JSON.
+        short: Whether to show only the summary.
+
+    Raises:
+        ValueError: If options are invalid or cannot be combined.
     """
     adapters = options.adapter_of(running.lora, "request", "--priced CARD")
     if adapters and look.memory:
@@ -303,7 +342,7 @@ def _show_written(
     ids = subject.encode()
     if sampling.max_tokens is not None:
         check_room(llm, ids, params)
-    check(llm, ids, wanted)  # before a machine is probed for it
+    check(llm, ids, wanted)  # before probing the machine
     with status("tracing"):
         card = device_named(device, llm.threads) if place.type == "cpu" else device_at(place)
         card, at_hand = llm.loaded.joined(card), device == "this" or place.type != "cpu"
@@ -328,7 +367,18 @@ def _show_written(
 def _show_priced(
     model: str, priced: PricedTraceFlags, lora: Sequence[str] | None, running: list[str], as_json: bool
 ) -> None:
-    """Price a request and show it. running: what was given that only a model that runs has. Raises ValueError."""
+    """Price a request and show the result.
+
+    Args:
+        model: The model.
+        priced: The pricing options.
+        lora: The adapters.
+        running: The given options that only apply to a model that runs, which are refused.
+        as_json: Whether to print JSON.
+
+    Raises:
+        ValueError: If such an option was given.
+    """
     if running:
         raise ValueError(f"--priced runs nothing, and {running[0]} is of a model that runs; leave it out")
     made = priced.trace(model, lora)

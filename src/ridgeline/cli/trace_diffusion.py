@@ -1,4 +1,4 @@
-"""`ridgeline trace` of a pipeline: one step of a picture, priced beside measured."""
+"""`ridgeline trace` for diffusion pipelines: one denoising step, with predicted and measured times."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ from ridgeline.util.files import check_writable, write_whole
 
 @dataclass(frozen=True, slots=True)
 class DiffusionTraceOptions:
-    """What a trace of a picture is asked for beside the picture."""
+    """The options of a diffusion trace that do not describe the image itself."""
 
     device: str
     layer: str | None
@@ -43,7 +43,7 @@ class DiffusionTraceOptions:
 
 
 def _check_picture(drawing: DiffusionTraceFlags, asked: DiffusionTraceOptions) -> None:
-    """Raises ValueError for a file that nothing would be drawn into, or that cannot be written."""
+    """Raise ValueError for a chart file that would be empty or cannot be written."""
     path = drawing.svg
     if path is None:
         return
@@ -57,7 +57,18 @@ def _check_picture(drawing: DiffusionTraceFlags, asked: DiffusionTraceOptions) -
 def show_diffusion_trace(
     model: str, prompt: str, seed: int | None, drawing: DiffusionTraceFlags, asked: DiffusionTraceOptions
 ) -> None:
-    """Trace a picture or clip and show it. Raises ValueError."""
+    """Trace the generation of an image or video and show the trace.
+
+    Args:
+        model: The pipeline.
+        prompt: The prompt.
+        seed: The seed; None for a random one.
+        drawing: The options for the image or video.
+        asked: The further options.
+
+    Raises:
+        ValueError: If an option is invalid.
+    """
     size = None if drawing.size is None else Size.parse(drawing.size)
     request = DiffusionRequest(
         prompt, drawing.negative, size, drawing.steps, drawing.guidance, seed,

@@ -1,5 +1,6 @@
-"""Options of every trace: the layer that is shown, the files that are written; and those of a pipeline's, which are
-declared whether one is traced or not.
+"""The options of all traces for layers and files, and those of diffusion pipelines.
+
+The latter are always declared, whatever kind of model is traced.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,8 +23,10 @@ from ridgeline.util.files import check_apart, check_writable, write_whole
 
 
 def chosen_layer(layer: str | None, layers: int) -> int | str | None:
-    """What --layer says of a model with so many: a number, `all`, or nothing. Raises ValueError for one that there is
-    not.
+    """Return the layer that --layer selects: a number, `all`, or None.
+
+    Raises:
+        ValueError: If the model has no such layer.
     """
     if layer is None or layer == "all":
         return layer
@@ -33,18 +36,22 @@ def chosen_layer(layer: str | None, layers: int) -> int | str | None:
 
 
 def traced_on(device: str) -> torch.device:
-    """Where a traced model runs, as --device says it: on a card for cuda and cuda:N, else on the processor, whatever
-    card it is priced on. Raises ValueError for a card that is not here.
+    """Return the torch device on which a traced model runs.
+
+    This is a GPU for cuda and cuda:N, otherwise the CPU, whatever device the request is priced on.
+
+    Raises:
+        ValueError: If the machine has no such GPU.
     """
     if device.partition(":")[0] != "cuda":
         return torch.device("cpu")
     place = placed(device)
-    torch.cuda.set_device(place)  # of this thread, in which Triton launches and events are recorded
+    torch.cuda.set_device(place)  # this thread launches Triton kernels and records events
     return place
 
 
 def clock_of(place: torch.device) -> Clock:
-    """The time at which what was asked of the device is done."""
+    """Return a clock that reports when the work issued to the device is complete."""
     return perf_counter if place.type == "cpu" else gpu_clock(perf_counter)
 
 
@@ -54,7 +61,7 @@ def _file(name: str, text: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TraceFileFlags:
-    """The files that a trace is to write."""
+    """The options for the files that a trace writes."""
 
     csv: Annotated[Path | None, _file("--csv", "Write a line for each op and step.")] = None
     perfetto: Annotated[Path | None, _file("--perfetto", "Write a trace for ui.perfetto.dev or chrome://tracing.")] = (
@@ -70,7 +77,7 @@ class TraceFileFlags:
     ] = None
 
     def check(self) -> None:
-        """Refuse before anything is measured what could not be written after. Raises ValueError."""
+        """Raise ValueError, before anything is measured, for a file that could not be written."""
         if self.roofline is not None and str(self.roofline) != "-" and self.roofline.suffix != ".svg":
             raise ValueError(
                 f"--roofline is {self.roofline}; name an .svg file (a .png would need another library), or -"
@@ -84,7 +91,11 @@ class TraceFileFlags:
         check_apart(paths)
 
     def write(self, *, csv: Callable[[], str], perfetto: Callable[[], str], roofline: Callable[[], Figure]) -> None:
-        """Write those that were asked for, and say so on stderr. Raises ValueError where the disk refuses."""
+        """Write the requested files and report them on stderr.
+
+        Raises:
+            ValueError: If a file cannot be written.
+        """
         contents: dict[str, Callable[[], str]] = {
             "--csv": csv,
             "--perfetto": perfetto,
@@ -95,7 +106,7 @@ class TraceFileFlags:
             say(f"wrote {path}")
 
     def _paths(self) -> dict[str, Path]:
-        """Those that are files, by the option that names them."""
+        """Return the paths to write by option, without - for standard output."""
         named = {"--csv": self.csv, "--perfetto": self.perfetto, "--roofline": self.roofline}
         return {option: path for option, path in named.items() if path is not None and str(path) != "-"}
 
@@ -106,7 +117,7 @@ def _drawn(text: str, *names: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class DiffusionTraceFlags:
-    """The picture that is traced; its seed is that of sampling."""
+    """The options for the traced image or video. Its seed is a sampling option."""
 
     steps: Annotated[int | None, _drawn("The number of denoising steps; by default what the pipeline says.")] = None
     step: Annotated[int, _drawn("The step to trace; the steps before it run untraced.")] = 1
@@ -127,12 +138,12 @@ class DiffusionTraceFlags:
 
 
 def refuse_text_options(model: str, given: Iterable[str]) -> None:
-    """Raises ValueError for an option that only what writes text has."""
+    """Raise ValueError for options that only apply to text models."""
     for name in given:
         raise ValueError(f"{model} draws pictures, and {name} is of models that write text; leave it out")
 
 
 def refuse_image_options(model: str, given: Iterable[str]) -> None:
-    """Raises ValueError for an option that only what draws pictures has."""
+    """Raise ValueError for options that only apply to diffusion pipelines."""
     for name in given:
         raise ValueError(f"{model} writes text, and {name} is of pipelines that draw pictures; leave it out")

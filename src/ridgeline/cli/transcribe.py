@@ -1,4 +1,4 @@
-"""`ridgeline transcribe`: files of speech become text, or subtitles, or data."""
+"""`ridgeline transcribe` turns speech files into text, subtitles or JSON."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ _TIMESTAMPS = (
     "Write segments with their times. With --no-timestamps every window is one segment, and speech "
     "across the end of a window is cut."
 )
-_SIDE_BY_SIDE: Final = 16  # files; each keeps a window of samples
+_SIDE_BY_SIDE: Final = 16  # concurrent files; each holds a window of samples in memory
 
 
 @with_flags
@@ -65,7 +65,7 @@ def transcribe(
         raise ValueError("subtitles are of one file, with its times; give one file, and leave --no-timestamps out")
     asked = TranscriptionOptions(language, cast(Task, task), timestamps is not False)
     source = open_source(model)
-    with ExitStack() as opened:  # what is no sound is said before anything is loaded
+    with ExitStack() as opened:  # refuse non-audio files before anything is loaded
         recordings = [opened.enter_context(AudioRecording(Path(name), name)) for name in files]
         llm = engine.load(model, prefix_cache=False)
         vocabulary = SpeechVocabulary.read(source, llm.tokenizer)
@@ -84,20 +84,20 @@ def transcribe(
 
 
 class _SegmentPrinter:
-    """Prints what is heard of one file as it comes."""
+    """A printer of one file's transcript as it is recognised."""
 
     def __init__(self, timed: bool) -> None:
         self._timed, self._begun = timed, False
 
     def window(self, window: TranscribedWindow) -> None:
-        """A window was heard."""
+        """Print the segments of a recognised window."""
         for segment in window.segments:
             text = segment.text if self._begun or self._timed else segment.text.lstrip()
             print(clean(line(segment) if self._timed else text), end="\n" if self._timed else "", flush=True)
             self._begun = True
 
     def end(self) -> None:
-        """The file is over."""
+        """Finish the output of the file."""
         if not self._timed:
             print(flush=True)
 
@@ -109,7 +109,7 @@ async def _transcribe(
     asked: TranscriptionOptions,
     shown: _SegmentPrinter | None,
 ) -> list[Transcript]:
-    """All of them, side by side."""
+    """Transcribe all recordings concurrently."""
     transcriber, places = Transcriber.of(llm, vocabulary), asyncio.Semaphore(_SIDE_BY_SIDE)
     async with llm:
         with _bar(recordings) as told:
@@ -137,7 +137,7 @@ async def _transcribe(
 
 @contextmanager
 def _bar(recordings: Sequence[AudioRecording]) -> Iterator[Any]:
-    """Yields what is told how many seconds of which file are heard; a bar for each where stderr is a terminal."""
+    """Yield a callback for the recognised seconds of a file, which updates a bar per file if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda number, seconds: None
         return
@@ -153,7 +153,7 @@ def _bar(recordings: Sequence[AudioRecording]) -> Iterator[Any]:
 
 
 def _json(files: Sequence[str], transcripts: Sequence[Transcript], task: Task) -> dict[str, Any]:
-    """One file's fields, or all of several by file."""
+    """Return the fields of one file, or those of several as a list."""
     each = [{"file": name} | transcript_json(own, task) for name, own in zip(files, transcripts, strict=True)]
     return each[0] if len(each) == 1 else {"files": each}
 

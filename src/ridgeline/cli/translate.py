@@ -1,4 +1,4 @@
-"""`ridgeline translate`: texts through an encoder-decoder, each answer on a line of its own."""
+"""`ridgeline translate` translates texts with an encoder-decoder model, one translation per line."""
 
 import json
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ def translate(
 
 
 def _check_translates(model: str) -> None:
-    """Raises ValueError for a model that continues text, or hears it; who reads it alone is refused by the engine."""
+    """Raise ValueError for a decoder-only or a speech model. The engine itself refuses an encoder-only model."""
     family = family_of(open_source(model).config)
     if family in SPEECH:
         raise ValueError(SOUND)
@@ -74,8 +74,10 @@ def _check_translates(model: str) -> None:
 
 
 def _lines(texts: Sequence[str]) -> list[str]:
-    """The texts, those of standard input line by line; a line without text stays one. Raises ValueError where there is
-    nothing to translate.
+    """Return the texts, those of standard input line by line; empty lines are preserved.
+
+    Raises:
+        ValueError: If there is no text.
     """
     lines = [line for text in texts for line in (read_text(text).splitlines() if text == "-" else [text])]
     lines = [line.strip() for line in lines]
@@ -85,7 +87,11 @@ def _lines(texts: Sequence[str]) -> list[str]:
 
 
 def _said(text: str, completion: Completion, params: SamplingParams) -> str:
-    """What came of a text, on one line. Raises ValueError where it failed."""
+    """Return the translation of a text on one line.
+
+    Raises:
+        ValueError: If the request failed.
+    """
     choice = completion.choices[0]
     if choice.error is not None:
         raise ValueError(f"{text!r} failed: {choice.error}")

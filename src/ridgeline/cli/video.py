@@ -1,4 +1,4 @@
-"""`ridgeline video`: a prompt becomes a clip, or several."""
+"""`ridgeline video` generates videos from a prompt."""
 
 from pathlib import Path
 from typing import Annotated
