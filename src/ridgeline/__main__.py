@@ -6,7 +6,7 @@ from ridgeline.cli import process_setup
 
 
 def main() -> None:
-    """Prepare the process, then import and run the command line."""
+    """Prepare the process, then import and run the `ridgeline` command line."""
     process_setup.prepare()
     if sys.argv[1:2] == ["serve"]:
         process_setup.leave_on_sigterm()

@@ -17,15 +17,15 @@ MODEL = "model"
 
 @dataclass(frozen=True, slots=True)
 class RenamedOption:
-    """An alias for one of Ridgeline's options."""
+    """An alias that stands for one of Ridgeline's own options."""
 
     names: tuple[str, ...]
-    """The alias names."""
+    """The names that are accepted as aliases, such as vLLM's spelling."""
     option: str
-    """The canonical option."""
+    """The name of the Ridgeline option that the alias stands for."""
     flag: bool = False
     values: Mapping[str, str] | None = None
-    """The values to translate; the empty string omits the option."""
+    """The values to translate into Ridgeline's; an empty string omits the option."""
 
     def applies(self, options: Collection[str]) -> bool:
         """Return whether a command with these options and arguments has the canonical option."""
@@ -38,7 +38,7 @@ class NoOpOption:
 
     names: tuple[str, ...]
     values: tuple[str, ...]
-    """The accepted values, in lower case."""
+    """The values that the option accepts, in lower case."""
     why: str
     """The explanation of the actual behaviour and of the alternative."""
     flag: bool = False
@@ -192,9 +192,9 @@ class OptionName:
 
     name: str
     param: Parameter | None
-    """The canonical parameter; None for an option without effect."""
+    """The Ridgeline parameter that the name stands for; None for an option without effect."""
     alias: Alias | None = None
-    """The alias that matched; None for a canonical name."""
+    """The alias that the name matched; None for a canonical name."""
     flag: bool = False
     """Whether the option has no value."""
     negated: bool = False

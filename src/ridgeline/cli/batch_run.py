@@ -46,14 +46,14 @@ class _EarlierLine(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class EarlierOutput:
-    """The content of an output file from an earlier run."""
+    """The content of a batch output file from an earlier run, which is resumed."""
 
     done: frozenset[str] = frozenset()
-    """The custom ids of answered requests."""
+    """The custom ids of the requests that the earlier run answered."""
     wrong: frozenset[int] = frozenset()
     """The numbers of input lines that were not valid requests."""
     size: int = 0
-    """The size of the complete lines in bytes."""
+    """The size in bytes of the complete lines of the earlier output."""
 
 
 def run_batch(
@@ -181,7 +181,7 @@ def _again(error: EngineDied) -> str:
 
 
 def summary(tally: Tally, seconds: float) -> str:
-    """Return a one-line summary of a run."""
+    """Return a one-line summary of a batch run: answered and refused requests, tokens and speed."""
     parts = [f"{tally.answered:,} answered"]
     parts += [f"{tally.refused:,} refused"] * (tally.refused > 0)
     parts += [f"{tally.wrong:,} {'line is' if tally.wrong == 1 else 'lines are'} no request"] * (tally.wrong > 0)

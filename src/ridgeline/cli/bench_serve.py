@@ -109,7 +109,7 @@ class _BenchServeOptions:
 
 
 def _write(found: BenchFindings, output: BenchOutputFlags) -> None:
-    """Write the findings to files and to standard output."""
+    """Write the benchmark's findings to files and to standard output."""
     if output.csv is not None:
         write_whole(output.csv, requests_csv(found))
     if output.report is not None:

@@ -132,7 +132,7 @@ def _between_ops(host: HostTime) -> str:
 
 
 def _curve(c: Calibration) -> DocumentTable:
-    """Return the memory bandwidth by working-set size."""
+    """Return a table of the memory bandwidth by working-set size."""
     fastest = max(stream.read for stream in c.streams)
     rows = (
         (f"{s.nbytes / 2**20:g} MiB", f"{s.read / 1e9:.1f}", f"{s.copy / 1e9:.1f}", Strip(0.0, s.read / fastest))
@@ -142,7 +142,7 @@ def _curve(c: Calibration) -> DocumentTable:
 
 
 def _classes(c: Calibration) -> DocumentTable:
-    """Return the constants of each kernel class and their errors."""
+    """Return a table of the constants of each kernel class and their errors."""
     heads = ("class", "launch us", "rec. us", "of peak", "of GB/s", "blend", "again", "steps", "median", "worst")
     rows = []
     for name, fitted in c.classes.items():

@@ -141,7 +141,7 @@ class ChatSession:
                 self._exchange(line)
 
     def _lines(self) -> Iterator[str]:
-        """Yield what the user types, or the lines of standard input."""
+        """Yield the messages that the user types, or the lines of standard input."""
         if not self._terminal:
             yield from (line.rstrip("\n") for line in sys.stdin)
             return

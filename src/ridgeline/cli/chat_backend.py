@@ -25,7 +25,7 @@ class ChatDelta:
     text: str = ""
     reasoning: str = ""
     tokens: int | None = None
-    """The tokens of the response so far; None if unknown."""
+    """The number of tokens of the response so far; None if unknown."""
     cached: int | None = None
     """The prompt tokens that were found in the KV cache; None if unknown."""
     finish: str | None = None
@@ -70,7 +70,7 @@ class LocalChatBackend:
         self.name, self._llm, self._params = name, llm, params
 
     def answer(self, messages: Messages) -> Generator[ChatDelta, None, None]:
-        """Yield a response of the model; see `ChatBackend.answer`."""
+        """Yield a response of the local model piece by piece; see `ChatBackend.answer`."""
         ids, tokens = self._llm.encode_chat(messages), 0
         with closing(self._llm.stream(ids, self._params)) as events:
             for event in events:
@@ -105,7 +105,7 @@ class HttpChatBackend:
         self.name = model or self._first_model()
 
     def answer(self, messages: Messages) -> Generator[ChatDelta, None, None]:
-        """Yield a response of the server; see `ChatBackend.answer`."""
+        """Yield a response of the server piece by piece; see `ChatBackend.answer`."""
         asked = {"model": self.name, "messages": list(messages), "stream": True}
         body = json.dumps({**asked, "stream_options": {"include_usage": True}, **self._fields})
         connection = self._connect()

@@ -110,7 +110,7 @@ def _bad_value(error: Any) -> str:
 
 
 def _config_path(arguments: Sequence[str]) -> Path | None:
-    """Return the file of the last --config option."""
+    """Return the path that the last --config option in the arguments names, or None."""
     path = None
     for argument, after in zip(arguments, [*arguments[1:], None], strict=False):
         if argument == "--":

@@ -35,7 +35,7 @@ _FISH = "complete -c ridgeline -n '{condition}' {what}\n"
 
 
 class Shell(StrEnum):
-    """The supported shells."""
+    """The shells that a completion script exists for."""
 
     BASH = "bash"
     ZSH = "zsh"

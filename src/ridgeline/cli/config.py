@@ -24,9 +24,9 @@ class ConfigFile:
 
     path: Path
     values: Mapping[str, Any]
-    """The values by parameter name."""
+    """The values that the file sets, by parameter name."""
     keys: Mapping[str, str]
-    """The keys in the file by parameter name."""
+    """The keys under which the file sets values, by parameter name."""
 
 
 def read_config_file(

@@ -44,7 +44,7 @@ def say(text: str, *, end: str = "\n", style: str | None = None) -> None:
 
 
 def say_warnings(lines: Iterable[str]) -> None:
-    """Print the warnings of a loaded model on stderr, a line each."""
+    """Print the warnings of a loaded model on stderr, one per line."""
     for line in lines:
         say(f"warning: {line}")
 
@@ -155,7 +155,7 @@ def _left(began: float, done: int, count: int) -> str:
 
 @contextmanager
 def status(what: str) -> Iterator[None]:
-    """Show on stderr what is taking a while, if it is a terminal."""
+    """Show a message on stderr while the context is active, if stderr is a terminal."""
     if sys.stderr.isatty():
         with err.status(what):
             yield

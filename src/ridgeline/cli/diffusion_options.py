@@ -47,7 +47,7 @@ _REQUEST = "Request"
 
 
 def request_option(text: str, *names: str, **more: Any) -> Any:
-    """Return an option under the heading of the generation request."""
+    """Return a command-line option listed under the heading of the generation request."""
     return typer.Option(*names, help=text, rich_help_panel=_REQUEST, **more)
 
 
@@ -72,5 +72,5 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors o
 
 
 def output(text: str) -> Any:
-    """Return the option for the output file."""
+    """Return the command-line option for the output file."""
     return typer.Option("-o", "--output", help=text, metavar="FILE")

@@ -138,7 +138,7 @@ def _halved_threads() -> Iterator[int]:
 
 
 class _DiffusionRun:
-    """A plan in progress, with its measurements."""
+    """A running image or video generation, with its progress and measurements."""
 
     def __init__(
         self,

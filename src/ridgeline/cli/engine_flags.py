@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineFlags:
-    """The options of every command that runs a model."""
+    """The engine options of every command that runs a model."""
 
     dummy_weights: options.DummyWeights = False
     weights: options.RunWeights = None
@@ -146,7 +146,7 @@ def predicted(llm: "LLM") -> "LLM":
 
 @dataclass(frozen=True, slots=True)
 class TextFlags(SpeculationFlags):
-    """The options of commands whose prompts are texts."""
+    """The engine options of commands whose prompts are texts."""
 
     prefix_cache: options.PrefixCache = None
     chat_template: options.ChatTemplate = None

@@ -22,7 +22,7 @@ class PlainCommand(TyperCommand):
 
     @override
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, then the options panel by panel."""
+        """Write the help of the arguments, then that of the options panel by panel."""
         _write_parameters(self, ctx, formatter)
 
 
@@ -39,7 +39,7 @@ class PlainGroup(TyperGroup):
 
     @override
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options, then the commands."""
+        """Write the help of the group's options, then the list of its commands."""
         _write_parameters(self, ctx, formatter)
         self._write_commands(formatter)
 
@@ -68,7 +68,7 @@ def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
 
 
 def _panel(param: Any) -> str:
-    """Return the section to which a parameter belongs."""
+    """Return the section of the help page to which a parameter belongs."""
     kind = "Arguments" if param.param_type_name == "argument" else "Options"
     return getattr(param, "rich_help_panel", None) or kind
 
@@ -80,7 +80,7 @@ def _summary(command: Any) -> str:
 
 @contextmanager
 def _section(formatter: Any, title: str) -> Iterator[None]:
-    """Write a heading and indent what is written inside the context."""
+    """Write a heading of a help page and indent what is written inside the context."""
     formatter.write_paragraph()
     formatter.write(_styled(f"{title}:", bold=True) + "\n")
     with formatter.indentation():

@@ -26,16 +26,16 @@ class MediaFile(ABC):
 
     @property
     def latents(self) -> Path:
-        """The path of the latents."""
+        """The path of the file that holds the latents until they are decoded."""
         return latents_path(self.path)
 
     def save_latents(self, latents: Tensor, **more: Any) -> None:
-        """Save latents until they are decoded, with `more` metadata."""
+        """Save the latents of an image or video until they are decoded, with `more` metadata."""
         save_latents(self.latents, latents, {**self.parameters, **more})
 
     @abstractmethod
     def write(self, parts: Iterable[Tensor], **more: Any) -> None:
-        """Write the file.
+        """Write the image or video to its file.
 
         Args:
             parts: The pixels, as `decode_parts` yields them.
@@ -58,7 +58,7 @@ class VideoFile(MediaFile):
     """The output file of one video, or a folder of its frames if the name has no suffix."""
 
     fps: float
-    """The frames per second."""
+    """The frames per second of the video."""
 
     @override
     def write(self, parts: Iterable[Tensor], **more: Any) -> None:
@@ -78,13 +78,13 @@ class Medium:
     """The kind of output of a command: images or videos."""
 
     command: str
-    """The name of the command."""
+    """The name of the command that generates this medium."""
     noun: str
     """The noun for one output in messages."""
     suffix: str
-    """The suffix of the default file name."""
+    """The suffix of the default name of an output file."""
     make: Callable[[Path, Mapping[str, Any]], MediaFile]
-    """A function that creates the output file object."""
+    """A function that creates the output file object for a path and generation parameters."""
     check: Callable[[Path], object]
     """A function that raises ValueError for an unsupported file name."""
 

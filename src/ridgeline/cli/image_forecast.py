@@ -48,12 +48,12 @@ def plan_lines(
 
 
 def _moves(plan: DiffusionPlan) -> bool:
-    """Return whether the output is videos."""
+    """Return whether a plan generates videos rather than images."""
     return plan.geometry.layout.clips
 
 
 def _noun(plan: DiffusionPlan) -> str:
-    """Return the noun for an output."""
+    """Return the noun for an output of a plan: "clip" or "picture"."""
     return "clip" if _moves(plan) else "picture"
 
 
@@ -66,7 +66,7 @@ def _decode(memory: PipelineMemory, tiling: Tiling | None) -> str:
 
 
 def _pictures(plan: DiffusionPlan) -> str:
-    """Return the sizes and seeds of the outputs."""
+    """Return a text with the number, size and seeds of the images or videos."""
     images, noun = plan.request.images, _noun(plan)
     each = f"{plan.geometry.frames} frames of {plan.geometry.size}" if _moves(plan) else str(plan.geometry.size)
     if images == 1:
@@ -75,7 +75,7 @@ def _pictures(plan: DiffusionPlan) -> str:
 
 
 def _steps(plan: DiffusionPlan) -> str:
-    """Return the number of passes and the guidance that explains it."""
+    """Return a text with the number of denoiser passes and the guidance that determines it."""
     steps, guidance = plan.schedule.steps, plan.guidance
     if guidance.negative is not None:
         second = "" if plan.second is None else f", {plan.second.scale:g} of the second expert"
@@ -86,7 +86,7 @@ def _steps(plan: DiffusionPlan) -> str:
 
 
 def _together(plan: DiffusionPlan, apart: bool) -> str:
-    """Return which passes share a call of the denoiser."""
+    """Return a text that says which passes share a call of the denoiser; "" if none do."""
     side_by_side = plan.batching.pictures
     words = [f"{side_by_side} {_noun(plan)}s side by side"] if side_by_side > 1 else []
     words += ["both passes of a step in one call"] if plan.batching.paired and not apart else []

@@ -59,7 +59,7 @@ class ImagePrompt:
         return tokens.placed(ids, self._rows(llm), count)
 
     def features(self, llm: LLM) -> EncoderFeatures:
-        """Return the input of the vision tower."""
+        """Return the preprocessed image patches, which are the input of the vision tower."""
         return self.preprocessing.patches(self.images, self._rows(llm))
 
     @staticmethod

@@ -7,7 +7,7 @@ from types import FrameType
 
 
 class Interrupt:
-    """A flag that is set once the user asks to stop."""
+    """A flag that is set once the user asks to stop with Ctrl-C."""
 
     def __init__(self) -> None:
         self.asked = False

@@ -275,7 +275,7 @@ def _give(page: Document, data: dict[str, Any], svg: Path | None, as_json: bool)
 
 
 def _write(path: Path, page: Document) -> None:
-    """Write the page's figure as an SVG file."""
+    """Write the figure of an experiment's page as an SVG file."""
     (figure,) = page.figures
     write_whole(path, draw_svg(figure))
     say(f"picture written to {path}")

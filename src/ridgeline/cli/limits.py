@@ -75,7 +75,7 @@ LIMITS: Mapping[str, tuple[str, str]] = {
 """The option name and the help text of each limit, by its field of ServerSettings."""
 
 OF_PIPELINES = frozenset({"picture_bytes", "clip_bytes", "clip_seconds"})
-"""The limits that only apply to diffusion pipelines."""
+"""The server limits that only apply to diffusion pipelines."""
 OF_TEXT = frozenset(
     {
         *("prompts", "stops", "stop_bytes", "top_logprobs", "logit_bias", "messages", "tools", "cache_salt_bytes"),
@@ -83,7 +83,7 @@ OF_TEXT = frozenset(
         *("grammar_cache_bytes", "queued_tokens", "trace_bytes"),
     }
 )
-"""The limits that only apply to language models."""
+"""The server limits that only apply to language models."""
 
 
 def _amount(name: str, value: Any) -> Any:

@@ -71,7 +71,7 @@ def _top(
 
 
 def build_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Return the command line with the given subcommands."""
+    """Return the `ridgeline` command line with the given subcommands."""
     from ridgeline.cli.command import Command, configurable  # no list of commands waits for what reads one
 
     app = _empty_app()

@@ -192,7 +192,7 @@ def recordings(asked: Sequence[str] | None) -> list[Any]:
 
 
 def _recorded_prompts(prompts: Sequence[str]) -> dict[str, Any]:
-    """Return recordings by prompt."""
+    """Return recordings of the engine that runs prompts, by prompt."""
     if not prompts:
         return {}
     llm = LLM(MODEL)

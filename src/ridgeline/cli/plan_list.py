@@ -36,7 +36,7 @@ def _counted(name: str) -> dict[str, Any]:
 
 
 def list_document(known: dict[str, Any]) -> Document:
-    """Return the models, pipelines and devices as tables."""
+    """Return the models, pipelines and devices of the catalogue as tables."""
     models, pipelines, card_list = known["models"], known["pipelines"], known["cards"]
     return Document(
         f"{len(models)} models, {len(pipelines)} pipelines that draw, and {len(card_list)} cards",

@@ -190,7 +190,7 @@ class DiffusionFlags:
     ] = False
 
     def check(self) -> None:
-        """Raise ValueError for options that contradict each other."""
+        """Raise ValueError for diffusion options that contradict each other."""
         if self.eager and self.compile:
             raise ValueError("--eager prices what is not compiled, and --compile what is; give one of them")
 

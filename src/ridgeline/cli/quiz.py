@@ -47,7 +47,7 @@ def _plain(text: str) -> str:
 
 
 def _read(prompt: str) -> str | None:
-    """Return a line of input, or None at its end."""
+    """Print a prompt and return the user's line, or None at the end of input."""
     print(prompt, end="", flush=True)
     line = sys.stdin.readline()
     if not line:

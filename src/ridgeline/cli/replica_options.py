@@ -30,7 +30,7 @@ class BatchFleet:
 
     @property
     def asked(self) -> bool:
-        """Whether the batch runs on Ray."""
+        """Whether the batch runs on Ray, because of several replicas or a cluster address."""
         return self.replicas != 1 or self.ray_address is not None
 
 

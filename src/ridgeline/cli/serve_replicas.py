@@ -120,7 +120,7 @@ def share_of(flags: ReplicaFlags, served: ServedLLM) -> "ReplicaResources":
 
 
 def most_replicas(flags: ReplicaFlags) -> int:
-    """Return the maximum number of concurrent replicas."""
+    """Return the maximum number of replicas that may run at a time."""
     scaling = flags.scaling()
     return flags.replicas if scaling is None else scaling.most
 

@@ -316,7 +316,7 @@ def check_continues(source: ModelSource) -> None:
 
 
 def _write(found: SimulationFindings, output: SimulationOutputFlags) -> None:
-    """Write the findings to files and to standard output."""
+    """Write the simulation's findings to files and to standard output."""
     if output.out is not None or output.as_json:
         text = json.dumps(findings_json(found))
         if output.out is not None:

@@ -223,7 +223,7 @@ class TrafficFlags:
 
     @property
     def _fixed(self) -> bool:
-        """Whether a length is the same for all requests."""
+        """Whether the prompt or output length is the same for all requests."""
         texts = (("--input", self.input or _INPUT), ("--output", self.output or _OUTPUT))
         return any(isinstance(parse_lengths(text, option), Fixed) for option, text in texts)
 

@@ -53,7 +53,7 @@ class AdviceWorker:
         return self._pool.submit(_run, limits, memory)
 
     def close(self) -> None:
-        """End the process, even in the middle of a simulation."""
+        """End the worker process, even in the middle of a simulation."""
         for child in self._children:
             child.kill()
         self._pool.shutdown(cancel_futures=True)

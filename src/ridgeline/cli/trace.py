@@ -153,7 +153,7 @@ class TraceSamplingFlags:
 
 @dataclass(frozen=True, slots=True)
 class TraceRunFlags:
-    """The options for running the model."""
+    """The options for running the model that is traced."""
 
     raw: options.Raw = False
     system: options.System = None

@@ -90,14 +90,14 @@ class _SegmentPrinter:
         self._timed, self._begun = timed, False
 
     def window(self, window: TranscribedWindow) -> None:
-        """Print the segments of a recognised window."""
+        """Print the text of the segments of a transcribed window."""
         for segment in window.segments:
             text = segment.text if self._begun or self._timed else segment.text.lstrip()
             print(clean(line(segment) if self._timed else text), end="\n" if self._timed else "", flush=True)
             self._begun = True
 
     def end(self) -> None:
-        """Finish the output of the file."""
+        """End the output of a transcribed file with a newline, unless segments are printed on lines of their own."""
         if not self._timed:
             print(flush=True)
 
@@ -109,7 +109,7 @@ async def _transcribe(
     asked: TranscriptionOptions,
     shown: _SegmentPrinter | None,
 ) -> list[Transcript]:
-    """Transcribe all recordings concurrently."""
+    """Transcribe all recordings concurrently and return their transcripts."""
     transcriber, places = Transcriber.of(llm, vocabulary), asyncio.Semaphore(_SIDE_BY_SIDE)
     async with llm:
         with _bar(recordings) as told:
@@ -153,7 +153,7 @@ def _bar(recordings: Sequence[AudioRecording]) -> Iterator[Any]:
 
 
 def _json(files: Sequence[str], transcripts: Sequence[Transcript], task: Task) -> dict[str, Any]:
-    """Return the fields of one file, or those of several as a list."""
+    """Return the JSON fields of one transcribed file, or those of several files as a list."""
     each = [{"file": name} | transcript_json(own, task) for name, own in zip(files, transcripts, strict=True)]
     return each[0] if len(each) == 1 else {"files": each}
 

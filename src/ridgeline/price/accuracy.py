@@ -38,17 +38,17 @@ class AccuracyRow:
     """The name of an engine profile; "" for measurements of single kernels."""
     metric: str
     rows: int
-    """The number of measurements."""
+    """The number of published measurements that predictions were compared with."""
     within: int
-    """The number of measurements that were predicted within `NEAR`."""
+    """The number of measurements whose prediction had a relative error of at most `NEAR`."""
     median: float
-    """The median of the absolute errors."""
+    """The median of the absolute prediction errors."""
     worst: float
-    """The error of the largest magnitude, with its sign."""
+    """The prediction error of the largest magnitude, with its sign."""
 
 
 @cache
 def accuracy_rows() -> tuple[AccuracyRow, ...]:
-    """Return all rows of accuracy.toml."""
+    """Return the prediction errors of all devices, engines and metrics, from accuracy.toml."""
     text = resources.files("ridgeline.price").joinpath("accuracy.toml").read_text(encoding="utf-8")
     return tuple(AccuracyRow(**row) for row in tomllib.loads(text)["row"])

@@ -47,7 +47,7 @@ class ActivationPeak:
 
 
 def activation_peak(price: Price, tokens: int, logit_rows: int = LOGIT_ROWS, encoded: int = 0) -> float:
-    """Return the peak bytes of activations of one step."""
+    """Return the peak bytes of activations that are alive at once in one step."""
     return ActivationPeak(price, tokens, encoded).of(logit_rows)
 
 

@@ -30,7 +30,7 @@ class Efficiency:
     """The constants of one kernel class: its launch latency, and the shares of peak FLOP/s and bandwidth it reaches."""
 
     launch: float
-    """The seconds per kernel launch."""
+    """The launch latency in seconds of a kernel of this class."""
     compute: float
     """The share of peak FLOP/s that the kernels reach if they are purely compute-bound."""
     memory: float
@@ -38,8 +38,7 @@ class Efficiency:
     again: float = 0.0
     """The cost of each further launch within one op, as a share of `launch`.
 
-    It is 0 if one kernel does all the work that the op's `kernels` lists, and 1 if each launch costs as much as the
-    first.
+    It is 0 if one kernel does the work of all `calls` of a `Launch`, and 1 if each call costs as much as the first.
     """
     blend: float = 2.0
     """The power p that combines compute time a and memory time b into one time, (a^p + b^p)^(1/p).
@@ -92,15 +91,15 @@ class HostTime:
     """The host overhead of a step, in seconds: scheduler, batch preparation, gaps between ops and sampler."""
 
     step: float
-    """The seconds per step."""
+    """The host seconds per step, regardless of its content."""
     op: float
-    """The seconds per op of a step that is not recorded."""
+    """The host seconds per op of a step that is not recorded."""
     sequence: float
-    """The seconds per sequence in the step."""
+    """The host seconds per sequence in a step."""
     token: float
-    """The seconds per position in the step."""
+    """The host seconds per position in a step."""
     byte: float
-    """The seconds per byte that the ops move, counted up to the size of the largest cache.
+    """The host seconds per byte that the ops of a step move, counted up to the size of the largest cache.
 
     The ops evict the host program from the caches, so that it must be loaded again.
     """
@@ -110,14 +109,14 @@ class HostTime:
     If so, a step takes the longer of the two times, otherwise their sum.
     """
     asked: float = 0.0
-    """The additional seconds of a step that is not recorded. A recorded step has no gaps between its ops."""
+    """The additional host seconds of a step that is not recorded. A recorded step has no gaps between its ops."""
     ahead: bool = False
     """Whether ops execute asynchronously, as on a GPU, while the host issues the ops that follow.
 
     If so, only the part of the issuing time that exceeds the ops' execution time counts.
     """
     prompts: float = 0.0
-    """The additional seconds of a step that runs prompts, or any position that no token is sampled from."""
+    """The additional host seconds of a step that runs prompts, or any position that no token is sampled from."""
 
     def at(self, pace: Slowdown) -> "HostTime":
         """Return this host overhead for a machine slowed down by `pace`."""
@@ -143,9 +142,9 @@ class Cache:
 
     name: str
     nbytes: float
-    """The capacity in bytes."""
+    """The capacity of the cache in bytes."""
     bandwidth: float
-    """The bytes per second if the working set fits."""
+    """The bandwidth in bytes per second if the working set fits in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +173,9 @@ class Device:
     peaks: Mapping[str, float]
     """The dense peak FLOP/s by number format."""
     bandwidth: float
-    """The bytes per second of the main memory."""
+    """The bandwidth of the device's main memory in bytes per second."""
     memory: float
-    """The bytes of main memory, as the driver reports them."""
+    """The size of the device's main memory in bytes, as the driver reports it."""
     caches: tuple[Cache, ...] = ()
     link: Interconnect | None = None
     host_link: float | None = None
@@ -190,7 +189,7 @@ class Device:
     all other kernels.
     """
     host: HostTime | None = None
-    """The host overhead between ops; None if unknown."""
+    """The host overhead per step and op; None if unknown."""
     all_reduce: str = "custom"
     """The kind of all-reduce kernels, as in EngineProfile. The default is what a good engine does."""
     rereads: bool = False
@@ -216,7 +215,7 @@ class Device:
     Otherwise the classes are those of PyTorch, or of the engine that drives the device.
     """
     sources: Mapping[str, str] = field(default_factory=dict)
-    """The source of every figure, by its field name in cards.toml."""
+    """The source of every specification of the device, by its field name in cards.toml."""
 
     def as_disturbed(self) -> "Device":
         """Return this device with the average slowdown of its calibration, for predictions of runs of minutes."""

@@ -69,7 +69,7 @@ class TableReader:
     """
 
     def __init__(self, values: object, source: str, path: str = "") -> None:
-        """Wrap a table.
+        """Wrap a TOML or JSON table for checked access.
 
         Args:
             values: The table.
@@ -106,17 +106,17 @@ class TableReader:
                 raise ValueError(f"{self.source}: unknown field {self.path}{field}; {hint}")
 
     def has(self, field: str) -> bool:
-        """Return whether the field is present."""
+        """Return whether the table contains a field."""
         return field in self.values
 
     def need(self, field: str) -> Any:
-        """Return a required field, or raise ValueError if it is missing."""
+        """Return the value of a required field, or raise ValueError if the table lacks it."""
         if field not in self.values:
             raise ValueError(f"{self.source}: {self.path}{field} is missing")
         return self.values[field]
 
     def positive(self, field: str) -> float:
-        """Return a field that must be a finite number above zero and plausible for a device."""
+        """Return a field that must be a finite number above zero and plausible for a device, or raise ValueError."""
         value = self._number(field, self.need(field), zero=False)
         wrong = implausible(f"{self.path}{field}", value)
         if wrong:
@@ -131,21 +131,21 @@ class TableReader:
         return float(value)  # type: ignore[arg-type]
 
     def text(self, field: str) -> str:
-        """Return a field that must be a non-empty string."""
+        """Return the value of a field that must be a non-empty string, or raise ValueError."""
         value = self.need(field)
         if not isinstance(value, str) or not value:
             raise self.wrong(field, value, "a text")
         return value
 
     def table(self, field: str) -> "TableReader":
-        """Return a reader of a nested table."""
+        """Return a reader of the table that a field contains, or raise ValueError."""
         value = self.need(field)
         if not isinstance(value, dict):
             raise self.wrong(field, value, (REQUIRED | OPTIONAL).get(field, "a table of fields"))
         return TableReader(value, self.source, f"{self.path}{field}.")
 
     def numbers(self, field: str, count: int) -> tuple[float, ...]:
-        """Return a field that must be a list of `count` non-negative numbers."""
+        """Return a field that must be a list of `count` non-negative numbers, or raise ValueError."""
         value = self.need(field)
         if not isinstance(value, list) or len(value) != count:
             raise self.wrong(field, value, f"a list of {count} numbers")

@@ -21,7 +21,7 @@ def roofline(
         device: The device whose roofs are drawn.
         numbers: The number formats whose compute ceilings are drawn.
         points: The points of the model.
-        unplaced: The names of ops that have no place in the chart.
+        unplaced: Texts for the op classes without FLOPs, which have no place in the chart.
         note: A remark about the points, for the title.
     """
     ceilings: dict[float, list[str]] = {}

@@ -30,7 +30,7 @@ class _Kernels:
     """The efficiency constants by kernel class before they are parsed, with their origin."""
 
     table: TableReader
-    """The constants as stated, by kernel class."""
+    """The efficiency constants as stated, by kernel class."""
     source: str
     basis: Basis
     of: str = ""
@@ -43,7 +43,7 @@ def names() -> tuple[str, ...]:
 
 
 def catalogue_devices() -> tuple[Device, ...]:
-    """Return every device of the catalogue, in its order."""
+    """Return every device of the hardware catalogue, in its order."""
     catalogue = _catalogue()
     return tuple(_device(name, TableReader(values, name), catalogue) for name, values in catalogue["cards"].items())
 

@@ -22,13 +22,13 @@ class LargeDevices:
     """A rule that a step has `rows` rows of logits on devices of at least `nbytes` bytes of memory."""
 
     nbytes: float
-    """The minimum memory of the device in bytes."""
+    """The minimum memory in bytes of a device to which the rule for logits applies."""
     but: str
-    """The prefix of the names of the devices that are exempt."""
+    """The name prefix of devices to which the rule for logits does not apply."""
     rows: int
 
     def has(self, device: Device) -> bool:
-        """Return whether the rule applies to a device."""
+        """Return whether a device is large enough, and not exempt, so that the rule for logits applies."""
         return device.memory >= self.nbytes and not device.name.startswith(self.but)
 
 
@@ -45,9 +45,9 @@ class MemoryRule:
     fixed: float
     """The bytes for driver, libraries and graphs, which no formula predicts."""
     share: float
-    """The share of the device's memory that is added to `fixed`."""
+    """The share of the device's memory that driver, libraries and graphs take in addition to `fixed`."""
     linked: float
-    """The bytes that are added if devices communicate."""
+    """The additional overhead in bytes if several devices communicate."""
     large: LargeDevices | None = None
 
     def logit_rows(self, device: Device) -> int:
@@ -78,7 +78,7 @@ class EngineProfile:
     """Whether prompts and decodes share steps ("mixed"), or prompts run in steps of their own ("prefill first")."""
     memory: MemoryRule
     host: HostTime | None = None
-    """The host overhead; None if no measurement is published."""
+    """The host overhead of the engine per step; None if no measurement is published."""
     rereads: bool = False
     """Whether decode attention reads keys and values again for each query head that shares them."""
     own_attention: bool = False
@@ -92,7 +92,7 @@ class EngineProfile:
     offered: bool = True
     """Whether users can choose the engine by name in `ridgeline plan`."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """The source of every figure, by its field in engines.toml."""
+    """The source of every property of the engine, by its field in engines.toml."""
 
     def on(self, device: Device, devices: int = 1) -> Device:
         """Return the device as this engine drives it, as one of `devices` devices.

@@ -25,7 +25,7 @@ class Curve:
     seconds: tuple[float, ...]
 
     def at(self, nbytes: float) -> float:
-        """Return the seconds for a message of `nbytes` bytes."""
+        """Return the seconds of an all-reduce of a message of `nbytes` bytes."""
         sizes, seconds = self.nbytes, self.seconds
         above = bisect_right(sizes, nbytes)
         if above == 0:
@@ -53,7 +53,7 @@ class Interconnect:
 
     name: str
     bandwidth: float
-    """The bytes per second of one device in one direction."""
+    """The bandwidth of one device's link in one direction, in bytes per second."""
     all_reduce: Mapping[str, Mapping[int, Curve]] = field(default_factory=dict)
     """The all-reduce times by kernel kind ("custom" or "nccl") and number of devices."""
 
@@ -78,7 +78,7 @@ class Interconnect:
         return seconds + part * (known[more].at(nbytes) - seconds)
 
     def over(self, factor: float) -> "Interconnect":
-        """Return this link with `factor` times the bandwidth."""
+        """Return the same link between devices with `factor` times the bandwidth."""
         curves = {
             kind: {cards: curve.over(factor) for cards, curve in known.items()}
             for kind, known in self.all_reduce.items()

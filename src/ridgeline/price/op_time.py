@@ -25,7 +25,7 @@ class OpTime(msgspec.Struct, frozen=True, gc=False):
     bound: float
     expected: float
     limit: str
-    """The limiting roof: "compute", "memory" or "communication"."""
+    """The roof that limits the op: "compute", "memory" or "communication"."""
 
 
 def compute_seconds(cost: Cost, device: Device) -> float:

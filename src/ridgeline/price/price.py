@@ -54,9 +54,9 @@ class StepPrice:
     working_set: float
     """The bytes of weights and KV that the step reads and writes."""
     rows: tuple[PricedRow, ...]
-    """The distinct ops with their costs and times."""
+    """The distinct ops of the step with their costs and times."""
     host: float = 0.0
-    """The part of `expected` that the host adds on top of the ops."""
+    """The seconds that the host adds to those of the ops; they are part of `expected`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class _Standing:
 
     total: Cost
     calls: int
-    """The number of calls, over all ops, that have rows."""
+    """The number of calls of any op that have rows in the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Price:
         return None if steps is None else steps.shape_of(work)
 
     def step(self, work: Work) -> Cost:
-        """Return the cost of a step of `work`."""
+        """Return the FLOPs and bytes of a step of the model, summed over all op calls."""
         total = self._standing_of(work).total
         for _, priced in self._context_ops:
             total += priced.cost(work) * priced.count

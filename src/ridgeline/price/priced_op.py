@@ -14,19 +14,19 @@ class PricedOp:
     """A group of op calls with the same cost function over the rows of one space."""
 
     op: Op
-    """The op of the first call."""
+    """The op object of the group's first call."""
     path: str
-    """The module path of the first call."""
+    """The module path of the group's first call."""
     space: RowAxis
     count: int
-    """The number of calls in the group."""
+    """The number of op calls in the group."""
 
     def cost(self, work: Work) -> Cost:
-        """Return the cost of one call in a step."""
+        """Return the cost of one call of the op in a step."""
         return self.op.cost(work, self.space)
 
     def launches(self, work: Work, backend: Backend = REFERENCE) -> tuple[Launch, ...]:
-        """Return the kernel launches of one call, as a backend makes them."""
+        """Return the kernel launches of one call of the op in a step, as a backend makes them."""
         return backend.launches(self.op, work, self.space)
 
 

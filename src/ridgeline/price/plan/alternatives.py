@@ -117,7 +117,7 @@ def _memory(models: ModelCache, setup: Deployment, workload: PlanWorkload) -> De
 
 @dataclass(frozen=True, slots=True)
 class CaseOutcome:
-    """The headline figures of a scenario, by expected times.
+    """The headline figures of a scenario by expected times: users, latency, throughput and cost.
 
     `ttft` and `itl` are those of the workload's batch, started at once, as in `DeploymentPlan.prefill` and `.decode`.
     For another batch size compare them with `LoadEstimator.together` and `LoadEstimator.itl`, not with the times of a
@@ -135,9 +135,9 @@ class CaseOutcome:
     limit: str
     """The reason that one more user is not possible: "memory", "step", "ttft" or "tpot"."""
     ttft: float
-    """The seconds until all requests of the batch have their first token."""
+    """The seconds until all requests of the workload's batch have their first token."""
     itl: float
-    """The seconds of a decode step of the batch."""
+    """The seconds of a decode step of the workload's batch."""
     tokens_per_second: float | None
     """The total output tokens per second of `users` users; None without users."""
     dollars_per_million: float | None
@@ -159,7 +159,7 @@ def same_seller(one: CaseOutcome, other: CaseOutcome) -> bool:
 
 
 def outcome_of(serving: LoadEstimator) -> CaseOutcome:
-    """Return the headline figures of a scenario under its workload."""
+    """Return users, latency, throughput and cost of a scenario under its workload, by expected times."""
     case, memory, capacity = serving.case, serving.memory, serving.capacity
     batch = serving.workload.batch
     rate = capacity.load.tokens_per_second.expected if capacity.users else None
@@ -194,13 +194,13 @@ class Change:
 
     name: str
     outcome: CaseOutcome
-    """The headline figures after the change."""
+    """The users, latency, throughput and cost after the change."""
     first: float
     """The factor by which the first token of the workload's batch comes sooner."""
     faster: float
     """The factor on one user's tokens per second at the workload's batch size."""
     users: float | None
-    """The factor on the maximum number of users."""
+    """The factor by which the maximum number of users grows."""
     throughput: float | None
     """The factor on total tokens per second at the maximum number of users."""
     cost: float | None

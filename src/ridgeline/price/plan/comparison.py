@@ -47,10 +47,10 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Unpriced:
-    """A description of the devices without a price."""
+    """A heading and further sellers for the devices without a price in a comparison."""
 
     words: str
-    """The heading of their ranking."""
+    """The heading of the ranking of devices without a price."""
     elsewhere: tuple[str, ...] = ()
     """The names of further sellers, not included in the comparison, that offer some of these devices."""
 
@@ -61,7 +61,7 @@ class DeviceComparison:
 
     name: str
     workload: PlanWorkload
-    """The workload as the model runs it."""
+    """The workload as the compared model runs it."""
     sound: AudioWorkload | None
     """The audio windows that requests consist of; None if the model reads no audio."""
     demand: Demand
@@ -71,7 +71,7 @@ class DeviceComparison:
     unable: tuple[Offer, ...]
     """The devices that serve no user within the targets."""
     unpriced: Unpriced
-    """The description of the devices without a price."""
+    """The heading and the further sellers for the devices without a price."""
 
     @property
     def offers(self) -> tuple[Offer, ...]:
@@ -118,7 +118,7 @@ def compare(
 
 
 def _at_price(offer: Offer, device: Device) -> Offer:
-    """Return the offer at the price of `device`."""
+    """Return an offer with its cost recomputed at the price of `device`."""
     outcome, fleet, price = offer.outcome, offer.fleet, device.price
     hourly = None if price is None else price.dollars * outcome.devices
     million = dollars_per_million(hourly, outcome.tokens_per_second)

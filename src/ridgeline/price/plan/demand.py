@@ -22,9 +22,9 @@ class Demand:
     """
 
     users: int | None = None
-    """The number of requests that are running at any time."""
+    """The number of requests that are running at any time; None if unspecified."""
     rate: float | None = None
-    """The number of requests per second."""
+    """The number of requests per second to serve; None if unspecified."""
 
     def __post_init__(self) -> None:
         if self.users is not None and self.rate is not None:
@@ -45,7 +45,7 @@ class ReplicaCount:
     replicas: int
     cards: int
     load: LoadEstimate
-    """The performance of the fullest replica."""
+    """The latency and throughput of the fullest replica."""
     requests_per_second: float
     """The expected requests per second of all replicas."""
     tokens_per_second: float

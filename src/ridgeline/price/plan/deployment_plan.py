@@ -134,22 +134,22 @@ class DeploymentPlan:
 
     @cached_property
     def phases(self) -> tuple[PhasePrice, ...]:
-        """The phases of the workload's batch, started at once."""
+        """The priced phases (prefill and decode) of the workload's batch, started at once."""
         priced = (price_phase(self.case.price, self.case.device, p) for p in decoder_phases(self.case, self.workload))
         return tuple(priced)
 
     @property
     def prefill(self) -> PhasePrice:
-        """The phase that emits the first token."""
+        """The price of the prefill, which emits the first token of each request."""
         return self.phase("prefill")
 
     @property
     def decode(self) -> PhasePrice:
-        """The phase of decode steps, each of which emits one more token."""
+        """The price of the decode steps, each of which emits one more token per request."""
         return self.phase("decode")
 
     def phase(self, name: str) -> PhasePrice:
-        """Return the phase called `name`."""
+        """Return the price of the request phase called `name`, such as "prefill"."""
         return next(phase for phase in self.phases if phase.name == name)
 
     @property
@@ -215,7 +215,7 @@ class DeploymentPlan:
 
     @cached_property
     def asked(self) -> LoadEstimate:
-        """The performance that the summary reports.
+        """The performance under load that the summary of the plan reports.
 
         This is that of the fullest replica if a demand was given, otherwise of the most users within the targets, or of
         one user if there is no capacity.
@@ -224,7 +224,7 @@ class DeploymentPlan:
 
     @cached_property
     def asked_decode(self) -> PhasePrice:
-        """The price of a decode step of those users."""
+        """The price of a decode step with the number of users that the summary reports."""
         own = self.case.on_each(self.asked.users)
         phase = decode_phase(self.case, own, self.workload.context, encoded=self.workload.encoded)
         return price_phase(self.case.price, self.case.device, phase)
@@ -233,7 +233,7 @@ class DeploymentPlan:
 
     @cached_property
     def outcome(self) -> CaseOutcome:
-        """The plan as requested, in the figures by which alternatives are compared."""
+        """The users, latency, throughput and cost of the plan as requested, which alternatives are compared with."""
         return outcome_of(self.serving)
 
     @cached_property

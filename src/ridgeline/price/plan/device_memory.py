@@ -31,9 +31,9 @@ class DeviceMemory:
     """The memory of one device in bytes, and the KV capacity that results from it."""
 
     total: float
-    """The memory that the driver reports."""
+    """The bytes of memory that the driver reports for the device."""
     budget: float
-    """The part of `total` that may be used."""
+    """The bytes of the device's memory that may be used."""
     weights: float
     activations: float
     """The peak activations of a step, or of the sampler if that is larger."""
@@ -45,7 +45,7 @@ class DeviceMemory:
     layout: KVLayout
     """The KV pages that fit in `left`, divided among layers as the engine does."""
     request_tokens: int
-    """The positions of a request at its end."""
+    """The number of positions that a request has at its end."""
     admitted_tokens: int
     """The positions that a request counts with for admission, when requests of all ages are running."""
     step_tokens: int
@@ -53,17 +53,17 @@ class DeviceMemory:
     logit_rows: int = LOGIT_ROWS
     """The number of requests whose logits memory is reserved for, at least as many as one rank's users."""
     sampler: float = 0.0
-    """The peak bytes of the sampler over those logits."""
+    """The peak bytes that the sampler holds over the logits of `logit_rows` requests."""
     encoded: int = 0
-    """The encoder positions of a request."""
+    """The number of encoder positions of a request."""
     ranks: int = 1
     """The number of ranks with requests of their own. `held`, `at_end` and `users` count the requests of all."""
     recorded: float = 0.0
-    """The part of `overhead` that recorded decode steps hold."""
+    """The bytes of `overhead` that recorded decode steps hold."""
 
     @property
     def page_size(self) -> int:
-        """The positions per KV page."""
+        """The number of positions per KV page."""
         return self.layout.page_size
 
     @property
@@ -118,7 +118,7 @@ class DeviceMemory:
 
     @property
     def on_each(self) -> int:
-        """The number of `users` per rank."""
+        """The number of concurrent requests per rank."""
         return self.users // self.ranks
 
     @property

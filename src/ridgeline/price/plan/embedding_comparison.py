@@ -15,14 +15,14 @@ from ridgeline.util.document.humanize import gib, say_seconds, three_digits
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingComparison:
-    """The plans of an embedding model on many devices."""
+    """The plans of one embedding model on many devices."""
 
     plans: tuple[EmbeddingPlan, ...]
     """The plans of the devices that hold the model, one per device and price."""
     unable: tuple[EmbeddingPlan, ...]
     """The plans of the devices that do not hold the model."""
     unpriced: Unpriced
-    """The description of the devices without a price."""
+    """The heading and the further sellers for the devices without a price."""
 
 
 def compare_embedding(

@@ -25,9 +25,9 @@ class EmbeddingPlan:
     workload: PlanWorkload
     """The texts of a full step: as many of `input` tokens as fit, or one that takes several steps."""
     one: PhasePrice
-    """The price of one text alone."""
+    """The cost and the seconds of embedding one text alone."""
     full: PhasePrice
-    """The price of a full step."""
+    """The cost and the seconds of a step that is full of texts."""
     weights: float
     """The bytes of the weights on one device."""
     activations: float
@@ -41,17 +41,17 @@ class EmbeddingPlan:
 
     @property
     def length(self) -> int:
-        """The tokens per text."""
+        """The number of tokens per text to embed."""
         return self.workload.input
 
     @property
     def texts(self) -> int:
-        """The texts per full step."""
+        """The number of texts that a full step embeds."""
         return self.workload.batch
 
     @property
     def fits(self) -> bool:
-        """Whether the weights and a full step fit."""
+        """Whether the weights and a full step of texts fit in a device's memory."""
         return self.taken <= self.budget
 
     @property
@@ -61,7 +61,7 @@ class EmbeddingPlan:
 
     @property
     def texts_per_second(self) -> Estimate:
-        """The texts per second of consecutive full steps."""
+        """The number of texts embedded per second by consecutive full steps."""
         return self.full.seconds.per_second(self.texts)
 
     @property

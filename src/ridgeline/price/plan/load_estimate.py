@@ -52,7 +52,7 @@ class RankWaits:
     """
 
     users: int
-    """The users of the fullest rank."""
+    """The number of users on the fullest rank."""
     tpot_together: Estimate
     tpot_apart: Estimate
     tokens_per_second_together: Estimate
@@ -65,7 +65,7 @@ class LoadEstimate:
 
     users: int
     itl: Estimate
-    """The seconds of a decode step."""
+    """The seconds of a decode step (inter-token latency without prefills in between)."""
     prefill: Estimate
     """The seconds to prefill one prompt alone."""
     tpot: Estimate
@@ -92,7 +92,7 @@ class LoadEstimate:
 
 @dataclass(frozen=True, slots=True)
 class UserCapacity:
-    """The maximum number of concurrent users."""
+    """The maximum number of concurrent users, what limits it, and the performance they experience."""
 
     users: int
     limit: str
@@ -202,11 +202,11 @@ class SweepRow:
     itl: Estimate
     tokens_per_second: Estimate
     gain: float
-    """The throughput relative to batch 1, by the bound."""
+    """The throughput of the batch relative to batch 1, by the bound."""
     intensity: float
     limit: str
     kv_bytes: float
-    """The KV bytes of the fullest device."""
+    """The KV bytes that the batch takes on the fullest device."""
     experts: float | None
     """The expected number of distinct experts per layer that the tokens hit; None for a dense model."""
     fits: bool

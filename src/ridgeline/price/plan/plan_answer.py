@@ -54,7 +54,7 @@ def describe_targets(workload: PlanWorkload) -> str:
 
 
 def describe_target(seconds: float) -> str:
-    """Return a target as the user wrote it: `500 ms`, `1.5 s`."""
+    """Return a latency target as text in the user's unit: `500 ms`, `1.5 s`."""
     return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1e3:g} ms"
 
 
@@ -93,7 +93,7 @@ def _on_each(load: LoadEstimate) -> str:
 
 
 def stops(plan: DeploymentPlan) -> str:
-    """Return a text that says what prevents more users, or any user."""
+    """Return a text that says what prevents more users, such as memory or a latency target."""
     capacity, workload = plan.capacity, plan.workload
     if capacity.limit == "memory":
         return "memory holds no more"

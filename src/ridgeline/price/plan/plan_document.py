@@ -97,7 +97,7 @@ def _each(plan: DeploymentPlan) -> str:
 
 
 def _memory(plan: DeploymentPlan) -> DocumentTable:
-    """Return the memory budget as a table of subtractions."""
+    """Return a plan's memory budget of a device as a table of subtractions."""
     m, setup = plan.memory, plan.case.setup
     rows = (
         ("memory", m.total, "as the driver shows it"),
@@ -112,7 +112,7 @@ def _memory(plan: DeploymentPlan) -> DocumentTable:
 
 
 def _overhead(plan: DeploymentPlan) -> str:
-    """Return a text that says what the overhead consists of."""
+    """Return a text that says what a plan's memory overhead consists of."""
     rule, recorded = plan.case.setup.engine.memory.describe(), plan.memory.recorded
     return f"{rule}; {recorded / 1e6:,.0f} MB of recorded decode steps" if recorded else rule
 
@@ -289,7 +289,7 @@ def _roof(phase: PhasePrice) -> str:
 
 
 def classes_table(phases: Sequence[PhasePrice]) -> DocumentTable:
-    """Return the time that each kernel class takes in each phase."""
+    """Return a table of the seconds that each kernel class takes in each phase."""
     heads = [Column("", words=True)]
     for phase in phases:
         heads += [Column("bound", group=phase.name), Column("expected", group=phase.name)]
@@ -370,7 +370,7 @@ def _sweep(plan: DeploymentPlan) -> DocumentTable:
 
 
 def _changes(plan: DeploymentPlan) -> DocumentTable:
-    """Return the effects of levers and of doubled resources."""
+    """Return a table of the effects of possible changes and of doubled resources."""
     first = [plan.batching] if plan.batching is not None else []
     rows: list[TableRow | str] = [_change(plan, change) for change in (*first, *plan.levers)]
     rows += ["", *(_change(plan, change) for change in plan.sensitivities)]

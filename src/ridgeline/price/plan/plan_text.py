@@ -35,7 +35,7 @@ _READING = 5.0
 
 
 def verdict(plan: DeploymentPlan) -> str:
-    """Return the plan as one paragraph."""
+    """Return a paragraph that explains a plan: fit, limits, batching, load and helpful changes."""
     return " ".join((*_fit(plan), *_decode(plan), *_ridge(plan), *_batch(plan), *_load(plan), *_levers(plan)))
 
 

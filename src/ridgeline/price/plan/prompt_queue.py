@@ -110,7 +110,7 @@ class PromptQueue:
 
 
 def _run_on(sums: Figures, more: Figures) -> Figures:
-    """Return running sums extended by further rows."""
+    """Return an array of running sums, extended by the running sums of further rows."""
     return np.concatenate([sums[:-1], np.cumsum(np.concatenate([sums[-1:], more]), axis=0)])
 
 

@@ -21,15 +21,15 @@ class Estimate:
     """
 
     floor: float
-    """The value that nothing can beat."""
+    """The roofline limit of whole steps, which nothing can beat."""
     bound: float
-    """The value with a perfect kernel for every op."""
+    """The time or rate with a perfect kernel for every op."""
     expected: float
-    """The value with the kernels that exist."""
+    """The time or rate predicted with the kernels that exist."""
 
     @classmethod
     def of(cls, steps: Iterable[StepPrice]) -> "Estimate":
-        """Return the total seconds of consecutive steps."""
+        """Return the total floor, bound and expected seconds of consecutive steps."""
         total = cls(0.0, 0.0, 0.0)
         for step in steps:
             total += cls(step.floor, step.bound, step.expected)
@@ -45,7 +45,7 @@ class Estimate:
         return self.map(lambda value: value * factor)
 
     def map(self, function: Callable[[float], float]) -> "Estimate":
-        """Return the estimate with a function applied to each variant."""
+        """Return an estimate with a function applied to floor, bound and expected value."""
         return Estimate(function(self.floor), function(self.bound), function(self.expected))
 
     def beside(self, other: "Estimate", choose: Callable[[float, float], float]) -> "Estimate":
@@ -54,7 +54,7 @@ class Estimate:
         return Estimate(*(choose(mine, theirs) for mine, theirs in figures))
 
     def per_second(self, count: float) -> "Estimate":
-        """Return the rate of `count` events per these seconds."""
+        """Return the rate of `count` events per the seconds of this estimate."""
         return self.map(lambda seconds: count / seconds)
 
 
@@ -65,10 +65,10 @@ class Phase:
     name: str
     """The kind of phase: prefill, decode, encode, denoise or decode-latents."""
     works: tuple[Work, ...]
-    """The consecutive steps of one repetition."""
+    """The consecutive steps of one repetition of the phase."""
     count: int = 1
     about: str = ""
-    """A description of one repetition, for the user."""
+    """A description for the user of what one repetition runs."""
     context: int | None = None
     """The positions of a sequence at its end (prefill) or on average (decode); None if positions do not apply."""
     ranks: int | None = None
@@ -77,7 +77,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class ClassRow:
-    """The ops of one kernel class in a phase."""
+    """The FLOPs, bytes and seconds of the ops of one kernel class in a phase."""
 
     kind: str
     flops: float
@@ -85,9 +85,9 @@ class ClassRow:
     bound: float
     expected: float
     share: float
-    """The share of the phase's bound."""
+    """The share of the phase's bound that the kernel class takes."""
     limit: str
-    """The roof that limits most of the class's time."""
+    """The roof that limits most of the kernel class's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,25 +96,25 @@ class PhasePrice:
 
     name: str
     count: int
-    """The number of repetitions per request."""
+    """The number of repetitions of the phase per request."""
     about: str
     steps: int
-    """The number of steps."""
+    """The number of steps in one repetition of the phase."""
     tokens: int
-    """The positions that all steps run together."""
+    """The number of positions that all steps of the phase run together."""
     context: int | None
     flops: float
-    """The FLOPs of all steps."""
+    """The FLOPs of all steps of the phase."""
     weight_bytes: float
     kv_read_bytes: float
     kv_write_bytes: float
     activation_bytes: float
     communication: Mapping[str, float]
-    """The bytes that all steps communicate, by collective."""
+    """The bytes that all steps of the phase communicate, by collective."""
     arithmetic: float
-    """The seconds of matrix arithmetic at peak FLOP/s."""
+    """The seconds of the phase's matrix arithmetic at peak FLOP/s."""
     memory: float
-    """The seconds to move weights and KV at full bandwidth."""
+    """The seconds to move the phase's weights and KV at full bandwidth."""
     intensity: float
     """The arithmetic intensity: matrix FLOPs per byte of weights and KV."""
     ridge: float
@@ -130,7 +130,7 @@ class PhasePrice:
 
     @property
     def memory_bytes(self) -> float:
-        """The bytes of weights and KV that are moved."""
+        """The bytes of weights and KV that the phase moves."""
         return self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes
 
     @property

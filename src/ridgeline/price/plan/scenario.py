@@ -51,9 +51,9 @@ class PlanWorkload:
     """
 
     input: int = 1024
-    """The prompt tokens of a request."""
+    """The number of prompt tokens of a request."""
     output: int = 256
-    """The new tokens of a request."""
+    """The number of new tokens of a request."""
     batch: int = 1
     """The number of concurrent requests for figures that consider no load."""
     ttft: float | None = None
@@ -67,7 +67,7 @@ class PlanWorkload:
     is never split; if it is longer, it runs alone.
     """
     page_size: int = 16
-    """The positions per KV page."""
+    """The number of positions per KV page."""
     encoded: int = 0
     """The encoder positions of a request, if the model has an encoder."""
     images: int = 0
@@ -126,7 +126,7 @@ class PlanWorkload:
 
     @property
     def tokens(self) -> int:
-        """The positions of a request at its end."""
+        """The number of positions that a request has at its end."""
         return self.input + self.output
 
     @property
@@ -186,13 +186,13 @@ class Scenario:
     model: Model
     price: Price
     recipe: Recipe = PLAIN
-    """The way in which the model's weights are stored."""
+    """The description of how the model's weights are quantised and stored."""
     notes: tuple[str, ...] = ()
     """The remarks on how the model is stored and priced, one sentence each, for the user."""
     adapters: int = 0
     """The number of LoRA adapters that are loaded with the model."""
     device: Device = field(init=False)
-    """The device as the engine drives it."""
+    """The device with the properties of the engine that drives it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", self.setup.engine.on(self.setup.device, self.setup.devices))

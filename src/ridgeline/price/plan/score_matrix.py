@@ -15,16 +15,16 @@ class ScoresRow:
     """The attention of all layers in one step on one device, fused and unfused."""
 
     prompt: int
-    """The positions that the last row attends to."""
+    """The number of positions that the last row of the step attends to."""
     flops: float
     nbytes: float
-    """The bytes of queries, keys, values and results."""
+    """The bytes of queries, keys, values and attention results."""
     score_bytes: float
     """The additional bytes of an unfused kernel, which writes the attention scores and reads them back."""
     fused: float
-    """The bound in seconds without the score matrix in memory."""
+    """The bound in seconds of attention that keeps the score matrix out of memory."""
     unfused: float
-    """The bound in seconds with the score matrix in memory."""
+    """The bound in seconds of attention that writes the score matrix to memory and reads it back."""
 
 
 def score_rows(case: Scenario) -> list[ScoresRow]:

@@ -15,17 +15,17 @@ PLAN_METRICS = ("memory", "prefill", "decode", "serving")
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """The errors of past predictions of one metric on one device."""
+    """The errors of past predictions of one metric on one device, compared with measurements."""
 
     metric: str
     rows: int
-    """The number of measurements."""
+    """The number of measurements that predictions were compared with."""
     within: int
     """The number of measurements that were predicted within `accuracy.NEAR`."""
     median: float | None
-    """The median of the absolute errors; None without measurements."""
+    """The median of the absolute prediction errors; None without measurements."""
     worst: float | None
-    """The signed error of the largest magnitude; None without measurements."""
+    """The signed prediction error of the largest magnitude; None without measurements."""
     others: tuple[str, ...] = ()
     """The engines that the measurements are from; empty if they are from the requested engine."""
 
@@ -60,7 +60,7 @@ def classes_of(card: str, engine: str, devices: int) -> list[Trust]:
 
 
 def basis_of(device: Device) -> Basis | Literal["calibrated"]:
-    """Return the origin of a device's efficiency constants."""
+    """Return the origin of a device's efficiency constants, such as "calibrated" or "own"."""
     return "calibrated" if device.calibrated else device.basis
 
 
