@@ -204,7 +204,7 @@ async def _sweep(
 
 
 def extent_of_level(load: LoadPattern, rate: float) -> dict[str, Any]:
-    """Return the duration of one rate of a sweep: as requested, but at least the requests needed to judge it."""
+    """Return the limits of one rate of a sweep in requests or seconds, with enough requests to judge the rate."""
     if load.requests is None and load.seconds is None:
         return {"requests": max(_LEVEL_REQUESTS, math.ceil(rate * _LEVEL_SECONDS))}
     if load.seconds is not None and rate * load.seconds < MIN_REQUESTS:

@@ -86,16 +86,16 @@ class HttpChatBackend:
     raises = True
 
     def __init__(self, url: str, fields: Mapping[str, Any], key: str | None = None, model: str | None = None) -> None:
-        """Connect to a server and choose a model.
+        """Choose a model of a server, by default the first that it lists.
 
         Args:
             url: The server's URL, such as http://127.0.0.1:8000.
             fields: Further fields of each request.
             key: The API key; None for none.
-            model: The model's name; None for the first that the server lists.
+            model: The model's name; None to ask the server.
 
         Raises:
-            Unreachable: If no server responds.
+            Unreachable: If the server is asked and does not respond.
             ValueError: If the URL or the server's response is invalid.
         """
         self.url, self._fields = url, fields

@@ -230,7 +230,7 @@ class _DiffusionRun:
             self._previewed = step.number
 
     def _stop(self, step: DenoiseOutput, done: int) -> None:
-        """Save the current latents, report in one line what exists, and exit."""
+        """Save the current estimate of an unfinished group as latents, report what exists, and exit."""
         said = [f"{_listed(self._written)} {'are' if len(self._written) > 1 else 'is'} drawn"] if self._written else []
         if not step.last:
             files = [self._files[image] for image in step.images]

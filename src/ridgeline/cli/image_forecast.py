@@ -53,7 +53,7 @@ def _moves(plan: DiffusionPlan) -> bool:
 
 
 def _noun(plan: DiffusionPlan) -> str:
-    """Return the noun for an output of a plan: "clip" or "picture"."""
+    """Return the noun for an output of a plan, a video or an image, as messages use it."""
     return "clip" if _moves(plan) else "picture"
 
 

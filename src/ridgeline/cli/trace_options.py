@@ -106,7 +106,7 @@ class TraceFileFlags:
             say(f"wrote {path}")
 
     def _paths(self) -> dict[str, Path]:
-        """Return the paths to write by option, without - for standard output."""
+        """Return the paths of the files to write, by option; `-` is not a file."""
         named = {"--csv": self.csv, "--perfetto": self.perfetto, "--roofline": self.roofline}
         return {option: path for option, path in named.items() if path is not None and str(path) != "-"}
 

@@ -59,7 +59,10 @@ class MemoryRule:
         return self.fixed + self.share * device.memory + (self.linked if devices > 1 else 0.0)
 
     def describe(self) -> str:
-        """Return a text that describes the overhead rule."""
+        """Return a text that describes an engine's memory overhead.
+
+        It states the fixed bytes, the share of the device and the bytes for communication.
+        """
         linked = f" (+ {self.linked / _GIB:g} GiB between cards)" if self.linked else ""
         return f"driver, libraries, graphs: {self.fixed / _GIB:g} GiB + {self.share:.1%} of the card{linked}"
 
