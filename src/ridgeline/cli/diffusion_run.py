@@ -193,7 +193,10 @@ class _DiffusionRun:
             return next(steps, None)
 
     def _finish(self, step: DenoiseOutput) -> None:
-        """Save the latents of a group, decode and write its outputs, then delete the latents."""
+        """Save the latents of a group, then decode and write its images or videos.
+
+        The latents are deleted afterwards unless the user wants to keep them.
+        """
         self._previewed = 0
         files = [self._files[image] for image in step.images]
         for file, latents in zip(files, step.latents, strict=True):

@@ -28,7 +28,7 @@ def quiz(
     if chapter not in quizzes:
         raise ValueError(f"there are no questions of a chapter {chapter!r}; there are {', '.join(quizzes)}")
     if isinstance(sys.stdin, TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")  # undecodable input counts as a wrong answer
+        sys.stdin.reconfigure(errors="replace")  # undecodable input is an invalid answer
     rights = asked = 0
     for number, question in enumerate(quizzes[chapter], 1):
         print(_plain(f"{number}. {question.ask}"))

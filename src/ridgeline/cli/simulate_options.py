@@ -70,7 +70,7 @@ class LimitFlags:
         """Return an engine with the given limits on the devices of a scenario.
 
         Raises:
-            ValueError: If an option is malformed or the memory does not suffice.
+            ValueError: If an option is invalid, the model cannot be simulated, or the memory does not suffice.
         """
         between = self.between_steps
         return machine_of(

@@ -37,6 +37,7 @@ class AccuracyRow:
     engine: str
     """The name of an engine profile; "" for measurements of single kernels."""
     metric: str
+    """The metric, a key of `METRICS`."""
     rows: int
     """The number of published measurements that predictions were compared with."""
     within: int

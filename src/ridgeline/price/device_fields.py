@@ -22,8 +22,8 @@ OPTIONAL = {
     "sources": "a table of texts by field, or { all = ... }",
 }
 
-# By field: the unit, the accepted minimum and maximum, and the range of real devices. The latter includes every device
-# but spans less than a wrong unit prefix would shift a value.
+# By field: the unit, the accepted minimum and maximum, and the range of real devices, in which a corrected value must
+# be to be suggested.
 _UNITS = {
     "bandwidth": ("GB/s", 10, 100_000, 10, 20_000),
     "link.bandwidth": ("GB/s", 0.1, 100_000, 1, 5_000),

@@ -22,7 +22,9 @@ class Curve:
     """
 
     nbytes: tuple[float, ...]
+    """The message sizes in bytes, in increasing order."""
     seconds: tuple[float, ...]
+    """The all-reduce seconds at each message size."""
 
     def at(self, nbytes: float) -> float:
         """Return the seconds of an all-reduce of a message of `nbytes` bytes."""

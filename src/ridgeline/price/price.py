@@ -49,8 +49,11 @@ class StepPrice:
 
     cost: Cost
     floor: float
+    """The seconds of the roofline limit of the whole step."""
     bound: float
+    """The summed roofline limits of the single ops in seconds."""
     expected: float
+    """The predicted seconds of the step, including the host."""
     working_set: float
     """The bytes of weights and KV that the step reads and writes."""
     rows: tuple[PricedRow, ...]

@@ -18,6 +18,7 @@ class PricedOp:
     path: str
     """The module path of the group's first call."""
     space: RowAxis
+    """The row space over which the calls run."""
     count: int
     """The number of op calls in the group."""
 

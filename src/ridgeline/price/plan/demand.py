@@ -44,6 +44,7 @@ class ReplicaCount:
 
     replicas: int
     cards: int
+    """The number of devices of all replicas together."""
     load: LoadEstimate
     """The latency and throughput of the fullest replica."""
     requests_per_second: float

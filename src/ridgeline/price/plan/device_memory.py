@@ -35,6 +35,7 @@ class DeviceMemory:
     budget: float
     """The bytes of the device's memory that may be used."""
     weights: float
+    """The bytes of the model's weights on the device."""
     activations: float
     """The peak activations of a step, or of the sampler if that is larger."""
     overhead: float
@@ -42,6 +43,7 @@ class DeviceMemory:
     left: float
     """The part of the budget that remains for KV; negative if not even the weights fit."""
     kv_bytes_per_token: float
+    """The KV bytes that one more token of a request takes in all layers, without page padding."""
     layout: KVLayout
     """The KV pages that fit in `left`, divided among layers as the engine does."""
     request_tokens: int

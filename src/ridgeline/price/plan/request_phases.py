@@ -103,6 +103,7 @@ class PhasePrice:
     tokens: int
     """The number of positions that all steps of the phase run together."""
     context: int | None
+    """The positions of a sequence at its end (prefill) or on average (decode); None if positions do not apply."""
     flops: float
     """The FLOPs of all steps of the phase."""
     weight_bytes: float
@@ -124,7 +125,9 @@ class PhasePrice:
     idle: float
     """The share of the floor during which the arithmetic units are idle."""
     seconds: Estimate
+    """The floor, bound and expected seconds of all steps of the phase."""
     classes: tuple[ClassRow, ...]
+    """The costs and times by kernel class, the longest bound first."""
     host: float
     """The part of the expected seconds in which the device waits for the host. It belongs to no kernel class."""
 
