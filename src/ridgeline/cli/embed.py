@@ -45,11 +45,11 @@ def embed(
     device: options.RunDevice = "cpu",
     as_json: options.Json = False,
 ) -> None:
-    """Turn texts into vectors that are near each other where the texts mean the like.
+    """Compute embeddings of texts, or rank texts with a reranker.
 
-    Of several texts the first is compared with the others: 1 is the same direction, 0 nothing in common. With a
-    reranker, which reads two texts together, the first is the query and the others get its scores. --json gives the
-    vectors themselves.
+    With several texts, the first is compared with the others: 1 is the same direction, 0 is nothing in common. A
+    reranker reads two texts together: the first is the query, and the others get its scores. --json prints the vectors
+    themselves.
     """
     if search and prompt is not None:
         raise ValueError("--search puts the model's own prompts before the texts; leave --prompt out")
