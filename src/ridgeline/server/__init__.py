@@ -1,6 +1,6 @@
-"""The OpenAI-compatible server: HTTP in, `AsyncLLM` behind it.
+"""The OpenAI-compatible HTTP server in front of `AsyncLLM`.
 
-`http/` reads and writes connections. `api/` makes a generation of a request, and an answer of its events. `service.py`
-has the engine run it once `admission.py` lets it in; `telemetry/` is told. `app.py` joins the routes, `lifecycle.py`
-all.
+`http/` reads and writes connections. `routes/` turns a request into a `Generation` and its events into a response.
+`service.py` submits it to the engine once `admission.py` admits it. `telemetry/` observes both. `app.py` combines the
+routes, and `lifecycle.py` starts and stops everything.
 """

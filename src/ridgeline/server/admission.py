@@ -1,8 +1,8 @@
-"""Admission: a bounded queue before the engine. Whoever finds it full is told so at once, and when to come back.
+"""Admission control: a bounded queue in front of the engine that rejects requests at once when it is full.
 
-A bound does not lower throughput: what would wait longer than it may is refused before it has cost anything
-(vllm#49445, kaito#2205). Prompt tokens are bounded beside requests because one request may bring as much work as a
-thousand.
+A rejected client learns when to retry. The bound does not lower throughput: a request that would exceed its queue time
+is rejected before it costs anything (vllm#49445, kaito#2205). Prompt tokens are bounded as well as requests, because
+one request may need as much work as a thousand others.
 """
 
 import math
@@ -16,17 +16,24 @@ from ridgeline.server.in_flight import InFlightRequest
 from ridgeline.server.server_settings import ServerSettings
 
 MAX_RETRY_SECONDS = 60
-"""Of Retry-After. openai-python gives up at more than 120."""
+"""The upper bound of Retry-After in seconds; openai-python gives up at more than 120."""
 
 
 class RequestQueue:
-    """Counts requests in and out. A choice is a place: n = 8 takes eight.
+    """The counter of requests in the server, where each choice takes one place (n = 8 takes eight).
 
-    places: choices that may be in the server. tokens: prompt tokens that may wait for their first step.
+    Its bounds are `places`, the choices that may be in the server at once, and `tokens`, the prompt tokens that may
+    wait for their first step.
     """
 
     def __init__(self, info: EngineInfo, settings: ServerSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        """clock: seconds."""
+        """Create an empty queue for an engine.
+
+        Args:
+            info: The engine's capacity.
+            settings: The bounds of the queue.
+            clock: Returns the current time in seconds.
+        """
         self._settings = settings
         self.resize(info)
         self.draining = False
@@ -34,14 +41,17 @@ class RequestQueue:
         self._retry = RetryAfter(clock)
 
     def resize(self, info: EngineInfo) -> None:
-        """Places for an engine, or for as many as there are now."""
+        """Recompute the bounds for an engine, or for the present number of replicas."""
         queued, tokens = self._settings.queued_requests, self._settings.queued_tokens
         self.places = info.requests + (4 * info.requests if queued is None else queued)
         self.tokens = 2 * info.capacity * info.replicas if tokens is None else tokens
 
     def admit(self, live: InFlightRequest) -> None:
-        """Count a request in. Raises ApiError: 400 where it asks for more than there are places, 429 where the queue is
-        full, 503 where the server is to end.
+        """Admit a request.
+
+        Raises:
+            ApiError: If it has more choices than the queue has places (400), the queue is full (429), or the server is
+                shutting down (503).
         """
         if self.draining:
             raise shutting_down()
@@ -59,16 +69,16 @@ class RequestQueue:
         self._inside[live] = None
 
     def leave(self, live: InFlightRequest) -> None:
-        """Count it out."""
+        """Remove a request that has ended."""
         del self._inside[live]
         self._retry.left()
 
 
 class RetryAfter:
-    """When a place becomes free for the next of those that were sent away: one each time that a request leaves.
+    """An estimate of when a place becomes free for a rejected request, from the rate at which requests leave.
 
-    Those sent away are given turns one after the other, as far apart as requests have left lately, so that they do not
-    all come back at once to be sent away again.
+    Rejected requests get retry times one departure interval apart, so that they do not all return at once and fail
+    again.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -77,11 +87,11 @@ class RetryAfter:
         self._last_turn = -math.inf
 
     def left(self) -> None:
-        """A request has left."""
+        """Record that a request has left."""
         self._departures.append(self._clock())
 
     def full(self, what: str, code: str) -> ApiError:
-        """The answer to one more for whom there is no room: it is told when its turn is."""
+        """Return the 429 error for a full queue, which tells the client when to retry."""
         seconds = min(math.ceil(self.next()), MAX_RETRY_SECONDS)
         return ApiError(
             429,
@@ -92,19 +102,22 @@ class RetryAfter:
         )
 
     def next(self) -> float:
-        """Seconds until the turn of one more, at least 1: below it nothing is known."""
+        """Return the seconds until the next rejected request should retry, at least 1."""
         now = self._clock()
         self._last_turn = max(now, self._last_turn) + self._interval(now)
         return max(1.0, self._last_turn - now)
 
     def _interval(self, now: float) -> float:
-        """Seconds between departures, of those in the last minute. Before there are two, a second is a guess."""
+        """Return the mean seconds between departures of the last minute; 1 if there were fewer than two."""
         recent = [at for at in self._departures if now - at <= MAX_RETRY_SECONDS]
         return (now - recent[0]) / len(recent) if len(recent) >= 2 else 1.0
 
 
 def shutting_down() -> ApiError:
-    """The answer to whoever comes, or is still there, when the server ends. Another server may take the request."""
+    """Return the 503 error for every request that arrives or is unfinished while the server stops.
+
+    It has a Retry-After header, because another server may take the request.
+    """
     return ApiError(
         503,
         "the server is shutting down",

@@ -1,4 +1,4 @@
-"""The application: its routes, and what becomes of an error."""
+"""The ASGI application of the server: its routes, and the conversion of exceptions into error responses."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -71,8 +71,14 @@ def build_app(
     speech: SpeechVocabulary | None = None,
     routes: Sequence[BaseRoute] = (),
 ) -> Starlette:
-    """The server's application around a service. grammars: tries forms; its owner closes it. speech: what the tokens
-    of a speech model mean; None for a model of another sort. routes: of the other parts of the server.
+    """Return the application of a server with one language model.
+
+    Args:
+        service: The service that runs requests.
+        settings: The limits that requests have to meet.
+        grammars: Checks structured outputs before the engine gets them; the caller closes it.
+        speech: The token vocabulary of a speech model; None for any other model.
+        routes: Further routes, such as metrics.
     """
     model = served_model(service.llm, settings)
     return application(
@@ -92,7 +98,7 @@ def text_routes(
     grammars: GrammarCheck,
     speech: SpeechVocabulary | None,
 ) -> Sequence[BaseRoute]:
-    """TEXT_ROUTES of a language model, and the page's traces of those that continue a text."""
+    """Return the routes of a language model (`TEXT_ROUTES`), and the trace route for models that continue a text."""
     api, heard = Api(service, model, settings, grammars), SpeechApi(service, model, settings, speech)
     handlers = (
         *(api.chat, api.render, api.complete, api.respond, heard.transcribe, heard.translate, api.embed, api.rerank),
@@ -105,11 +111,11 @@ def text_routes(
 
 
 ModelCards = Mapping[str, Mapping[str, object]]
-"""What is said of models, by the names that a request may ask for."""
+"""The entries of /v1/models, by the names that a request may use."""
 
 
 def model_routes(cards: Callable[[], ModelCards]) -> Sequence[BaseRoute]:
-    """/v1/models and /v1/models/NAME."""
+    """Return the routes /v1/models and /v1/models/NAME."""
 
     async def models(request: Request) -> Response:
         return json_response({"object": "list", "data": list(cards().values())})
@@ -124,7 +130,7 @@ def model_routes(cards: Callable[[], ModelCards]) -> Sequence[BaseRoute]:
 
 
 def text_cards(model: ServedModel, settings: ServerSettings) -> ModelCards:
-    """Of a language model: its names and those of its adapters, and what it can do."""
+    """Return the /v1/models entries of a language model and its adapters, with its routes, defaults and limits."""
     return {
         name: {
             "id": name,
@@ -145,7 +151,7 @@ def text_cards(model: ServedModel, settings: ServerSettings) -> ModelCards:
 
 
 def text_routes_of(model: ServedModel) -> Sequence[str]:
-    """The routes that answer with what this model makes."""
+    """Return the paths of the generation, embedding, rerank, audio and trace routes that a model supports."""
     if model.hears:
         return TRANSCRIPTIONS, TRANSLATIONS
     if model.vectors is not None:
@@ -155,21 +161,24 @@ def text_routes_of(model: ServedModel) -> Sequence[str]:
 
 
 def _sampling(defaults: SamplingParams) -> Mapping[str, float]:
-    """What a request that says nothing gets, under the names of its fields."""
+    """Return the default sampling values of the model, by the names of the request fields."""
     return {name: getattr(defaults, name) for name in ("temperature", "top_k", "top_p", "min_p")}
 
 
 TRANSCRIPTIONS, TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translations"
-"""What is posted to a speech model."""
+"""The paths of the routes of a speech model."""
 
 IMAGES = "/v1/images/generations"
-"""What is posted to a pipeline of pictures."""
+"""The path of the route for image generation."""
 
 VIDEOS = "/v1/videos"
-"""What is posted to a pipeline of clips."""
+"""The path of the route for video generation."""
 
 GENERATES_NO_IMAGES = f"is served for text alone; ask {CHAT}"
-"""What is said of a language model that is asked for one: Janus could draw, in a command."""
+"""The end of the error message for an image request to a language model.
+
+Janus could generate images, but only a command does that.
+"""
 
 TEXT_ROUTES = (
     CHAT,
@@ -183,11 +192,11 @@ TEXT_ROUTES = (
     "/tokenize",
     "/detokenize",
 )
-"""What is posted to a language model."""
+"""The paths of all POST routes of a language model."""
 
 
 def application(routes: Sequence[BaseRoute]) -> Starlette:
-    """An application of these routes and those that every server has; every error is OpenAI's object."""
+    """Return an application with these routes and those of every server; its errors have OpenAI's form."""
     return Starlette(
         routes=(*routes, Route("/version", version), *page_routes()),
         exception_handlers={
@@ -204,74 +213,83 @@ async def _draws_no_pictures(request: Request) -> Response:
 
 
 async def version(request: Request) -> Response:
-    """Which version this is, and what there is to ask."""
+    """Return the version of the server and the paths of its routes."""
     routes = [route.path_format for route in request.app.routes if isinstance(route, Route)]
     return json_response({"version": __version__, "routes": [*routes, *sorted(HEALTH)]})
 
 
 class ResponseWriter(Protocol):
-    """How a route writes its answer: whole, or piece by piece."""
+    """The interface of a writer of a route's response, either as one body or as a stream of chunks."""
 
-    def scores(self, generation: Generation) -> list[PromptScores]: ...
-    async def body(self, generation: Generation, gathered: GenerationResult) -> dict[str, object]: ...
-    def chunks(self, generation: Generation, outbox: StreamOutbox) -> Chunks: ...
+    def scores(self, generation: Generation) -> list[PromptScores]:
+        """Return an empty `PromptScores` for each prompt, which collects scores as the engine computes them."""
+
+    async def body(self, generation: Generation, gathered: GenerationResult) -> dict[str, object]:
+        """Return the complete response body."""
+
+    def chunks(self, generation: Generation, outbox: StreamOutbox) -> Chunks:
+        """Return the producer of the stream of a generation."""
 
 
 Prepare = Callable[
     [_Fields, ServedModel, ServerSettings, GrammarCheck, int], Awaitable[tuple[Generation, ResponseWriter]]
 ]
-"""Makes a generation of a route's fields, and the reply to it. Raises ApiError."""
+"""A function that turns a route's fields into a `Generation` and its response writer, or raises ApiError."""
 
 
 class Api:
-    """The handlers of OpenAI's routes."""
+    """The handlers of the text routes."""
 
     def __init__(self, service: Service, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck) -> None:
         self._service, self._model, self._settings, self._grammars = service, model, settings, grammars
 
     async def chat(self, request: Request) -> Response | EventStreamResponse:
-        """/v1/chat/completions"""
+        """Handle POST /v1/chat/completions."""
         return await self._generate(request, ChatFields, chat_generation)
 
     async def complete(self, request: Request) -> Response | EventStreamResponse:
-        """/v1/completions"""
+        """Handle POST /v1/completions."""
         return await self._generate(request, CompletionFields, completion_generation)
 
     async def respond(self, request: Request) -> Response | EventStreamResponse:
-        """/v1/responses"""
+        """Handle POST /v1/responses."""
         return await self._generate(request, ResponseFields, response_generation)
 
     async def embed(self, request: Request) -> Response:
-        """/v1/embeddings"""
+        """Handle POST /v1/embeddings."""
         fields, headers = await self._read(request, EmbeddingFields)
         return json_response(
             await run_unless_disconnected(request.receive, embeddings(fields, self._model, self._service)), headers
         )
 
     async def rerank(self, request: Request) -> Response:
-        """/v1/rerank"""
+        """Handle POST /v1/rerank."""
         fields, headers = await self._read(request, RerankFields)
         return json_response(
             await run_unless_disconnected(request.receive, rerank(fields, self._model, self._service)), headers
         )
 
     async def render(self, request: Request) -> Response:
-        """/v1/chat/completions/render"""
+        """Handle POST /v1/chat/completions/render."""
         fields, headers = await self._read(request, ChatFields)
         return json_response(await rendered(fields, self._model, self._settings), headers)
 
     async def tokenize(self, request: Request) -> Response:
-        """/tokenize"""
+        """Handle POST /tokenize."""
         fields, headers = await self._read(request, TokenizeFields)
         return json_response(await tokenize(fields, self._model, self._settings), headers)
 
     async def detokenize(self, request: Request) -> Response:
-        """/detokenize"""
+        """Handle POST /detokenize."""
         fields, headers = await self._read(request, DetokenizeFields)
         return json_response(await detokenize(fields, self._model), headers)
 
     async def _read(self, request: Request, kind: type[_Fields]) -> tuple[_Fields, dict[str, str]]:
-        """The fields of a request, and the headers that its answer has for them. Raises ApiError."""
+        """Return the parsed fields of a request, and the response header that lists ignored fields.
+
+        Raises:
+            ApiError: If the body or a field is invalid.
+        """
         request.scope[_ARRIVED] = time.perf_counter_ns()
         prompts = MAX_INPUTS if kind is EmbeddingFields else self._settings.prompts
         body = await read_object(request, self._settings, prompts * self._model.context)
@@ -281,7 +299,11 @@ class Api:
     async def _generate(
         self, request: Request, kind: type[_Fields], prepare: Prepare[_Fields]
     ) -> Response | EventStreamResponse:
-        """Have the engine do what a request asks for, and answer at once or as a stream. Raises ApiError."""
+        """Run the generation of a request and return the complete response, or the stream that will write it.
+
+        Raises:
+            ApiError: If the request is invalid or fails before its response begins.
+        """
         fields, headers = await self._read(request, kind)
         self._model.check_generates()
         arrived: int = request.scope[_ARRIVED]
@@ -302,12 +324,12 @@ class Api:
 
 
 def json_response(value: object, headers: dict[str, str] | None = None, status: int = 200) -> Response:
-    """A response in JSON."""
+    """Return a response with a JSON body."""
     return LongResponse(msgspec.json.encode(value), status, headers)
 
 
 def ignored_names(names: Sequence[str]) -> str:
-    """The names in a header: at most 16 of them, each short, and printable whatever was sent."""
+    """Return field names as a header value: at most 16, each cut to 64 characters, with unsafe characters replaced."""
     return ",".join(
         "".join(c if (c.isalnum() and c.isascii()) or c in "_-." else "?" for c in n[:64]) for n in names[:16]
     )
@@ -320,7 +342,7 @@ async def _api_error(request: Request, error: Any) -> Response:
 
 
 async def _http_error(request: Request, error: Any) -> Response:
-    """What the router has to say: no such route, or not with this method."""
+    """Return the error response for the router's 404 and 405 errors."""
     assert isinstance(error, HTTPException)
     said = {
         404: ("there is no such route", "not_found"),
@@ -331,10 +353,10 @@ async def _http_error(request: Request, error: Any) -> Response:
 
 
 async def _gone(request: Request, error: Any) -> Response:
-    """Nobody reads it; the status is for the log."""
+    """Return a response for a client that has left; only the access log sees its status."""
     return Response(status_code=GONE)
 
 
 async def _unforeseen(request: Request, error: Any) -> Response:
-    """Starlette raises the error again, and the access log tells of it."""
+    """Return the 500 response for an unexpected exception; Starlette raises it again, and `Exchanges` logs it."""
     return await _api_error(request, internal())

@@ -1,4 +1,4 @@
-"""Loading of models in a thread of the server's process, which ends when nobody waits for them any more."""
+"""Loading of models in a thread of the server's process, which stops when the waiting coroutine is cancelled."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,17 +10,17 @@ _Loaded = TypeVar("_Loaded")
 
 
 class LoadAbandoned(Exception):
-    """Nobody waits for the model any more."""
+    """The exception that stops the loading of a model because its caller was cancelled."""
 
 
 class LoadCancellation:
-    """Whether somebody still waits."""
+    """A cancellation flag for the loading of a model; `over` is set once the caller no longer waits."""
 
     def __init__(self) -> None:
         self.over = False
 
     def progress(self, shown: Progress | None) -> Progress:
-        """Tells `shown` how far weights are read. Raises Abandoned at the next tensor after nobody waits any more."""
+        """Return a progress callback that calls `shown`, and raises `LoadAbandoned` once the load is cancelled."""
 
         def told(done: int, total: int) -> None:
             if self.over:
@@ -32,7 +32,7 @@ class LoadCancellation:
 
 
 async def load_in_thread(load: Callable[[LoadCancellation], _Loaded]) -> _Loaded:
-    """What `load` gives, done in a thread; when this is cancelled it ends at the next tensor."""
+    """Run `load` in a thread and return its result; if this coroutine is cancelled, `load` stops at the next tensor."""
     waiting = LoadCancellation()
     try:
         return await asyncio.to_thread(load, waiting)

@@ -1,4 +1,4 @@
-"""Deadlines: how long a request may wait for its first step, and how long it may take in all."""
+"""The time limits of a request: until its first step begins, and until it ends."""
 
 import asyncio
 import math
@@ -12,15 +12,20 @@ from ridgeline.server.errors import ApiError
 
 @dataclass(slots=True)
 class Deadlines:
-    """The time limits of a request, in seconds. queue: until its first step begins; total: until its end."""
+    """The time limits of a request, in seconds."""
 
     queue: float = math.inf
+    """The most seconds from the request's admission until its first step begins."""
     total: float = math.inf
+    """The most seconds from the request's admission until its end."""
 
     @contextmanager
     def held(self, waits: Callable[[], bool], end: Callable[[ApiError], None]) -> Iterator[None]:
-        """Hold a request to them while it lasts, on the running event loop. waits: whether it still waits for its first
-        step. end: what ends it with an error.
+        """Enforce these limits on a request inside the `with` block, using timers of the running event loop.
+
+        Args:
+            waits: Returns whether the request still waits for its first step.
+            end: Ends the request with the error that it gets.
         """
         loop = asyncio.get_running_loop()
         limits = (

@@ -1,6 +1,7 @@
-"""ServedDisaggregated: a language model whose prompts engines of their own compute, all on this machine.
+"""Disaggregated serving of a language model: separate prefill and decode engines on one machine.
 
-The front talks to the engines that write answers alone; those ask the others for prompts (engine/transfer).
+The server talks to the decode engines only; these fetch the KV cache of prompts from the prefill engines
+(engine/transfer).
 """
 
 import asyncio
@@ -30,22 +31,27 @@ logger = logging.getLogger("ridgeline.server")
 
 @dataclass(frozen=True, slots=True)
 class ServedDisaggregated:
-    """What is served. one: the model as one engine of either sort has it. prompts: engines that compute those.
-    answering: what is served of the engines that write answers, given whom they ask. timeout: as KVTransfer.
-    """
+    """A language model to serve with separate prefill and decode engines."""
 
     one: ServedLLM
+    """The model and the options of a single engine, the same for prefill and decode."""
     prompts: int
+    """The number of prefill engines."""
     answering: Callable[[KVTransfer, Sequence[AsyncLLM]], Servable[Any]]
+    """The function that returns the decode side to serve, given its transfer configuration and the prefill engines."""
     timeout: float
+    """The timeout of a KV transfer in seconds, as in `KVTransfer`."""
 
     @property
     def name(self) -> str:
-        """The model's."""
+        """The name of the model."""
         return self.one.name
 
     async def start(self) -> "DisaggregatedEngines":
-        """All engines, ready. Errors are those of EngineProcess.start; then none runs."""
+        """Start all prefill and decode engines; if one fails, stop the others.
+
+        It raises the errors of `EngineProcess.start`.
+        """
         async with AsyncExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="ridgeline-")))  # of mode 0700
             addresses = [f"unix:{folder / f'prompts-{number}'}" for number in range(self.prompts)]
@@ -56,7 +62,7 @@ class ServedDisaggregated:
             return DisaggregatedEngines(answering, model, stack.pop_all())
 
     async def _computing(self, address: str) -> AsyncLLM:
-        """An engine that computes prompts."""
+        """Start and return a prefill engine that listens for KV requests at an address."""
         one = self.one
         process = await EngineProcess.start(
             one.model,
@@ -71,14 +77,14 @@ class ServedDisaggregated:
 
     @asynccontextmanager
     async def serving(self, apart: "DisaggregatedEngines", settings: ServerSettings) -> AsyncIterator[ServingContext]:
-        """The engines that write answers, behind their routes."""
+        """Yield the application of the decode engines while it serves requests."""
         async with apart.answering.serving(apart.model, settings) as serving:
             yield serving
 
 
 @dataclass(frozen=True, slots=True)
 class DisaggregatedEngines:
-    """Engines that run: `model` is what answers. Use `async with`."""
+    """The running engines of a disaggregated server; `model` is the decode side. Use it with `async with`."""
 
     answering: Servable[Any]
     model: Any
@@ -86,7 +92,7 @@ class DisaggregatedEngines:
 
     @property
     def engines(self) -> EngineClient:
-        """Those that write answers, as a service has them."""
+        """The decode engines as the client of a service."""
         engines: EngineClient = self.model.fleet if isinstance(self.model, StartedReplicas) else self.model
         return engines
 
@@ -98,7 +104,7 @@ class DisaggregatedEngines:
 
 
 class _PrefillEngine(AsyncLLM):
-    """An engine that nobody talks to: its death and its return are logged."""
+    """A prefill engine, to which no service submits requests; it logs when its process dies and when it is back."""
 
     def __init__(self, process: EngineProcess, address: str) -> None:
         self._address = address

@@ -1,4 +1,4 @@
-"""The one form in which an error reaches a client: OpenAI's body, a fixed text, no exception's words."""
+"""The only form in which an error reaches a client: OpenAI's error object with a fixed text, no exception's message."""
 
 from collections.abc import Mapping
 
@@ -6,18 +6,23 @@ import msgspec
 from starlette.responses import Response
 
 ERROR_CODE = "ridgeline.error"
-"""Where a request's scope has the code of the error that it was answered with."""
+"""The key of an ASGI scope under which the server stores the code of the error response."""
 
 MAX_MESSAGE = 400
-"""Characters of a message: it may name a value, and a value may have thousands of digits."""
+"""The most characters of an error message, because a message may quote a value with thousands of digits."""
 
 
 class ApiError(Exception):
-    """An answer that is no success. Raised anywhere below a route; the app makes the response of it.
+    """An error response, raised anywhere below a route and turned into an HTTP response by the application.
 
-    status: of HTTP. kind: OpenAI's `type` (invalid_request_error, authentication_error, rate_limit_error,
-    server_error). param: the field that is wrong. code: one of those that docs/serving.md lists. retry: whether the
-    client's library may try again by itself (x-should-retry); None leaves it to the status.
+    Args:
+        status: The HTTP status.
+        message: The text for the client, cut to `MAX_MESSAGE` characters.
+        kind: OpenAI's `type`: invalid_request_error, authentication_error, rate_limit_error or server_error.
+        param: The name of the request field that is wrong.
+        code: One of the codes listed in docs/serving.md.
+        headers: Further headers of the response.
+        retry: Whether client libraries should retry by themselves (x-should-retry); None leaves it to the status.
     """
 
     def __init__(
@@ -38,21 +43,21 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     def body(self) -> dict[str, object]:
-        """The body, as OpenAI has it; also the last frame of a stream that fails."""
+        """Return OpenAI's error object, which is the response body, or the last frame of a stream that fails."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
 
 def invalid(message: str, param: str | None = None, *, code: str = "invalid_value") -> ApiError:
-    """A request that is wrong: 400."""
+    """Return the 400 error for an invalid request."""
     return ApiError(400, message, param=param, code=code)
 
 
 def internal() -> ApiError:
-    """A bug of ours: a fixed text, and no second run of what may fail again."""
+    """Return the 500 error for a bug of the server; it tells clients not to retry, as a retry would fail again."""
     return ApiError(500, "the server failed on this request", kind="server_error", code="internal", retry=False)
 
 
 def error_response(error: ApiError) -> Response:
-    """The answer that an error becomes."""
+    """Return the HTTP response for an error."""
     retry = {} if error.retry is None else {"x-should-retry": str(error.retry).lower()}
     return Response(msgspec.json.encode(error.body()), error.status, {**error.headers, **retry}, "application/json")

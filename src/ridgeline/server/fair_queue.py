@@ -1,13 +1,12 @@
-"""Turns: which of several requests is stepped next, so that none has the machine for itself.
+"""Fair queueing of models or requests that share a processor: the one with the fewest priced seconds runs next.
 
-It is the one that has had the fewest priced seconds. Those are the same however busy the machine is, and are known
-before anything has run.
+Priced seconds do not depend on how busy the machine is, and are known before a step runs.
 
-Whoever comes later begins at what each of the others would have had by now, had they shared the machine without turns:
-the virtual time of fair queueing (Demers, Keshav and Shenker 1989). If it began at nothing, a newcomer would hold up a
-long request until it had caught up; if it began at the fewest that anybody has had, a stream of short requests would
-hold the long one up for ever. Whoever comes again and has had more than that begins where it left, because otherwise
-many short visits would come to more than a share.
+A newcomer starts at the virtual time, which is what each member would have received by now under equal sharing (Demers,
+Keshav and Shenker 1989). If it started at zero, it would block a long request until it had caught up. If it started at
+the minimum of all members, a stream of short requests would block the long one for ever. A member that returns with
+more than the virtual time continues where it left, because otherwise many short visits would add up to more than a fair
+share.
 """
 
 from typing import Generic, TypeVar
@@ -16,7 +15,7 @@ Who = TypeVar("Who")
 
 
 class FairQueue(Generic[Who]):
-    """Who takes part, and what each has had."""
+    """A queue that picks the member with the fewest priced seconds so far."""
 
     def __init__(self) -> None:
         self._had: dict[Who, float] = {}
@@ -29,20 +28,26 @@ class FairQueue(Generic[Who]):
         return who in self._had
 
     def join(self, who: Who, had: float = 0.0) -> None:
-        """From now on `who` takes turns. had: what `leave` gave, where it was here before."""
+        """Add a member at the virtual time, or at the higher value that `leave` returned for it earlier.
+
+        Args:
+            who: The member.
+            had: The value from `leave` if it has been in the queue before.
+        """
         self._had[who] = max(self._now, had)
 
     def leave(self, who: Who) -> float:
-        """From now on `who` takes no turns; does nothing where it took none. Returns what it has had, for `join`."""
+        """Remove a member and return its priced seconds, for a later `join`; return 0 if it is not queued."""
         return self._had.pop(who, 0.0)
 
     def next(self) -> Who:
-        """Whose turn it is: of those that have had the fewest seconds, the one that has been there longest. At least
-        one takes turns.
+        """Return the member with the fewest priced seconds, the longest queued among equals.
+
+        The queue must not be empty.
         """
         return min(self._had, key=lambda who: self._had[who])
 
     def took(self, who: Who, seconds: float) -> None:
-        """It has had a turn of so many priced seconds."""
+        """Charge a member for a turn of this many priced seconds."""
         self._had[who] += seconds
         self._now += seconds / len(self._had)

@@ -1,4 +1,4 @@
-"""InFlightRequest: a prompt while it is in the server, and the HTTP request that it came with."""
+"""A prompt while the server processes it, and the HTTP request that it belongs to."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,68 +11,74 @@ from ridgeline.engine.request import FinishReason
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Prompts of one HTTP request, to be completed for one response.
-
-    id: of the response. model: the name that the response says. route: the path that the request came by. specs: a
-    request for each prompt, all with the same sampling parameters and the same time of arrival. stream: whether the
-    response is sent piece by piece. created: Unix seconds.
-    """
+    """The prompts of one HTTP request, which are completed for one response."""
 
     id: str
+    """The id of the response."""
     model: str
+    """The model name in the response."""
     route: str
+    """The path of the HTTP request."""
     specs: Sequence[GenerationRequest]
+    """One engine request per prompt, all with the same sampling parameters and arrival time."""
     stream: bool = False
+    """Whether the response is streamed."""
     created: int = field(default_factory=lambda: int(time.time()))
+    """The creation time, in Unix seconds."""
 
     @property
     def params(self) -> SamplingParams:
-        """The sampling parameters of every prompt."""
+        """The sampling parameters, which are the same for every prompt."""
         return self.specs[0].params
 
     @property
     def arrived(self) -> int:
-        """The time at which the HTTP request was taken up."""
+        """The time at which the server received the HTTP request, in nanoseconds of `time.perf_counter_ns`."""
         return self.specs[0].arrived
 
     @property
     def choices(self) -> int:
-        """The number of choices of all prompts, which all have to be in the server at once."""
+        """The number of choices over all prompts; all of them are in the server at the same time."""
         return len(self.specs) * self.params.n
 
     @property
     def prompt_tokens(self) -> int:
-        """The tokens of all prompts."""
+        """The total number of tokens of all prompts."""
         return sum(len(spec.prompt) for spec in self.specs)
 
     def index(self, prompt: int, choice: int) -> int:
-        """Return the place of a prompt's choice in the response."""
+        """Return the index in the response of one choice of one prompt."""
         return prompt * self.params.n + choice
 
 
 @dataclass(eq=False, slots=True)
 class InFlightRequest:
-    """A prompt of a Generation while it is in the server. Nobody keeps it once its request has ended, because what a
-    client asks may be as long as the body of an HTTP request.
+    """One prompt of a `Generation` while the server processes it.
 
-    place: the prompt's in the generation. id: what the client sees (`chatcmpl-...`). spec: the request for the prompt.
-    request: the engine's number, once it has one. begun: whether its first step runs or has run. cached: positions of
-    its prompt that were found in KV memory. tokens: output tokens told so far, of all choices. finishes: why each
-    choice ended. progress: hears how many of its prompt's positions were computed before a step, and how many are after
-    it. fail: ends it with an error.
+    Nothing may keep a reference to it after the request has ended, because its prompt may be as long as an HTTP body.
     """
 
     generation: Generation
     place: int = 0
+    """The index of the prompt in the generation."""
     id: str = field(init=False)
+    """The id that the client sees (`chatcmpl-...`)."""
     spec: GenerationRequest = field(init=False)
+    """The engine request for this prompt."""
     request: int | None = None
+    """The engine's number for the request, or None before the engine has accepted it."""
     begun: bool = False
+    """Whether the first step of the request has begun."""
     cached: int = 0
+    """The number of prompt positions found in the KV cache."""
     tokens: int = 0
+    """The number of output tokens received so far, over all choices."""
     finishes: list[FinishReason] = field(default_factory=list)
+    """The finish reasons of the choices that have ended."""
     progress: Callable[[int, int], None] | None = None
+    """The callback for prefill progress: prompt positions computed before a step, and after it."""
     fail: Callable[[Exception], None] | None = None
+    """The callback that ends the request with an error."""
 
     def __post_init__(self) -> None:
         self.spec = self.generation.specs[self.place]
@@ -80,5 +86,5 @@ class InFlightRequest:
 
     @property
     def prompt_tokens(self) -> int:
-        """The tokens of its prompt."""
+        """The number of tokens of the prompt."""
         return len(self.spec.prompt)

@@ -1,4 +1,4 @@
-"""Serving: a model, its engine's process and an HTTP server, from the first bound port to the last child."""
+"""The life of a server: it binds the port, loads the model, serves requests, drains and exits."""
 
 import asyncio
 import gc
@@ -43,7 +43,7 @@ from ridgeline.server.telemetry.engine_metrics import EngineMetrics
 from ridgeline.server.telemetry.observability import Observability, observe_one_engine
 
 FLUSH_SECONDS = 1.0
-"""For the last frames of streams that were ended."""
+"""The seconds granted to write the last frames of streams that the server ends."""
 
 OK, DIED, INTERRUPTED = 0, 1, 130
 
@@ -54,27 +54,33 @@ Model = TypeVar("Model", bound=AbstractAsyncContextManager[Any])
 
 @dataclass(frozen=True, slots=True)
 class ServedLLM:
-    """What is served: name, what answers call it if the settings do not say; device: what finds it, which takes a
-    while, None where nothing is predicted; bar: shows how far weights are read; maker, devices: of an engine that is
-    not loaded, as engine.worker.process.Start; computing: engines of this server that it asks for prompts; else as
-    AsyncLLM.start has it.
+    """A language model to serve with one engine, and the options to start that engine with.
+
+    The fields that are not described here are arguments of `AsyncLLM.start`.
     """
 
     model: str
     name: str
+    """The model name in responses unless the settings give one."""
     settings: EngineSettings | None = None
     dummy_weights: bool = False
     threads: int | None = None
     device: Callable[[], Device | None] | None = None
+    """The function that detects the device for predictions, which takes a while; None disables predictions."""
     bar: Callable[[], AbstractContextManager[Callable[[int, int], None] | None]] = nullcontext
+    """The context manager that shows the progress of loading weights."""
     maker: str = ""
+    """The name of a function that builds the engine instead of loading a model, as in `EngineStart`; "" for none."""
     devices: int = 1
+    """The number of devices for an engine that `maker` builds."""
     transfer: KVTransfer | None = None
     computing: Sequence[AsyncLLM] = ()
+    """Prefill engines of this server, from which its own engine fetches the KV cache of prompts."""
 
     async def start(self) -> AsyncLLM:
-        """The engine, ready in a process of its own, with room for a request of the whole context. Errors are those of
-        AsyncLLM.start.
+        """Start the engine in its own process, with a KV cache that holds at least one request of the whole context.
+
+        It raises the errors of `AsyncLLM.start`.
         """
         logger.info("loading %s", self.name)
         with self.bar() as progress:
@@ -93,7 +99,7 @@ class ServedLLM:
 
     @asynccontextmanager
     async def serving(self, llm: AsyncLLM, settings: ServerSettings) -> AsyncIterator["ServingContext"]:
-        """The engine behind its routes, with what watches it."""
+        """Serve an engine: build its queue, service, observers and application, and yield them while they run."""
         queue = RequestQueue(llm.info, settings)
         service = build_service(llm, queue, settings)
         observability = observe_one_engine(service, llm, settings, settings.models[0])
@@ -109,7 +115,7 @@ class ServedLLM:
         observability: Observability,
         settings: ServerSettings,
     ) -> AsyncIterator["ServingContext"]:
-        """The routes of an engine, or of several as one."""
+        """Build the application for one engine, or for several replicas as one, and yield it while it runs."""
         self._count_computing(llm, observability, settings)
         async with observability.running(), aclosing(GrammarCheck(settings)) as grammars:
             app = build_app(
@@ -122,19 +128,21 @@ class ServedLLM:
             yield ServingContext(app, llm, observability.metrics.exchanged, [queue], service.live, service.end_all)
 
     def _count_computing(self, llm: EngineClient, observability: Observability, settings: ServerSettings) -> None:
-        """Metrics of the engines that compute prompts, under the numbers after those that write answers."""
+        """Add metrics of the prefill engines, numbered after the decode engines."""
         for number, engine in enumerate(self.computing, llm.info.replicas):
             metrics = EngineMetrics(engine, settings.models[0], alias=settings.metrics_alias, engine=number)
             engine.observers.append(metrics.stepped)
             observability.metrics.beside.append(metrics)
 
     def priced(self, llm: EngineClient, settings: ServerSettings) -> Mapping[str, str]:
-        """What opens the model that the page has a price of, by its name; nothing for one that writes no text."""
+        """Return the model's source by its name, for the page's price calculator; {} for an embedding model."""
         return {} if llm.info.vectors is not None else {settings.models[0]: self.model}
 
     def speech(self, llm: EngineClient) -> SpeechVocabulary | None:
-        """What the tokens of a speech model mean, None for a model of another sort. Raises ValueError where what reads
-        uploads is not installed.
+        """Return the vocabulary of a speech model, or None for any other model.
+
+        Raises:
+            ValueError: If the packages that read audio uploads are not installed.
         """
         vocabulary = speech_vocabulary(self.model, llm.texts.tokenizer)
         if vocabulary is not None:
@@ -143,61 +151,77 @@ class ServedLLM:
 
 
 class MonitoredEngineClient(EngineClient, HealthSource, Protocol):
-    """What completes prompts, as health watches it."""
+    """The interface of an engine that both the service and the health monitor use."""
 
 
 class AdmissionQueue(Protocol):
-    """The queue before a model. draining: nobody is let in any more."""
+    """The interface of the queue in front of a model; while `draining` is set it admits no requests."""
 
     draining: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ServingContext:
-    """A model that takes requests, or several. app: the routes. watched: what runs. exchanged: told of each HTTP
-    request that is over. doors: before each sort of them. live: the requests under way, by their ids. end: has them end
-    with an error.
-    """
+    """The running parts of a served model, or of several models behind one server."""
 
     app: ASGIApp
+    """The application with the routes."""
     watched: HealthSource
+    """The engine that the health monitor watches."""
     exchanged: ExchangeObserver
+    """The observer of each finished HTTP request."""
     doors: Sequence[AdmissionQueue]
+    """The admission queues, one per kind of request."""
     live: Mapping[str, object]
+    """The requests in progress, by id."""
     end: Callable[[ApiError], None]
+    """The function that ends all requests in progress with an error."""
 
     def stop_admission(self) -> None:
-        """Nobody is let in any more."""
+        """Stop all queues from admitting requests."""
         for door in self.doors:
             door.draining = True
 
 
 class Servable(Protocol[Model]):
-    """What can be served: `ServedLLM`, `ServedImages`, or both as `ServedMultiModel`."""
+    """The interface of a model that a server can serve, such as `ServedLLM`, `ServedImages` or `ServedMultiModel`."""
 
     @property
     def name(self) -> str:
-        """What answers call it if the settings do not say."""
+        """The model name in responses unless the settings give one."""
 
     async def start(self) -> Model:
-        """The model, ready. Raises ValueError, ModelRefused (one of those) where it cannot be served."""
+        """Load the model and return it ready to run.
+
+        Raises:
+            ModelRefused: If the model cannot be served; a ValueError.
+            ValueError: If the settings do not fit the model.
+        """
 
     def serving(self, model: Model, settings: ServerSettings) -> AbstractAsyncContextManager[ServingContext]:
-        """The model behind its routes."""
+        """Yield the application of a started model while it serves requests."""
 
 
 def run_server(served: Servable[Model], settings: ServerSettings, ready: Callable[[str, Model], None]) -> int:
-    """Serve until a signal comes or the model is gone for good; the exit code. ready: told the URL and the model when
-    requests are taken.
+    """Serve until a signal arrives or the model is gone for good, and return the exit code.
 
-    The first SIGTERM or SIGINT: no new requests; those under way have `drain_seconds` to finish. The second ends them.
-    Raises ValueError where the port cannot be had, ModelRefused (a ValueError) where the model cannot be served.
+    The first SIGTERM or SIGINT stops admission, and gives requests in progress `drain_seconds` to finish. The second
+    ends them.
+
+    Args:
+        served: The model to serve.
+        settings: The settings of the server.
+        ready: Called with the URL and the model once requests are accepted.
+
+    Raises:
+        ModelRefused: If the model cannot be served; a ValueError.
+        ValueError: If the port is not available.
     """
     return asyncio.run(serve(served, settings, ready))
 
 
 async def serve(served: Servable[Model], settings: ServerSettings, ready: Callable[[str, Model], None]) -> int:
-    """As `run_server`, on an event loop of the main thread."""
+    """Serve as `run_server` does, on the running event loop of the main thread, and return the exit code."""
     settings = replace(settings, models=settings.models or (served.name,), connections=most_connections(settings))
     with listen(settings) as listener:
         server = Server(settings)
@@ -213,7 +237,7 @@ async def serve(served: Servable[Model], settings: ServerSettings, ready: Callab
 
 
 class Server:
-    """A model that is served, and how that ends."""
+    """A server process with its health, its application and its reaction to signals."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
@@ -224,7 +248,7 @@ class Server:
         self._drain, self._abort = asyncio.Event(), asyncio.Event()
 
     async def run(self, served: Servable[Model], url: str, ready: Callable[[str, Model], None]) -> int:
-        """Load, serve, drain. The exit code."""
+        """Load the model, serve it until a signal or the engine's end, drain, and return the exit code."""
         loading = asyncio.create_task(served.start())
         if not await _first(loading, self._drain.wait()):
             await _cancel(loading)
@@ -257,14 +281,14 @@ class Server:
             await asyncio.sleep(0.02)
 
     async def _end(self, serving: ServingContext, error: ApiError) -> None:
-        """Tell all that are under way why they end, and let them say it."""
+        """End all requests in progress with an error, and wait a moment until their responses are written."""
         serving.end(error)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle(serving), FLUSH_SECONDS)
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """While inside, SIGTERM and SIGINT end the server as `run_server` says."""
+        """Let SIGTERM and SIGINT end the server as `run_server` describes, inside the `with` block."""
         loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
         for number in numbers:
             loop.add_signal_handler(number, self.interrupt)
@@ -275,24 +299,30 @@ class Server:
                 loop.remove_signal_handler(number)
 
     def interrupt(self) -> None:
-        """A signal has come."""
+        """Handle a signal: the first starts draining, the second ends the remaining requests."""
         if self._drain.is_set():
             self._abort.set()
         self._drain.set()
 
 
 def guarded(app: ASGIApp, settings: ServerSettings, observers: Sequence[ExchangeObserver]) -> Exchanges:
-    """An application behind all that a request meets before it. observers: told of each request that is over."""
+    """Wrap an application in access control and the observation of finished requests.
+
+    Args:
+        app: The application.
+        settings: The keys, origins and hosts that have access.
+        observers: Called with each finished HTTP request.
+    """
     return Exchanges(Access(app, settings), observers)
 
 
 def build_service(llm: EngineClient, queue: RequestQueue, settings: ServerSettings) -> Service:
-    """A service that holds requests to the limits of time."""
+    """Return a service that enforces the time limits of the settings."""
     return Service(llm, queue, queue_seconds=settings.queue_seconds, total_seconds=settings.total_seconds)
 
 
 async def _first(wanted: Awaitable[Any], other: Awaitable[Any], timeout: float | None = None) -> bool:
-    """Wait for either; whether the first is done. What is given as a coroutine and is not done is cancelled."""
+    """Wait for either awaitable and return whether the first is done; a coroutine that is not done is cancelled."""
     tasks = [asyncio.ensure_future(wanted), asyncio.ensure_future(other)]
     await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     done = tasks[0].done()

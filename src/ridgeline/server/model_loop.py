@@ -1,8 +1,8 @@
-"""ModelLoop: the thread of the server's own process in which models run, one step at a time.
+"""The thread of the server's own process in which models run, one step at a time.
 
-Whichever has had the fewest priced seconds is stepped next (fair_queue.py), and has the whole processor meanwhile:
-two that ran at once would take each other's cores and caches, and neither would take what its price says. A step is not
-divided, so that each waits for one step of every other at a time.
+The participant with the fewest priced seconds so far runs the next step (fair_queue.py) and has the whole processor for
+it. Two that ran at once would compete for cores and caches, and neither would take the time that its price predicts. A
+step is never divided, so each participant waits for at most one step of every other.
 """
 
 import queue
@@ -16,24 +16,34 @@ from ridgeline.server.fair_queue import FairQueue
 
 
 class Participant(Protocol):
-    """What takes turns: a model, or several models that share one party's turns. All of it is called in the thread."""
+    """The interface of a model, or of several that share turns, that a `ModelLoop` steps.
+
+    All its methods run in the loop's thread.
+    """
 
     @property
     def busy(self) -> bool:
-        """Whether a step would have something to do."""
+        """Whether a step would have work to do."""
 
     def step(self) -> float:
-        """Run a step. Returns its seconds by the price."""
+        """Run one step and return its predicted seconds."""
 
     def gone(self, reason: str) -> None:
-        """The thread ends: whoever waits is to hear of it. Told once."""
+        """Handle the end of the thread by failing all waiting requests; called once."""
 
 
 class ModelLoop:
-    """Steps the parties that join it. One that is idle takes no turns, and has no more of them for it afterwards."""
+    """A thread that runs the steps of its participants in turn.
+
+    An idle participant takes no turns, and gets no credit for them later.
+    """
 
     def __init__(self, threads: int) -> None:
-        """threads: that torch has."""
+        """Start the thread.
+
+        Args:
+            threads: The number of threads that PyTorch uses for a step.
+        """
         self.threads = threads
         self._parties: list[Participant] = []  # touched in the thread
         self._turns: FairQueue[Participant] = FairQueue()
@@ -43,15 +53,18 @@ class ModelLoop:
         self._thread.start()
 
     def join(self, party: Participant) -> None:
-        """From now on a party takes turns whenever it is busy. From any thread."""
+        """Add a participant, which takes turns whenever it is busy; safe to call from any thread."""
         self.ask(lambda: self._parties.append(party))
 
     def ask(self, work: Callable[[], None]) -> None:
-        """Have something done in the thread before the next step. From any thread; nothing where it has ended."""
+        """Schedule a call in the loop's thread before the next step.
+
+        It is safe from any thread, and does nothing once the loop has ended.
+        """
         self._inbox.put(work)
 
     def close(self) -> None:
-        """End the thread after its present step."""
+        """End the thread after its current step."""
         self._inbox.put(None)
         self._thread.join()
 
@@ -71,7 +84,7 @@ class ModelLoop:
                 party.gone(reason)
 
     def _take_up(self) -> bool:
-        """Do what was asked; wait to be asked where nobody is busy. False when the thread is to end."""
+        """Run the scheduled calls; wait for one while the loop is idle. Return whether the thread should go on."""
         self._seat()
         while not len(self._turns) or not self._inbox.empty():
             if not len(self._turns):
@@ -84,7 +97,7 @@ class ModelLoop:
         return True
 
     def _seat(self) -> None:
-        """Have those take turns who are busy, and no others."""
+        """Let exactly the busy participants take turns."""
         for party in self._parties:
             if party.busy != (party in self._turns):
                 if party.busy:

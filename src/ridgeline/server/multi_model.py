@@ -1,6 +1,4 @@
-"""ServedMultiModel: a language model and pipelines behind HTTP, in one process, stepped by one thread; and
-LoopedEngine, the language model's engine as that thread steps it.
-"""
+"""A language model together with image and video pipelines in one process, whose steps one thread runs."""
 
 import asyncio
 import logging
@@ -46,31 +44,35 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MultiModelEngine:
-    """An engine and a drawer in one loop, as health watches them. Use `async with`."""
+    """A language-model engine and a diffusion engine that share one loop, as the health monitor sees them.
+
+    Use it with `async with`.
+    """
 
     llm: AsyncLLM
     drawer: DiffusionEngine
 
     @property
     def alive(self) -> bool:
-        """Whether requests are taken now."""
+        """Whether both engines accept requests."""
         return self.llm.alive and self.drawer.alive
 
     @property
     def heard(self) -> int:
-        """Grows with each step of either."""
+        """A counter that grows with each step of either engine."""
         return self.llm.heard + self.drawer.heard
 
     @property
     def awaited(self) -> int:
-        """Requests that somebody waits for. While a stride of a picture is within its price, none is waited for in
-        vain: a token waits for it too.
+        """The number of waiting requests; 0 while the current diffusion work unit is on time.
+
+        Text requests wait for that unit too, so they do not count as stalled.
         """
         return 0 if self.drawer.on_time else self.llm.awaited + self.drawer.awaited
 
     @property
     def ended(self) -> Future[str]:
-        """Done, with the reason, when the loop is gone."""
+        """A future that completes with the reason when the loop has ended."""
         return self.drawer.ended
 
     async def __aenter__(self) -> Self:
@@ -82,19 +84,22 @@ class MultiModelEngine:
 
 @dataclass(frozen=True, slots=True)
 class ServedMultiModel:
-    """What is served. language: without threads or a device of its own; pictures: with those of all models."""
+    """A language model and pipelines to serve from one process."""
 
     language: ServedLLM
+    """The language model, without threads or a device of its own."""
     pictures: ServedImages
+    """The pipelines, with the threads and the device for all models."""
 
     @property
     def name(self) -> str:
-        """Of the language model."""
+        """The name of the language model."""
         return self.language.name
 
     async def start(self) -> MultiModelEngine:
-        """All of them, loaded: the pipelines, and an engine with KV memory of what they leave. Raises as
-        ServedImages.start and Served.start.
+        """Load the pipelines, then the language model with a KV cache that fits into the remaining memory.
+
+        It raises the errors of `ServedImages.start` and `ServedLLM.start`.
         """
         return await load_in_thread(self._load)
 
@@ -113,7 +118,7 @@ class ServedMultiModel:
         )
 
     def _engine(self, memory: float, waiting: LoadCancellation) -> LoadedEngine:
-        """The language model, with so many bytes for all of it and for the pictures' activations."""
+        """Load the language model within `memory` bytes, which also have to hold the activations of the pipelines."""
         language = self.language
         logger.info("loading %s", language.name)
         settings = replace(language.settings or EngineSettings(), whole_context=True, memory=memory)
@@ -124,7 +129,7 @@ class ServedMultiModel:
 
     @asynccontextmanager
     async def serving(self, models: MultiModelEngine, settings: ServerSettings) -> AsyncIterator[ServingContext]:
-        """All of them behind their routes, with what watches them."""
+        """Yield the application of all models, with its metrics, while it serves requests."""
         llm, own = models.llm, replace(settings, models=(self.language.name,))
         names = PipelineNames({name: name for name in self.pictures.models}, others=self._writers(llm))
         drawn, picture_metrics = build_image_service(models.drawer, names, settings)
@@ -156,18 +161,26 @@ class ServedMultiModel:
             yield ServingContext(app, models, observability.metrics.exchanged, [queue, drawn.queue], live, end)
 
     def _writers(self, llm: AsyncLLM) -> dict[str, str]:
-        """What is said of the language model, by its name and those of its adapters, to who asks it for a picture."""
+        """Return the error text for image requests to the language model, by its name and those of its adapters."""
         return dict.fromkeys((self.language.name, *llm.info.adapters), GENERATES_NO_IMAGES)
 
 
 class LoopedEngine:
-    """A loaded engine as AsyncLLM has one: its Host. What it says is said in the loop's thread.
+    """A language-model engine that runs in a `ModelLoop`; the `EngineHost` of an `AsyncLLM`.
 
-    To the loop it is one party, however many requests it has: they run in one step.
+    It is one participant of the loop, however many requests it has, because they all run in one step. Its messages are
+    sent from the loop's thread.
     """
 
     def __init__(self, loaded: LoadedEngine, device: Device, loop: ModelLoop, inspector: str = "") -> None:
-        """device: that steps are priced on. loop: closed with the engine. inspector: as engine.worker.process.Start."""
+        """Wrap a loaded engine.
+
+        Args:
+            loaded: The engine.
+            device: The device that predicts the time of steps.
+            loop: The loop that runs the steps; closed together with this engine.
+            inspector: The name of an inspector, as in `EngineStart`; "" for none.
+        """
         self.texts = loaded.texts
         self.info = msgspec.structs.replace(loaded.info(device), threads=loop.threads)
         self._loaded, self._device, self._loop, self._inspector = loaded, loaded.joined(device), loop, inspector
@@ -175,32 +188,35 @@ class LoopedEngine:
         self._tell: Callable[[FromEngine], None]
 
     def connect(self, tell: Callable[[FromEngine], None]) -> None:
-        """As Host.connect."""
+        """Start the engine: join the loop and send the engine's messages to `tell`."""
         self._tell = tell
         inspect = inspection(self._inspector, self._loaded, self._device)
         self._engine = EngineLoop(self._loaded.engine, tell, self._loaded.price, self._device, inspect)
         self._loop.join(self)
 
     def send(self, message: ToEngine) -> None:
-        """As Host.send."""
+        """Deliver a message to the engine before its next step."""
         self._loop.ask(partial(self._engine.take, message))
 
     def close(self) -> None:
-        """As Host.close. The loop ends, and whatever else it steps."""
+        """End the loop, and with it every other model that it runs."""
         self._loop.close()
 
     # -- in the loop's thread: a Party ---------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
-        """As Party.busy."""
+        """Whether the engine has requests to run."""
         return self._loaded.engine.has_work
 
     def step(self) -> float:
-        """As Party.step. A step that failed has no price: it ends a request, or finds out whose fault it was."""
+        """Run one engine step and return its predicted seconds; 0 for a step that failed.
+
+        A failed step has no price, because it only ends a request or isolates the one at fault.
+        """
         report = self._engine.step()
         return 0.0 if report is None or report.predicted is None else report.predicted
 
     def gone(self, reason: str) -> None:
-        """As Party.gone."""
+        """Report the end of the loop to `AsyncLLM` as the engine's death."""
         self._tell(Died(reason))

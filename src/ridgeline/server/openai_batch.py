@@ -1,8 +1,8 @@
-"""OpenAI's batch format: each line is a request, answered by the very application that the server runs.
+"""The OpenAI batch format: a JSON Lines file of requests, each answered by the application that the server runs.
 
-A line {"custom_id": ..., "method": "POST", "url": "/v1/chat/completions", "body": {...}} becomes
-{"id": ..., "custom_id": ..., "response": {"status_code": ..., "request_id": ..., "body": {...}}, "error": null}. A line
-that is no request has no response; its error says what is wrong with it and its number.
+A line {"custom_id": ..., "method": "POST", "url": "/v1/chat/completions", "body": {...}} becomes {"id": ...,
+"custom_id": ..., "response": {"status_code": ..., "request_id": ..., "body": {...}}, "error": null}. The output for an
+invalid line has no response; its error states the reason and the line number.
 """
 
 import asyncio
@@ -28,15 +28,16 @@ from ridgeline.server.service import Service
 URLS = (CHAT, COMPLETIONS)
 _LOST = (ENGINE_DIED, ENGINE_RESTARTING)
 AHEAD = 16
-"""Requests that wait for a place in the engine, so that none of its places is ever empty."""
+"""The number of requests submitted beyond the engine's batch size, so that no place in the batch stays empty."""
 
 
 class BatchLine(msgspec.Struct, frozen=True):
-    """A request of a batch. body: as it stands in the line, for the application to read."""
+    """One request of a batch file."""
 
     custom_id: str
     url: str
     body: msgspec.Raw
+    """The request body as raw JSON, which the application parses."""
     method: str = "POST"
 
 
@@ -45,29 +46,31 @@ class _Streamed(msgspec.Struct, frozen=True):
 
 
 class LineError(ValueError):
-    """A line that is no request; why."""
+    """The error for a line that is not a valid request; the message gives the reason."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the lines. answered: with success. refused: with an error of the server's. wrong: no requests.
-    skipped: answered by an earlier run. The tokens are those of answers.
-    """
+    """Counts of the lines of a batch by outcome, and the tokens of the successful responses."""
 
     answered: int = 0
+    """Lines whose response has status 200."""
     refused: int = 0
+    """Lines whose response is an error of the server."""
     wrong: int = 0
+    """Lines that are not valid requests."""
     skipped: int = 0
+    """Lines that an earlier run has already answered."""
     prompt_tokens: int = 0
     output_tokens: int = 0
 
     @property
     def done(self) -> int:
-        """Lines that have an answer now."""
+        """The number of lines that this run has written an output for."""
         return self.answered + self.refused + self.wrong
 
     def take(self, status: int, body: bytes) -> None:
-        """Count an answer, by its status, and its tokens."""
+        """Record a response by its status, and add its tokens."""
         if status != 200:
             self.refused += 1
             return
@@ -78,7 +81,7 @@ class Tally:
 
 
 class BatchUsage(msgspec.Struct, frozen=True):
-    """The tokens of an answer."""
+    """The token counts of a response."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -97,18 +100,23 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 class _AdmitAll:
-    """An admission that turns nobody away: a batch has a window of its own."""
+    """An admission policy that admits every request, because a batch limits its own concurrency."""
 
     def admit(self, live: InFlightRequest) -> None:
-        """There is room."""
+        """Admit the request without any check."""
 
     def leave(self, live: InFlightRequest) -> None:
-        """There is more."""
+        """Do nothing, because nothing is counted."""
 
 
 class BatchReader:
-    """Reads the lines of a batch, one after the other; of those that are no request it writes why. The rest as
-    Batch.
+    """A parser of batch lines that skips answered lines and writes an error output for each invalid one.
+
+    Args:
+        tally: Counts skipped and invalid lines.
+        write: Takes each error output.
+        done: `custom_id`s that an earlier run has answered.
+        wrong: Numbers of the lines that an earlier run has reported as invalid.
     """
 
     def __init__(
@@ -119,7 +127,7 @@ class BatchReader:
         self._seen: dict[str, int] = {}  # the line of each id
 
     def read(self, text: bytes) -> BatchLine | None:
-        """The request of the next line; None where it is empty, answered already, or now that it is none."""
+        """Parse the next line; return None if it is empty, invalid, or already answered by an earlier run."""
         self._number += 1
         return self._request(self._number, text) if text.strip() else None
 
@@ -143,10 +151,14 @@ class BatchReader:
 
 
 class BatchRunner:
-    """Answers the lines of a batch with one engine, as many at a time as it takes.
+    """A runner that answers the lines of a batch with one engine, as many concurrently as keep its batch full.
 
-    write: takes each line of the output, whole. done, wrong: what an earlier run has answered already: the ids of
-    requests and the numbers of lines that are none.
+    Args:
+        llm: The engine.
+        settings: The limits that each request has to meet.
+        write: Takes each complete line of the output.
+        done: `custom_id`s that an earlier run has answered.
+        wrong: Numbers of the lines that an earlier run has reported as invalid.
     """
 
     def __init__(
@@ -164,7 +176,11 @@ class BatchRunner:
         self._requests = BatchReader(self.tally, write, done, wrong)
 
     async def run(self, lines: AsyncIterable[bytes]) -> None:
-        """Answer the lines; the outputs are written as they are done, in any order. Raises EngineDied."""
+        """Answer all lines and write each output as soon as it is complete, in any order.
+
+        Raises:
+            EngineDied: If the engine stops.
+        """
         gate = asyncio.Semaphore(self._llm.info.requests + AHEAD)
         try:
             async with asyncio.TaskGroup() as group:
@@ -188,7 +204,11 @@ class BatchRunner:
 
 
 def read_line(text: bytes) -> BatchLine:
-    """The request of a line. Raises LineError."""
+    """Parse one line of a batch file.
+
+    Raises:
+        LineError: If the line is not a valid request.
+    """
     try:
         line = msgspec.json.decode(text, type=BatchLine)
         streamed = msgspec.json.decode(line.body, type=_Streamed).stream if bytes(line.body).startswith(b"{") else None
@@ -211,7 +231,7 @@ def _output(custom_id: str | None, response: object = None, error: object = None
 
 
 async def call(app: ASGIApp, path: str, body: bytes) -> tuple[int, str, bytes]:
-    """What an application answers to a POST of JSON: status, request id, body."""
+    """Send a POST request with a JSON body to an ASGI application; return the status, the request id and the body."""
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -1,4 +1,4 @@
-"""ServerSettings: where the server listens, who may ask it, and every limit that it holds them to."""
+"""The settings of a server: its address, who may use it, and every limit that it enforces on requests."""
 
 import ipaddress
 import math
@@ -45,106 +45,130 @@ _PUBLIC = (
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """How a server is set up. All limits are flags of `ridgeline serve`. Raises ValueError for what makes no sense.
+    """The settings of a server; each limit is a flag of `ridgeline serve`.
 
-    host, port: where it listens; port 0 takes a free one. models: names that the model answers to; the first is what
-    answers say. keys: API keys, one of which every route but /health wants; none wants none. insecure: listen beyond
-    loopback without a key. allowed_origins: web origins whose pages may ask, `*` for all. allowed_hosts: names besides
-    loopback's and `host` by which a keyless server on loopback may be called. strict: a field that nobody knows is an
-    error. tool_parser: the format of tool calls, where it is not to be found in the chat template. access_log: a line
-    for each request. log_format: `text`, or `json` for a JSON object a line. metrics_alias:
-    `vllm` has the metrics that vLLM has told under its names as well. trace_bytes: of the traces of requests that have
-    ended. record: a file that does not exist yet, for what traffic comes, without text. priced: the card that steps are
-    priced for where no model runs, which every answer says; "" where one does.
-
-    Of one request -- choices: `n`. prompts: of a completion request. stops, stop_bytes: stop strings and the bytes of
-    each. top_logprobs, logit_bias, messages, tools: entries. cache_salt_bytes: of `cache_salt`. template_factor: bytes
-    of a rendered template for each position of the context.
-
-    Of JSON -- body_bytes: of a request's body. json_depth: nesting of lists and objects.
-
-    Of speech -- upload_bytes: of a form with a file.
-
-    Of pictures -- picture_bytes: that the files of all requests under way may have at most, n x size of each, and the
-    frames of clips that are no MP4.
-
-    Of clips -- clip_bytes: of the files of finished ones, the oldest of which go for the newest. clip_seconds: that one
-    is kept.
-
-    Of structured output -- schema_bytes, schema_depth: of its source. compile_seconds, compile_bytes: time and memory
-    that the trial takes. grammar_cache_bytes: of compiled grammars kept.
-
-    Of a connection -- headers, header_bytes: of a request. header_seconds, body_seconds: from the first byte of the
-    headers to their last, and of the body. body_rate: bytes a second that a body must come at on average once
-    header_seconds have passed. idle_seconds: between requests. send_buffer_bytes: that a client leaves unread before
-    the answer waits for it; one that then reads slower than body_rate over body_seconds is cut off. connections: open
-    at a time; None for no limit.
-
-    Of the queue -- queued_requests: requests in the server that the engine has no place for; None for 4 times the
-    largest batch; of pipelines all that are in the server, None for 16. queued_tokens: prompt tokens of all that wait;
-    None for 2 times what KV memory holds. queue_seconds: that a request waits for its first step. total_seconds: that
-    it takes in all. Neither holds for a clip, whose client does not wait.
-
-    Of the process -- drain_seconds: that requests under way get to finish after SIGTERM. stalled_seconds: without a
-    step, though there is work, after which /health/live is red.
+    Raises:
+        ValueError: If a setting is out of range or malformed.
     """
 
     host: str = "127.0.0.1"
+    """The address to listen on."""
     port: int = 8000
+    """The port to listen on; 0 picks a free one."""
     models: tuple[str, ...] = ()
+    """The names under which requests select the model; responses contain the first."""
     keys: tuple[str, ...] = field(default=(), repr=False)
+    """The API keys that grant access; without any, every route is public.
+
+    With keys, only health and the files of the web page are served without one.
+    """
     insecure: bool = False
+    """Whether the server may listen beyond loopback without an API key."""
     allowed_origins: tuple[str, ...] = ()
+    """The web origins whose pages may send requests; `*` allows all."""
     allowed_hosts: tuple[str, ...] = ()
+    """Host names that a server on loopback without keys accepts besides loopback names and `host`."""
     strict: bool = False
+    """Whether an unknown request field is an error."""
     tool_parser: str | None = None
+    """The tool-call format of a model whose chat template does not reveal it."""
     access_log: bool = True
+    """Whether to log one line per request."""
     log_format: str = "text"
+    """The log format: `text`, or `json` for one JSON object per line."""
     metrics_alias: str | None = None
+    """The project whose metric names are exported as well: `vllm`, or None."""
     trace_bytes: int = 32 << 20
+    """The memory for traces of finished requests, in bytes."""
     record: str | None = None
+    """The path of a new file to record the traffic in, without any text."""
     priced: str = ""
+    """The device that steps are priced for if no model runs, which every response names; "" if a model runs."""
 
     choices: int = 8
+    """The most choices (`n`) of a request."""
     prompts: int = 32
+    """The most prompts of a completion request."""
     stops: int = 4
+    """The most stop strings of a request."""
     stop_bytes: int = 256
+    """The most bytes of a stop string."""
     top_logprobs: int = 20
+    """The most alternatives reported per token, for prompt and output log-probabilities."""
     logit_bias: int = 300
+    """The most entries of `logit_bias`."""
     messages: int = 1024
+    """The most messages of a conversation."""
     tools: int = 128
+    """The most tools of a request."""
     cache_salt_bytes: int = 256
+    """The most bytes of `cache_salt`."""
     template_factor: int = 32
+    """The most bytes of a rendered chat template per position of the context."""
 
     body_bytes: int = 4 << 20
+    """The most bytes of a request body."""
     json_depth: int = 64
+    """The deepest nesting of lists and objects in a request body."""
     upload_bytes: int = 25 << 20
+    """The most bytes of an uploaded form with an audio file."""
     picture_bytes: int = 256 << 20
+    """The most bytes of image files (n x size) and of frames of GIF and WebP videos, over all requests in progress."""
     clip_bytes: int = 1 << 30
+    """The most bytes of finished video files on disk; the oldest are deleted for new ones."""
     clip_seconds: float = 3600.0
+    """The seconds for which a finished video is stored."""
 
     schema_bytes: int = 16 << 10
+    """The most bytes of a JSON schema or grammar."""
     schema_depth: int = 32
+    """The deepest nesting of a JSON schema."""
     compile_seconds: float = 2.0
+    """The time limit for compiling a schema or grammar in the trial process, in seconds."""
     compile_bytes: int = 256 << 20
+    """The memory limit of that trial process, in bytes."""
     grammar_cache_bytes: int = 64 << 20
+    """The memory for cached compiled grammars, in bytes."""
 
     headers: int = 100
+    """The most headers of a request."""
     header_bytes: int = 32 << 10
+    """The most bytes of all headers of a request."""
     header_seconds: float = 5.0
+    """The most seconds from the first byte of the headers to their last."""
     body_seconds: float = 30.0
+    """The most seconds from the first byte of the body to its last."""
     body_rate: int = 1024
+    """The least average bytes per second of a body, enforced once `header_seconds` have passed."""
     idle_seconds: float = 60.0
+    """The most seconds between two requests of a connection."""
     send_buffer_bytes: int = 256 << 10
+    """The bytes of a response that a client may leave unread before the server waits for it.
+
+    A client that then reads less than `body_rate` times `body_seconds` within `body_seconds` is disconnected.
+    """
     connections: int | None = None
+    """The most open connections; None derives it from the open-file limit of the process."""
 
     queued_requests: int | None = None
+    """The most requests that wait for a place in the engine; None allows 4 times the largest batch.
+
+    For image and video pipelines it bounds all requests in the server, and None allows 16.
+    """
     queued_tokens: int | None = None
+    """The most prompt tokens of all waiting requests; None allows twice the capacity of the KV cache."""
     queue_seconds: float = 60.0
+    """The most seconds that a request waits for its first step; not enforced on video jobs.
+
+    The client of a video job does not wait for it.
+    """
     total_seconds: float = 600.0
+    """The most seconds from the admission of a request to its end; not enforced on video jobs."""
 
     drain_seconds: float = 30.0
+    """The seconds that requests in progress get to finish after SIGTERM."""
     stalled_seconds: float = 60.0
+    """The seconds without a step, while requests wait, after which /health/live fails."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -170,16 +194,16 @@ class ServerSettings:
             )
 
     def public_limits(self) -> Mapping[str, int | float]:
-        """The limits that a request may meet, for /v1/models."""
+        """Return the limits that a request may violate, for /v1/models."""
         return {name: getattr(self, name) for name in _PUBLIC}
 
     def template_bytes(self, context: int) -> int:
-        """Bytes that a rendered prompt may have, for a model of so many positions."""
+        """Return the most bytes of a rendered prompt for a model with a context of this many positions."""
         return context * self.template_factor
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address. A name other than localhost is taken to be reachable."""
+    """Return whether an address accepts connections from this machine only; names other than localhost do not count."""
     if host == "localhost":
         return True
     try:
@@ -225,6 +249,9 @@ _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\s]+")
 
 
 def _check_origin(origin: str) -> None:
-    """As a browser writes it: scheme, host, port; no path. Pages in an app or extension have schemes of their own."""
+    """Raise ValueError unless an origin has the form that browsers send: scheme, host and port, without a path.
+
+    Pages of apps and browser extensions have schemes of their own.
+    """
     if not _ORIGIN.fullmatch(origin):
         raise ValueError(f"allowed origin {origin!r} is not a web origin; give one like http://host:port, or * for all")

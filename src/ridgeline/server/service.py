@@ -1,4 +1,4 @@
-"""Service: the one way from a route to the engine. Admission before it, observers beside it, always an end."""
+"""The service between the routes and the engine: it admits requests, informs observers and always ends a request."""
 
 import asyncio
 import math
@@ -18,24 +18,32 @@ from ridgeline.server.in_flight import InFlightRequest
 
 
 class EngineClient(Protocol):
-    """What completes prompts: an AsyncLLM, which says what these are, or several as one (replicas/fleet.py)."""
+    """The interface of an engine that completes prompts: an `AsyncLLM`, or several replicas as one (`EngineFleet`).
+
+    Its members are documented in `AsyncLLM`.
+    """
 
     observers: list[StepObserver]
 
     @property
-    def texts(self) -> TextProcessor: ...
+    def texts(self) -> TextProcessor:
+        """The tokenizer and the chat templates of the model."""
 
     @property
-    def info(self) -> EngineInfo: ...
+    def info(self) -> EngineInfo:
+        """The description of the engine."""
 
     @property
-    def stats(self) -> Stats: ...
+    def stats(self) -> Stats:
+        """The statistics of the engine."""
 
     @property
-    def alive(self) -> bool: ...
+    def alive(self) -> bool:
+        """Whether requests are accepted."""
 
     @property
-    def restarts(self) -> int: ...
+    def restarts(self) -> int:
+        """The number of times the engine has come back after its process died."""
 
     def submit(
         self,
@@ -44,47 +52,62 @@ class EngineClient(Protocol):
         *,
         added: Callable[[int], None] | None = None,
         begun: Callable[[], None] | None = None,
-    ) -> Callable[[], None]: ...
+    ) -> Callable[[], None]:
+        """Submit a request, pass its events to `take`, and return a function that aborts it."""
 
-    async def inspect(self, question: bytes) -> bytes: ...
+    async def inspect(self, question: bytes) -> bytes:
+        """Return the answer of the engine's inspector to a question about the model."""
 
 
 class Observer(Protocol):
-    """Who is told of every request: metrics, traces, the record."""
+    """The interface of an observer of all requests: metrics, traces and the traffic recorder."""
 
     def refused(self, live: InFlightRequest, error: ApiError) -> None:
-        """There is no room for it. Nothing else is told of it."""
+        """Handle a request that was not admitted; no other method is called for it."""
 
     def arrived(self, live: InFlightRequest) -> None:
-        """It was admitted and goes to the engine."""
+        """Handle a request that was admitted and goes to the engine next."""
 
     def event(self, live: InFlightRequest, event: Event) -> None:
-        """The engine told of it; `live` already counts the event."""
+        """Handle an engine event of a request; `live` already counts the event."""
 
     def ended(self, live: InFlightRequest, error: BaseException | None) -> None:
-        """It is over; told once. error: what ended it from outside (CancelledError: the client left)."""
+        """Handle the end of a request; called once per request.
+
+        Args:
+            live: The request.
+            error: The exception that ended it early (CancelledError: the client left), or None.
+        """
 
 
 class Admission(Protocol):
-    """Who says whether there is room."""
+    """The interface of an admission policy, which decides whether a request may enter the server."""
 
     def admit(self, live: InFlightRequest) -> None:
-        """Count a request in. Raises ApiError (429 or 503) where there is no room."""
+        """Admit a request.
+
+        Raises:
+            ApiError: If there is no room for it (429), or the server is shutting down (503).
+        """
 
     def leave(self, live: InFlightRequest) -> None:
-        """Count it out."""
+        """Remove a request that has ended."""
 
 
 def failed_by_engine(error: BaseException | None) -> bool:
-    """Whether a request ended because the engine could not go on; else it was given up, by its client or a limit."""
+    """Return whether a request ended because the engine failed, rather than by its client or a time limit."""
     return isinstance(error, RuntimeError)  # EngineDied, and what the engine says is its own fault
 
 
 class Service:
-    """A model that is served: engine, admission and observers.
+    """A served model: its engine, its admission policy and the observers of its requests.
 
-    live: requests under way by their id; by_request: those that the engine has, by its number. step_observers: told of
-    each step, on the event loop. queue_seconds: until a request's first step; total_seconds: until its end.
+    Args:
+        llm: The engine that completes prompts.
+        admission: The policy that admits requests.
+        observers: Observers of every request.
+        queue_seconds: The most seconds until a request's first step.
+        total_seconds: The most seconds until a request's end.
     """
 
     def __init__(
@@ -99,16 +122,27 @@ class Service:
         self.llm, self.admission, self.observers = llm, admission, list(observers)
         self.deadlines = Deadlines(queue_seconds, total_seconds)
         self.step_observers: list[StepObserver] = []
+        """Callbacks for each engine step, called on the event loop."""
         self.live: dict[str, InFlightRequest] = {}
+        """Requests in progress, by id."""
         self.by_request: dict[int, InFlightRequest] = {}
+        """Requests that the engine has accepted, by the engine's number."""
         self._loop: asyncio.AbstractEventLoop | None = None
         llm.observers.append(partial(self.on_loop, self.stepped))
 
     async def run(self, live: InFlightRequest, take: Callable[[Event], None]) -> None:
-        """Have a request completed; `take` is told of each event as it comes, and ends the request by raising.
-        Cancelling aborts it.
+        """Have the engine complete a request and pass each event to `take`, which may end the request by raising.
 
-        Raises ApiError where there is no room, ValueError for what cannot run, EngineDied where the engine is gone.
+        Cancelling this coroutine aborts the request in the engine.
+
+        Args:
+            live: The request, which is not admitted yet.
+            take: Called with each event as it arrives.
+
+        Raises:
+            ApiError: If the request is not admitted, exceeds a time limit, or is ended with `end`.
+            ValueError: If the engine cannot run the request.
+            EngineDied: If the engine is gone.
         """
         self.bind()
         self._admit(live)
@@ -157,12 +191,12 @@ class Service:
             leave()
 
     def end(self, live: InFlightRequest, error: ApiError) -> None:
-        """Have a request under way end with an error, whatever the engine does."""
+        """End a request in progress with an error, whatever the engine does."""
         if live.fail is not None:
             live.fail(error)
 
     def end_all(self, error: ApiError) -> None:
-        """Have all that are under way end with an error."""
+        """End all requests in progress with an error."""
         for live in list(self.live.values()):
             self.end(live, error)
 
@@ -178,12 +212,12 @@ class Service:
         live.begun = True
 
     def bind(self) -> asyncio.AbstractEventLoop:
-        """The running event loop, which is now the one on which observers are told."""
+        """Store and return the running event loop, on which observers are called from now on."""
         self._loop = asyncio.get_running_loop()
         return self._loop
 
     def on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
-        """Do what the engine gives cause for. It may run in a thread of this process."""
+        """Call a function on the service's event loop, because the engine may run in another thread of this process."""
         if self._loop is None or asyncio._get_running_loop() is self._loop:
             callback(*arguments)
         else:
@@ -191,7 +225,7 @@ class Service:
                 self._loop.call_soon_threadsafe(callback, *arguments)
 
     def stepped(self, report: StepReport, stats: Stats) -> None:
-        """The engine has run a step."""
+        """Handle the report of an engine step: update the progress of each prompt and call the step observers."""
         if not report.decodes_only:
             for request, _, start, count in report.items:
                 live = self.by_request.get(request) if count > 1 else None

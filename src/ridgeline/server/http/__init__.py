@@ -1,1 +1,1 @@
-"""Connections: deadlines, who may ask, bodies, health, and streams of events on their way to a client."""
+"""The HTTP layer: deadlines, access control, request bodies, health, the web page, and event streams."""

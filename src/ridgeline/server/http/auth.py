@@ -1,8 +1,6 @@
-"""Who may ask: the Host and Origin that a browser sends, and API keys. Denied by default: only PUBLIC
-needs no key.
+"""Access control: checks of the Host and Origin headers, and API keys. Without a key, only `PUBLIC` paths are served.
 
-Decided on `scope["path"]`, on which the router decides too: a URL put together from headers can say something else
-(CVE-2026-48710).
+It decides by `scope["path"]`, as the router does, because a URL built from headers may differ (CVE-2026-48710).
 """
 
 import hashlib
@@ -21,19 +19,23 @@ from ridgeline.server.http.page_routes import PAGE
 from ridgeline.server.server_settings import ServerSettings, is_loopback
 
 HEALTH = frozenset({"/health", "/health/live", "/health/ready", "/ping"})
-"""What says how the server is."""
+"""The paths of the health routes."""
 
 PUBLIC = HEALTH | PAGE
-"""What answers without a key. Nothing of what it says depends on a request."""
+"""The paths served without a key; their responses do not depend on the request."""
 
 KEY = "ridgeline.key"
-"""Where a request's scope has the digest of the key that let it in."""
+"""The key of an ASGI scope that stores the digest of the request's API key."""
 
 MAX_KEYS = 1024
 
 
 def read_keys(path: Path) -> tuple[str, ...]:
-    """API keys from a file: one a line; blank lines and those that begin with # are skipped. Raises ValueError."""
+    """Read API keys from a file: one per line, without blank lines and lines that start with #.
+
+    Raises:
+        ValueError: If the file cannot be read or has no keys or too many.
+    """
     try:
         lines = path.read_text("utf-8").splitlines()
     except UnicodeDecodeError:
@@ -49,7 +51,7 @@ def read_keys(path: Path) -> tuple[str, ...]:
 
 
 class Access:
-    """The application behind its checks, in this order: Host, Origin, CORS, key."""
+    """An ASGI middleware that checks, in this order, the Host header, the Origin header, CORS and the API key."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         inner: ASGIApp = KeyCheck(app, settings.keys) if settings.keys else app
@@ -64,6 +66,7 @@ class Access:
         self.app, self.settings = inner, settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check the headers of an HTTP request, and pass it on or respond with the error."""
         app = self.app
         if scope["type"] == "http":
             try:
@@ -75,20 +78,23 @@ class Access:
 
 
 class KeyCheck:
-    """Lets requests with a key through to an application, and those to PUBLIC."""
+    """An ASGI middleware that passes on requests with a valid API key, and those to `PUBLIC` paths."""
 
     def __init__(self, app: ASGIApp, keys: Iterable[str]) -> None:
         self.app, self._digests = app, [_digest(key.encode()) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check the API key of a request, and pass it on or respond with 401."""
         public = scope["type"] != "http" or scope["path"] in PUBLIC
         if not public:
             scope[KEY] = self._fitting(Headers(scope=scope))
         await (self.app if public or scope[KEY] else _refusal(scope, _wrong_key()))(scope, receive, send)
 
     def _fitting(self, headers: Headers) -> bytes | None:
-        """The digest of the key that was given, if one was and it is one of ours. All are compared, whole digests, in
-        constant time: how long it takes tells neither how much of a key was right nor which.
+        """Return the digest of the request's key if it is valid, else None.
+
+        All digests are compared in constant time, so that the duration reveals neither a matching prefix nor the
+        matching key.
         """
         given = headers.getlist("authorization")
         scheme, _, key = (given[0] if len(given) == 1 else "").partition(" ")
@@ -98,10 +104,13 @@ class KeyCheck:
 
 
 def check_host(headers: Headers, settings: ServerSettings) -> None:
-    """Raises ApiError (403) if a server that listens on loopback without a key is called by a foreign name.
+    """Reject a foreign Host header on a loopback server without keys, as a protection against DNS rebinding.
 
-    A page may point its own name at 127.0.0.1 and then ask as if it were of this origin (DNS rebinding); the browser
-    still sends that name.
+    A web page may point its own host name at 127.0.0.1 and then send requests as if it were of the same origin; the
+    browser still sends that name.
+
+    Raises:
+        ApiError: If the host name is not allowed (403).
     """
     if settings.keys or not is_loopback(settings.host):
         return
@@ -113,7 +122,7 @@ def check_host(headers: Headers, settings: ServerSettings) -> None:
 
 
 def check_origin(headers: Headers, settings: ServerSettings) -> None:
-    """Raises ApiError (403) for a page of another web origin that is not listed. Programs send no Origin."""
+    """Raise ApiError (403) for a request of a web page whose origin is not allowed; programs send no Origin."""
     origin = headers.get("origin")
     if origin is None or "*" in settings.allowed_origins or origin in settings.allowed_origins:
         return
@@ -125,8 +134,15 @@ def check_origin(headers: Headers, settings: ServerSettings) -> None:
 
 
 def check_client(request: Request, settings: ServerSettings, what: str) -> None:
-    """Raises ApiError (403) for another machine where no key is asked for, of what costs everybody else. what: is asked
-    for, in words.
+    """Reject an expensive request from another machine if the server has no API keys.
+
+    Args:
+        request: The request.
+        settings: The settings of the server.
+        what: The requested action for the error message.
+
+    Raises:
+        ApiError: If the client is on another machine (403).
     """
     host = request.client.host if request.client is not None else ""
     if not settings.keys and not is_loopback(host):
@@ -134,7 +150,7 @@ def check_client(request: Request, settings: ServerSettings, what: str) -> None:
 
 
 def _host_name(host: str) -> str:
-    """The name in a Host header, without its port; "" where there is none."""
+    """Return the name in a Host header without its port; "" if it is malformed."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -142,7 +158,7 @@ def _host_name(host: str) -> str:
 
 
 def _refusal(scope: Scope, error: ApiError) -> ASGIApp:
-    """The answer to a request that goes no further; its scope says why, for whoever counts."""
+    """Return the error response as an application, and store the error code in the scope for metrics."""
     scope[ERROR_CODE] = error.code
     return error_response(error)
 

@@ -1,4 +1,4 @@
-"""A request's body: bytes from a stranger become a JSON object, each bound checked before what it guards."""
+"""The parsing of untrusted request bodies into JSON objects; each limit is checked before the code that it protects."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -15,23 +15,23 @@ from ridgeline.server.server_settings import ServerSettings
 from ridgeline.util.untrusted import MAX_VALUES, crowded, crowded_field, outside_strings, without_collecting
 
 _BESIDE_IDS = 4096
-"""The values that a request may have in addition to its token ids: the lists of them, and its other fields."""
+"""The number of values that a request may have besides its token ids: lists of ids, and other fields."""
 
 
 async def read_object(request: Request, settings: ServerSettings, most_ids: int = 0) -> dict[str, Any]:
     """Return the JSON object in a request's body.
 
     Numbers are finite, strings are Unicode without lone surrogates, nesting is at most `settings.json_depth`. Of two
-    equal names in one object the last counts, as in every common reader.
+    equal names in one object the last counts, as in every common parser.
 
     Args:
-        request: its body is read from the connection.
-        settings: the limits of the server.
-        most_ids: token ids in the largest batch that the route takes. A body is refused if it has more values than
-            that and more than `MAX_VALUES`.
+        request: The request, whose body is read from the connection.
+        settings: The limits of the server.
+        most_ids: Token ids in the largest batch that the route accepts. A body with more values than that and more than
+            `MAX_VALUES` is rejected.
 
     Raises:
-        ApiError: 413 for a body that is too large; 400 for one that is no such object or has too many values.
+        ApiError: If the body is too large (413), or is no such object or has too many values (400).
     """
     body = await read_bytes(request.headers, request.stream(), settings.body_bytes)
     return await parse_object_async(body, settings.json_depth, most_ids)
@@ -50,7 +50,7 @@ def parse_object(body: bytes, most_depth: int, most_ids: int = 0) -> dict[str, A
 
 
 async def read_bytes(headers: Mapping[str, str], chunks: AsyncIterator[bytes], most: int) -> bytes:
-    """A body of at most `most` bytes: by its stated length before anything is read, else while it comes."""
+    """Return a body of at most `most` bytes; check its stated length first, and the real one while reading."""
     stated = headers.get("content-length", "")
     if stated.isdecimal() and int(stated) > most:
         raise _too_large(most)
@@ -66,9 +66,12 @@ async def read_bytes(headers: Mapping[str, str], chunks: AsyncIterator[bytes], m
 
 
 def check_structure(body: bytes, most_depth: int, most_ids: int = 0) -> None:
-    """Refuse an empty body, and one with too many values or too deep nesting, before it is decoded.
+    """Reject an empty body, or one with too many values or too deep nesting, before it is decoded.
 
-    Raises ApiError (400); the arguments are those of `read_object`.
+    The arguments are those of `read_object`.
+
+    Raises:
+        ApiError: If the body is rejected (400).
     """
     if not body.strip():
         raise invalid("the body is empty; send a JSON object", code="invalid_json")
@@ -83,7 +86,7 @@ def check_structure(body: bytes, most_depth: int, most_ids: int = 0) -> None:
 
 
 def _decoded(body: bytes) -> dict[str, Any]:
-    """Return the JSON object in a body that `check_structure` has passed. Raises ApiError (400)."""
+    """Return the JSON object in a body that has passed `check_structure`; raise ApiError (400) if it has none."""
     try:
         with without_collecting():
             value = msgspec.json.decode(body)
@@ -97,11 +100,11 @@ def _decoded(body: bytes) -> dict[str, Any]:
 
 
 class _Constant(str):
-    """A word that some writers, Python's among them, take for a number in JSON: NaN, Infinity, -Infinity."""
+    """A word that some writers, such as Python's json, use for a number in JSON: NaN, Infinity or -Infinity."""
 
 
 def _no_json(body: bytes) -> ApiError:
-    """Return what is said of a body that is no JSON: that it is no UTF-8, or which field is NaN, or no more."""
+    """Return the error for invalid JSON, which names a field that is NaN or infinite if there is one."""
     try:
         body.decode()
     except UnicodeDecodeError:
@@ -126,9 +129,9 @@ def _no_json(body: bytes) -> ApiError:
 
 
 def depth_exceeds(body: bytes, most: int) -> bool:
-    """Whether lists and objects are nested deeper than `most`, in one pass over bytes that may be no JSON at all.
+    """Return whether lists and objects are nested deeper than `most`, in one pass over bytes that may be invalid JSON.
 
-    Asked before parsing: a parser that recurses would meet its own limit, or the stack's, first.
+    This runs before parsing, because a recursive parser would first hit its own limit or the stack's.
     """
     if body.count(b"[") + body.count(b"{") <= most:
         return False

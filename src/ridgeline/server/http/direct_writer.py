@@ -1,35 +1,42 @@
-"""The short way for a stream's frames: from the route to the connection, beside ASGI's messages.
+"""A direct path for the frames of a stream to the connection, which bypasses the ASGI messages.
 
-On its way through the layers of the application, uvicorn and h11 a frame costs more time than all else that the server
-does for its token. Our protocol (protocol.py) therefore offers its connection as an extension of the ASGI scope, as
-other servers offer theirs to send files. The start and the end of an answer go the long way, so that every layer sees
-them.
+Through the layers of the application, uvicorn and h11, a frame costs more time than all other work of the server for
+its token. Therefore protocol.py offers the connection as an ASGI extension, as other servers do for sending files. The
+start and the end of a response still pass through every layer.
 """
 
 import asyncio
 from collections.abc import Callable
 
 EXTENSION = "ridgeline.direct"
-"""The name in `scope["extensions"]`. Only where the body of an answer without a length is chunked: HTTP/1.1."""
+"""The name in `scope["extensions"]`, present for HTTP/1.1 only, where a response without a length is chunked."""
 
 
 class DirectWriter:
-    """Writes a chunked body. Between the start and the end of an answer, and by whoever sends those."""
+    """A writer of a chunked response body to the connection.
+
+    Only the sender of the response's start and end may use it, between the two.
+    """
 
     def __init__(self, transport: asyncio.Transport, is_half_closed: Callable[[], bool] = lambda: False) -> None:
-        """is_half_closed: whether the client has shut down its sending side, and may have gone."""
+        """Wrap a connection.
+
+        Args:
+            transport: The connection.
+            is_half_closed: Returns whether the client has shut down its sending side, and may have gone.
+        """
         self._transport, self.is_half_closed = transport, is_half_closed
 
     def write(self, data: bytes) -> None:
-        """Send bytes as a chunk; nothing once the connection is closed."""
+        """Send bytes as one chunk; do nothing if the connection is closed."""
         if data and not self._transport.is_closing():
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     @property
     def unread(self) -> int:
-        """Bytes that wait here for the client to read those before them."""
+        """The number of bytes in the transport's buffer that the client has not read."""
         return self._transport.get_write_buffer_size()
 
     def abort(self) -> None:
-        """Cut the connection off."""
+        """Close the connection immediately."""
         self._transport.abort()

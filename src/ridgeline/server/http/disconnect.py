@@ -1,4 +1,4 @@
-"""A client that leaves, or has shut down its sending side: what was under way for it ends once it is gone."""
+"""The detection of clients that leave or shut down their sending side, which cancels the work for them."""
 
 import asyncio
 import socket
@@ -8,24 +8,27 @@ from typing import TypeVar
 from starlette.types import Receive
 
 GONE = 499
-"""The status of a request whose client left before an answer began: nginx's, for the log alone."""
+"""The status of a request whose client left before the response began, for logs only; nginx uses the same number."""
 
 CHECK_SECONDS = 0.05
-"""The time between two checks of whether the client's host has reset the connection."""
+"""The seconds between two checks of whether the client's host has reset the connection."""
 FIRST_SECONDS, MOST_SECONDS = 1.0, 16.0
-"""The time between the first two interim responses, which doubles after each, and the longest."""
+"""The seconds between the first two interim responses, which double after each, and their maximum."""
 
 _Result = TypeVar("_Result")
 
 
 class ClientGone(Exception):
-    """The client has closed the connection, not only its sending side, so that nobody reads the response."""
+    """The exception for a client that has closed the connection, not only its sending side."""
 
 
 async def run_unless_disconnected(receive: Receive, work: Awaitable[_Result]) -> _Result:
-    """What `work` gives; it is cancelled as soon as the client is gone. Raises ClientGone then.
+    """Return the result of `work`, and cancel it as soon as the client leaves.
 
-    The body has been read: what comes next is the end of the connection.
+    The request's body must have been read already, so that the next message is the end of the connection.
+
+    Raises:
+        ClientGone: If the client leaves first.
     """
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(wait_for_disconnect(receive))
     try:
@@ -44,7 +47,7 @@ async def wait_for_disconnect(receive: Receive) -> None:
 
 
 async def end(*tasks: "asyncio.Future[_Result] | asyncio.Future[None]") -> None:
-    """Cancel what has not ended, and wait until it has."""
+    """Cancel the tasks that have not ended, and wait until all have."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -53,19 +56,19 @@ async def end(*tasks: "asyncio.Future[_Result] | asyncio.Future[None]") -> None:
 class HalfClosedWatch:
     """A watch on a half-closed connection, which aborts it once the client does not read any more either.
 
-    The client has shut down its sending side, and may still read: `nc -N`, or one that has gone. TCP says the same of
-    both, until something is sent: the host of a client that has gone resets the connection. A response that is computed
-    as a whole may send nothing for minutes, so the interim response `100 Continue` is sent meanwhile, which every
-    client of HTTP/1.1 skips (RFC 9110, section 15.2). HTTP/1.0 has none: its response is computed for a client that has
-    gone, too. A response that is sent in pieces needs no interim one.
+    A client that has shut down its sending side may still read (`nc -N`), or may have gone. TCP cannot tell them apart
+    until something is sent: then the host of a client that has gone resets the connection. A response that is computed
+    as a whole may send nothing for minutes, so the watch sends the interim response `100 Continue` meanwhile, which
+    every HTTP/1.1 client skips (RFC 9110, section 15.2). HTTP/1.0 has no interim responses, so its response is computed
+    even for a client that has gone. A streamed response needs no interim one.
     """
 
     def __init__(self, transport: asyncio.Transport, may_inform: Callable[[], bool]) -> None:
-        """Watch a connection until it is closed, or `close` is called.
+        """Watch a connection until it is closed or `close` is called.
 
         Args:
             transport: The connection.
-            may_inform: Whether an interim response may be sent now.
+            may_inform: Returns whether an interim response may be sent now.
         """
         self._transport, self._may_inform = transport, may_inform
         self._timer: asyncio.TimerHandle | None = None
@@ -78,7 +81,7 @@ class HalfClosedWatch:
             self._timer.cancel()
 
     def _check(self) -> None:
-        """Abort the connection if the client's host has reset it, and check again in a while."""
+        """Abort the connection if the client's host has reset it, and schedule the next check."""
         if self._transport.is_closing():
             return
         loop, connection = asyncio.get_running_loop(), self._transport.get_extra_info("socket")

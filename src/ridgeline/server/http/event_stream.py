@@ -1,8 +1,7 @@
-"""Server-sent events: frames on their way to one client, who may read slowly or leave.
+"""Server-sent events: a stream of frames to one client, which may read slowly or leave.
 
-Framing is what openai-python's decoder needs (its source, and the HTML standard's event streams): each
-frame is `data: ...` and a blank line, the last one too; keep-alive is a comment; there is no `id:`, `retry:` or empty
-data.
+The framing is what openai-python's decoder needs (its source, and the HTML standard's event streams): each frame is
+`data: ...` and a blank line, the last one too; keep-alive is a comment; there is no `id:`, `retry:` or empty data.
 """
 
 import asyncio
@@ -19,24 +18,25 @@ from ridgeline.server.http.disconnect import end, wait_for_disconnect
 DONE = b"data: [DONE]\n\n"
 ALIVE = b": waiting\n\n"
 ALIVE_SECONDS = 10.0
-"""Without a frame for so long, a comment keeps proxies from closing the connection."""
+"""The seconds without a frame after which a comment keeps proxies from closing the connection."""
 _LOOK_SECONDS = 0.5
-"""The time between two looks at whether the client still sends."""
+"""The seconds between two checks of whether the client has shut down its sending side."""
 
 LAST_SECONDS = 30.0
-"""For what a client has not read yet when the last frame is there."""
+"""The seconds that a client gets to read the rest of a stream after its last frame."""
 
 logger = logging.getLogger(__name__)
 
 
 class SlowReader(Exception):
-    """A client has left more unread than it may."""
+    """The exception that ends a stream because its client has left too many bytes unread."""
 
 
 class StreamOutbox:
-    """Frames that wait for the client to read them, at most `limit` bytes.
+    """A queue of frames for one client, of at most `limit` unread bytes.
 
-    They are taken by whoever sends them on; once there is a direct way to the connection, they go it by themselves.
+    The response takes frames from it and sends them; once a direct writer is open, `put` writes frames to the
+    connection itself.
     """
 
     def __init__(self, limit: int) -> None:
@@ -50,11 +50,15 @@ class StreamOutbox:
 
     @property
     def waiting(self) -> int:
-        """Bytes that the connection has not taken."""
+        """The number of bytes that the client has not read."""
         return self._size + (self._direct.unread if self._direct is not None else 0)
 
     def put(self, frame: bytes) -> None:
-        """Queue a frame, or send it, where there is a direct way. Raises SlowReader where too many wait."""
+        """Queue a frame, or write it directly.
+
+        Raises:
+            SlowReader: If too many bytes are unread.
+        """
         if self.waiting + len(frame) > self._limit:
             raise SlowReader
         self._silent = False
@@ -66,33 +70,33 @@ class StreamOutbox:
         self._wake()
 
     def expect(self, size: int) -> None:
-        """Allow `size` more unread bytes, for a frame that is made before the client can read any of it."""
+        """Allow `size` more unread bytes, for a frame that is written before the client can start to read it."""
         self._limit += size
 
     def keep_alive(self) -> None:
-        """A comment, where no frame has come since this was called last, and some are still to come."""
+        """Put a comment if there was no frame since the last call and the stream is not closed."""
         if self._silent and not self._closed and not self.waiting:
             self.put(ALIVE)
         self._silent = True
 
     def close(self) -> None:
-        """No further frames come."""
+        """Mark the end of the stream; no further frames come."""
         self._closed = True
         self._wake()
 
     async def take(self) -> bytes:
-        """All that waits, once there is something; b"" when there will be nothing more."""
+        """Wait for frames and return them all as bytes; return b"" at the end of the stream."""
         if not self._frames and not self._closed:
             self._waiter = self._loop.create_future()
             await self._waiter
         return self._all()
 
     def read(self, size: int) -> None:
-        """The connection has taken so many bytes."""
+        """Record that the connection has taken `size` bytes."""
         self._size -= size
 
     def open(self, direct: DirectWriter) -> None:
-        """From now on frames go this way, first those that wait."""
+        """Write all frames through a direct writer from now on, starting with the queued ones."""
         self._direct = direct
         direct.write(self._all())
         self._size = 0
@@ -110,16 +114,22 @@ class StreamOutbox:
 
 
 class EventStreamResponse:
-    """A response that is a stream of events, as an ASGI application.
+    """An ASGI response that streams server-sent events.
 
-    It starts with its first frame, so that what fails before has a status of its own. When the client leaves, or reads
-    too slowly, whoever produces the frames is cancelled at once.
+    It starts with the first frame, so that an earlier error can still set the HTTP status. The producer is cancelled as
+    soon as the client leaves or reads too slowly.
     """
 
     def __init__(
         self, produce: Callable[[StreamOutbox], Awaitable[None]], limit: int, headers: Mapping[str, str] | None = None
     ) -> None:
-        """produce: puts the frames. limit: bytes that a client may leave unread."""
+        """Prepare the response.
+
+        Args:
+            produce: Puts the frames into the outbox.
+            limit: The bytes that a client may leave unread.
+            headers: Further headers of the response.
+        """
         self._produce, self._limit = produce, limit
         headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"} | dict(
             headers or {}
@@ -131,6 +141,7 @@ class EventStreamResponse:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the producer and send its frames until both have ended, the client leaves, or it reads too slowly."""
         outbox, direct = StreamOutbox(self._limit), scope.get("extensions", {}).get(EXTENSION)
         producer = asyncio.ensure_future(self._produce(outbox))
         producer.add_done_callback(lambda _: outbox.close())
@@ -152,7 +163,7 @@ class EventStreamResponse:
     async def _write(
         self, outbox: StreamOutbox, producer: "asyncio.Future[None]", direct: DirectWriter | None, send: Send
     ) -> None:
-        """Send what the outbox gives. Raises what the producer raised where nothing has been sent yet."""
+        """Send the frames of the outbox; raise the producer's error if nothing has been sent yet."""
         data = await outbox.take()
         started = bool(data)
         if started:
@@ -167,7 +178,7 @@ class EventStreamResponse:
         await self._close(producer, started, send)
 
     async def _close(self, producer: "asyncio.Future[None]", started: bool, send: Send) -> None:
-        """The end of the stream: nothing, or the frame that says what went wrong."""
+        """End the stream, with an error frame if the producer failed."""
         error = producer.exception()
         if error is not None and not started:
             raise error
@@ -179,7 +190,7 @@ class EventStreamResponse:
 
 
 async def _keep_alive(outbox: StreamOutbox, direct: DirectWriter | None) -> None:
-    """Send comments in silent times, soon if the client may have gone: then its host says so."""
+    """Send comments during silence, and more often to a half-closed client, whose host then reports if it has left."""
     pause, waited = min(_LOOK_SECONDS, ALIVE_SECONDS), 0.0
     while True:
         await asyncio.sleep(pause)
@@ -190,10 +201,10 @@ async def _keep_alive(outbox: StreamOutbox, direct: DirectWriter | None) -> None
 
 
 def frame(value: object) -> bytes:
-    """A value as an event."""
+    """Return a value as a server-sent event."""
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
 def error_frame(error: ApiError) -> bytes:
-    """The last event of a stream that failed; openai-python raises it as APIError."""
+    """Return the last event of a failed stream, which openai-python raises as APIError."""
     return frame(error.body()) + DONE

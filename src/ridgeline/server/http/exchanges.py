@@ -1,4 +1,4 @@
-"""Exchanges: each HTTP request with what became of it, told once to whoever logs or counts; the access log's line."""
+"""The observation of HTTP requests: each finished one is reported once, for metrics and the access log."""
 
 import logging
 import time
@@ -15,9 +15,9 @@ from ridgeline.server.http.auth import HEALTH
 from ridgeline.server.http.disconnect import GONE
 
 IGNORED = "x-ridgeline-ignored-fields"
-"""The header that names the fields of a request that nobody knows."""
+"""The response header that lists the unknown fields of a request."""
 REFUSED = "ridgeline.refused"
-"""Where a request's scope has the ApiError that the protocol answered with while the application had the request."""
+"""The scope key of the ApiError that the protocol responded with while the application had the request."""
 MAX_PATH = 200
 
 logger = logging.getLogger("ridgeline.server.access")
@@ -25,38 +25,46 @@ logger = logging.getLogger("ridgeline.server.access")
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request that is over.
-
-    client: its host and port. method, path: as it wrote them; None where no head was read. handler: the pattern of its
-    route. status: of the answer; GONE where the client left before one. code: of the error that it was answered with.
-    ignored: fields that nobody knows.
-    """
+    """A finished HTTP request."""
 
     client: tuple[str, int] | None
+    """The client's host and port."""
     method: str | None
+    """The method as the client sent it; None if no head was read."""
     path: str | None
+    """The path as the client sent it; None if no head was read."""
     handler: str | None
+    """The path pattern of the route, or None."""
     status: int
+    """The response status; `GONE` if the client left before a response."""
     seconds: float
     code: str | None = None
+    """The code of the error response, if it was one."""
     ignored: int = 0
+    """The number of unknown fields."""
 
 
 ExchangeObserver = Callable[[Exchange], None]
 
 
 class Exchanges:
-    """The outermost layer: tells of each request that is over, except health's.
+    """The outermost ASGI middleware, which reports each finished request except health checks.
 
-    An exception that no layer below has made an answer of becomes a 500 here. uvicorn would log its words, which may
-    be a user's.
+    It turns an exception that no inner layer handled into a 500 response. uvicorn would log the exception's message,
+    which may quote a user.
     """
 
     def __init__(self, app: ASGIApp, observers: Sequence[ExchangeObserver]) -> None:
-        """observers: looked at for each exchange: further ones may join."""
+        """Wrap an application.
+
+        Args:
+            app: The application.
+            observers: Called with each finished request; observers may be added later.
+        """
         self._app, self._observers = app, observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application for a request, and call the observers when it has ended."""
         started, start = time.perf_counter_ns(), None
 
         async def watched(message: Message) -> None:
@@ -79,7 +87,7 @@ class Exchanges:
 
 
 def _exchange(scope: Scope, start: Message | None, seconds: float) -> Exchange:
-    """start: of the answer, None where there was none."""
+    """Return the record of a finished request. start: The start message of its response; None without a response."""
     refusal: ApiError | None = scope.get(REFUSED)
     status = GONE if start is None else start["status"]
     ignored = "" if start is None else Headers(raw=start["headers"]).get(IGNORED, "")
@@ -96,7 +104,7 @@ def _exchange(scope: Scope, start: Message | None, seconds: float) -> Exchange:
 
 
 def log_exchange(exchange: Exchange) -> None:
-    """`CLIENT "METHOD PATH" STATUS SECONDS s`, without what was in it; `"-"` for a head that was not read."""
+    """Log `CLIENT "METHOD PATH" STATUS SECONDS s`, with `"-"` for a request whose head was not read."""
     client = f"{exchange.client[0]}:{exchange.client[1]}" if exchange.client else "-"
     asked = "-"
     if exchange.method is not None and exchange.path is not None:

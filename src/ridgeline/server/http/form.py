@@ -1,4 +1,4 @@
-"""A request's body as a form: multipart, read whole and bounded before anything is made of it."""
+"""The parsing of multipart form bodies, which are read completely within limits before they are parsed."""
 
 from collections.abc import AsyncGenerator
 from importlib.util import find_spec
@@ -15,13 +15,20 @@ _MAX_FIELDS = 32  # of a form
 
 
 def is_form(request: Request) -> bool:
-    """Whether a request's body says that it is a multipart form."""
+    """Return whether a request's content type is a multipart form."""
     return request.headers.get("content-type", "").lower().startswith("multipart/form-data")
 
 
 async def read_form(request: Request, most: int, most_of_field: int) -> FormData:
-    """The form in a request's body; whoever asks closes it. most: its bytes, most_of_field: those of a field that is no
-    file. Raises ApiError: 413 for one that is too large, 400 for what is none.
+    """Return the form in a request's body; the caller closes it.
+
+    Args:
+        request: The request.
+        most: The most bytes of the body.
+        most_of_field: The most bytes of a field that is not a file.
+
+    Raises:
+        ApiError: If the body is too large (413) or no valid form (400).
     """
     if find_spec(PACKAGE) is None:
         said = "forms need python-multipart on this server (pip install 'ridgeline[images]'); send JSON"

@@ -1,4 +1,4 @@
-"""Health: what the server says of itself before anybody is asked for a key; and what answers while it loads."""
+"""The health of the server: its state, the public health routes, and the responses while the model loads."""
 
 import asyncio
 import logging
@@ -22,31 +22,34 @@ logger = logging.getLogger(__name__)
 
 
 class HealthSource(Protocol):
-    """What runs: an engine, or what draws pictures.
-
-    alive: requests are taken now. heard: grows with all that it says. ended: done when it is gone for good.
-    """
+    """The interface of an engine that the health monitor watches."""
 
     @property
-    def alive(self) -> bool: ...
+    def alive(self) -> bool:
+        """Whether requests are accepted."""
 
     @property
-    def heard(self) -> int: ...
+    def heard(self) -> int:
+        """A counter that grows with each message of the engine."""
 
     @property
-    def ended(self) -> Future[str]: ...
+    def ended(self) -> Future[str]:
+        """A future that completes with the reason when the engine is gone for good."""
 
     @property
     def awaited(self) -> int:
-        """Requests that are waited for; while there are any, `heard` grows, or it hangs."""
+        """The number of waiting requests; while it is positive and `heard` does not grow, the engine hangs."""
 
 
 class Health:
-    """What state the server is in.
+    """The state of the server, derived from its engine once a second.
 
-    `loading` until there is an engine, `restarting` while another is started in place of one that died, `stalled` when
-    it has said nothing for `stalled_seconds` though requests wait for it, `dead` when it is gone for good. `draining`:
-    the server is to end and finishes what it has.
+    - `loading`: There is no engine yet.
+    - `ready`: The engine accepts requests.
+    - `restarting`: The engine died and another is starting.
+    - `stalled`: The engine has been silent for `stalled_seconds` although requests wait.
+    - `dead`: The engine is gone for good.
+    - `draining`: The server finishes its requests and then ends.
     """
 
     def __init__(self, stalled_seconds: float) -> None:
@@ -58,7 +61,7 @@ class Health:
 
     @property
     def state(self) -> State:
-        """Of the server now."""
+        """The present state of the server."""
         if self.watched is None:
             return "draining" if self.draining else "loading"
         if self.watched.ended.done():
@@ -70,13 +73,13 @@ class Health:
         return "ready" if self.watched.alive else "restarting"
 
     async def watch(self) -> None:
-        """Look whether the engine moves, for ever."""
+        """Check the engine's progress once a second, for ever."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             self.look(WATCH_SECONDS)
 
     def look(self, seconds: float) -> None:
-        """So many seconds have passed since the last look."""
+        """Check the engine's progress. seconds: The time since the last check."""
         if self.watched is None:
             return
         if self.watched.alive != self._alive and not self.watched.ended.done():
@@ -86,8 +89,9 @@ class Health:
         self._heard, self._still = self.watched.heard, self._still + seconds if waits else 0.0
 
     def answer(self, path: str) -> Response:
-        """To one of HEALTH. /health/live: whether the process is worth keeping. The others: whether a request could be
-        answered now.
+        """Return the response of a health route: 200 or 503, with the state of the server.
+
+        /health/live fails only if the server is dead or stalled, the other routes whenever it is not ready.
         """
         state = self.state
         good = state not in ("dead", "stalled") if path == "/health/live" else state == "ready"
@@ -95,8 +99,10 @@ class Health:
 
 
 class ReadinessGate:
-    """The outermost application, which answers from the first connection on. It tells health, and hands all else to
-    `app`; as long as that is None, there is the page, and any other request is a 503.
+    """The ASGI application that serves from the first connection on, before and after the model is loaded.
+
+    It answers health routes itself and passes all else to `app`. While `app` is None it serves the web page, and 503
+    for other paths.
     """
 
     def __init__(self, health: Health) -> None:
@@ -105,6 +111,7 @@ class ReadinessGate:
         self._page = Router(page_routes())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond to a health request, or pass the request on."""
         await self._answers(scope)(scope, receive, send)
 
     def _answers(self, scope: Scope) -> ASGIApp:

@@ -1,4 +1,4 @@
-"""The HTTP server: uvicorn with our deadlines, the socket on which connections come, and how many there may be."""
+"""The HTTP server: uvicorn with deadlines, its listening socket, and its limit of connections."""
 
 import asyncio
 import errno
@@ -17,14 +17,14 @@ from ridgeline.server.http.protocol import protocol_of
 from ridgeline.server.server_settings import ServerSettings
 
 PRICED = "x-ridgeline-priced"
-"""The header of every answer of a server on which no model runs: the card that its steps are priced for."""
+"""The response header, on a server without a running model, that names the device its steps are priced for."""
 
 SPARE_DESCRIPTORS = 64
-"""Of the process's open files, what is not for connections: weights, the engine's socket, logs."""
+"""The open files reserved for other uses than connections: weights, the engine's socket, logs."""
 
 
 def most_connections(settings: ServerSettings) -> int:
-    """How many connections may be open, after the process has been allowed all the open files it can be."""
+    """Raise the process's open-file limit as far as possible, and return how many connections may be open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(ValueError, OSError):
@@ -35,10 +35,13 @@ def most_connections(settings: ServerSettings) -> int:
 
 
 def listen(settings: ServerSettings) -> socket.socket:
-    """A socket that listens where the settings say. Raises ValueError in one line where that cannot be.
+    """Return a socket that listens at the address in the settings.
 
-    What it accepts sends at once: else a frame waits for the client to acknowledge the one before it, which a client on
-    a connection that was used before does 40 ms late.
+    TCP_NODELAY is set: otherwise a frame waits for the client to acknowledge the previous one, which clients on a
+    reused connection do 40 ms late.
+
+    Raises:
+        ValueError: If the address cannot be used.
     """
     where = f"{settings.host} port {settings.port}"
     try:
@@ -57,14 +60,15 @@ def listen(settings: ServerSettings) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where a client finds it."""
+    """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class HTTPServer(uvicorn.Server):
-    """uvicorn's, without its signals, and without looking ten times a second whether it is to end: with a slow
-    model that takes more of the processor than anything else between two steps.
+    """The uvicorn server without its signal handlers and without its polling for shutdown ten times a second.
+
+    With a slow model, that polling takes more processor time between two steps than anything else.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -75,27 +79,31 @@ class HTTPServer(uvicorn.Server):
     @contextmanager
     @override
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the lifecycle's: uvicorn would stop listening at the first, and die of it in the end."""
+        """Leave signals to lifecycle.py; uvicorn would stop listening at the first and die of it in the end."""
         yield
 
     @override
     async def main_loop(self) -> None:
-        """Serve until `end`; once a second the date that answers bear is made anew (`on_tick`)."""
+        """Serve until `end` is called; refresh the Date header once a second (`on_tick`)."""
         self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), 1)
 
     def end(self) -> None:
-        """Have `serve` return. From any thread."""
+        """Make `serve` return; safe to call from any thread."""
         self.should_exit = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._ended.set)
 
 
 def http_server(app: ASGIApp, settings: ServerSettings, observers: Sequence[ExchangeObserver] = ()) -> HTTPServer:
-    """The HTTP server of an application, with our deadlines, without uvicorn's own logs, signals and proxy headers.
-    observers: told of requests that are refused before they reach the application.
+    """Return the HTTP server of an application, without uvicorn's own logs, signals and proxy headers.
+
+    Args:
+        app: The application.
+        settings: The deadlines and limits.
+        observers: Called with each request that is refused before it reaches the application.
     """
     config = uvicorn.Config(
         app,

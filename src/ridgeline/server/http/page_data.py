@@ -1,5 +1,7 @@
-"""The page's data over HTTP: cards, models, and prices as tables, each made when it is first asked for; those of a
-config that somebody sends are made each time, and kept by nobody.
+"""The JSON data of the web page: devices, models and price tables.
+
+Each is computed at its first request and cached; a table of a config.json that a client sends is computed every time
+and not stored.
 """
 
 import asyncio
@@ -24,27 +26,38 @@ from ridgeline.server.server_settings import ServerSettings
 
 _KEPT = "private, no-cache"
 _TABLES = 256
-"""Tables that are kept, of some 10 KB."""
+"""The most cached tables, of about 10 KB each."""
 
 _WAITING = 16
-"""Requests that wait for a table, of which one is made at a time: it takes the interpreter for up to seconds."""
+"""The most requests that wait for a table.
+
+Tables are computed one at a time, because each holds the interpreter for up to seconds.
+"""
 
 _CONFIG_BYTES = 1 << 20
-"""Largest config.json that is taken: ten times the longest of a release."""
+"""The most bytes of a config.json: ten times the longest of a released model."""
 
 _Made = TypeVar("_Made")
 
 
 class PageData:
-    """The data of a server's page. models: those that are served and write text, what opens each by its name."""
+    """The handlers of the web page's data."""
 
     def __init__(self, models: Mapping[str, str], settings: ServerSettings) -> None:
+        """Create the handlers with an empty cache.
+
+        Args:
+            models: The sources of the served text models, by name.
+            settings: The limits of the server.
+        """
         self._models, self._settings, self._made = dict(models), settings, OrderedDict[str, Asset]()
         self._turn, self._waiting = asyncio.Lock(), 0
 
     def routes(self) -> Sequence[BaseRoute]:
-        """`/page/cards.json`, `/page/models.json`, `/page/tables/MODEL.json`, `/page/tables` to send a config to;
-        before those of the page's files.
+        """Return the routes of the data; they must precede the routes of the page's files.
+
+        They are `/page/cards.json`, `/page/models.json`, `/page/tables/MODEL.json`, and `/page/tables` for a POST of a
+        config.json.
         """
         return [
             Route("/page/cards.json", self._cards),
@@ -68,14 +81,18 @@ class PageData:
         return await self._answer(request, table_name(name, stored), lambda: table_data(name, opened, stored))
 
     async def _answer(self, request: Request, name: str, make: Callable[[], Mapping[str, object]]) -> Response:
-        """Data that was made before, or is now. Raises ApiError."""
+        """Return the response with cached or newly computed data; raise ApiError if it cannot be computed."""
         if name not in self._made:
             await self._in_turn(lambda: self._make(name, make))
         self._made.move_to_end(name)
         return asset_response(request, self._made[name], _KEPT)
 
     async def _given(self, request: Request) -> Response:
-        """The table of the model whose config.json is the body. Raises ApiError."""
+        """Return the price table of the model whose config.json is the body.
+
+        Raises:
+            ApiError: If the client may not send one, the config is invalid, or too many requests wait.
+        """
         check_client(request, self._settings, "have a config priced")
         stored = _stored(request)
         most = min(_CONFIG_BYTES, self._settings.body_bytes)
@@ -90,7 +107,11 @@ class PageData:
             self._keep(name, await asyncio.to_thread(make))
 
     async def _in_turn(self, make: Callable[[], Awaitable[_Made]]) -> _Made:
-        """What is made when those before it are. Raises ApiError."""
+        """Await `make` after all earlier computations and return its result.
+
+        Raises:
+            ApiError: If too many requests wait (429), or `make` raises ValueError (400).
+        """
         if self._waiting >= _WAITING:
             raise ApiError(
                 429, "too many tables are asked for at once; try again", kind="rate_limit_error", code="queue_tables"
@@ -111,7 +132,7 @@ class PageData:
 
 
 def _stored(request: Request) -> StoredModel:
-    """How the model of a request is to be stored. Raises ApiError."""
+    """Return the storage format of the model that a request's query string selects; raise ApiError if it is invalid."""
     try:
         return stored_of(request.url.query)
     except ValueError as error:

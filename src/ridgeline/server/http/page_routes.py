@@ -1,4 +1,4 @@
-"""The page over HTTP: its document at `/` and its files by their names. No folder is served, and no ranges."""
+"""The routes of the web page: its document at `/` and its files by name, without folder access or range requests."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ from ridgeline.learn.page.assets import Asset, assets
 from ridgeline.learn.page.html_document import page_names, served_page
 
 PAGE = frozenset(page_names())
-"""Paths of the page. It is public, and the same for everybody: a key is wanted by what it asks."""
+"""The paths of the page, which are public and the same for everyone; the routes that it calls still need a key."""
 
 _FOR_EVER = "public, max-age=31536000, immutable"
 _ASK_AGAIN = "no-cache"
@@ -20,7 +20,7 @@ _GUARDED = {"x-content-type-options": "nosniff", "cross-origin-resource-policy":
 
 
 def page_routes() -> Sequence[BaseRoute]:
-    """`/` and `/page/NAME`."""
+    """Return the routes `/` and `/page/NAME`."""
     return [Route("/", _document), Route("/page/{name:path}", _asset)]
 
 
@@ -35,7 +35,7 @@ async def _document(request: Request) -> Response:
 
 
 async def _asset(request: Request) -> Response:
-    """A file. Asked for by the digest of its contents it never changes; else it is to be asked for each time."""
+    """Return a file, cached for ever if its URL has the digest of its contents, else to be revalidated each time."""
     asset = assets().get(request.path_params["name"])
     if asset is None:
         raise HTTPException(404)
@@ -44,7 +44,14 @@ async def _asset(request: Request) -> Response:
 
 
 def asset_response(request: Request, asset: Asset, kept: str, more: Mapping[str, str] | None = None) -> Response:
-    """A file or data as a client takes it, or that it has it already. kept: the cache-control. more: headers."""
+    """Return a file or data, compressed if the client accepts it, or 304 if the client has it already.
+
+    Args:
+        request: The request.
+        asset: The file or data.
+        kept: The cache-control header.
+        more: Further headers.
+    """
     etag = f'"{asset.digest}"'
     headers = {**_GUARDED, **(more or {}), "etag": etag, "cache-control": kept, "vary": "accept-encoding"}
     if etag in request.headers.get("if-none-match", ""):
@@ -54,6 +61,6 @@ def asset_response(request: Request, asset: Asset, kept: str, more: Mapping[str,
 
 
 def _encoded(asset: Asset, asked: Headers) -> tuple[bytes, dict[str, str]]:
-    """The contents as a client takes them, and the header that says so."""
+    """Return the contents in an encoding that the client accepts, and the content-encoding header."""
     takes = [part.strip() for part in asked.get("accept-encoding", "").lower().split(",")]
     return (asset.gzipped, {"content-encoding": "gzip"}) if "gzip" in takes else (asset.data, {})

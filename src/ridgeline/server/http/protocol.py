@@ -1,7 +1,7 @@
-"""HTTP/1.1 with deadlines: uvicorn's h11 protocol, which alone lets a client take as long and send as much as it likes.
+"""The HTTP/1.1 protocol of a connection: uvicorn's h11 protocol with deadlines.
 
-What uvicorn 0.54 leaves open and this closes: there is no deadline before the first response, and a client that never
-reads holds its connection for ever. What h11 leaves open of heads, request_heads.py closes.
+Without this, uvicorn 0.54 has no deadline before the first response, and a client that never reads holds its connection
+for ever. request_heads.py handles what h11 leaves open about request heads.
 """
 
 import asyncio
@@ -29,8 +29,10 @@ from ridgeline.server.http.request_heads import LimitedConnection
 from ridgeline.server.server_settings import ServerSettings
 
 LINGER_SECONDS = 1.0
-"""How long the rest of a refused request is read and dropped. A socket that is closed with bytes unread is reset, and
-the client may lose the answer that says why."""
+"""The seconds for which the rest of a refused request is read and dropped.
+
+A socket that is closed with unread bytes is reset, and the client may then lose the response with the reason.
+"""
 
 Phase = Literal["idle", "head", "body", "answer"]
 
@@ -38,18 +40,25 @@ logger = logging.getLogger(__name__)
 
 
 def protocol_of(settings: ServerSettings, observers: Sequence[ExchangeObserver]) -> type[asyncio.Protocol]:
-    """What uvicorn makes of each connection (`Config(http=...)`). observers: told of requests that it refuses."""
+    """Return the protocol factory for uvicorn (`Config(http=...)`).
+
+    Args:
+        settings: The deadlines and limits.
+        observers: Called with each request that the protocol refuses.
+    """
     made = partial(LimitedProtocol, settings=settings, fullness=ConnectionLimitWarning(), observers=observers)
     return cast(type[asyncio.Protocol], made)
 
 
 @dataclass(slots=True)
 class ConnectionLimitWarning:
-    """When the server last said that it has as many connections as it may have. It says so once a minute."""
+    """The warning that the connection limit is reached, logged at most once a minute."""
 
     said: float = field(default=float("-inf"))
+    """The time at which the warning was last logged, in seconds of `time.monotonic`."""
 
     def say(self, most: int) -> None:
+        """Log the warning unless it was logged within the last minute. most: The connection limit."""
         now = time.monotonic()
         if now - self.said >= 60:
             self.said = now
@@ -61,7 +70,10 @@ class ConnectionLimitWarning:
 
 
 class LimitedProtocol(H11Protocol):
-    """A connection. It is idle, or sends a request's head or body, or waits for the answer; all but the last end."""
+    """An HTTP connection, which is idle, receives a request's head or body, or sends the response.
+
+    Every phase but the last has a deadline.
+    """
 
     def __init__(
         self,
@@ -87,7 +99,7 @@ class LimitedProtocol(H11Protocol):
         self.app = self._offering(self.app)
 
     def _offering(self, app: ASGI3Application) -> ASGI3Application:
-        """The application, told of the connection where it may write to it."""
+        """Return the application with a `DirectWriter` in its scope for HTTP/1.1 requests."""
 
         async def told(scope: Any, receive: Any, send: Any) -> None:
             if scope["http_version"] == "1.1":
@@ -119,14 +131,14 @@ class LimitedProtocol(H11Protocol):
 
     @override
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Keep the connection of a client that sends no more while it has a response to come."""
+        """Keep the connection open if its client stops sending while it still expects a response."""
         if self.lingering or self.cycle is None or self.cycle.response_complete or self._present_phase() != "answer":
             return False
         self.half_closed = HalfClosedWatch(self.transport, self._may_inform)
         return True
 
     def _may_inform(self) -> bool:
-        """Return whether the client of the present request takes an interim response before its response begins."""
+        """Return whether the client of the current request accepts an interim response before its response begins."""
         cycle = self.cycle
         return cycle is not None and not cycle.response_started and cycle.scope["http_version"] == "1.1"
 
@@ -154,12 +166,15 @@ class LimitedProtocol(H11Protocol):
 
     @override
     def send_400_response(self, msg: str) -> None:
-        """Uvicorn's word for whatever the connection could not read."""
+        """Refuse a request that h11 could not parse; uvicorn calls this."""
         self.refuse(self.reader.refusal or invalid("the request is not valid HTTP/1.1", code="invalid_request"))
 
     @override
     def _unsupported_upgrade_warning(self) -> None:
-        """Whoever wants a WebSocket is answered in HTTP; uvicorn would have the log say which packages to install."""
+        """Log nothing for a WebSocket upgrade, which gets an HTTP response.
+
+        uvicorn would recommend packages for WebSockets in the log.
+        """
 
     @override
     def on_response_complete(self) -> None:
@@ -179,7 +194,7 @@ class LimitedProtocol(H11Protocol):
     # -- phases -------------------------------------------------------------------------------------------------------
 
     def _enter_phase(self) -> None:
-        """Set the deadline of the phase that the connection is in, if it is a new one."""
+        """Set the deadline of the connection's phase if the phase has changed."""
         if self.lingering or self.transport.is_closing():
             return
         phase = self._present_phase()
@@ -204,7 +219,7 @@ class LimitedProtocol(H11Protocol):
         return "body" if state is h11.SEND_BODY else "answer"
 
     def _check_body(self) -> None:
-        """Once a second: is the body late, or does it come too slowly to become complete?"""
+        """Refuse the request if its body is late or too slow; otherwise check again within a second."""
         taken, limits = self.loop.time() - self.since, self.settings
         due = limits.body_rate * (taken - limits.header_seconds)
         if taken >= limits.body_seconds or (self.received < due and not self.flow.read_paused):
@@ -220,7 +235,7 @@ class LimitedProtocol(H11Protocol):
         self.unread = self.loop.call_later(self.settings.body_seconds, self._check_reading, unread)
 
     def _check_reading(self, before: int) -> None:
-        """Has the client read of its answer since, as fast as a body must come?"""
+        """Disconnect the client unless it has read its response at the minimum body rate since the last check."""
         unread = self.transport.get_write_buffer_size()
         if before - unread >= max(1, self.settings.body_rate * self.settings.body_seconds):
             self._await_reading(unread)
@@ -239,7 +254,7 @@ class LimitedProtocol(H11Protocol):
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def refuse(self, error: ApiError) -> None:
-        """Say why, if no answer has begun, and close."""
+        """Send an error response if no response has begun, and close the connection."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             # Not through h11, which would hold it to what it thinks of a request that it may not have understood.
             body = msgspec.json.encode(error.body())
@@ -255,7 +270,7 @@ class LimitedProtocol(H11Protocol):
             self.cycle.message_event.set()
 
     def _tell(self, error: ApiError) -> None:
-        """A request is answered with an error. The application tells of it where it has the request already."""
+        """Report a refused request to the observers, or through its scope if the application already has it."""
         if self.cycle is not None and not self.cycle.response_complete:
             cast(dict[str, Any], self.cycle.scope)[REFUSED] = error
             return
@@ -273,7 +288,7 @@ class LimitedProtocol(H11Protocol):
         self.deadline = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
     def _close(self) -> None:
-        """Close an idle connection, or one whose answer has begun and cannot be finished."""
+        """Close an idle connection, or abort one whose response has begun and cannot be finished."""
         if self.phase == "idle":
             self.transport.close()
         else:

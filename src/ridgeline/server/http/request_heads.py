@@ -1,7 +1,7 @@
-"""Heads of requests: h11 reads them, and those that are too large or could be read in two ways are refused.
+"""The parsing of request heads with h11, with a rejection of heads that are too large or ambiguous.
 
-What h11 0.16 leaves open and this closes: a head that arrives in one piece may have any size, and `Content-Length`
-beside `Transfer-Encoding` is accepted.
+Without this, h11 0.16 accepts a head of any size if it arrives in one piece, and `Content-Length` next to
+`Transfer-Encoding`.
 """
 
 import re
@@ -16,9 +16,9 @@ _HOST = re.compile(rb"[A-Za-z0-9._~\-\[\]:%]*")
 
 
 class LimitedConnection(h11.Connection):
-    """Reads requests as h11 does and refuses heads that are too large or could be read in two ways.
+    """An h11 connection that rejects request heads that are too large or ambiguous.
 
-    refusal: what to answer to the request that `next_event` raised for.
+    After `next_event` has raised an error, `refusal` is the response to send.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
@@ -42,7 +42,7 @@ class LimitedConnection(h11.Connection):
 
 
 def check_head(head: h11.Request, settings: ServerSettings) -> ApiError | None:
-    """What is wrong with a request's head that h11 has read."""
+    """Return the error of a request head that h11 has parsed; None if it is valid."""
     names = [name for name, _ in head.headers]
     size = len(head.target) + sum(len(name) + len(value) for name, value in head.headers)
     if len(names) > settings.headers or size > settings.header_bytes:
@@ -59,6 +59,6 @@ def check_head(head: h11.Request, settings: ServerSettings) -> ApiError | None:
 
 
 def _too_large(settings: ServerSettings) -> ApiError:
-    """A head of too many or too large headers."""
+    """Return the 431 error for too many or too large headers."""
     message = f"a request has at most {settings.headers} headers of {settings.header_bytes} bytes in all"
     return ApiError(431, message, code="headers_too_large")

@@ -1,1 +1,1 @@
-"""Pictures over HTTP: pipelines that are stepped in turns, the service before them, their routes."""
+"""Image and video generation behind HTTP."""

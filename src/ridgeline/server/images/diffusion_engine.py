@@ -1,8 +1,8 @@
-"""Drawer: what runs pipelines. Requests, of one pipeline or of several, take turns between strides.
+"""The engine that runs image and video pipelines; requests take turns between work units.
 
 It runs in a thread of the server's own process (model_loop.py), unlike the engine of a language model that is served
-alone: a step of a denoiser is one long call out of Python, so that the event loop costs it nothing, and pixels need not
-cross a process.
+alone: a denoising step is one long call outside of Python, so it does not compete with the event loop, and pixels need
+not cross a process boundary.
 """
 
 import asyncio
@@ -26,91 +26,111 @@ from ridgeline.server.images.work_unit_prices import WorkUnitPrices
 from ridgeline.server.model_loop import ModelLoop
 
 PATIENCE = 10
-"""Times its price that a stride may take before requests count as waiting in vain."""
+"""The factor over its predicted time that a work unit may take before its request counts as stalled."""
 
 logger = logging.getLogger(__name__)
 
 Encode = Callable[[Tensor, int], bytes | None]
-"""Makes the file of a picture: takes its pixels [channels, lines, columns] and its number in the request, counted from
-0. Of a clip it takes each part [channels, frames, lines, columns] and returns None: the file is written elsewhere."""
+"""A function that encodes the pixels [channels, rows, columns] of an image, given its index in the request.
+
+It gets each part [channels, frames, rows, columns] of a video instead, and returns None because the file is written
+elsewhere.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DiffusionSubmission:
-    """What is to be drawn. model: the pipeline's name. previews: after which steps of the denoiser, counted from 1, the
-    guess is decoded too.
-    """
+    """A request as submitted to the diffusion engine."""
 
     model: str
+    """The name of the pipeline."""
     plan: DiffusionPlan
     encode: Encode
+    """The encoder of the finished pixels."""
     previews: frozenset[int] = frozenset()
+    """The denoising steps, counted from 1, after which the predicted image is decoded as a preview."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkUnitReport:
-    """What is told of a stride that has run.
-
-    number, of: which stride of the request it was, counted from 1, and how many there are. started, finished:
-    nanoseconds of time.perf_counter_ns. predicted: its seconds by the price. left: seconds by the price of the strides
-    that are to come. preview: a file of what the picture may become. image: which picture or clip it finished, counted
-    from 0. file: of that picture; a clip's is written elsewhere. skipped: of its
-    passes those that a step cache cut short.
-    """
+    """The report of a finished work unit."""
 
     stage: StageName
     number: int
+    """The number of the work unit within its request, counted from 1."""
     of: int
+    """The total number of work units of the request."""
     started: int
+    """The time at which the work unit started, in nanoseconds of `time.perf_counter_ns`."""
     finished: int
+    """The time at which the work unit finished, in nanoseconds of `time.perf_counter_ns`."""
     predicted: float
+    """The predicted seconds of the work unit."""
     left: float
+    """The predicted seconds of the request's remaining work units."""
     preview: bytes | None = None
+    """The file of a preview image, if the work unit made one."""
     image: int | None = None
+    """The index of the image or video that the work unit completed, or None."""
     file: bytes | None = None
+    """The file of the completed image; a video's file is written elsewhere."""
     skipped: int = 0
+    """The number of its denoiser passes that a step cache shortened."""
 
     @property
     def seconds(self) -> float:
-        """Seconds that it took."""
+        """The measured seconds of the work unit."""
         return (self.finished - self.started) * 1e-9
 
 
 Take = Callable[[WorkUnitReport | Exception], None]
-"""Is called with each stride of a request, or with what ended it. It is not to raise."""
+"""A function that takes each work unit's report of a request, or the exception that ended it; it must not raise."""
 
 
 @dataclass(eq=False, slots=True)
 class _ActiveDiffusion:
-    """A request under way. seconds: of one stride of each stage, by the price. ahead: strides that are left, by stage.
-    run: gives its next stride. number: strides that have run. left: whether nobody waits for it any more. begun:
-    called on the loop just before its first stride runs.
-    """
+    """A request in progress in the diffusion engine."""
 
     order: DiffusionSubmission
     take: Take
     loop: asyncio.AbstractEventLoop
     seconds: dict[StageName, float] = field(default_factory=dict)
+    """The predicted seconds of one work unit, by stage."""
     tiling: Tiling | None = None
     ahead: dict[StageName, int] = field(default_factory=dict)
+    """The number of remaining work units, by stage."""
     run: Iterator[WorkUnit] | None = None
+    """The iterator that runs its work units."""
     number: int = 0
+    """The number of work units that have run."""
     left: bool = False
+    """Whether its caller has left."""
     begun: Callable[[], None] | None = None
+    """The callback, on the event loop, just before its first work unit runs."""
 
 
 class DiffusionEngine:
-    """Draws with pipelines, by their names, for many callers. Use `async with`, or call `close`."""
+    """An engine that runs pipelines, by name, for many callers.
+
+    Use it with `async with`, or call `close`.
+    """
 
     def __init__(self, pipelines: Mapping[str, Pipeline], device: Device, room: float, loop: ModelLoop) -> None:
-        """device: that strides are priced on. room: bytes that activations may have. loop: where they run."""
+        """Join a loop with these pipelines.
+
+        Args:
+            pipelines: The pipelines by name.
+            device: The device that predicts the time of work units.
+            room: The bytes available for activations.
+            loop: The loop that runs the work units.
+        """
         self.pipelines, self.device, self.loop = dict(pipelines), device, loop
         self.alive = True
-        """Whether requests are taken now."""
+        """Whether requests are accepted."""
         self.ended: Future[str] = Future()
-        """Done, with the reason, when the thread is gone."""
+        """A future that completes with the reason when the thread has ended."""
         self.heard = 0
-        """Strides that have run."""
+        """The number of reports to callers, which grows with each work unit."""
         self._prices = {name: WorkUnitPrices(pipeline, device, room) for name, pipeline in pipelines.items()}
         self._turns: FairQueue[_ActiveDiffusion] = FairQueue()
         self._runs: set[_ActiveDiffusion] = set()  # of callers that wait, touched on the event loop
@@ -119,23 +139,36 @@ class DiffusionEngine:
 
     @property
     def awaited(self) -> int:
-        """Requests that somebody waits for while the present stride takes longer than it may; 0 while it is on time.
-        Where there are any and `heard` does not move, a stride hangs.
+        """The number of waiting requests while the current work unit is late; 0 while it is on time.
+
+        If it is positive and `heard` does not grow, a work unit hangs.
         """
         return 0 if self.on_time else len(self._runs)
 
     @property
     def on_time(self) -> bool:
-        """Whether the present stride began no longer ago than PATIENCE times the price of a stride of each stage."""
+        """Whether the latest work unit is not late yet: `PATIENCE` times the predicted time has not passed.
+
+        The predicted time is the sum over the stages of one work unit each.
+        """
         return time.monotonic() <= self._expected_by
 
     def submit(
         self, order: DiffusionSubmission, take: Take, begun: Callable[[], None] | None = None
     ) -> Callable[[], None]:
-        """Have a request drawn and `take` told of it, on the event loop that runs now. Returns what to call when nobody
-        waits any more: what is left of it is dropped before its next stride. `take` gets a ValueError for a request
-        that does not fit into memory. begun: called there just before the first stride of the request runs.
-        Raises RuntimeError where the thread is gone.
+        """Submit a request and return a function that cancels it.
+
+        The callbacks run on the event loop that is running now. A cancelled request is dropped before its next work
+        unit.
+
+        Args:
+            order: The request.
+            take: Called with each report, or with the exception that ended the request: a ValueError if it does not fit
+                into memory.
+            begun: Called just before the first work unit of the request runs.
+
+        Raises:
+            RuntimeError: If the thread has ended.
         """
         if not self.alive:
             raise RuntimeError("pictures are not drawn any more")
@@ -150,7 +183,7 @@ class DiffusionEngine:
         return leave
 
     def close(self) -> None:
-        """End the thread after its present step. Requests under way hear of it."""
+        """End the thread after its current step; requests in progress get an error."""
         self.alive = False
         self.loop.close()
 
@@ -164,15 +197,15 @@ class DiffusionEngine:
 
     @property
     def busy(self) -> bool:
-        """Whether a request has a stride left."""
+        """Whether a request has a work unit to run."""
         return len(self._turns) > 0
 
     def step(self) -> float:
-        """Run a stride of the request that has had the fewest priced seconds. Returns the stride's own."""
+        """Run a work unit of the request with the fewest priced seconds so far, and return its predicted seconds."""
         return self._step(self._turns.next())
 
     def gone(self, reason: str) -> None:
-        """As Party.gone."""
+        """Fail all requests in progress because the loop's thread has ended."""
         self.alive = False
         for run in list(self._runs):
             self._tell(run, RuntimeError(f"the thread that draws has ended: {reason}"))
@@ -191,7 +224,7 @@ class DiffusionEngine:
         self._turns.join(run)
 
     def _step(self, run: _ActiveDiffusion) -> float:
-        """Run a stride of a request, or drop the request if nobody waits for it. Returns its priced seconds."""
+        """Run a work unit of a request, or drop a cancelled request; return the unit's predicted seconds."""
         if run.left:
             self._turns.leave(run)
             return 0.0

@@ -1,4 +1,4 @@
-"""The application of a server of pictures: its routes, and what it says to who asks for anything else."""
+"""The ASGI application of a server of image and video pipelines, which rejects text requests."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ from ridgeline.server.server_settings import ServerSettings
 
 
 def writes_no_text(pipelines: Collection[Pipeline]) -> str:
-    """What is said of these pipelines to who asks them for text: where what they draw is asked."""
+    """Return the end of an error message for text requests to these pipelines, which names the right routes."""
     pictures, clips = (any(each.layout.clips == clips for each in pipelines) for clips in (False, True))
     if pictures and clips:
         return f"draws and writes no text; ask {IMAGES}, for clips {VIDEOS}"
@@ -42,7 +42,15 @@ def build_image_app(
     *,
     routes: Sequence[BaseRoute] = (),
 ) -> Starlette:
-    """The application around a service. jobs: of it. routes: of the other parts of the server."""
+    """Return the application of a server of pipelines.
+
+    Args:
+        service: The service that runs requests.
+        jobs: The video jobs of that service.
+        settings: The limits of the server.
+        names: The names of the pipelines.
+        routes: Further routes, such as metrics.
+    """
     api = ImageApi(service, settings, names)
     return application(
         (
@@ -55,12 +63,12 @@ def build_image_app(
 
 
 def image_routes(api: "ImageApi", videos: VideoApi) -> Sequence[BaseRoute]:
-    """What pipelines are asked."""
+    """Return the routes of image and video generation."""
     return [Route(IMAGES, api.generate, methods=["POST"]), *videos.routes()]
 
 
 class ImageApi:
-    """The handlers."""
+    """The handlers of image generation."""
 
     def __init__(self, service: ImageService, settings: ServerSettings, names: PipelineNames) -> None:
         self._service, self._names = service, names
@@ -68,7 +76,7 @@ class ImageApi:
         self._settings = replace(settings, strict=True)
 
     async def generate(self, request: Request) -> Response | EventStreamResponse:
-        """/v1/images/generations"""
+        """Handle POST /v1/images/generations."""
         fields, _ = read_fields(await read_object(request, self._settings), ImageFields, self._settings)
         own = self._names.find(fields.model)
         pipeline = self._service.drawer.pipelines[own]
@@ -92,12 +100,12 @@ class ImageApi:
         return EventStreamResponse(produce, unread, headers)
 
     async def refuse_text(self, request: Request) -> Response:
-        """What is posted to a language model."""
+        """Reject a request to a route of language models."""
         said = writes_no_text(self._service.drawer.pipelines.values())
         raise invalid(f"the model {said}", "model", code="unsupported_model")
 
     def cards(self) -> ModelCards:
-        """The names of the pipelines, and what each draws."""
+        """Return the /v1/models entries of the pipelines, by name."""
         return {name: self._card(name) for name in self._names.own}
 
     def _card(self, name: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""ImageService: the one way from a route to the pipelines. A queue before it, observers beside, always an end."""
+"""The service between the routes and the pipelines: it admits requests, informs observers and always ends a request."""
 
 import asyncio
 import logging
@@ -20,50 +20,68 @@ from ridgeline.util.host import out_of_memory
 logger = logging.getLogger(__name__)
 
 QUEUED_REQUESTS = 16
-"""Requests in the server where the settings do not say it: they take turns, and with more each waits for all."""
+"""The default for requests in the server at once; they take turns, so each further one slows down all."""
 
 Phase = Literal["queue", "encode", "denoise", "decode"]
 
 
 @dataclass(eq=False, slots=True)
 class InFlightImageRequest:
-    """A request while it is in the server, without any of its text. id: what the client sees. model: its name in
-    answers. images: how many it asks for. nbytes: most that their files can have. kept: bytes that its step
-    cache holds between its steps, while others are stepped. clip: whether it asks for a clip.
-    arrived: nanoseconds of time.perf_counter_ns. phase: of its latest stride. begun: whether its
-    first stride runs or has run. fail: ends it with an error.
-    """
+    """An image or video request while the server processes it, without any of its text."""
 
     id: str
+    """The id that the client sees."""
     model: str
+    """The model name in responses."""
     images: int
+    """The number of images requested."""
     nbytes: int
+    """The most bytes of its files."""
     kept: int = 0
+    """The bytes that its step cache holds between its steps, while other requests run."""
     clip: bool = False
+    """Whether it is a video request."""
     arrived: int = field(default_factory=time.perf_counter_ns)
+    """The time at which it arrived, in nanoseconds of `time.perf_counter_ns`."""
     phase: Phase = "queue"
+    """The stage of its latest work unit, or "queue" before the first."""
     begun: bool = False
+    """Whether its first work unit has begun."""
     fail: Callable[[Exception], None] | None = None
+    """The callback that ends it with an error."""
 
 
 class ImageObserver(Protocol):
-    """Who is told of every request."""
+    """The interface of an observer of all image and video requests."""
 
     def refused(self, live: InFlightImageRequest, error: ApiError) -> None:
-        """There is no room for it. Nothing else is told of it."""
+        """Handle a request that was not admitted; no other method is called for it."""
 
     def told(self, live: InFlightImageRequest, told: WorkUnitReport) -> None:
-        """A stride has run; `live.phase` is still the one before it."""
+        """Handle a finished work unit; `live.phase` is still the stage of the one before."""
 
     def ended(self, live: InFlightImageRequest, error: BaseException | None) -> None:
-        """It is over; told once. error: what ended it (CancelledError: the client left)."""
+        """Handle the end of a request; called once per request.
+
+        Args:
+            live: The request.
+            error: The exception that ended it early (CancelledError: the client left), or None.
+        """
 
 
 class ImageQueue:
-    """Counts requests in and out, and the bytes of their files, which wait here for the last of them to be drawn."""
+    """The counter of requests in the server and of the bytes of their files.
+
+    The files are held until the last image of a request is complete.
+    """
 
     def __init__(self, settings: ServerSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        """clock: seconds."""
+        """Create an empty queue.
+
+        Args:
+            settings: The bounds of the queue.
+            clock: Returns the current time in seconds.
+        """
         queued = settings.queued_requests
         self.places = QUEUED_REQUESTS if queued is None else max(1, queued)
         self.nbytes = settings.picture_bytes
@@ -72,8 +90,11 @@ class ImageQueue:
         self._retry = RetryAfter(clock)
 
     def admit(self, live: InFlightImageRequest) -> None:
-        """Count a request in. Raises ApiError: 400 where its pictures, or what its step cache keeps, are more than is
-        held at all, 429 where there is no room, 503 where the server is to end.
+        """Admit a request.
+
+        Raises:
+            ApiError: If its images or its step cache exceed the memory limit by themselves (400), there is no room now
+                (429), or the server is shutting down (503).
         """
         if self.draining:
             raise shutting_down()
@@ -96,15 +117,13 @@ class ImageQueue:
         self._inside.add(live)
 
     def leave(self, live: InFlightImageRequest) -> None:
-        """Count it out."""
+        """Remove a request that has ended."""
         self._inside.discard(live)
         self._retry.left()
 
 
 class ImageService:
-    """Pipelines that are served. live: requests under way by their id; held: those whose client waits for the
-    answer.
-    """
+    """The served pipelines with their queue and the observers of their requests."""
 
     def __init__(
         self,
@@ -115,16 +134,35 @@ class ImageService:
         queue_seconds: float = math.inf,
         total_seconds: float = math.inf,
     ) -> None:
-        """Limit a request's time. queue_seconds: until its first stride begins; total_seconds: until its end."""
+        """Create a service without requests.
+
+        Args:
+            drawer: The engine that runs the pipelines.
+            queue: The queue that admits requests.
+            observers: Observers of every request.
+            queue_seconds: The most seconds until a request's first work unit begins.
+            total_seconds: The most seconds until a request's end.
+        """
         self.drawer, self.queue, self.observers = drawer, queue, list(observers)
         self.deadlines = Deadlines(queue_seconds, total_seconds)
         self.live: dict[str, InFlightImageRequest] = {}
+        """Requests in progress, by id."""
         self.held: dict[str, InFlightImageRequest] = {}
+        """Requests in progress whose client waits for the response, by id."""
 
     async def run(
         self, live: InFlightImageRequest, order: DiffusionSubmission, take: Callable[[WorkUnitReport], None]
     ) -> None:
-        """As `admit` and `draw`, for a client that waits, within the limits of time. Raises ApiError."""
+        """Admit and run a request within the time limits, for a client that waits.
+
+        Args:
+            live: The request.
+            order: The submission to the diffusion engine.
+            take: Called with each finished work unit.
+
+        Raises:
+            ApiError: If the request is not admitted, fails, or exceeds a time limit.
+        """
         self.admit(live)
         self.held[live.id] = live
         try:
@@ -134,7 +172,11 @@ class ImageService:
             del self.held[live.id]
 
     def admit(self, live: InFlightImageRequest) -> None:
-        """Count a request in; `draw` is to follow. Raises ApiError where there is no room."""
+        """Admit a request, which `draw` then runs.
+
+        Raises:
+            ApiError: If there is no room.
+        """
         try:
             self.queue.admit(live)
         except ApiError as error:
@@ -146,8 +188,15 @@ class ImageService:
     async def draw(
         self, live: InFlightImageRequest, order: DiffusionSubmission, take: Callable[[WorkUnitReport], None]
     ) -> None:
-        """Have a request drawn that was admitted; `take` is told of each stride as it ends. Cancelling drops the rest.
-        Raises ApiError for what `end` ended, what does not fit into memory and what cannot be drawn.
+        """Run an admitted request, and pass each finished work unit to `take`. Cancelling drops the remaining units.
+
+        Args:
+            live: The request.
+            order: The submission to the diffusion engine.
+            take: Called with each finished work unit.
+
+        Raises:
+            ApiError: If the request fails, does not fit into memory, or was ended with `end`.
         """
         ended: BaseException | None = None
         try:
@@ -196,19 +245,20 @@ class ImageService:
             leave()
 
     def end(self, live: InFlightImageRequest, error: ApiError) -> None:
-        """Have a request under way end with an error."""
+        """End a request in progress with an error."""
         if live.fail is not None:
             live.fail(error)
 
     def end_all(self, error: ApiError) -> None:
-        """Have all that are under way end with an error."""
+        """End all requests in progress with an error."""
         for live in list(self.live.values()):
             self.end(live, error)
 
 
 def _failure(live: InFlightImageRequest, error: Exception) -> ApiError:
-    """What the client is told of a request that failed while it was drawn: an exception's own words only where the
-    request was refused before its first stride.
+    """Return the error for a failed request, and log its cause.
+
+    The client sees the exception's message only if the request was rejected before its first work unit.
     """
     if isinstance(error, ValueError) and live.phase == "queue":
         return invalid(str(error), "size", code="too_large")

@@ -1,4 +1,4 @@
-"""Names: what requests may call the pipelines of a server."""
+"""The names by which requests select the pipelines of a server."""
 
 import time
 from collections.abc import Mapping
@@ -10,18 +10,21 @@ from ridgeline.server.routes.served_model import none_of_these
 
 @dataclass(frozen=True, slots=True)
 class PipelineNames:
-    """What requests may call the pipelines. own: the pipeline's own name, by each name that it goes by. created: when
-    the server began, in Unix seconds. others: by the name of a model that draws nothing, what is said to whoever asks
-    it for a picture.
-    """
+    """The names by which requests select the pipelines of a server."""
 
     own: Mapping[str, str]
+    """The pipeline's own name, by each name that requests may use."""
     created: int = field(default_factory=lambda: int(time.time()))
+    """The time at which the server began, in Unix seconds."""
     others: Mapping[str, str] = field(default_factory=dict)
+    """The error text for image requests to models that generate no images, by their names."""
 
     def find(self, asked: str) -> str:
-        """The pipeline's own name. Raises ApiError: 404 for a name that nothing has, 400 for that of a model of another
-        sort, and for none among several.
+        """Return the pipeline's own name for the name in a request.
+
+        Raises:
+            ApiError: If the name is unknown (404), belongs to another kind of model (400), or is missing while there
+                are several pipelines (400).
         """
         if asked in self.own:
             return self.own[asked]
@@ -33,5 +36,5 @@ class PipelineNames:
         raise none_of_these(asked, self.own, self.others)
 
     def said(self, own: str) -> str:
-        """What answers call a pipeline: its first name."""
+        """Return the name of a pipeline in responses: the first of its names."""
         return next(name for name, each in self.own.items() if each == own)

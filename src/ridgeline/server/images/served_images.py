@@ -1,4 +1,4 @@
-"""ServedImages: pipelines behind HTTP, loaded one after the other and stepped by one thread."""
+"""The serving of image and video pipelines, which are loaded one after the other and run in one thread."""
 
 import asyncio
 import logging
@@ -29,22 +29,28 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServedImages:
-    """What is served. models: folders of pipelines, by their names. device: what strides are priced on, for so many
-    threads. threads: None for as many as suit the weights. bar: shows how far the weights of a name are read.
-    """
+    """Image and video pipelines to serve."""
 
     models: Mapping[str, str]
+    """The folders of the pipelines, by name."""
     device: Callable[[int], Device]
+    """The function that returns the device for predictions, given the number of threads."""
     threads: int | None = None
+    """The number of threads; None for the number that suits the weights."""
     bar: Bar = lambda _: nullcontext()
+    """The function that returns a progress display for loading the weights of a pipeline, by its name."""
 
     @property
     def name(self) -> str:
-        """Of the first of them."""
+        """The name of the first pipeline."""
         return next(iter(self.models))
 
     async def start(self) -> DiffusionEngine:
-        """All of them, loaded. Raises ModelRefused as `load_pipeline`."""
+        """Load all pipelines and return the engine that runs them.
+
+        Raises:
+            ModelRefused: As `load_pipeline`.
+        """
         return await load_in_thread(self._drawer)
 
     def _drawer(self, waiting: LoadCancellation) -> DiffusionEngine:
@@ -55,7 +61,11 @@ class ServedImages:
         return DiffusionEngine(pipelines, self.device(threads), free - weights, ModelLoop(threads))
 
     def load(self, waiting: LoadCancellation) -> dict[str, Pipeline]:
-        """The pipelines by their names. Raises ModelRefused as `load_pipeline`."""
+        """Load all pipelines and return them by name.
+
+        Raises:
+            ModelRefused: As `load_pipeline`.
+        """
         pipelines = {}
         for name, folder in self.models.items():
             logger.info("loading %s", name)
@@ -65,7 +75,7 @@ class ServedImages:
 
     @asynccontextmanager
     async def serving(self, drawer: DiffusionEngine, settings: ServerSettings) -> AsyncIterator[ServingContext]:
-        """The pipelines behind their routes, with what counts their requests."""
+        """Yield the application of the pipelines, with its metrics, while it serves requests."""
         names = names_of(self.models, settings)
         service, metrics = build_image_service(drawer, names, settings)
         jobs = VideoJobStore(service, settings)
@@ -81,7 +91,7 @@ class ServedImages:
 
 
 def names_of(models: Mapping[str, str], settings: ServerSettings) -> PipelineNames:
-    """What requests call the pipelines: each its own name, or the one pipeline the names of the settings."""
+    """Return the request names of the pipelines: their own, or for a single pipeline the names in the settings."""
     if len(models) == 1:
         return PipelineNames(dict.fromkeys(settings.models, next(iter(models))))
     return PipelineNames({name: name for name in models})
@@ -90,7 +100,7 @@ def names_of(models: Mapping[str, str], settings: ServerSettings) -> PipelineNam
 def build_image_service(
     drawer: DiffusionEngine, names: PipelineNames, settings: ServerSettings
 ) -> tuple[ImageService, ImageMetrics]:
-    """A service that holds requests to the limits of the settings, and what counts them."""
+    """Return a service that enforces the limits of the settings, and the metrics of its requests."""
     service = ImageService(
         drawer, ImageQueue(settings), queue_seconds=settings.queue_seconds, total_seconds=settings.total_seconds
     )
@@ -101,7 +111,7 @@ def build_image_service(
 
 
 def weight_bytes(pipeline: Pipeline) -> int:
-    """Of all parts of a pipeline."""
+    """Return the bytes of the weights of all parts of a pipeline."""
     experts = [pipeline.second.denoiser] if pipeline.second is not None else []
     networks = (*pipeline.encoder.models, pipeline.denoiser, *experts, pipeline.autoencoder)
     return sum(parameter.nbytes for network in networks for parameter in network.parameters())

@@ -1,4 +1,4 @@
-"""Files of clips: written beside what draws, kept in a folder that goes with the server."""
+"""The files of generated videos: written in threads of their own, in a folder that the server deletes when it ends."""
 
 import errno
 import logging
@@ -17,38 +17,38 @@ from ridgeline.media.diffusion.video_file import write_video
 from ridgeline.server.errors import ApiError
 
 WAITING = 2
-"""Parts of a clip that may wait to be written. What decodes waits before it adds one more."""
+"""The most parts of a video that may wait to be written; with more, the decoder blocks."""
 
 logger = logging.getLogger(__name__)
 
 
 class VideoFolder:
-    """A temporary folder, made when the first file is to be written."""
+    """A temporary folder, which is created for the first file."""
 
     def __init__(self) -> None:
         self._folder: TemporaryDirectory[str] | None = None
 
     def path(self, name: str) -> Path:
-        """Where a file of this name lies."""
+        """Return the path of a file with this name."""
         if self._folder is None:
             self._folder = TemporaryDirectory(prefix="ridgeline-clips-", ignore_cleanup_errors=True)
         return Path(self._folder.name) / name
 
     def close(self) -> None:
-        """Remove it with all that is in it."""
+        """Delete the folder with its contents."""
         if self._folder is not None:
             self._folder.cleanup()
 
 
 class _Abandoned(Exception):
-    """Nobody wants the file any more."""
+    """The exception that stops the writing of an abandoned file."""
 
 
 class VideoWriter:
-    """Writes one clip's file in a thread of its own: neither the event loop nor what draws waits for an encoder."""
+    """A writer of one video file in its own thread, so that neither the event loop nor the diffusion thread waits."""
 
     def __init__(self, path: Path, format_: str, fps: float, parameters: Mapping[str, Any]) -> None:
-        """As `write_video`."""
+        """Prepare a writer with the arguments of `write_video`, without starting its thread."""
         self.path, self._format, self._fps, self._parameters = path, format_, fps, parameters
         self._parts: queue.SimpleQueue[Tensor | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(WAITING)
@@ -57,7 +57,7 @@ class VideoWriter:
         self._abandoned = False
 
     def add(self, part_CFHW: Tensor, _: int = 0) -> None:
-        """The next part of the clip, as `Encode`. Blocks while WAITING others wait to be written."""
+        """Write the next decoded part of the video; an `Encode` callback. Blocks while `WAITING` parts are queued."""
         if self._abandoned:
             return
         if self._thread is None:
@@ -67,14 +67,12 @@ class VideoWriter:
         self._parts.put(part_CFHW)
 
     def finish(self) -> "Future[int]":
-        """There are no more parts. The future is done when the file is written, with its size in bytes, or with the
-        ApiError of what kept it from being written.
-        """
+        """End the video, and return a future with the file size in bytes, or with the ApiError that prevented it."""
         self._parts.put(None)
         return self._written
 
     def abandon(self) -> None:
-        """Stop; what there is of the file goes. Who waits in `add` waits no more."""
+        """Stop writing, delete the partial file, and unblock a caller of `add`."""
         self._abandoned = True
         self._parts.put(None)
         self._room.release()
@@ -104,7 +102,7 @@ class VideoWriter:
 
 
 def write_failure(error: Exception) -> ApiError:
-    """What is said of a file that could not be written."""
+    """Return the error for a video file that could not be written."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         said = "the server's disk has no room for the clip's file"
         return ApiError(503, said, kind="server_error", code="storage_full")

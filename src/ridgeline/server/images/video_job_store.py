@@ -1,4 +1,4 @@
-"""Jobs: clips that were asked for. One is drawn while nobody waits, and its file kept for whoever comes for it."""
+"""The video jobs of a server: each runs without a waiting client, and its file is stored for a limited time."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from ridgeline.server.routes.video_job import VideoJob
 from ridgeline.server.server_settings import ServerSettings
 
 KEPT = 1000
-"""How many jobs that have ended are remembered, and as many ids of those that are gone."""
+"""The most finished jobs that the server remembers, and the most ids of deleted ones."""
 
 _MADE_ROOM = "the video has made room for newer ones; ask for it again"
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class VideoJobStore:
-    """Those of one server, on its event loop."""
+    """The video jobs of one server, used on its event loop only."""
 
     def __init__(self, service: ImageService, settings: ServerSettings) -> None:
         self._service, self._most, self._lifetime = service, settings.clip_bytes, settings.clip_seconds
@@ -33,7 +33,11 @@ class VideoJobStore:
         self._gone: dict[str, str] = {}  # why, by the id
 
     def start(self, job: VideoJob) -> None:
-        """Begin a job. Raises ApiError where there is no room for it."""
+        """Start a job.
+
+        Raises:
+            ApiError: If there is no room for it.
+        """
         try:
             writer = VideoWriter(self.path(job), job.format_, job.fields.fps, job.parameters())
         except OSError as error:
@@ -43,11 +47,15 @@ class VideoJobStore:
         self._tasks[job.id] = asyncio.create_task(self._run(job, writer))
 
     def of(self, owner: bytes | None) -> Iterator[VideoJob]:
-        """An owner's, in the order in which they came."""
+        """Return the jobs of an owner in the order of their creation."""
         return (job for job in self._jobs.values() if job.owner == owner)
 
     def find(self, id: str, owner: bytes | None) -> VideoJob:
-        """An owner's job. Raises ApiError: 410 for one whose time is over, 404 for one that never was."""
+        """Return a job of an owner.
+
+        Raises:
+            ApiError: If the job has expired (410), or does not exist (404).
+        """
         job = self._jobs.get(id)
         if job is not None and job.owner == owner:
             return job
@@ -56,15 +64,15 @@ class VideoJobStore:
         raise ApiError(404, "there is no such video here", param="video_id", code="video_not_found")
 
     def path(self, job: VideoJob) -> Path:
-        """Where its file lies, or is to."""
+        """Return the path of a job's file, which may not exist yet."""
         return self._folder.path(job.id + job.suffix)
 
     def delete(self, job: VideoJob) -> None:
-        """Forget a job. One under way ends before its next step; its file goes."""
+        """Delete a job and its file; a running job ends before its next work unit."""
         self._forget(job)
 
     async def aclose(self) -> None:
-        """End those under way, and remove all files."""
+        """Cancel the running jobs, and delete all files."""
         tasks = list(self._tasks.values())
         if tasks:
             logger.info("clips that are dropped: %d", len(tasks))
@@ -91,7 +99,7 @@ class VideoJobStore:
         self._keep(job)
 
     def _keep(self, job: VideoJob) -> None:
-        """Keep a job that has ended until its time is over, or until it must make room."""
+        """Store a finished job until its lifetime ends, or until newer jobs need its place."""
         job.expires = int(time.time() + self._lifetime)
         said = f"the video has expired: files are kept {self._lifetime:g} s; ask for it again"
         loop = asyncio.get_running_loop()
@@ -100,7 +108,11 @@ class VideoJobStore:
             self._forget(self._jobs[next(iter(self._timers))], _MADE_ROOM)
 
     def _make_room(self, job: VideoJob) -> None:
-        """Delete the oldest files until a new one fits. Raises ApiError where it is too large by itself."""
+        """Delete the oldest files until a new one fits.
+
+        Raises:
+            ApiError: If the new file alone exceeds the storage limit.
+        """
         if job.nbytes > self._most:
             said = (
                 f"the file has {job.nbytes} bytes, but videos may take {self._most} (--max-video-storage): "
@@ -116,7 +128,7 @@ class VideoJobStore:
             self._forget(each, _MADE_ROOM)
 
     def _forget(self, job: VideoJob, said: str | None = None) -> None:
-        """Drop a job, and its file with it. said: to whoever asks for it later."""
+        """Remove a job and its file. said: The error text for later requests for it; None to answer 404."""
         self._jobs.pop(job.id, None)
         if (timer := self._timers.pop(job.id, None)) is not None:
             timer.cancel()

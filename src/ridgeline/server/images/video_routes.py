@@ -1,4 +1,4 @@
-"""The routes of /v1/videos: a clip is asked for, looked at while it is drawn, and fetched."""
+"""The routes of /v1/videos: they create, poll, list, download and delete video jobs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,13 +24,13 @@ from ridgeline.server.routes.video_job import VideoFields, VideoJob, format_of, 
 from ridgeline.server.server_settings import ServerSettings
 
 POLL_AFTER = "openai-poll-after-ms"
-"""The header by which OpenAI's client is told when to look again."""
+"""The header that tells OpenAI's client when to poll again."""
 _TYPES: Mapping[str, str] = {"MP4": "video/mp4", "WEBP": "image/webp", "GIF": "image/gif"}
 _MOST_LISTED, _LISTED = 100, 20
 
 
 class VideoApi:
-    """The handlers."""
+    """The handlers of video jobs."""
 
     def __init__(
         self, service: ImageService, jobs: VideoJobStore, settings: ServerSettings, names: PipelineNames
@@ -41,7 +41,7 @@ class VideoApi:
         self._usual = default_video_format()
 
     def routes(self) -> tuple[Route, ...]:
-        """Where they are asked."""
+        """Return the routes of video jobs."""
         one = VIDEOS + "/{video_id}"
         return (
             Route(VIDEOS, self.create, methods=["POST"]),
@@ -52,7 +52,7 @@ class VideoApi:
         )
 
     async def create(self, request: Request) -> Response:
-        """POST /v1/videos"""
+        """Handle POST /v1/videos."""
         fields = await self._read(request)
         own = self._names.find(fields.model)
         pipeline = self._service.drawer.pipelines[own]
@@ -71,7 +71,7 @@ class VideoApi:
         return json_response(job.body(), {"x-request-id": job.id})
 
     async def listed(self, request: Request) -> Response:
-        """GET /v1/videos"""
+        """Handle GET /v1/videos."""
         asked, owner = request.query_params, request.scope.get(KEY)
         order, limit = asked.get("order", "desc"), asked.get("limit", str(_LISTED))
         if order not in ("asc", "desc"):
@@ -90,18 +90,18 @@ class VideoApi:
         return json_response({"object": "list", "data": bodies, **more})
 
     async def retrieve(self, request: Request) -> Response:
-        """GET /v1/videos/ID"""
+        """Handle GET /v1/videos/ID."""
         job = self._asked(request)
         return json_response(job.body(), {POLL_AFTER: str(round(1000 * job.poll_after))})
 
     async def delete(self, request: Request) -> Response:
-        """DELETE /v1/videos/ID"""
+        """Handle DELETE /v1/videos/ID."""
         job = self._asked(request)
         self._jobs.delete(job)
         return json_response({"id": job.id, "object": "video.deleted", "deleted": True})
 
     async def content(self, request: Request) -> Response:
-        """GET /v1/videos/ID/content"""
+        """Handle GET /v1/videos/ID/content."""
         job = self._asked(request)
         if request.query_params.get("variant", "video") != "video":
             raise invalid("variant: the video alone is kept; ask video", "variant", code="unsupported_field")
@@ -114,8 +114,10 @@ class VideoApi:
         return self._jobs.find(request.path_params["video_id"], request.scope.get(KEY))
 
     async def _read(self, request: Request) -> VideoFields:
-        """The fields of a body: OpenAI's client sends a form, with a file or without; JSON is taken too. Raises
-        ApiError.
+        """Return the fields of a request body: a form, as OpenAI's client sends it, or JSON.
+
+        Raises:
+            ApiError: If the body is invalid.
         """
         if not is_form(request):
             fields, _ = read_fields(await read_object(request, self._settings), VideoFields, self._settings)
@@ -129,5 +131,5 @@ class VideoApi:
 
 
 def _texts(form: FormData) -> dict[str, str | UploadFile]:
-    """The fields of a form: of two with one name the last, as in JSON."""
+    """Return the fields of a form; of several with the same name the last, as in JSON."""
     return dict(form.multi_items())

@@ -1,4 +1,4 @@
-"""What requests of a pipeline cost on this machine: seconds of each stride, and the memory beside the weights."""
+"""The cost of image and video requests on this machine: seconds per work unit, and memory besides the weights."""
 
 from ridgeline.core.models.common.tiling import Tiling
 from ridgeline.core.models.families.autoencoder_kl import AutoencoderKL
@@ -14,13 +14,20 @@ from ridgeline.util.document.humanize import gib, say_gib
 
 
 class WorkUnitPrices:
-    """The prices of one pipeline. To find what a size takes, its parts are run on meta, and nobody else may run them
-    meanwhile: so only the thread that draws asks, once for each size.
+    """The predicted costs of one pipeline's requests.
+
+    The cost of a size is computed by running the pipeline's parts on the meta device, during which no other thread may
+    run them. So only the diffusion thread uses this object, once per size.
     """
 
     def __init__(self, pipeline: Pipeline, device: Device, room: float) -> None:
-        """room: bytes that activations may have. The figure never changes while the server lives, because tiles change
-        the result: a request is to give the same picture whenever it comes.
+        """Prepare the prices of a pipeline.
+
+        Args:
+            pipeline: The pipeline.
+            device: The device that the seconds are predicted for.
+            room: The bytes available for activations. The value never changes while the server runs, because it decides
+                on tiling, which changes the image: the same request has to give the same image at any time.
         """
         self._autoencoder, self._texts, self._room = pipeline.autoencoder, pipeline.texts, room
         self._forecaster = Forecaster(pipeline, device)
@@ -28,8 +35,10 @@ class WorkUnitPrices:
         self._activations: dict[tuple[Geometry, int], float] = {}
 
     def of(self, plan: DiffusionPlan) -> tuple[dict[StageName, float], Tiling | None]:
-        """Expected seconds of a plan's strides, and how its pictures are decoded. Raises ValueError for one whose
-        activations do not fit.
+        """Return the predicted seconds of a plan's work units by stage, and the tiling of its decoding.
+
+        Raises:
+            ValueError: If the activations do not fit into memory.
         """
         tiling = self._tiling(plan.geometry)
         wanted = (
@@ -44,8 +53,12 @@ class WorkUnitPrices:
         return seconds, tiling
 
     def _tiling(self, geometry: Geometry) -> Tiling | None:
-        """How a picture of a size is decoded; None where whole, as a clip is, frame by frame. Raises ValueError where
-        there is no room for it.
+        """Return the tiling for decoding an image of this size; None for decoding it whole.
+
+        Videos are decoded frame by frame, without tiles.
+
+        Raises:
+            ValueError: If the decoding does not fit into memory.
         """
         if geometry.layout.clips:
             self._check(self._forecaster.decode_activations(geometry), f"decoding frames of {geometry.size}")
@@ -57,7 +70,7 @@ class WorkUnitPrices:
         return self._tilings[geometry]
 
     def _check(self, nbytes: float, what: str) -> None:
-        """Raises ValueError where there is no room for so much."""
+        """Raise ValueError if this many bytes do not fit into memory."""
         if nbytes > SPARE * self._room:
             raise ValueError(
                 f"{what} wants {say_gib(gib(nbytes / SPARE))} free beside the weights; {say_gib(gib(self._room))} are: "
@@ -65,7 +78,7 @@ class WorkUnitPrices:
             )
 
     def _each(self, geometry: Geometry, text: int) -> float:
-        """Bytes of activations of one picture in a pass, with a text of so many tokens."""
+        """Return the bytes of activations per image of a denoiser pass, with a prompt of this many tokens."""
         key = geometry, text
         if key not in self._activations:
             self._activations[key] = self._forecaster.activations(geometry, text)

@@ -1,4 +1,4 @@
-"""Lines of a file that are read again where they are wanted: of each only its place is in memory."""
+"""Selected lines of a file, of which only the byte offsets are in memory; a line is read again when it is needed."""
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -10,14 +10,16 @@ from typing import BinaryIO
 
 
 class LineReader:
-    """Reads lines of a file by their places. On Ray an actor on the machine that has the file."""
+    """A reader of lines by their byte offsets; on Ray, an actor on the machine that has the file."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def lines(self, places: bytes) -> list[bytes]:
-        """The lines at these places, as ChosenLines.part gives them. Raises OSError, also where there are none any
-        more.
+        """Return the lines at these offsets, in the encoding of `ChosenLines.part`.
+
+        Raises:
+            OSError: If the file cannot be read or has become shorter.
         """
         with open(self._path, "rb") as file:
             found = [_line(file, place) for place in array("q", places)]
@@ -33,23 +35,29 @@ def _line(file: BinaryIO, place: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ChosenLines:
-    """Some lines of a file, in its order. places: the byte that each begins at."""
+    """Selected lines of a file, in file order."""
 
     path: str
     places: "array[int]"
+    """The byte offset of each line."""
 
     def __len__(self) -> int:
         return len(self.places)
 
     def part(self, first: int, last: int) -> bytes:
-        """The places of the lines from `first` to `last`, which is not among them: eight bytes each."""
+        """Return the offsets of the lines from `first` to before `last`, as eight bytes each."""
         return self.places[first:last].tobytes()
 
 
 @contextmanager
 def chosen_lines(stream: Iterable[bytes], path: Path | None, wanted: Callable[[bytes], bool]) -> Iterator[ChosenLines]:
-    """The lines of a stream that are wanted, each read once. path: of the file that the stream reads; None where it
-    cannot be read again: then it is copied to a file that is gone afterwards.
+    """Yield the selected lines of a stream, each of which is read once.
+
+    Args:
+        stream: The lines.
+        path: The file that the stream reads; None for a stream that cannot be read again, which is copied to a
+            temporary file.
+        wanted: Returns whether a line is selected.
     """
     with nullcontext() if path is not None else NamedTemporaryFile(prefix="ridgeline-") as copy:
         places, place = array("q"), 0

@@ -1,7 +1,7 @@
-"""Fleet: several engines as one. A router deals requests among them; what one loses before a token came, another runs.
+"""A fleet of engines that a service uses like one `AsyncLLM`; a router picks the engine of each request.
 
-To a service it is what an AsyncLLM is. The router sees what is so now, because all requests pass here; its functions
-are those that `simulate` has (insight/traffic/routers.py).
+If an engine dies before a request's first event, another engine runs the request. The router sees the current load,
+because all requests pass through here. The routers are the same as in `simulate` (insight/traffic/routers.py).
 """
 
 import hashlib
@@ -23,36 +23,44 @@ from ridgeline.insight.traffic.workload_trace import TraceRequest
 
 @dataclass(eq=False, slots=True)
 class EngineReplica:
-    """One of the engines. number: of the replica, which its requests' numbers say too. taking: new requests may go
-    there. live: its requests; load: what they come to for a router. where: it runs, in words.
-    """
+    """One engine of a fleet."""
 
     number: int
+    """The number of the replica, which the engine's request numbers contain."""
     llm: AsyncLLM
     where: Callable[[], str] = str
+    """The function that describes in words where it runs."""
     taking: bool = True
+    """Whether it accepts new requests."""
     live: "dict[_RoutedRequest, None]" = field(default_factory=dict)
+    """The requests that it runs."""
     load: int = 0
+    """The total load of its requests, in a router's tokens."""
 
     @property
     def state(self) -> str:
-        """ready, restarting, or draining: it finishes what it has and then goes."""
+        """The state of the replica: ready, restarting, or draining (it finishes its requests and is then removed)."""
         return "draining" if not self.taking else "ready" if self.llm.alive else "restarting"
 
 
 _SUMMED = ("requests", "pages", "concurrency", "weight_bytes", "kv_bytes")
-"""Of EngineInfo: what several engines have more of than one."""
+"""The fields of `EngineInfo` that are summed over replicas."""
 
 
 class EngineFleet:
-    """Engines of one model. `AsyncLLM` says what its methods and attributes are; here only what differs.
+    """Several engines of one model with the interface of `AsyncLLM`.
 
-    retried: requests that were lost with an engine and given to another. changed: told when a replica has come or gone.
+    Members with the same meaning as in `AsyncLLM` are documented there. `retried` counts requests that were lost with
+    an engine and given to another. `changed` holds callbacks for when a replica is added or removed.
     """
 
     def __init__(self, replicas: Iterable[EngineReplica], new_router: Callable[[], ReplicaRouter]) -> None:
-        """new_router: of the replicas that there are; another when they change, because it knows them by their
-        places.
+        """Create a fleet.
+
+        Args:
+            replicas: The initial replicas.
+            new_router: Returns a router for the present replicas; called again when they change, because a router knows
+                replicas by their positions.
         """
         self._new_router, self._router = new_router, new_router()
         self.replicas: dict[int, EngineReplica] = {}
@@ -70,7 +78,7 @@ class EngineFleet:
     # -- which there are ----------------------------------------------------------------------------------------------
 
     def add(self, replica: EngineReplica) -> None:
-        """Add a replica, which takes requests from now on."""
+        """Add a replica, which accepts requests from now on."""
         self.replicas[replica.number] = replica
         self.page_size = replica.llm.info.page_size
         replica.llm.observers.append(self._stepped)
@@ -78,7 +86,7 @@ class EngineFleet:
         self._say_changed()
 
     def remove(self, replica: EngineReplica) -> None:
-        """Remove a replica, which has no requests any more."""
+        """Remove a replica that has no requests in progress."""
         assert not replica.live, "its requests would be lost"
         del self.replicas[replica.number]
         self._gone += replica.llm.heard
@@ -86,7 +94,7 @@ class EngineFleet:
         self._say_changed()
 
     def deal(self) -> None:
-        """Send requests that wait for a replica to one, if one takes requests now."""
+        """Route the requests that wait for a replica, if one accepts requests now."""
         while self._waiting and self._dealt_to():
             sent = next(iter(self._waiting))
             del self._waiting[sent]
@@ -104,11 +112,12 @@ class EngineFleet:
 
     @property
     def texts(self) -> TextProcessor:
+        """The tokenizer and chat templates of the model."""
         return self._first.texts
 
     @property
     def info(self) -> EngineInfo:
-        """Of one engine, with the requests, pages and bytes of all."""
+        """The description of one engine, with the requests, pages and bytes summed over all."""
         infos = [each.llm.info for each in self.replicas.values()]
         return msgspec.structs.replace(
             infos[0],
@@ -118,32 +127,35 @@ class EngineFleet:
 
     @property
     def stats(self) -> Stats:
-        """The sums."""
+        """The sums of the engines' statistics."""
         return sum_stats([each.llm.stats for each in self.replicas.values()])
 
     @property
     def alive(self) -> bool:
-        """Whether any takes requests."""
+        """Whether at least one replica accepts requests."""
         return any(each.taking and each.llm.alive for each in self.replicas.values())
 
     @property
     def under_way(self) -> int:
-        """Requests that a replica has, or that wait for one."""
+        """The number of requests that run on a replica or wait for one."""
         return sum(len(each.live) for each in self.replicas.values()) + len(self._waiting)
 
     @property
     def heard(self) -> int:
+        """The number of messages from all engines, including removed ones."""
         return self._gone + sum(each.llm.heard for each in self.replicas.values())
 
     @property
     def awaited(self) -> int:
-        """Always 0, so that health does not end the server for an engine that hangs: replica_supervisor.py ends that
-        engine.
+        """Always 0, so that the health monitor does not end the server for one engine that hangs.
+
+        replica_supervisor.py ends that engine instead.
         """
         return 0
 
     @property
     def restarts(self) -> int:
+        """The number of restarts of all engines."""
         return sum(each.llm.restarts for each in self.replicas.values())
 
     def submit(
@@ -154,8 +166,20 @@ class EngineFleet:
         added: Callable[[int], None] | None = None,
         begun: Callable[[], None] | None = None,
     ) -> Callable[[], None]:
-        """As AsyncLLM.submit. added: told again where another engine has the request. A request whose engine dies goes
-        once to another if nothing was told of it, and waits for one that is started again where there is none.
+        """Submit a request to a replica, as `AsyncLLM.submit` does, and return a function that aborts it.
+
+        A request whose engine dies before its first event is retried once on another engine; if none is available, it
+        waits for one to restart.
+
+        Args:
+            spec: The request.
+            take: Called with each event.
+            added: Called with the engine's number for the request; again after a retry.
+            begun: Called just before the first step of the request.
+
+        Raises:
+            ValueError: If the request cannot run.
+            EngineRestarting: If no replica accepts requests.
         """
         self.texts.check_request(spec)
         sent = _RoutedRequest(self, spec, take, added, begun)
@@ -165,28 +189,28 @@ class EngineFleet:
         return sent.leave
 
     async def inspect(self, question: bytes) -> bytes:
-        """As AsyncLLM.inspect, of one that takes requests."""
+        """Return the answer of one living engine's inspector, as `AsyncLLM.inspect` does."""
         found = next((each.llm for each in self.replicas.values() if each.llm.alive), self._first)
         return await found.inspect(question)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def choose(self, sent: "_RoutedRequest") -> EngineReplica:
-        """Which replica a request goes to, of those that take any."""
+        """Return the replica for a request, chosen by the router among those that accept requests."""
         among = self._dealt_to()
         if len(among) == 1:
             return among[0]
         return among[self._router.choose(sent.request, [Signal(each.load) for each in among])]
 
     def _dealt_to(self) -> list[EngineReplica]:
-        """The replicas that take requests now, which the router knows by their places."""
+        """Return the replicas that accept requests now; create a new router if they have changed."""
         taking = [each for each in self.replicas.values() if each.taking and each.llm.alive]
         if taking != self._taking:
             self._taking, self._router = taking, self._new_router()
         return taking
 
     def lost(self, sent: "_RoutedRequest") -> None:
-        """Give a request to another engine, now or later: its own died before it told anything."""
+        """Route a request to another engine, now or later, after its own died before the first event."""
         self.retried += 1
         if self._dealt_to():
             sent.again(self.choose(sent))
@@ -194,7 +218,7 @@ class EngineFleet:
             self._waiting[sent] = None
 
     def forget(self, sent: "_RoutedRequest") -> None:
-        """Drop a request that waits for an engine."""
+        """Drop a request that waits for a replica."""
         self._waiting.pop(sent, None)
 
     def _stepped(self, report: StepReport, stats: Stats) -> None:
@@ -203,7 +227,7 @@ class EngineFleet:
 
 
 class _RoutedRequest:
-    """A request, with the replica that has it."""
+    """A request together with the replica that runs it."""
 
     def __init__(
         self,
@@ -213,7 +237,7 @@ class _RoutedRequest:
         added: Callable[[int], None] | None,
         begun: Callable[[], None] | None,
     ) -> None:
-        """The arguments but fleet are as of AsyncLLM.submit."""
+        """Prepare a request without a replica. All arguments but `fleet` are those of `AsyncLLM.submit`."""
         self._fleet, self._spec, self._take, self._added, self._begun = fleet, spec, take, added, begun
         self._unfinished = spec.params.n  # choices that go on
         self._replica: EngineReplica | None = None
@@ -223,14 +247,14 @@ class _RoutedRequest:
 
     @property
     def request(self) -> TraceRequest:
-        """As a router sees it: its length, and a name for its first page and all that this is apart for."""
+        """The request as a router sees it: its length, and a hash of its first page with its cache namespace."""
         page = self._fleet.page_size
         first = self._spec.prompt[:page]
         name = hashlib.blake2b(self._spec.cache_namespace + array("q", first).tobytes(), digest_size=8).hexdigest()
         return TraceRequest(0, len(self._spec.prompt), 0, (name,) if len(first) == page else (), page)
 
     def to(self, replica: EngineReplica) -> None:
-        """Give it to a replica. Raises as AsyncLLM.submit."""
+        """Submit the request to a replica; it raises the errors of `AsyncLLM.submit`."""
         self._replica = replica
         replica.live[self] = None
         replica.load += self.load
@@ -241,14 +265,14 @@ class _RoutedRequest:
             raise
 
     def again(self, replica: EngineReplica) -> None:
-        """Give it to another replica after its engine died; an error is told to whoever waits."""
+        """Submit the request to another replica after its engine died; an error goes to the request's `take`."""
         try:
             self.to(replica)
         except (ValueError, RuntimeError) as error:
             self._take(error)
 
     def leave(self) -> None:
-        """Give the request up."""
+        """Abort the request."""
         self._fleet.forget(self)
         self._over()
         if self._leave is not None:
@@ -269,7 +293,7 @@ class _RoutedRequest:
         self._take(event)
 
     def _over(self) -> None:
-        """Take it off its replica's list and load."""
+        """Remove the request from its replica's list and load."""
         if self._replica is not None:
             del self._replica.live[self]
             self._replica.load -= self.load
@@ -277,7 +301,7 @@ class _RoutedRequest:
 
 
 def sum_stats(stats: Sequence[Stats]) -> Stats:
-    """What several engines have done, together."""
+    """Return the sum of the statistics of several engines."""
     total = Stats()
     for each in stats:
         names = [f.name for f in fields(Stats) if f.name != "accepted_at"]

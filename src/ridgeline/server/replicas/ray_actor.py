@@ -1,4 +1,4 @@
-"""What runs in a replica's Ray actor: an engine, for the one who knows the actor's secret."""
+"""The content of a replica's Ray actor: an engine that accepts the one connection with the actor's secret."""
 
 import os
 import secrets
@@ -12,30 +12,36 @@ from ridgeline.engine.worker.engine_child import run
 
 SECRET_BYTES = 32
 _PATIENCE = 60.0
-"""Seconds that whoever connects has to say the secret, and that somebody has to connect."""
+"""The seconds that a client has to connect, and then to send the secret."""
 
 
 class ActorAddress(NamedTuple):
-    """Where an actor listens: an address of its machine; the secret that is to be said there first; its process. far:
-    on another machine than who asked.
-    """
+    """The address of an actor's engine."""
 
     host: str
+    """The address of the actor's machine."""
     port: int
     secret: bytes
+    """The bytes that a client has to send first."""
     pid: int
+    """The process id of the actor."""
     far: bool
+    """Whether the actor is on another machine than its client."""
 
 
 class EngineActor:
-    """An engine on Ray. It is started by `listen` and runs until its connection ends.
+    """An engine in a Ray actor, which `listen` prepares and which runs until its connection ends.
 
-    Ray places it and notices its end. What the engine says goes over a connection of its own: a step's message takes
-    it some ten microseconds, and a call of Ray's some hundred.
+    Ray places the actor and notices its end. The engine's messages use their own connection: a step's message takes
+    about ten microseconds on it, and a Ray call about a hundred.
     """
 
     def listen(self, front: str) -> ActorAddress:
-        """Be ready for a connection. front: the Ray node of who will connect, on which nothing leaves the machine."""
+        """Listen for a connection and return the address.
+
+        Args:
+            front: The Ray node of the client. If it is the actor's own, the connection stays on this machine.
+        """
         import ray
 
         far = ray.get_runtime_context().get_node_id() != front
@@ -45,8 +51,10 @@ class EngineActor:
         return ActorAddress(host, self._socket.getsockname()[1], self._secret, os.getpid(), far)
 
     def run(self) -> str:
-        """Run what the first message asks for, until the connection ends; why the engine was lost, "" where it was
-        not.
+        """Run the engine that the first message describes until the connection ends.
+
+        Returns:
+            Why the engine was lost; "" if it was not.
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the server, which ends this engine by hanging up
         with self._socket, self._accept() as connection:
@@ -57,7 +65,7 @@ class EngineActor:
         return ""
 
     def _accept(self) -> socket.socket:
-        """The connection of who says the secret. Raises TimeoutError where nobody does."""
+        """Return the first connection that sends the secret; raise TimeoutError if none does in time."""
         self._socket.settimeout(_PATIENCE)
         while True:
             connection, _ = self._socket.accept()
@@ -70,7 +78,7 @@ class EngineActor:
 
 
 def _read(connection: socket.socket, count: int) -> bytes:
-    """So many bytes, fewer where no more come."""
+    """Return `count` bytes, or fewer if the connection ends first."""
     data = b""
     try:
         while len(data) < count and (more := connection.recv(count - len(data))):

@@ -1,7 +1,7 @@
-"""A batch on Ray Data: its lines are dealt to engines in actors, each of which answers them as `BatchRunner` does.
+"""A batch run on Ray Data: engines in actors answer parts of the batch file, each as `BatchRunner` does.
 
-What is dealt are parts of a file, by the places of their lines; an engine asks an actor beside the file for those that
-it is given. So lines are nowhere but where they are being answered.
+Ray distributes only the byte offsets of lines; an engine requests the lines themselves from an actor next to the file.
+So no line is held anywhere before it is processed.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from ridgeline.server.replicas.ray_cluster import PIP, check_ray
 from ridgeline.server.server_settings import ServerSettings
 
 _MOST_LINES = 1024
-"""Lines that an engine is given together: more than it runs at a time, so that its places are rarely empty."""
+"""The most lines per part: more than an engine runs at a time, so that its batch is rarely underfilled."""
 
 
 def check_ray_data() -> None:
-    """Raises ValueError where Ray, or what Ray Data needs, is not installed."""
+    """Raise ValueError if Ray, or a package that Ray Data needs, is not installed."""
     check_ray()
     if find_spec("pyarrow") is None or find_spec("pandas") is None:
         raise ValueError(f"Ray Data needs pyarrow and pandas, which are not installed: {PIP}")
@@ -44,8 +44,10 @@ class _EngineOutput(msgspec.Struct, frozen=True):
 
 
 class BatchActor:
-    """What runs in an actor: an engine, for as many lines as come. One that cannot be loaded says so for each of them:
-    Ray would try again to make an actor that raises, and tell of it in pages.
+    """An actor with an engine that processes parts of a batch.
+
+    If the engine cannot be loaded, the actor returns that error for each part. An actor that raises would be restarted
+    by Ray and fill the log.
     """
 
     def __init__(
@@ -58,7 +60,16 @@ class BatchActor:
         dummy_weights: bool,
         lines: Callable[[bytes], Iterable[bytes]],
     ) -> None:
-        """lines: as LineReader.lines."""
+        """Load the engine.
+
+        Args:
+            model: The checkpoint folder or built-in name.
+            settings: The settings of the engine.
+            names: The model names that requests may use.
+            threads: The number of threads; None for the default.
+            dummy_weights: Whether to use random weights instead of loading them.
+            lines: Returns the lines at given offsets, as `LineReader.lines`.
+        """
         import torch
 
         self._lines = lines
@@ -72,7 +83,7 @@ class BatchActor:
         self._llm, self._settings = AsyncLLM(loaded), ServerSettings(models=tuple(names))
 
     def __call__(self, rows: dict[str, Any]) -> dict[str, list[bytes]]:
-        """The outputs of parts of the lines, or why there are none."""
+        """Return the outputs of parts of the batch, or why the engine was not loaded."""
         if self._not_loaded is not None:
             return {"output": [b""], "not_loaded": [msgspec.json.encode(self._not_loaded)]}
         outputs: list[bytes] = []
@@ -81,7 +92,7 @@ class BatchActor:
         return {"output": outputs, "not_loaded": [b""] * len(outputs)}
 
     def close(self) -> None:
-        """End the engine; in an actor it ends with that."""
+        """End the engine; in an actor it ends with the process."""
         self._llm.close()
 
 
@@ -98,10 +109,22 @@ def answer_on_ray(
     write: Callable[[bytes], None],
     tally: Tally,
 ) -> None:
-    """Have requests answered by so many engines, on a cluster that this process is connected to. cores: of each
-    engine. made: as Answering is made. Outputs are written as they come, and counted. An actor that is lost is started
-    again, and its lines are answered again. Raises ModelRefused, ValueError where no engine can be loaded, EngineDied
-    where Ray gives up or the file is not what it was.
+    """Answer the requests of a batch with several engines on the connected Ray cluster.
+
+    Outputs are written and counted as they arrive. A lost actor is restarted, and its lines are answered again.
+
+    Args:
+        lines: The requests.
+        engines: The number of engines.
+        cores: The CPU cores of each engine.
+        made: The arguments of `BatchActor`, except `lines`.
+        write: Takes each line of the output.
+        tally: Counts the outputs.
+
+    Raises:
+        ModelRefused: If the model cannot be served.
+        ValueError: If no engine can be loaded.
+        EngineDied: If Ray gives up, or the file has changed.
     """
     import ray.data
     from ray.exceptions import RayError
@@ -136,8 +159,13 @@ def answer_on_ray(
 
 
 def take_output(output: bytes, path: str, write: Callable[[bytes], None], tally: Tally) -> None:
-    """Write what an engine gave for a line of a file, and count it. Only requests are dealt, so a line that is none by
-    now has been changed, and what is said of it, with its number in a part, is not written. Raises EngineDied.
+    """Write and count the output for a line of a file.
+
+    Only valid requests are distributed. If the output says that a line is invalid, the file has changed; its error,
+    whose line number counts within a part, is not written.
+
+    Raises:
+        EngineDied: If the file has changed.
     """
     response = msgspec.json.decode(output, type=_EngineOutput).response
     if response is None:

@@ -1,4 +1,4 @@
-"""The Ray cluster that replicas run on: found, or started on this machine, and the places for engines on it."""
+"""The Ray cluster that replicas run on, which is found or started on this machine, and the engine processes on it."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ logger = logging.getLogger("ridgeline.server")
 
 
 def check_ray() -> None:
-    """Raises ValueError where Ray is not installed."""
+    """Raise ValueError if Ray is not installed."""
     try:
         version("ray")
     except PackageNotFoundError:
@@ -34,13 +34,13 @@ def check_ray() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaResources:
-    """What a replica has to itself of a cluster: cores, and cards."""
+    """The CPU cores and GPUs of a cluster that one replica reserves."""
 
     cores: int
     cards: int = 0
 
     def within(self, resources: Mapping[str, float]) -> bool:
-        """Whether there is as much of what Ray counts."""
+        """Return whether Ray's resource counts include these cores and GPUs."""
         return resources.get("CPU", 0) >= self.cores and resources.get("GPU", 0) >= self.cards
 
     @override
@@ -50,39 +50,47 @@ class ReplicaResources:
 
 
 class RayCluster:
-    """A cluster that this process is connected to."""
+    """A Ray cluster that this process is connected to."""
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
         self._node = ray.get_runtime_context().get_node_id()
 
     def free(self, share: ReplicaResources) -> bool:
-        """Whether a replica may find its share now: a machine has as much, and the cluster has it free. What is free on
-        each machine Ray does not say in public.
+        """Return whether a replica may be placed now: one machine has the resources, and the cluster has them free.
+
+        Ray has no public API for the free resources of each machine.
         """
         machines = [each["Resources"] for each in self._ray.nodes() if each["Alive"]]
         return any(map(share.within, machines)) and share.within(self._ray.available_resources())
 
     def actor(self, share: ReplicaResources) -> Any:
-        """A new actor, which Ray places where its share is free."""
+        """Return a new actor, which Ray places on a machine with these resources free."""
         made = self._ray.remote(EngineActor)
         return made.options(num_cpus=share.cores, num_gpus=share.cards, max_restarts=0).remote()
 
     def kill(self, actor: Any) -> None:
-        """End one, whatever it does."""
+        """Kill an actor, whatever it is doing."""
         with suppress(Exception):  # it has ended
             self._ray.kill(actor, no_restart=True)
 
     @property
     def node(self) -> str:
-        """Of this process."""
+        """The Ray node id of this process."""
         return str(self._node)
 
 
 @contextmanager
 def ray_cluster(address: str | None, cores: int, cards: int) -> Iterator[RayCluster]:
-    """The cluster at an address (`auto`: of this machine, or HOST:PORT), or a new one of this machine with so many
-    cores and cards to deal out, which ends with it. Raises ValueError where Ray is not installed or none answers.
+    """Connect to a Ray cluster, or start one on this machine that ends with the `with` block.
+
+    Args:
+        address: HOST:PORT of a cluster; `auto` for the one that this machine belongs to; None to start one.
+        cores: The CPU cores of a cluster that is started.
+        cards: The GPUs of a cluster that is started.
+
+    Raises:
+        ValueError: If Ray is not installed, or no cluster answers.
     """
     check_ray()
     if address is not None and address != "auto":
@@ -110,13 +118,13 @@ def ray_cluster(address: str | None, cores: int, cards: int) -> Iterator[RayClus
 
 
 def _has_token() -> bool:
-    """Whether there is a token of a cluster where Ray looks for one."""
+    """Return whether a cluster token exists where Ray looks for one."""
     stated = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
     return bool(stated) or (Path.home() / ".ray" / "auth_token").exists()
 
 
 def _check_address(address: str) -> None:
-    """Raises ValueError for what is no HOST:PORT, and where nobody listens: Ray would try for minutes."""
+    """Raise ValueError if an address is not HOST:PORT or nothing listens there, because Ray would retry for minutes."""
     host, _, port = address.rpartition(":")
     if "/" in address or not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
         raise ValueError(
@@ -135,7 +143,7 @@ def _nobody(address: str, why: str) -> ValueError:
 
 
 class RayProcessHandle:
-    """An engine in an actor: a Place (engine/worker/process_handle.py)."""
+    """A handle of an engine that runs in a Ray actor; a `ProcessHandle`."""
 
     def __init__(self, cluster: RayCluster, replica: int, share: ReplicaResources) -> None:
         self._cluster, self._replica, self._share = cluster, replica, share
@@ -146,12 +154,16 @@ class RayProcessHandle:
 
     @property
     def far(self) -> bool:
-        """As Place."""
+        """Whether the actor runs on another machine."""
         assert self.listening is not None
         return self.listening.far
 
     async def begin(self, line: NewLine, connected: "asyncio.Future[asyncio.Protocol]") -> None:
-        """As Place.begin."""
+        """Start the actor and connect to its engine.
+
+        Raises:
+            RuntimeError: If the actor or the connection fails.
+        """
         self._actor = self._cluster.actor(self._share)
         try:
             self.listening = await self._placed()
@@ -173,8 +185,10 @@ class RayProcessHandle:
         return await listening
 
     async def _until_its_end(self, ran: Any, transport: asyncio.Transport) -> None:
-        """Say why the actor ended. One that was lost cannot have hung up, as its machine may be gone: the connection is
-        ended here. One that returned did, and what it said last may still be on its way.
+        """Wait for the end of the actor and log its reason.
+
+        A lost actor cannot have closed the connection, because its machine may be gone, so it is aborted here. An actor
+        that returned has closed it, and its last messages may still be on their way.
         """
         try:
             why = await ran
@@ -185,20 +199,20 @@ class RayProcessHandle:
             logger.warning("replica %d ended: %s", self._replica, why)
 
     def end(self, *, at_once: bool) -> None:
-        """As Place.end. One whose connection has ended does nothing that is worth waiting for."""
+        """Kill the actor at once; without its connection it does nothing worth waiting for."""
         self._told_to_end = True
         if self._actor is not None:
             self._cluster.kill(self._actor)
 
     @property
     def where(self) -> str:
-        """In words."""
+        """The process and machine of the actor, in words."""
         if self.listening is None:
             return "not placed yet"
         return f"process {self.listening.pid} {f'at {self.listening.host}' if self.far else 'of this machine'}"
 
     def exit_reason(self) -> str:
-        """As Place.exit_reason."""
+        """Return why the process ended, as far as is known: only that it is gone."""
         return "its process is gone" if self.listening is None else f"its process ({self.listening.pid}) is gone"
 
 
@@ -207,6 +221,6 @@ async def _listening(reference: Any) -> ActorAddress:
 
 
 def _line(error: BaseException) -> str:
-    """What an error of Ray's says, in a line: the first that is no heading."""
+    """Return the first line of an error of Ray, without its final period."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__

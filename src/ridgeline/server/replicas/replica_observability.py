@@ -1,6 +1,4 @@
-"""What watches the engines of a fleet: the metrics of each under its own label, its log line, its live state, and what
-all of them do together.
-"""
+"""The monitoring of a fleet: metrics per replica, log lines, live state, and totals over all replicas."""
 
 import logging
 from collections.abc import Callable
@@ -33,12 +31,20 @@ logger = logging.getLogger("ridgeline.server")
 
 
 class FleetMetrics(EngineMetrics):
-    """Those of the first replica, which tell of the fleet and of HTTP requests as well."""
+    """The metrics of the first replica, which also include those of the fleet and of HTTP requests."""
 
     def __init__(
         self, llm: AsyncLLM, model: str, fleet: EngineFleet, starting: Callable[[], int], alias: str | None
     ) -> None:
-        """starting: how many replicas take no requests yet."""
+        """Create the metrics at 0.
+
+        Args:
+            llm: The engine of the first replica.
+            model: The model name in responses.
+            fleet: The replicas.
+            starting: Returns the number of replicas that are still starting.
+            alias: The prefix for vLLM's metric names; None for none.
+        """
         super().__init__(llm, model, alias=alias, more=FLEET_FAMILIES)
         self._fleet, self._starting, self._retried = fleet, starting, 0
         self._one("requests_retried")
@@ -54,7 +60,7 @@ class FleetMetrics(EngineMetrics):
 
 
 class _ReplicaMonitor:
-    """What watches one replica, and the next one of its number."""
+    """The monitoring of one replica, and later of its successor with the same number."""
 
     def __init__(
         self, metrics: EngineMetrics, replica: EngineReplica, service: Service, settings: ServerSettings
@@ -66,7 +72,7 @@ class _ReplicaMonitor:
         self.follow(replica)
 
     def follow(self, replica: EngineReplica) -> None:
-        """Watch this one from now on."""
+        """Monitor this replica from now on."""
         for observer in self.observers:
             observer.follow(replica.llm)
         self._transfers.follow(replica.llm)
@@ -75,14 +81,20 @@ class _ReplicaMonitor:
 
 
 class FleetMonitor:
-    """Watches the engines of a fleet (telemetry/observability.py: a Watching), and is the Observer that tells each
-    replica's counts of its own requests.
-    """
+    """The monitor of a fleet's engines, which also observes requests to count each under its replica."""
 
     def __init__(
         self, service: Service, fleet: EngineFleet, settings: ServerSettings, model: str, starting: Callable[[], int]
     ) -> None:
-        """starting: how many replicas take no requests yet."""
+        """Monitor the replicas of a fleet from now on.
+
+        Args:
+            service: The service whose requests are counted.
+            fleet: The replicas.
+            settings: The settings of the server.
+            model: The model name in responses.
+            starting: Returns the number of replicas that are still starting.
+        """
         self._service, self._fleet, self._settings, self._model = service, fleet, settings, model
         first = fleet.replicas[0]
         self.metrics: EngineMetrics = FleetMetrics(first.llm, model, fleet, starting, settings.metrics_alias)
@@ -94,7 +106,7 @@ class FleetMonitor:
         self._changed()
 
     def _changed(self) -> None:
-        """Follow replicas that have come, leave those that have gone. A number's counts stay for its next replica."""
+        """Follow replicas that were added, and leave removed ones; a successor continues the counts of its number."""
         replicas = self._fleet.replicas
         for number in self._known.keys() - replicas.keys():
             self._of[number].live_state.close()
@@ -116,26 +128,29 @@ class FleetMonitor:
     # -- requests: an Observer ----------------------------------------------------------------------------------------
 
     def refused(self, live: InFlightRequest, error: ApiError) -> None:
-        """Count a request that was refused before it came to a replica."""
+        """Record a request that was rejected before it reached a replica."""
         self.metrics.refused(live, error)
 
     def arrived(self, live: InFlightRequest) -> None:
-        """Nothing: it has no replica yet."""
+        """Do nothing, because the request has no replica yet."""
 
     def event(self, live: InFlightRequest, event: Event) -> None:
-        """Count an event under the replica that has the request."""
+        """Record an event under the replica that runs the request."""
         for observer in self._counting(live).observers:
             observer.event(live, event)
 
     def ended(self, live: InFlightRequest, error: BaseException | None) -> None:
-        """Count its end under its replica, or under the first one where it came to none."""
+        """Record the end of a request under its replica, or under the first if it never reached one."""
         watching = self._counting(live)
         del self._where[live]
         for observer in watching.observers:
             observer.ended(live, error)
 
     def _counting(self, live: InFlightRequest) -> _ReplicaMonitor:
-        """What counts a request: where its first event came from, as nothing is retried after that."""
+        """Return the monitor of the replica that sent a request's first event.
+
+        That replica does not change afterwards, because a request is never retried after its first event.
+        """
         found = self._where.get(live)
         if found is None:
             found = self._of[0 if live.request is None else replica_of(live.request)]
@@ -147,22 +162,25 @@ class FleetMonitor:
     # -- a Watching ---------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """As Watching: says what the first one has room for, as the others have the same."""
+        """Log the capacity of the first replica, because all have the same."""
         logger.info("of each of %d replicas:", len(self._fleet.replicas))
         self._of[0].throughput.begin()
 
     def say(self, seconds: float) -> None:
-        """As Watching: a line for each replica that did something."""
+        """Log a throughput line for each replica that is not idle."""
         for number in list(self._fleet.replicas):
             self._of[number].throughput.say(seconds)
 
     def close(self) -> None:
-        """As Watching."""
+        """End the live-state streams of all replicas."""
         for each in self._of.values():
             each.live_state.close()
 
     def routes(self) -> list[Route]:
-        """The live state of one replica (`?replica=N`, the first that is there by default), and what all do."""
+        """Return the routes for the live state of a replica and for /v1/replicas.
+
+        The query parameter `replica` selects the replica; the default is the one with the lowest number.
+        """
         return [
             Route(STATE, self._state, methods=["GET"]),
             Route(EVENTS, self._events, methods=["GET"]),
@@ -184,15 +202,16 @@ class FleetMonitor:
         return self._of[found]
 
     async def _replicas(self, request: Request) -> Response:
-        """/v1/replicas"""
+        """Handle GET /v1/replicas."""
         each = [_told(replica) for _, replica in sorted(self._fleet.replicas.items())]
         retried = self._fleet.retried
         return json_response({"replicas": each, "retried": retried, "sum": asdict(self._fleet.stats)})
 
 
 def _told(replica: EngineReplica) -> dict[str, object]:
-    """A replica as JSON has it. load: what a router counts its requests for; stats: what its engine did since it was
-    started last.
+    """Return the JSON object of a replica.
+
+    `load` is the sum of what a router counts for its requests; `stats` covers the time since its engine last started.
     """
     stats: Stats = replica.llm.stats
     return {

@@ -1,4 +1,4 @@
-"""The watch over a fleet: engines are started and ended, one that died is told of, one that hangs is ended."""
+"""The supervision of a fleet: it starts and ends engines, logs deaths, and kills engines that hang."""
 
 import asyncio
 import logging
@@ -17,29 +17,36 @@ _PAUSE = 30.0  # seconds after a replica could not be started, until the next on
 logger = logging.getLogger("ridgeline.server")
 
 Start = Callable[[int], Awaitable[EngineReplica]]
-"""Starts the engine of a replica with this number. Raises ValueError, RuntimeError in one line."""
+"""A function that starts the replica with a number; it raises ValueError or RuntimeError with a one-line message."""
 
 
 @dataclass(slots=True)
 class _ReplicaSnapshot:
-    """What a replica was at the last look. why: it died, or could not be started again. still: seconds that its engine
-    has said nothing, though requests wait.
-    """
+    """The state of a replica at the last check."""
 
     alive: bool
+    """Whether its engine was alive."""
     why: str
+    """Why it died, or could not be restarted."""
     heard: int
+    """The number of messages from its engine."""
     still: float = 0.0
+    """The seconds for which its engine has been silent although requests wait."""
 
 
 class ReplicaSupervisor:
-    """Looks after the engines of a fleet, five times a second."""
+    """A supervisor that checks the engines of a fleet five times a second."""
 
     def __init__(
         self, fleet: EngineFleet, start: Start, stalled_seconds: float, scaling: Scaling | None = None
     ) -> None:
-        """stalled_seconds: that an engine may say nothing though requests wait for it. scaling: None for as many
-        engines as there are.
+        """Supervise a fleet; `run` performs the checks.
+
+        Args:
+            fleet: The replicas.
+            start: Starts a further replica.
+            stalled_seconds: The silence after which an engine with waiting requests is killed.
+            scaling: The autoscaling rule; None for a fixed number of replicas.
         """
         self.fleet, self._start, self._stalled_seconds, self._scaling = fleet, start, stalled_seconds, scaling
         self._seen: dict[EngineReplica, _ReplicaSnapshot] = {}
@@ -49,11 +56,11 @@ class ReplicaSupervisor:
 
     @property
     def starting(self) -> int:
-        """Replicas that take no requests yet."""
+        """The number of replicas that are still starting."""
         return len(self._starting)
 
     async def run(self) -> None:
-        """Look, for ever; what is being started when this is cancelled is ended."""
+        """Check the replicas for ever; on cancellation, end those that are still starting."""
         try:
             while True:
                 await asyncio.sleep(LOOK_SECONDS)
@@ -64,7 +71,7 @@ class ReplicaSupervisor:
             await asyncio.gather(*self._starting.values(), return_exceptions=True)
 
     def look(self, seconds: float) -> None:
-        """Look at all replicas. seconds: since the last look."""
+        """Check all replicas, and scale their number. seconds: The time since the last check."""
         for replica in list(self.fleet.replicas.values()):
             self._look_at(replica, self._seen.setdefault(replica, _ReplicaSnapshot(True, replica.llm.why, 0)), seconds)
         self._seen = {replica: seen for replica, seen in self._seen.items() if replica.number in self.fleet.replicas}
@@ -109,7 +116,7 @@ class ReplicaSupervisor:
             self.shrink()
 
     def grow(self, count: int) -> None:
-        """Have so many more replicas started, under the lowest numbers that are free."""
+        """Start this many further replicas, with the lowest free numbers."""
         self._changed = time.monotonic()
         for _ in range(count):
             number = next(n for n in range(1 << 12) if n not in self.fleet.replicas and n not in self._starting)
@@ -129,8 +136,10 @@ class ReplicaSupervisor:
             del self._starting[number]
 
     def shrink(self) -> None:
-        """Drain a replica, which goes when it has no requests: one that is being started again, else the one with the
-        fewest requests, of equals the newest. The last one stays.
+        """Drain one replica, which is removed once it has no requests.
+
+        It is one whose engine is restarting, else the one with the fewest requests, and the newest among equals. The
+        last replica stays.
         """
         taking = [each for each in self.fleet.replicas.values() if each.taking]
         if len(taking) < 2:
@@ -143,7 +152,7 @@ class ReplicaSupervisor:
 
 
 def end(replica: EngineReplica) -> None:
-    """End a replica's process, which the next one follows."""
+    """Kill a replica's process, which is then started again."""
     process = replica.llm.host
     assert isinstance(process, EngineProcess)
     if process.place is not None:

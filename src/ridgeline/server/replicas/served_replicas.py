@@ -1,4 +1,4 @@
-"""ServedReplicas: a language model behind HTTP, on several engines of a Ray cluster."""
+"""The serving of a language model on several engines of a Ray cluster."""
 
 import asyncio
 import logging
@@ -32,25 +32,31 @@ logger = logging.getLogger("ridgeline.server")
 
 @dataclass(frozen=True, slots=True)
 class ServedReplicas:
-    """What is served. one: the model as one server would have it. count: replicas at first. new_place: makes where a
-    process of the replica with a number runs. new_router, scaling: as Fleet and Watch have them. where: says of a place
-    what it is, in words.
-    """
+    """A language model to serve with several replicas."""
 
     one: ServedLLM
+    """The model and the options of a single engine."""
     count: int
+    """The initial number of replicas."""
     new_place: Callable[[int], ProcessHandle]
+    """The function that returns a process handle for the replica with a given number."""
     new_router: Callable[[], ReplicaRouter]
+    """The function that returns a router, as in `EngineFleet`."""
     scaling: Scaling | None = None
+    """The autoscaling rule, as in `ReplicaSupervisor`; None for a fixed number of replicas."""
     where: Callable[[ProcessHandle | None], str] = lambda place: ""
+    """The function that describes a process handle in words."""
 
     @property
     def name(self) -> str:
-        """The model's."""
+        """The name of the model."""
         return self.one.name
 
     async def start(self) -> "StartedReplicas":
-        """All engines, ready. Errors are those of EngineProcess.start; then none runs."""
+        """Start all replicas; if one fails, stop the others.
+
+        It raises the errors of `EngineProcess.start`.
+        """
         logger.info("loading %s, replicas: %d", self.name, self.count)
         starter = await _ReplicaStarter.of(self)
         with self.one.bar() as progress:
@@ -64,7 +70,7 @@ class ServedReplicas:
 
     @asynccontextmanager
     async def serving(self, started: "StartedReplicas", settings: ServerSettings) -> AsyncIterator[ServingContext]:
-        """The engines behind their routes, with what watches them."""
+        """Yield the application of the replicas, with their supervision and metrics, while it serves requests."""
         fleet = started.fleet
         queue = RequestQueue(fleet.info, settings)
         fleet.changed.append(lambda: queue.resize(fleet.info))
@@ -84,7 +90,7 @@ class ServedReplicas:
 
 @dataclass(frozen=True, slots=True)
 class StartedReplicas:
-    """Engines that run, and what starts further ones. Use `async with`."""
+    """The running replicas, and the function that starts further ones. Use it with `async with`."""
 
     fleet: EngineFleet
     start: Start
@@ -98,22 +104,23 @@ class StartedReplicas:
 
 @dataclass(frozen=True, slots=True)
 class _ReplicaStarter:
-    """Starts engines of one model. device: what their steps are predicted for."""
+    """A factory that starts engines of one model."""
 
     served: ServedReplicas
     texts: TextProcessor
     device: Device | None
+    """The device that predicts the time of their steps."""
 
     @classmethod
     async def of(cls, served: ServedReplicas) -> "_ReplicaStarter":
-        """Raises as load_text_processor."""
+        """Return a factory for a served model; it raises the errors of `load_text_processor`."""
         one = served.one
         settings = one.settings or EngineSettings()
         texts = await texts_beside(one.model, settings, dummy_weights=one.dummy_weights)
         return cls(served, texts, None if one.device is None else await asyncio.to_thread(one.device))
 
     async def start(self, number: int, progress: Progress | None = None) -> EngineReplica:
-        """One of them, ready. Raises as EngineProcess.start."""
+        """Start the replica with a number and return it ready; it raises the errors of `EngineProcess.start`."""
         served, one = self.served, self.served.one
         start = StartMessage(
             one.model,

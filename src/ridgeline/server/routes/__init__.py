@@ -1,1 +1,1 @@
-"""OpenAI's interface: what a request's fields ask of the engine, and how its events become an answer."""
+"""The routes of OpenAI's API: they convert request fields into engine requests, and engine events into responses."""

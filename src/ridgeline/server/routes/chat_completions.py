@@ -1,4 +1,4 @@
-"""/v1/chat/completions: a conversation in, the next message out."""
+"""The route /v1/chat/completions, which generates the next message of a conversation."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +38,11 @@ _NEED_CONTENT = frozenset({"system", "developer", "user"})
 
 
 async def render(fields: Conversation, model: ServedModel, settings: ServerSettings) -> RenderedPrompt:
-    """The prompt that a conversation becomes, as text and as ids. Raises ApiError."""
+    """Apply the chat template to a conversation and return the prompt, as text and as token ids.
+
+    Raises:
+        ApiError: If the conversation is invalid or too long, or the template fails on it.
+    """
     tools = None if getattr(fields, "tool_choice", None) == "none" else fields.tools
     template = model.template(tools=bool(tools))
     messages = read_messages(fields.messages)
@@ -74,7 +78,7 @@ _MESSAGE = 256  # the characters that take as long to render as an empty message
 
 
 def _weight(fields: Conversation, size: int) -> int:
-    """Return an estimate of the work to render a conversation, in characters. size: those of its messages' content.
+    """Return an estimate of the work to render a conversation, in characters. size: The characters of its messages.
 
     A conversation with tools, documents, calls or other entries counts as long, because these may hold anything.
     """
@@ -85,7 +89,11 @@ def _weight(fields: Conversation, size: int) -> int:
 
 
 def _variables(fields: Conversation, template: ChatTemplate) -> dict[str, Any]:
-    """What the template reads beside the messages. Raises ApiError for what it does not read."""
+    """Return the further variables for the chat template, such as reasoning_effort.
+
+    Raises:
+        ApiError: If the template does not read one of them.
+    """
     variables = dict(fields.chat_template_kwargs or {})
     if any(name not in template.variables for name in variables):
         known = ", ".join(sorted(template.variables)) or "no others"
@@ -103,8 +111,17 @@ def _variables(fields: Conversation, template: ChatTemplate) -> dict[str, Any]:
 async def chat_generation(
     fields: ChatFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck, arrived: int
 ) -> tuple[Generation, "ChatResponseWriter"]:
-    """Return what a request to this route asks of the engine, and how the response is written. arrived: as
-    GenerationRequest. Raises ApiError.
+    """Convert a chat request into a `Generation` and the writer of its response.
+
+    Args:
+        fields: The fields of the request.
+        model: The served model.
+        settings: The limits of the server.
+        grammars: Checks a structured output before the engine gets it.
+        arrived: When the server received the request, in nanoseconds as in `GenerationRequest`.
+
+    Raises:
+        ApiError: If the request is invalid.
     """
     model.check_name(fields.model)
     if fields.top_logprobs is not None and not fields.logprobs:
@@ -136,7 +153,18 @@ async def chat_generation(
 async def with_tools(
     params: SamplingParams, tools: ToolUse, answer: StructuredOutputs | None, model: ServedModel, grammars: GrammarCheck
 ) -> SamplingParams:
-    """The parameters of a request that offers tools; answer: the form of an answer that calls none. Raises ApiError."""
+    """Return the sampling parameters of a request that offers tools.
+
+    Args:
+        params: The sampling parameters without tools.
+        tools: The tools.
+        answer: The output constraint of a response that calls no tool; None for no constraint.
+        model: The served model.
+        grammars: Checks the resulting grammar.
+
+    Raises:
+        ApiError: If the grammar cannot be followed, or the constraint conflicts with the tools.
+    """
     trial = tools.trial(answer)
     if trial is not None:
         await grammars.check(trial, "tools")
@@ -150,27 +178,29 @@ async def with_tools(
 
 @dataclass(frozen=True, slots=True)
 class ChatResponseWriter:
-    """How this route writes an answer. tools: that it may call; None where it may call none."""
+    """A writer of /v1/chat/completions responses."""
 
     fields: ChatFields
     model: ServedModel
     tools: ToolUse | None = None
+    """The tools that the response may call; None if it may call none."""
 
     @property
     def names(self) -> TokenNames:
+        """The naming of tokens in the response."""
         return TokenNames(self.model.tokenizer, as_ids=self.fields.return_tokens_as_token_ids)
 
     def chunks(self, generation: Generation, outbox: StreamOutbox) -> Chunks:
-        """What writes it piece by piece."""
+        """Return the producer of the stream of a generation."""
         return ChatChunks(generation, self, outbox)
 
     def scores(self, generation: Generation) -> list[PromptScores]:
-        """Return an empty `PromptScores` for the prompt, which takes scores as the engine computes them."""
+        """Return an empty `PromptScores` for the prompt, which collects scores as the engine computes them."""
         listed = self.fields.prompt_logprobs is not None
         return [PromptScores(spec.prompt, self.names, listed=listed, echoed=False) for spec in generation.specs]
 
     async def body(self, generation: Generation, gathered: GenerationResult) -> dict[str, object]:
-        """An answer that is complete."""
+        """Return the complete response body."""
         completion = gathered.completions[0]
         body: dict[str, object] = {
             "id": generation.id,
@@ -184,7 +214,7 @@ class ChatResponseWriter:
         return body | self.of_prompt(completion.prompt_ids, gathered.scores[0])
 
     def of_prompt(self, prompt: Sequence[int], scores: PromptScores) -> dict[str, object]:
-        """What is to be told of the prompt, beside the choices."""
+        """Return the response fields about the prompt: its token ids and log-probabilities, if requested."""
         told = dict(scores.told)
         if self.fields.return_token_ids:
             told["prompt_token_ids"] = prompt
@@ -212,13 +242,13 @@ class ChatResponseWriter:
         return entry
 
     def reasoning(self, text: str) -> dict[str, object]:
-        """A model's reasoning, under both of the names that clients read."""
+        """Return the reasoning of the model under both field names that clients read."""
         return {"reasoning": text, "reasoning_content": text} if self.fields.include_reasoning else {}
 
     def choice(
         self, index: int, name: str, message: dict[str, object], tokens: Sequence[Sampled], finish: str | None
     ) -> dict[str, object]:
-        """An entry of `choices`: a whole message, or a delta of one."""
+        """Return an entry of `choices`, which holds a complete message or a delta under `name`."""
         choice: dict[str, object] = {
             "index": index,
             name: message,
@@ -231,12 +261,15 @@ class ChatResponseWriter:
 
 
 def finish_reason(finish: FinishReason | None, parser: ToolParser) -> str | None:
-    """Why an answer ended, if it has: an answer that calls functions ends for their sake."""
+    """Return the finish reason of a response: "tool_calls" after complete tool calls, else the engine's."""
     return "tool_calls" if finish is FinishReason.STOP and parser.complete else finish
 
 
 class ChatChunks(Chunks):
-    """Its frames. The role comes with the first content: by itself it would look like a first token."""
+    """The producer of the chunks of a streamed chat response.
+
+    The role is sent together with the first content, because alone it would look like a first token.
+    """
 
     def __init__(self, generation: Generation, answer: ChatResponseWriter, outbox: StreamOutbox) -> None:
         super().__init__(generation, answer.fields, outbox, "chat.completion.chunk", answer.scores(generation))
@@ -246,7 +279,7 @@ class ChatChunks(Chunks):
 
     @override
     def take(self, prompt: int, event: Event) -> None:
-        """Calls are taken out of the text before it is told."""
+        """Separate tool calls from the text of an event before it is handled like any other."""
         if self._answer.tools is not None:
             event = event._replace(text=self._without_calls(self.generation.index(prompt, event.choice), event))
         super().take(prompt, event)
@@ -256,7 +289,7 @@ class ChatChunks(Chunks):
         return super().has_news(index, event) or bool(self._calls.get(index))
 
     def _without_calls(self, index: int, event: Event) -> str:
-        """The text of an event that is no call; calls wait for their frame."""
+        """Return the text of an event without its tool calls, which are stored for the next chunk."""
         assert self._answer.tools is not None
         if index not in self._parsers:
             self._parsers[index] = self._answer.tools.parser(self._answer.model.tokenizer)
@@ -288,9 +321,12 @@ class ChatChunks(Chunks):
 
 
 def read_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages of a conversation as a template takes them: roles checked, parts of text joined.
+    """Return the messages of a conversation in the form that templates take: roles checked, text parts joined.
 
-    Raises ApiError naming the message. Nothing that a part points to is fetched.
+    The content of URLs in messages is not fetched.
+
+    Raises:
+        ApiError: If a message is malformed; the error names the message.
     """
     if not messages:
         raise invalid("messages: give at least one message", "messages", code="missing_field")

@@ -1,4 +1,4 @@
-"""/v1/completions: prompts in, their continuations out."""
+"""The route /v1/completions, which continues prompts."""
 
 import asyncio
 from bisect import bisect_right
@@ -32,14 +32,23 @@ from ridgeline.server.server_settings import ServerSettings
 
 ROUTE = "/v1/completions"
 DEFAULT_TOKENS = 16
-"""What OpenAI's interface generates where max_tokens is not given."""
+"""The number of tokens to generate if max_tokens is missing, as in OpenAI's API."""
 
 
 async def completion_generation(
     fields: CompletionFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck, arrived: int
 ) -> tuple[Generation, "CompletionResponseWriter"]:
-    """Return what a request to this route asks of the engine, and how the response is written. arrived: as
-    GenerationRequest. Raises ApiError.
+    """Convert a completion request into a `Generation` and the writer of its response.
+
+    Args:
+        fields: The fields of the request.
+        model: The served model.
+        settings: The limits of the server.
+        grammars: Checks a structured output before the engine gets it.
+        arrived: When the server received the request, in nanoseconds as in `GenerationRequest`.
+
+    Raises:
+        ApiError: If the request is invalid.
     """
     model.check_name(fields.model)
     if fields.echo and model.encoder:
@@ -72,26 +81,27 @@ async def completion_generation(
 
 @dataclass(frozen=True, slots=True)
 class CompletionResponseWriter:
-    """How this route writes an answer."""
+    """A writer of /v1/completions responses."""
 
     fields: CompletionFields
     model: ServedModel
 
     @property
     def names(self) -> TokenNames:
+        """The naming of tokens in the response."""
         return TokenNames(self.model.tokenizer, as_ids=self.fields.return_tokens_as_token_ids)
 
     def chunks(self, generation: Generation, outbox: StreamOutbox) -> Chunks:
-        """What writes it piece by piece."""
+        """Return the producer of the stream of a generation."""
         return CompletionChunks(generation, self, outbox)
 
     def scores(self, generation: Generation) -> list[PromptScores]:
-        """Return an empty `PromptScores` for each prompt, which takes scores as the engine computes them."""
+        """Return an empty `PromptScores` per prompt, which collects scores as the engine computes them."""
         listed, echoed = self.fields.prompt_logprobs is not None, self.fields.echo and self.fields.logprobs is not None
         return [PromptScores(spec.prompt, self.names, listed=listed, echoed=echoed) for spec in generation.specs]
 
     async def body(self, generation: Generation, gathered: GenerationResult) -> dict[str, object]:
-        """An answer that is complete."""
+        """Return the complete response body."""
         choices = [
             await self._choice(generation, generation.index(prompt, choice.index), choice, gathered.scores[prompt])
             for prompt, completion in enumerate(gathered.completions)
@@ -118,12 +128,19 @@ class CompletionResponseWriter:
 
 
 class ChoiceWriter:
-    """Writes one choice, whole or piece by piece. The first piece has what is to be told of the prompt."""
+    """A writer of the entries of one choice, whole or streamed; its first entry carries the data about the prompt."""
 
     def __init__(
         self, answer: CompletionResponseWriter, generation: Generation, index: int, scores: PromptScores
     ) -> None:
-        """Write one choice. scores: those of the prompt, which must be complete at the first token or entry."""
+        """Start a choice without text.
+
+        Args:
+            answer: The writer of the response.
+            generation: The generation of the request.
+            index: The index of the choice in the response.
+            scores: The log-probabilities of the prompt, which must be complete at the first token or entry.
+        """
         self._fields, self._index, self._scores = answer.fields, index, scores
         self._prompt = prompt = generation.specs[index // generation.params.n].prompt
         self._tells_tokens = answer.fields.logprobs is not None or answer.fields.return_token_ids
@@ -142,9 +159,9 @@ class ChoiceWriter:
         self._begun = False
 
     def ready(self, tokens: Sequence[Sampled], text: str) -> int | None:
-        """Return how many of the waiting tokens begin in the text that has been sent once `text` is; None for all.
+        """Return how many of the pending tokens start within the text sent so far plus `text`; None for all.
 
-        A token that begins later may turn out to lie past the end, if a stop string ends the text.
+        A token that starts later may turn out to be past the end, if a stop string ends the text.
         """
         if not self._tells_tokens:
             return None
@@ -152,12 +169,12 @@ class ChoiceWriter:
         return bisect_right(self._waiting, self._sent + len(text))
 
     def say(self, text: str) -> None:
-        """Add text to the next entry. Call it before `add`, because the places of the tokens lie in this text."""
+        """Add text to the next entry. Call this before `add`, because the tokens' offsets lie in this text."""
         self._text += text
         self._sent += len(text)
 
     def add(self, tokens: Sequence[Sampled]) -> None:
-        """Add tokens to the next entry: those that are `ready`, or all that are left at the end."""
+        """Add tokens to the next entry: those that are `ready`, or all pending ones at the end."""
         self._place(tokens)
         # A token may begin in what a stop string has cut off.
         places = [min(place, self._sent) for place in self._waiting[: len(tokens)]]
@@ -168,7 +185,11 @@ class ChoiceWriter:
             self._tokens += [one.token for one in tokens]
 
     def entry(self, finish: FinishReason | None) -> dict[str, object]:
-        """Return an entry of `choices` with what was added since the last one. finish: why the choice ended."""
+        """Return an entry of `choices` with everything added since the last entry.
+
+        Args:
+            finish: Why the choice ended, or None while it continues.
+        """
         first, self._begun = not self._begun, True
         entry: dict[str, object] = {
             "index": self._index,
@@ -184,19 +205,19 @@ class ChoiceWriter:
         return {**entry, **self._scores.told} if first else entry
 
     def _continued(self) -> CompletionLogprobs:
-        """Return the log-probabilities of the choice, begun at the first token, when an echoed prompt is scored."""
+        """Return the log-probabilities of the choice, started at its first token, after those of an echoed prompt."""
         if self._logprobs is None:
             self._logprobs = self._scores.continued()
         return self._logprobs
 
     def _place(self, tokens: Sequence[Sampled]) -> None:
-        """Compute the places of those waiting tokens that have none yet."""
+        """Compute the text offsets of those pending tokens that have none yet."""
         new = tokens[len(self._waiting) :] if self._tells_tokens else ()
         self._waiting += [len(self._echo) + self._offsets.push(one.token) for one in new]
 
 
 class CompletionChunks(Chunks):
-    """Its frames."""
+    """The producer of the chunks of a streamed completion."""
 
     def __init__(self, generation: Generation, answer: CompletionResponseWriter, outbox: StreamOutbox) -> None:
         super().__init__(generation, answer.fields, outbox, "text_completion", answer.scores(generation))
@@ -218,9 +239,16 @@ class CompletionChunks(Chunks):
 async def read_prompts(
     prompt: Any, model: ServedModel, settings: ServerSettings, *, add_special: bool = True
 ) -> list[list[int]]:
-    """Return the token ids of each prompt. Raises ApiError.
+    """Return the token ids of each prompt of a completion request.
 
-    add_special: Whether the tokenizer's own tokens (BOS) are added to texts. Ids stay as they are.
+    Args:
+        prompt: A text, a list of texts, token ids, or a list of lists of token ids.
+        model: The served model.
+        settings: The limits of the server.
+        add_special: Whether the tokenizer's own tokens (BOS) are added to texts. Ids stay as they are.
+
+    Raises:
+        ApiError: If a prompt is malformed, empty, too long or out of vocabulary.
     """
     prompts = _each(prompt)
     if len(prompts) > settings.prompts:
@@ -230,7 +258,7 @@ async def read_prompts(
 
 
 def _each(prompt: Any) -> list[Any]:
-    """The prompts one by one; a list of ids is one of them."""
+    """Return the prompts as a list; a list of token ids is a single prompt."""
     if isinstance(prompt, str):
         return [prompt]
     if not isinstance(prompt, list):
@@ -241,7 +269,7 @@ def _each(prompt: Any) -> list[Any]:
 
 
 async def _ids(prompt: Any, model: ServedModel, among: int, add_special: bool) -> list[int]:
-    """Return the ids of a prompt. among: characters of all. Raises ApiError."""
+    """Return the token ids of one prompt. among: The characters of all prompts of the request. Raises ApiError."""
     if isinstance(prompt, str):
         ids = await model.encode(prompt, add_special=add_special, among=among) if prompt else []
     elif isinstance(prompt, list) and set(map(type, prompt)) <= {int}:

@@ -1,7 +1,7 @@
-"""What requests to draw have in common, pictures and clips: fields, the plan that they come to, what is refused.
+"""The request fields that image and video generation share, and their checks.
 
-Beside OpenAI's fields those that SGLang and vLLM-Omni have under the same names, and a threshold of the step cache,
-which they have as a switch or for all of a server. Nothing is ignored: a field that would have no effect is an error.
+Besides OpenAI's fields there are those of SGLang and vLLM-Omni under the same names, and a threshold of the step cache,
+which those projects have as a switch or per server. No field is ignored: one that would have no effect is an error.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,11 +23,11 @@ NAMES: Mapping[str, str] = {
     "frames": "num_frames",
     "images": "n",
 }
-"""What fields of a pipeline's request are called over HTTP, where they have another name there."""
+"""The HTTP field names of those pipeline request fields that have another name over HTTP."""
 
 
 class DiffusionFields(msgspec.Struct, kw_only=True, frozen=True):
-    """The fields of a request. None is "not said": the model's own holds. Which numbers it takes `plan_of` says."""
+    """The fields of an image or video request; None selects the model's default, and `plan_of` checks the numbers."""
 
     model: str = ""
     prompt: str | None = None
@@ -41,25 +41,25 @@ class DiffusionFields(msgspec.Struct, kw_only=True, frozen=True):
 
 
 Only = tuple[str, tuple[object, ...], str]
-"""A field whose other values would have no effect: those that are taken, and why no others."""
+"""A field whose other values would have no effect: its name, the accepted values, and the reason."""
 
 
 def check_only(fields: DiffusionFields, only: Iterable[Only]) -> None:
-    """Raises ApiError for a field with a value that would have no effect."""
+    """Raise ApiError if a field has a value that would have no effect."""
     for name, taken, why in only:
         if getattr(fields, name) not in taken:
             raise invalid(f"{name}: {why}", name, code="unsupported_field")
 
 
 def prompt_of(fields: DiffusionFields) -> str:
-    """The prompt. Raises ApiError where there is none."""
+    """Return the prompt, or raise ApiError if it is missing."""
     if fields.prompt is None:
         raise invalid("prompt: it is missing; say what is to be drawn", "prompt", code="missing_field")
     return fields.prompt
 
 
 def size_of(fields: DiffusionFields) -> Size | None:
-    """The size, None for the model's own. Raises ApiError for what is none."""
+    """Return the requested size, or None for the model's default; raise ApiError if it is malformed."""
     try:
         return None if fields.size == AUTO else Size.parse(fields.size)
     except ValueError as error:
@@ -67,8 +67,15 @@ def size_of(fields: DiffusionFields) -> Size | None:
 
 
 def plan_of(drawing: DiffusionRequest, pipeline: Pipeline, names: Mapping[str, str] = NAMES) -> DiffusionPlan:
-    """What a request comes to. Raises ApiError in the words of the pipeline, a size off the menu with the menu. names:
-    as NAMES.
+    """Return the plan that a pipeline makes for a request.
+
+    Args:
+        drawing: The request.
+        pipeline: The pipeline that will run it.
+        names: The HTTP names of the pipeline's fields, as in `NAMES`.
+
+    Raises:
+        ApiError: If the pipeline rejects the request; for an unsupported size the message lists the supported ones.
     """
     try:
         return pipeline.plan(drawing)

@@ -1,4 +1,4 @@
-"""The completion of all prompts of an HTTP request, and how their events are gathered."""
+"""The execution of a generation: it submits all prompts of an HTTP request and collects their events."""
 
 import asyncio
 import logging
@@ -18,14 +18,14 @@ from ridgeline.server.routes.usage import Usage, timings
 from ridgeline.server.service import Service
 
 ENGINE_DIED = "engine_died"
-"""The code of the error of all who were waiting when the engine's process ended."""
+"""The error code for requests that were in progress when the engine's process ended."""
 ENGINE_RESTARTING = "engine_restarting"
-"""The code of the error of all who come before the next process is there."""
+"""The error code for requests that arrive before the engine's next process is ready."""
 
 Take = Callable[[int, Event], None]
-"""Who is told of an event, and of which prompt it is."""
+"""A function that takes an event together with the index of its prompt."""
 Progress = Callable[[int, int, int], None]
-"""Who is told, of which prompt, how many of its positions were computed before a step, and are after it."""
+"""A function that takes the index of a prompt, and its positions computed before and after a step."""
 
 _MAX_REASON = 200  # characters
 
@@ -33,12 +33,22 @@ logger = logging.getLogger(__name__)
 
 
 def new_id(prefix: str) -> str:
-    """An id that nobody can guess. prefix: OpenAI's of this kind; some clients look at it."""
+    """Return a random id that cannot be guessed, with OpenAI's prefix for its kind, which some clients check."""
     return f"{prefix}{secrets.token_hex(16)}"
 
 
 async def run(service: Service, generation: Generation, take: Take, progress: Progress | None = None) -> None:
-    """Have all prompts completed, telling `take` of every event. Raises ApiError; then all of them are ended."""
+    """Run all prompts of a generation and pass each event to `take`; if one fails, end the others.
+
+    Args:
+        service: The service of the model.
+        generation: The prompts.
+        take: Called with each event and the index of its prompt.
+        progress: Called with the prefill progress of each prompt.
+
+    Raises:
+        ApiError: If a prompt is rejected or fails.
+    """
     if len(generation.specs) == 1:
         await _run_one(service, generation, 0, take, progress)
         return
@@ -76,7 +86,11 @@ async def _run_one(
 
 
 def _failed(id: str, event: Event) -> ApiError:
-    """The engine's reason may be an exception's words: the client is not told, the log only what is the engine's."""
+    """Return the error for a request that failed in the engine, and log its reason.
+
+    The reason may contain an exception's message, which the client does not get; the log gets only the engine's own
+    words.
+    """
     if event.finish is FinishReason.ABORT:
         return ApiError(503, "the request was ended by the server", kind="server_error", code="aborted")
     logger.error("request %s failed in the engine: %s", id, _without_quotes(event.error or ""))
@@ -86,19 +100,20 @@ def _failed(id: str, event: Event) -> ApiError:
 
 
 def _without_quotes(reason: str) -> str:
-    """The engine's own words, or the class of an exception. After a colon come the exception's, or a grammar's, which
-    may quote a user.
+    """Return the part of a reason before its colon: the engine's own words, or the class of an exception.
+
+    An exception's or a grammar's message after the colon may quote a user.
     """
     return "".join(c for c in reason.partition(":")[0] if c.isprintable())[:_MAX_REASON]
 
 
 def engine_died() -> ApiError:
-    """The answer to all who were waiting when the engine's process ended."""
+    """Return the 503 error for requests that were in progress when the engine's process ended."""
     return ApiError(503, "the engine stopped; the request is lost", kind="server_error", code=ENGINE_DIED)
 
 
 def engine_restarting() -> ApiError:
-    """The answer to who comes while the engine is being started again. The model has to be loaded, as at first."""
+    """Return the 503 error for requests that arrive while the engine restarts and loads the model again."""
     retry = {"Retry-After": "5"}
     message = "the engine is being started again"
     return ApiError(503, message, kind="server_error", code=ENGINE_RESTARTING, headers=retry)
@@ -106,26 +121,37 @@ def engine_restarting() -> ApiError:
 
 @dataclass(slots=True)
 class GenerationResult:
-    """The whole response: a Completion for each prompt, its token usage, and the time at which it was asked for
-    (as GenerationRequest). scores: the token scores of each prompt.
-    """
+    """The complete result of a generation."""
 
     completions: list[Completion]
+    """The completion of each prompt."""
     usage: Usage
+    """The token counts."""
     arrived: int
+    """The time at which the server received the request, in nanoseconds as in `GenerationRequest`."""
     scores: Sequence[PromptScores] = ()
+    """The log-probabilities of each prompt's tokens, if the request asked for them."""
 
     @property
     def times(self) -> list[Timing]:
+        """The timings of all choices that have one."""
         return [choice.timing for each in self.completions for choice in each.choices if choice.timing is not None]
 
     def timings(self) -> dict[str, float | int]:
+        """Return the `timings` object of the response."""
         return timings(self.arrived, self.times, self.usage)
 
 
 async def gather(service: Service, generation: Generation, scores: Sequence[PromptScores] = ()) -> GenerationResult:
-    """Complete all prompts and return everything at once. scores: they take the scores of each prompt's tokens, if the
-    request asks for them. Raises ApiError.
+    """Run all prompts of a generation and return the complete result.
+
+    Args:
+        service: The service of the model.
+        generation: The prompts.
+        scores: Collect the log-probabilities of each prompt's tokens, if the request asks for them.
+
+    Raises:
+        ApiError: If a prompt is rejected or fails.
     """
     completions = [Completion.empty(spec.prompt, spec.params.n) for spec in generation.specs]
     usage = Usage(generation.prompt_tokens)

@@ -1,4 +1,4 @@
-"""Grammars of strangers are tried in a process with little memory and little time before the engine hears of them."""
+"""The check of untrusted grammars in a child process with little memory and time, before the engine gets them."""
 
 import asyncio
 import sys
@@ -20,14 +20,19 @@ _START_SECONDS = 60.0
 
 
 class GrammarCheck:
-    """Tries one form at a time, each once, however many ask for it. The process is started by the first one, and
-    replaced when one was too much for it.
+    """A checker that compiles each structured-output constraint once, one at a time, in a child process.
 
-    failures: processes that were ended by a form.
+    Concurrent requests with the same constraint share its trial. The first trial starts the process, which is replaced
+    after a constraint exceeds its limits. `failures` counts the processes that were killed during a trial.
     """
 
     def __init__(self, settings: ServerSettings, most_waiting: float = _WAITING) -> None:
-        """most_waiting: forms; who comes with a further one is turned away."""
+        """Prepare a checker without starting its process.
+
+        Args:
+            settings: The time and memory limits.
+            most_waiting: The most constraints that may wait for their trial; further ones are rejected.
+        """
         self._settings, self._most_waiting = settings, most_waiting
         self._process: Process | None = None
         self._lock = asyncio.Lock()
@@ -36,7 +41,12 @@ class GrammarCheck:
         self.failures = 0
 
     async def check(self, form: StructuredOutputs, param: str) -> None:
-        """Raises ApiError naming the field where a form does not compile, or not within its time and memory."""
+        """Check that a constraint compiles within its time and memory.
+
+        Raises:
+            ApiError: If it does not, if too many constraints wait, or if the server shuts down. The error names the
+                field `param`.
+        """
         if form in self._passed:
             self._passed.move_to_end(form)
             return
@@ -51,7 +61,11 @@ class GrammarCheck:
             raise invalid(f"{param}: it cannot be followed: {reason}", param, code="invalid_grammar")
 
     def _begin(self, form: StructuredOutputs) -> "asyncio.Task[str | None]":
-        """The trial of a form, which goes on though whoever asked for it leaves. Raises ApiError."""
+        """Start the trial of a constraint, which continues even if its caller leaves.
+
+        Raises:
+            ApiError: If too many trials wait.
+        """
         if len(self._trials) >= self._most_waiting:
             raise ApiError(
                 429,
@@ -64,7 +78,7 @@ class GrammarCheck:
         return trial
 
     async def _try(self, form: StructuredOutputs) -> str | None:
-        """Why a form cannot be followed; None if it can, which is remembered."""
+        """Return why a constraint cannot be followed; None if it can, which is remembered."""
         try:
             async with self._lock:
                 reason = await self._ask(form)
@@ -77,7 +91,7 @@ class GrammarCheck:
         return reason
 
     async def aclose(self) -> None:
-        """End all trials and the process."""
+        """Cancel all trials and end the process."""
         trials, self._trials = list(self._trials.values()), {}
         for trial in trials:
             trial.cancel()

@@ -1,6 +1,6 @@
-"""The process that tries grammars: whatever one of them does to it, nobody else notices. Run by grammar_check.py.
+"""The child process in which grammar_check.py compiles untrusted grammars, so that a crash affects nothing else.
 
-It says a line when it is ready, then answers every line that it reads, a form in JSON, with one: null or a reason.
+It writes the line "ready", and then one line for each line that it reads: for a constraint in JSON, null or a reason.
 """
 
 import resource
@@ -15,11 +15,11 @@ from ridgeline.engine.structured_output.grammar_vocabulary import GrammarVocabul
 from ridgeline.engine.structured_output_params import StructuredOutputs
 
 MAX_FORCED = 1 << 14
-"""Most bytes that a form may leave no choice about at its beginning."""
+"""The most bytes at the beginning of an output that a constraint may leave no choice about."""
 
 
 def refusal(form: StructuredOutputs, tables: GrammarVocabulary) -> str | None:
-    """Why a form cannot be followed, over a vocabulary that spells everything; None if it can."""
+    """Return why a constraint cannot be followed over a vocabulary of single bytes; None if it can."""
     try:
         matcher = compiled(form, tables.library)
     except ValueError as error:
@@ -33,7 +33,7 @@ def refusal(form: StructuredOutputs, tables: GrammarVocabulary) -> str | None:
 
 
 def _dead_end(matcher: LLMatcher, mask: Mask, tables: GrammarVocabulary) -> str | None:
-    """Return why the library fails after every allowed first byte; None if it goes on after at least one."""
+    """Return why llguidance fails after every allowed first byte; None if it continues after at least one."""
     reason = None
     for byte in (byte for byte in range(256) if mask[byte >> 5] >> (byte & 31) & 1):
         trial = matcher.deep_copy()
@@ -46,14 +46,14 @@ def _dead_end(matcher: LLMatcher, mask: Mask, tables: GrammarVocabulary) -> str 
 
 
 def _limit_memory(nbytes: int) -> None:
-    """So many bytes beyond what the process has now."""
+    """Limit the address space of this process to its present size plus `nbytes`."""
     with open("/proc/self/statm", encoding="ascii") as file:
         held = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (held + nbytes, held + nbytes))
 
 
 def main(nbytes: int) -> None:
-    """Answer until nobody asks any more."""
+    """Answer requests until standard input closes."""
     tables = GrammarVocabulary(ByteTokenizer(), BYTE_SYMBOLS)
     _limit_memory(nbytes)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,4 +1,4 @@
-"""/v1/images/generations: OpenAI's fields become a request of a pipeline, its pictures an answer or events."""
+"""The conversion of /v1/images/generations requests into diffusion requests, and of images into responses or events."""
 
 import base64
 import time
@@ -21,17 +21,17 @@ from ridgeline.server.routes.diffusion_fields import AUTO, DiffusionFields, Only
 from ridgeline.server.routes.generation import new_id
 
 _HEAD = 64 << 10
-"""Bytes beside the pixels: in a file what it was drawn from, the prompt among it; in an answer the other fields."""
+"""The bytes reserved besides the pixels, for the parameters stored in an image file and for other response fields."""
 
 PROGRESS = "image_generation.progress"
 PROGRESS_BYTES = 512
-"""The most that an event of progress has, but for the noise of the first: some 20 bytes a step."""
+"""The most bytes of a progress event, except for the noise levels in the first: about 20 bytes per step."""
 
 Format = Literal["png", "jpeg", "webp"]
 
 
 class ImageFields(DiffusionFields, kw_only=True, frozen=True):
-    """The fields of a request, beside those of all that draw."""
+    """The fields of an image request that video requests do not share."""
 
     n: Annotated[int, Meta(ge=1)] = 1
     response_format: str = "b64_json"
@@ -56,7 +56,11 @@ _ONLY: tuple[Only, ...] = (
 
 
 def check_fields(fields: ImageFields) -> DiffusionRequest:
-    """What is to be drawn, of fields that go together. Raises ApiError naming the field."""
+    """Return the diffusion request of an image request.
+
+    Raises:
+        ApiError: If fields are invalid or contradict each other; the error names the field.
+    """
     check_only(fields, _ONLY)
     prompt = prompt_of(fields)
     if fields.output_compression is not None and fields.output_format == "png":
@@ -76,50 +80,52 @@ def check_fields(fields: ImageFields) -> DiffusionRequest:
 
 
 def preview_steps(steps: int, previews: int) -> frozenset[int]:
-    """After which of so many steps a stream has its partial images: evenly between noise and picture, fewer where there
-    are fewer steps.
-    """
+    """Return the steps after which a stream sends partial images: evenly spaced, and fewer if there are few steps."""
     even = (round(steps * (k + 1) / (previews + 1)) for k in range(previews))
     return frozenset(step for step in even if 0 < step < steps)
 
 
 @dataclass(slots=True)
 class ImageGeneration:
-    """One request, and what has come of it.
-
-    own: the pipeline's name. model: what the answer calls it. files: of pictures that are finished, by their number
-    from 0. seconds, predicted: of its strides so far, measured and by the price. skipped: passes that a step cache cut
-    short. partials: partial images so far. steps: of the denoiser that have run.
-    """
+    """One image request with its progress and results."""
 
     fields: ImageFields
     plan: DiffusionPlan
     pipeline: Pipeline
     own: str
+    """The pipeline's own name."""
     model: str
+    """The model name in the response."""
     id: str = field(default_factory=lambda: new_id("img_"))
     created: int = field(default_factory=lambda: int(time.time()))
+    """The creation time, in Unix seconds."""
     files: dict[int, bytes] = field(default_factory=dict)
+    """The files of finished images, by index."""
     seconds: float = 0.0
+    """The measured seconds of its work units so far."""
     predicted: float = 0.0
+    """The predicted seconds of its work units so far."""
     skipped: int = 0
+    """The number of denoiser passes that the step cache shortened."""
     partials: int = 0
+    """The number of partial images sent."""
     steps: int = 0
+    """The number of denoising steps that have run."""
 
     @property
     def live(self) -> InFlightImageRequest:
-        """As the service knows it."""
+        """A new in-flight request of the image service for this generation."""
         kept = self.pipeline.kept(self.plan)
         return InFlightImageRequest(self.id, self.model, self.fields.n, self.fields.n * self.file_bytes, kept)
 
     @property
     def file_bytes(self) -> int:
-        """The most that the file of one picture can have, in base64: noise does not compress."""
+        """The most bytes of one image file in base64, assuming that noise does not compress."""
         return (self.plan.geometry.pixel_bytes + _HEAD) * 4 // 3
 
     @property
     def order(self) -> DiffusionSubmission:
-        """What is to be drawn."""
+        """The submission to the diffusion engine."""
         previews = preview_steps(self.plan.schedule.steps, self.fields.partial_images)
         return DiffusionSubmission(self.own, self.plan, self._encode, previews)
 
@@ -130,7 +136,7 @@ class ImageGeneration:
         )
 
     def take(self, told: WorkUnitReport) -> None:
-        """Count a stride, and keep what it finished."""
+        """Record a finished work unit, and store the file that it produced."""
         self.seconds += told.seconds
         self.predicted += told.predicted
         self.skipped += told.skipped
@@ -140,7 +146,7 @@ class ImageGeneration:
             self.files[told.image] = told.file
 
     def body(self) -> dict[str, object]:
-        """The answer when all pictures are there."""
+        """Return the response once all images are complete."""
         return {
             "created": self.created,
             "background": "opaque",
@@ -156,7 +162,7 @@ class ImageGeneration:
         }
 
     def usage(self) -> dict[str, object]:
-        """Tokens of the texts that were read, and of the latents that were drawn."""
+        """Return the token usage: the tokens of the prompts and the latent tokens of the images."""
         texts, drawn = sum(map(len, self.plan.texts)), self.plan.geometry.tokens * self.fields.n
         return {
             "input_tokens": texts,
@@ -167,14 +173,15 @@ class ImageGeneration:
         }
 
     def times(self) -> dict[str, float]:
-        """What the request's own strides took, others' left out, what the price said of them, whole passes all, and how
-        many a step cache skipped.
+        """Return the measured and predicted seconds of the request's own work units, and the skipped passes.
+
+        The prediction assumes that the step cache skips no pass.
         """
         skipped = {} if self.fields.step_cache is None else {"passes_skipped": self.skipped}
         return {"inference_time_s": self.seconds, "predicted_time_s": self.predicted, **skipped}
 
     def events(self, outbox: StreamOutbox) -> Callable[[WorkUnitReport], None]:
-        """What writes the events of a stream."""
+        """Return a callback that writes the events of a stream for each work unit."""
 
         def take(told: WorkUnitReport) -> None:
             self.take(told)
@@ -191,7 +198,7 @@ class ImageGeneration:
         return take
 
     def _progress(self, told: WorkUnitReport) -> bytes:
-        """How far it is, after each stride. The first has how much noise is left before each step, from 1 to 0."""
+        """Return a progress event; the first one has the remaining noise before each step, from 1 to 0."""
         schedule = self.plan.schedule
         value = {
             "type": PROGRESS,

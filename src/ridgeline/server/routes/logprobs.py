@@ -1,4 +1,4 @@
-"""Log-probabilities as clients read them: OpenAI's two shapes, and vLLM's for the prompt's own tokens."""
+"""Log-probabilities in responses: OpenAI's two formats, and vLLM's format for the tokens of the prompt."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -11,27 +11,27 @@ from ridgeline.server.event_loop import slices
 from ridgeline.server.routes.long_response import EncodedList
 
 Scores = Sequence[PromptLogprob | None]
-"""Of a prompt's tokens; None for the first, which comes after nothing."""
+"""The log-probabilities of consecutive prompt tokens; None for the first token, which nothing precedes."""
 
 MIN_LOGPROB = -9999.0
-"""Stands for minus infinity, which JSON does not have; vLLM's number."""
+"""The substitute for minus infinity, which JSON cannot represent; the same number as in vLLM."""
 
 
 class TokenNames:
-    """How tokens are written in an answer: as text, or as `token_id:7` where a request asks for it."""
+    """The naming of tokens in a response: by text, or as `token_id:7` if the request wants ids."""
 
     def __init__(self, tokenizer: Tokenizer, *, as_ids: bool = False) -> None:
         self.tokenizer, self._as_ids = tokenizer, as_ids
 
     def text(self, token: int) -> str:
-        """A token; half characters as U+FFFD."""
+        """Return the text of a token, with incomplete characters as U+FFFD, or its id form."""
         return f"token_id:{token}" if self._as_ids else self.data(token).decode("utf-8", "replace")
 
     def distinct(self, tokens: Iterable[int]) -> dict[int, str]:
         """Return a distinct name for each token.
 
-        Of tokens with the same text, the first is named by that text. Each further one is named by its bytes, as OpenAI
-        names half characters, or by its id if these bytes are taken too.
+        Of several tokens with the same text, the first gets the text as its name. The others are named by their bytes,
+        as OpenAI names incomplete characters, or by their ids if those names are taken too.
         """
         names: dict[str, int] = {}
         for token in dict.fromkeys(tokens):
@@ -41,17 +41,17 @@ class TokenNames:
         return {token: name for name, token in names.items()}
 
     def data(self, token: int) -> bytes:
-        """Its exact bytes; a control token as it is spelled."""
+        """Return the exact bytes of a token; for a control token, those of its spelling."""
         return self.tokenizer.token_bytes(token, skip_special=False)
 
 
 def chat_logprobs(tokens: Iterable[Sampled], names: TokenNames) -> dict[str, object]:
-    """Of chat: a list of tokens, each with its likeliest alternatives."""
+    """Return the `logprobs` of a chat choice: its tokens, each with the most likely alternatives."""
     return {"content": _chat_entries(tokens, names), "refusal": None}
 
 
 async def long_chat_logprobs(tokens: Sequence[Sampled], names: TokenNames) -> dict[str, object]:
-    """Return the same as `chat_logprobs`, written in slices so that the event loop is not held up."""
+    """Return the same as `chat_logprobs`, encoded in slices so that the event loop is not blocked."""
     content = EncodedList()
     async for part in slices(tokens):
         content.add(_chat_entries(part, names))
@@ -70,36 +70,36 @@ def _entry(token: int, logprob: float | None, names: TokenNames) -> dict[str, ob
 
 
 class CompletionLogprobs:
-    """The log-probabilities of one text of a completion: parallel lists, and where in the text each token begins."""
+    """The log-probabilities of one completion choice, as parallel lists with the text offset of each token."""
 
     def __init__(self, names: TokenNames) -> None:
         self._names = names
         self._columns = {name: EncodedList() for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
 
     def copy(self) -> "CompletionLogprobs":
-        """Return a copy of the lists, which grows independently."""
+        """Return an independent copy of the lists."""
         other = CompletionLogprobs(self._names)
         for name, column in self._columns.items():
             other._columns[name].extend(column)
         return other
 
     def add_prompt(self, prompt: Sequence[int], scores: Scores, offsets: Sequence[int]) -> None:
-        """Write the next tokens of an echoed prompt, each with its scores.
+        """Append the next tokens of an echoed prompt with their log-probabilities.
 
         Args:
             prompt: The ids of the tokens.
             scores: One for each token; None for the first token of the prompt.
-            offsets: The places of the tokens in the text that is sent, in characters.
+            offsets: The offsets of the tokens in the response text, in characters.
         """
         rows = [(s.token, s.logprob, s.top) if s is not None else None for s in scores]
         self._add([row or (token, None, None) for token, row in zip(prompt, rows, strict=True)], offsets)
 
     def add_output(self, tokens: Iterable[Sampled], offsets: Sequence[int]) -> None:
-        """Write the tokens that come next, whose places in the text are `offsets`."""
+        """Append the next output tokens, whose offsets in the text are `offsets`."""
         self._add([(one.token, one.logprob_raw, one.top_raw) for one in tokens], offsets)
 
     def json(self) -> dict[str, msgspec.Raw]:
-        """Return the lists written since the last call, and begin new ones."""
+        """Return the lists appended since the last call, and start new ones."""
         written = {name: column.json() for name, column in self._columns.items()}
         self._columns = {name: EncodedList() for name in self._columns}
         return written
@@ -117,27 +117,34 @@ class CompletionLogprobs:
             self._columns[name].add(column)
 
     def _top(self, token: int, logprob: float | None, top: tuple[tuple[int, float], ...]) -> dict[str, float]:
-        """Return log-probabilities by name: those of the likeliest tokens and of this one, named as in `tokens`."""
+        """Return the log-probabilities of the most likely tokens and of this one, by names that match `tokens`."""
         names = self._names.distinct((token, *(other for other, _ in top)))
         return {names[other]: _finite(own) for other, own in (*top, (token, logprob))}
 
 
 class PromptScores:
-    """The log-probabilities of one prompt's tokens in a response, written step by step as the engine computes them.
+    """A collector of the log-probabilities of one prompt's tokens, encoded step by step as the engine computes them.
 
-    They become vLLM's `prompt_logprobs` (a list), or the beginning of a completion that echoes its prompt. Writing
-    those of a whole prompt at once would hold up the event loop for seconds.
+    They become vLLM's `prompt_logprobs` (a list), or the beginning of a completion that echoes its prompt. Encoding
+    those of a whole prompt at once would block the event loop for seconds.
     """
 
     def __init__(self, prompt: Sequence[int], names: TokenNames, *, listed: bool, echoed: bool) -> None:
-        """Begin without scores. listed: whether `prompt_logprobs` has them; echoed: whether a completion has them."""
+        """Start without log-probabilities.
+
+        Args:
+            prompt: The token ids of the prompt.
+            names: The naming of tokens.
+            listed: Whether the response has `prompt_logprobs`.
+            echoed: Whether a completion echoes the prompt with its log-probabilities.
+        """
         self._prompt, self._names, self._taken = prompt, names, 0
         self._offsets = TokenOffsets(names.tokenizer)
         self._list = EncodedList() if listed else None
         self._echo = CompletionLogprobs(names) if echoed else None
 
     def take(self, scores: Scores) -> None:
-        """Write the scores of the prompt's next tokens."""
+        """Encode the log-probabilities of the next prompt tokens."""
         if self._list is not None:
             self._list.add(prompt_logprobs(scores, self._names))
         if self._echo is not None:
@@ -147,18 +154,18 @@ class PromptScores:
 
     @cached_property
     def told(self) -> Mapping[str, object]:
-        """The fields of the response that hold them: `prompt_logprobs`, if the request asks for it."""
+        """The response fields with the collected data: `prompt_logprobs`, if the request wants it."""
         return {} if self._list is None else {"prompt_logprobs": self._list.json()}
 
     def continued(self) -> CompletionLogprobs:
-        """Return the log-probabilities of a completion, which begin with those of an echoed prompt."""
+        """Return the log-probabilities of a completion, starting with those of the echoed prompt if there is one."""
         return CompletionLogprobs(self._names) if self._echo is None else self._echo.copy()
 
 
 def prompt_logprobs(scores: Scores, names: TokenNames) -> list[dict[str, object] | None]:
-    """VLLM's `prompt_logprobs`: for each token of the prompt, by id, itself and the likeliest there.
+    """Return vLLM's `prompt_logprobs`: per prompt token, an object of that token and the most likely ones, by id.
 
-    rank: 1 for the likeliest; null where the token is not among those.
+    `rank` is 1 for the most likely token, and null if the prompt's token is not among them.
     """
     return [None if score is None else _by_id(score.token, score.logprob, score.top, names) for score in scores]
 

@@ -1,4 +1,4 @@
-"""Long responses: written part by part and sent part by part, so that other responses go on meanwhile."""
+"""Long JSON responses, which are encoded and sent in parts so that other responses proceed meanwhile."""
 
 from collections.abc import Sequence
 
@@ -8,31 +8,31 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 _SENT_BYTES = 1 << 18
-"""The number of bytes of a response that are sent at a time."""
+"""The number of bytes per part of a response body."""
 
 
 class EncodedList:
-    """A long list in a response, which is encoded as JSON part by part and put into the response as it is."""
+    """A long list that is encoded to JSON part by part and embedded in a response unchanged."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
 
     def add(self, entries: Sequence[object]) -> None:
-        """Write further entries."""
+        """Encode and append entries."""
         if entries:
             self._parts.append(msgspec.json.encode(entries)[1:-1])
 
     def extend(self, other: "EncodedList") -> None:
-        """Take over the entries of another list."""
+        """Append the encoded entries of another list."""
         self._parts += other._parts
 
     def json(self) -> msgspec.Raw:
-        """Return the whole list."""
+        """Return the whole list as raw JSON."""
         return msgspec.Raw(b"[" + b",".join(self._parts) + b"]")
 
 
 class LongResponse(Response):
-    """A response in JSON whose body is sent in parts, each as the client reads those before it."""
+    """A JSON response whose body is sent in parts, each after the client has read the previous ones."""
 
     media_type = "application/json"
 

@@ -1,9 +1,9 @@
-"""The fields of a request, as data: what is taken, what changes no meaning, what is known and refused.
+"""The fields of requests as msgspec structs, and the rules for all other fields.
 
-A field is in one of four groups. Those of the structs below are taken; their types and bounds are what a request is
-held to. `NEUTRAL` ones are accepted, for they change no answer. `REFUSED` ones would change it and are not supported:
-they are an error unless they hold what they mean anyway. All others are unknown: ignored and said to be, or an error
-where the server is strict.
+A field belongs to one of four groups. The structs in this module define the supported fields, with types and bounds.
+`NEUTRAL` fields are accepted, because they change no response. `REFUSED` fields would change the response and are not
+supported, so they are an error unless their value is the default behavior. All others are unknown: the response lists
+them as ignored, or a strict server rejects them.
 """
 
 import re
@@ -20,18 +20,20 @@ Strings = str | list[str]
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
-    """include_usage: a last chunk without choices says what was used. continuous_usage_stats: every chunk does.
-    include_obfuscation: chunks are filled up, as stream_chunks.py has it.
-    """
+    """OpenAI's options of a streamed response."""
 
     include_usage: bool = False
+    """Whether a last chunk without choices has the token usage."""
     continuous_usage_stats: bool = False
+    """Whether every chunk has the token usage so far."""
     include_obfuscation: bool = False
+    """Whether chunks are padded to hide the length of their text (stream_chunks.py)."""
 
 
 class GenerationFields(msgspec.Struct, kw_only=True, frozen=True):
-    """What completions and chat share. None is "not said": the model's generation_config.json holds. service_tier: the
-    class of requests that it is of, for recordings; all are served alike.
+    """The fields that completion and chat requests share; None selects the model's default.
+
+    The defaults come from the model's generation_config.json.
     """
 
     model: str = ""
@@ -69,38 +71,53 @@ class GenerationFields(msgspec.Struct, kw_only=True, frozen=True):
     return_progress: bool = False
     cache_salt: str | None = None
     service_tier: str | None = None
+    """The service class of the request, which recordings store; all classes are served alike."""
 
 
 class CompletionFields(GenerationFields, kw_only=True, frozen=True):
-    """Of /v1/completions. prompt is looked at by completions.py, which says better what is wrong with it."""
+    """The fields of a /v1/completions request."""
 
     prompt: Any = None
+    """The prompt in one of four forms; checked in completions.py, whose error messages are better than msgspec's."""
     add_special_tokens: bool = True
     echo: bool = False
     logprobs: Annotated[int, Meta(ge=0)] | None = None
 
 
 class Conversation(Protocol):
-    """What the prompt of a conversation is made of."""
+    """The interface of request fields from which the chat template renders a prompt."""
 
     @property
-    def messages(self) -> list[dict[str, Any]]: ...
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages of the conversation."""
+
     @property
-    def tools(self) -> list[dict[str, Any]] | None: ...
+    def tools(self) -> list[dict[str, Any]] | None:
+        """The tools that the template shows to the model."""
+
     @property
-    def documents(self) -> list[dict[str, Any]] | None: ...
+    def documents(self) -> list[dict[str, Any]] | None:
+        """The documents that the template shows to the model."""
+
     @property
-    def add_generation_prompt(self) -> bool: ...
+    def add_generation_prompt(self) -> bool:
+        """Whether the prompt ends with the beginning of an assistant message."""
+
     @property
-    def add_special_tokens(self) -> bool | None: ...
+    def add_special_tokens(self) -> bool | None:
+        """Whether the tokenizer's own tokens (BOS) are added to the output of the template."""
+
     @property
-    def chat_template_kwargs(self) -> dict[str, Any] | None: ...
+    def chat_template_kwargs(self) -> dict[str, Any] | None:
+        """Further variables for the template."""
+
     @property
-    def reasoning_effort(self) -> str | None: ...
+    def reasoning_effort(self) -> str | None:
+        """The reasoning effort, for a template that reads it."""
 
 
 class ChatFields(GenerationFields, kw_only=True, frozen=True):
-    """Of /v1/chat/completions, and of its rendering, which runs nothing."""
+    """The fields of a /v1/chat/completions request, and of its /render variant, which generates nothing."""
 
     messages: list[dict[str, Any]] = []
     tools: list[dict[str, Any]] | None = None
@@ -109,7 +126,7 @@ class ChatFields(GenerationFields, kw_only=True, frozen=True):
     documents: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
     add_special_tokens: bool = False
-    """Whether the tokenizer's own tokens (BOS) are added to what the template writes."""
+    """Whether the tokenizer's own tokens (BOS) are added to the output of the template."""
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     max_completion_tokens: int | None = None
@@ -119,12 +136,12 @@ class ChatFields(GenerationFields, kw_only=True, frozen=True):
 
 
 class TokenizeFields(msgspec.Struct, kw_only=True, frozen=True):
-    """Of /tokenize: a prompt, or a conversation."""
+    """The fields of a /tokenize request: a prompt, or a conversation."""
 
     model: str = ""
     prompt: str | None = None
     add_special_tokens: bool | None = None
-    """Whether the tokenizer's own tokens (BOS) are added; None for yes with a prompt and no with a conversation."""
+    """Whether the tokenizer's own tokens (BOS) are added; None means yes for a prompt and no for a conversation."""
     return_token_strs: bool = False
     messages: list[dict[str, Any]] = []
     tools: list[dict[str, Any]] | None = None
@@ -135,7 +152,7 @@ class TokenizeFields(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class DetokenizeFields(msgspec.Struct, kw_only=True, frozen=True):
-    """Of /detokenize."""
+    """The fields of a /detokenize request."""
 
     model: str = ""
     tokens: list[int] = []
@@ -154,7 +171,7 @@ NEUTRAL = frozenset(
         "truncation_side",
     }
 )
-"""Fields that change no answer, whatever they hold."""
+"""The fields that change no response, whatever their value."""
 
 REFUSED: Mapping[str, tuple[object, ...]] = {
     "access_programs": (),
@@ -219,8 +236,10 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "watermarking": (False,),
     "web_search_options": (),
 }
-"""Fields of OpenAI's and vLLM's that are not supported, or not by a route whose struct lacks them, with the values that
-ask for nothing (null always does)."""
+"""The unsupported fields of OpenAI and vLLM, with the values that request nothing special (null always does).
+
+A route whose struct has a field of this list supports it.
+"""
 
 _CAPS: tuple[tuple[str, str], ...] = (
     ("n", "choices"),
@@ -231,7 +250,7 @@ _CAPS: tuple[tuple[str, str], ...] = (
     ("tools", "tools"),
     ("stop", "stops"),
 )
-"""Fields whose number, or whose number of entries, a limit of the server bounds."""
+"""The fields whose value or number of entries is bounded, with the setting that bounds each."""
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 _PLACE = re.compile(r" - at `(?:key` in `)?\$\.?([^`]*)`$")
@@ -240,8 +259,16 @@ _PLACE = re.compile(r" - at `(?:key` in `)?\$\.?([^`]*)`$")
 def read_fields(
     body: object, kind: type[_Struct], settings: ServerSettings, *, text: bool = False
 ) -> tuple[_Struct, tuple[str, ...]]:
-    """A body as the struct of its route, and the names that nobody knows. text: values are texts, as a form has them,
-    and stand for numbers where numbers are wanted. Raises ApiError naming the field.
+    """Convert a request body to the struct of its route; return it with the names of the unknown fields.
+
+    Args:
+        body: The decoded body.
+        kind: The struct of the route.
+        settings: The limits of the server.
+        text: Whether values are text, as in a form, and are converted to numbers if necessary.
+
+    Raises:
+        ApiError: If a field is invalid; the error names the field.
     """
     if not isinstance(body, dict):
         raise invalid("the body is not a JSON object", code="invalid_json")
@@ -264,7 +291,7 @@ def read_fields(
 
 
 def _unknown(given: Mapping[str, object], taken: set[str]) -> tuple[str, ...]:
-    """The names that are in no group. Raises ApiError for one that is refused."""
+    """Return the names of the unknown fields, or raise ApiError for an unsupported one."""
     unknown = []
     for name, value in given.items():
         if name in taken or name in NEUTRAL:
@@ -277,14 +304,14 @@ def _unknown(given: Mapping[str, object], taken: set[str]) -> tuple[str, ...]:
 
 
 def _wrong(reason: str) -> ApiError:
-    """What msgspec found, with the field's name in front; its words hold types and bounds, nothing of the request."""
+    """Convert msgspec's message into an error that starts with the field; it has types and bounds, but no value."""
     place = _PLACE.search(reason)
     where = place[1] if place is not None else ""
     return invalid(f"{where or 'body'}: {_PLACE.sub('', reason)}", re.split(r"[.\[]", where)[0] or None)
 
 
 def _check_caps(given: Mapping[str, object], settings: ServerSettings) -> None:
-    """Before types are looked at, which takes a second for a map of 200,000 entries."""
+    """Check the sizes of fields before their types, because checking the types of 200,000 entries takes a second."""
     for name, limit in _CAPS:
         value, most = given.get(name), getattr(settings, limit)
         size = len(value) if isinstance(value, dict | list) else value if isinstance(value, int) else 0
@@ -293,7 +320,7 @@ def _check_caps(given: Mapping[str, object], settings: ServerSettings) -> None:
 
 
 def stop_strings(stop: Strings | None) -> tuple[str, ...]:
-    """The stop strings of a request, which may give one by itself."""
+    """Return the stop strings of a request, which may also give a single one."""
     return () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
 
 

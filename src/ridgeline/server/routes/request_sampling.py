@@ -1,4 +1,4 @@
-"""From the fields of a request to SamplingParams, on top of the model's own defaults."""
+"""The conversion of request fields into `SamplingParams`, based on the model's defaults."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,13 +24,23 @@ _SAME = (
     "skip_special_tokens",
     "prompt_logprobs",
 )
-"""Fields that have the same name and meaning in SamplingParams."""
+"""The request fields that have the same name and meaning in `SamplingParams`."""
 
 
 def sampling_params(
     fields: GenerationFields, model: ServedModel, max_tokens: int, logprobs: int | None
 ) -> SamplingParams:
-    """How a request wants its tokens. Raises ApiError for a value that makes no sense, naming the field."""
+    """Return the sampling parameters of a request.
+
+    Args:
+        fields: The fields of the request.
+        model: The served model, with its defaults.
+        max_tokens: The most tokens to generate.
+        logprobs: The number of alternatives per output token; None for no log-probabilities.
+
+    Raises:
+        ApiError: If a value is out of range; the error names the field.
+    """
     given: dict[str, Any] = {name: getattr(fields, name) for name in _SAME if getattr(fields, name) is not None}
     given |= {"max_tokens": max_tokens, "logprobs": logprobs, "stop": stop_strings(fields.stop)}
     if fields.stop_token_ids is not None:
@@ -47,7 +57,7 @@ def sampling_params(
 
 
 def invalid_params(error: ValueError) -> ApiError:
-    """What SamplingParams refuses: one line, which begins with the field's name."""
+    """Convert a `SamplingParams` error, whose message begins with the name of the field, into an ApiError."""
     message = str(error)
     name = message.split(" ", 1)[0]
     return invalid(message, name if name in GenerationFields.__struct_fields__ else None)
@@ -58,13 +68,14 @@ def room_for(prompt: int, model: ServedModel, asked: int | None, unstated: int |
 
     Args:
         prompt: Tokens of the prompt.
-        model: The model that is asked.
-        asked: Tokens that the request asks for; None for as many as there is room for.
+        model: The served model.
+        asked: The tokens that the request wants; None for as many as fit.
         unstated: The most tokens if the request states no number; None for no such bound.
-        least: The fewest that a request may ask for.
+        least: The fewest tokens that a request may want.
 
-    Raises ApiError with the three numbers where there is no room for as many as were asked for, and for a prompt longer
-    than the encoder takes that reads it.
+    Raises:
+        ApiError: If the prompt and the wanted tokens do not fit into the context, or the prompt is longer than the
+            encoder allows. The message states the numbers.
     """
     if model.encoder:
         return _beside_encoder(prompt, model, asked, unstated)
@@ -81,7 +92,7 @@ def room_for(prompt: int, model: ServedModel, asked: int | None, unstated: int |
 
 
 def _beside_encoder(prompt: int, model: ServedModel, asked: int | None, unstated: int | None) -> int:
-    """As `room_for` where an encoder reads the prompt, which then takes none of the room."""
+    """Return how many tokens may be generated if an encoder reads the prompt, which then takes no decoder positions."""
     if prompt > model.encoder:
         raise invalid(
             f"the prompt has {prompt} tokens; the model's encoder takes {model.encoder}; shorten it",
@@ -98,7 +109,7 @@ def _beside_encoder(prompt: int, model: ServedModel, asked: int | None, unstated
 
 
 def _wanted(left: int, asked: int | None, unstated: int | None, least: int) -> int:
-    """Return how many of the tokens that fit may be generated. Raises ApiError if fewer than `least` are asked for."""
+    """Return the number of tokens to generate out of `left`; raise ApiError if fewer than `least` are wanted."""
     if asked is None:
         return left if unstated is None else min(left, unstated)
     if asked < least:

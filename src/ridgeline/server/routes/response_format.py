@@ -1,4 +1,4 @@
-"""The form that a request wants its answer in, from whichever of its fields says so, and within the server's bounds."""
+"""The structured-output constraint of a request, read from the fields that can set one, and its size limits."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -11,21 +11,25 @@ from ridgeline.server.routes.request_fields import GenerationFields
 from ridgeline.server.server_settings import ServerSettings
 
 MAX_SIZE = 1_000_000
-"""Largest number that a schema may give for a length or a count."""
+"""The largest length or count that a schema may state."""
 _SIZES = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
 _FORMATS: Mapping[str, tuple[str, ...]] = {
     "text": ("type",),
     "json_object": ("type", "schema"),
     "json_schema": ("type", "json_schema"),
 }
-"""The entries that each type of response_format may have. `schema` of `json_object` is llama.cpp's and Together's."""
+"""The entries that each type of response_format may have; llama.cpp and Together define `schema` of `json_object`."""
 _JSON_SCHEMA = ("name", "description", "schema", "strict")
 _KINDS = frozenset({"json", "json_object", "regex", "choice", "grammar"})
 
 
 def read_output_constraint(fields: GenerationFields, settings: ServerSettings) -> tuple[StructuredOutputs | None, str]:
-    """The form that a request wants its answer in, not tried yet, and the field that asks for it. Raises ApiError
-    where two fields do, or one makes no sense.
+    """Return the structured-output constraint of a request and the field that sets it; (None, "") without one.
+
+    The constraint is not compiled yet.
+
+    Raises:
+        ApiError: If two fields set one, or it is invalid.
     """
     asked: dict[str, dict[str, Any]] = {}
     if fields.response_format is not None and (form := _response_format(fields.response_format)):
@@ -44,7 +48,16 @@ def read_output_constraint(fields: GenerationFields, settings: ServerSettings) -
 
 
 def check_output_constraint(form: Mapping[str, Any], name: str, settings: ServerSettings) -> StructuredOutputs:
-    """A form within the server's bounds of size and depth. Raises ApiError naming the field."""
+    """Return a constraint after checking its size and depth.
+
+    Args:
+        form: The arguments of `StructuredOutputs`.
+        name: The request field for error messages.
+        settings: The limits of the server.
+
+    Raises:
+        ApiError: If the constraint is invalid or too large; the error names the field.
+    """
     schema = form.get("json")
     if schema is not None:
         if isinstance(schema, str):
@@ -59,7 +72,7 @@ def check_output_constraint(form: Mapping[str, Any], name: str, settings: Server
 
 
 def _check_size(texts: Iterable[object], name: str, settings: ServerSettings) -> None:
-    """Raise ApiError that names the field if the texts of a form are too long."""
+    """Raise ApiError that names the field if the texts of a constraint are too long."""
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts if isinstance(text, str))
     if size > settings.schema_bytes:
         raise invalid(f"{name}: it has {size} bytes; at most {settings.schema_bytes} are served", name)
@@ -84,14 +97,14 @@ def _response_format(asked: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _of_objects(schema: object) -> dict[str, Any]:
-    """Return the schema with `type` set to object, unless it states a type. Raises ApiError if it is no schema."""
+    """Return the schema with `type` set to object unless it has a type; raise ApiError if it is no schema."""
     if not isinstance(schema, dict):
         raise invalid("response_format.schema: give a JSON schema", "response_format")
     return {"type": "object", **schema}
 
 
 def _refuse_others(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
-    """Raise ApiError for an unknown entry, because the response would silently lack what it asks for."""
+    """Raise ApiError for an unknown entry, because the response would silently lack its effect."""
     for name, value in given.items():
         if name not in known and value is not None:
             raise invalid(f"{where}.{name} is not supported here; leave it out", "response_format")
@@ -109,7 +122,7 @@ def _structured_outputs(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decoded(schema: object, name: str) -> object:
-    """A schema as a value; it may come as text."""
+    """Return a schema as a Python value; it may be given as JSON text."""
     if not isinstance(schema, str):
         return schema
     try:
@@ -119,7 +132,17 @@ def _decoded(schema: object, name: str) -> object:
 
 
 def check_schema(schema: object, name: str, settings: ServerSettings, most_bytes: int | None = None) -> None:
-    """Raises ApiError naming the field for a schema beyond the server's bounds. most_bytes: as text."""
+    """Check a JSON schema against the server's limits.
+
+    Args:
+        schema: The decoded schema.
+        name: The request field for error messages.
+        settings: The limits of the server.
+        most_bytes: The most bytes of the schema as JSON text; None for no limit.
+
+    Raises:
+        ApiError: If the schema is invalid or exceeds a limit; the error names the field.
+    """
     if not isinstance(schema, dict):
         raise invalid(f"{name}: a JSON schema is an object", name)
     for depth, key, value in _entries(schema):
@@ -134,7 +157,7 @@ def check_schema(schema: object, name: str, settings: ServerSettings, most_bytes
 
 
 def _entries(value: object) -> Iterator[tuple[int, str, object]]:
-    """Every entry of every object in a value, with its depth: without recursion, for the value is a stranger's."""
+    """Yield every entry of every object in a value with its depth, without recursion because the value is untrusted."""
     left: list[tuple[int, object]] = [(1, value)]
     while left:
         depth, value = left.pop()

@@ -1,4 +1,4 @@
-"""/v1/responses: what the chat route says, as items and events."""
+"""The route /v1/responses, which returns chat completions as response items and events."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -22,13 +22,17 @@ from ridgeline.server.service import Service
 ROUTE = "/v1/responses"
 
 Emit = Callable[[str, dict[str, object]], None]
-"""Takes an event: its type, and its fields."""
+"""A function that takes an event: its type and its fields."""
 
 
 async def response_generation(
     fields: ResponseFields, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck, arrived: int
 ) -> tuple[Generation, "ResponsesWriter"]:
-    """Return what a request to this route asks of the engine, and how the response is written. Raises ApiError."""
+    """Convert a /v1/responses request into a `Generation` and the writer of its response.
+
+    Raises:
+        ApiError: If the request is invalid; the error names the field of this route.
+    """
     chat = as_chat(fields, settings)
     try:
         generation, answer = await chat_generation(chat, model, settings, grammars, arrived)
@@ -40,13 +44,13 @@ async def response_generation(
 
 @dataclass(frozen=True, slots=True)
 class ResponsesWriter:
-    """How this route writes an answer."""
+    """A writer of /v1/responses responses."""
 
     fields: ResponseFields
     chat: ChatResponseWriter
 
     def chunks(self, generation: Generation, outbox: StreamOutbox) -> Chunks:
-        """What writes it event by event."""
+        """Return the producer of the events of a generation."""
         return ResponseChunks(generation, self, outbox)
 
     def scores(self, generation: Generation) -> list[PromptScores]:
@@ -54,7 +58,7 @@ class ResponsesWriter:
         return self.chat.scores(generation)
 
     async def body(self, generation: Generation, gathered: GenerationResult) -> dict[str, object]:
-        """An answer that is complete: the last event of its stream, all of it being one delta."""
+        """Return the complete response, built like the last event of a stream whose only delta is the whole message."""
         choice: Any = (await self.chat.body(generation, gathered))["choices"]
         items = ResponseItems(lambda kind, event: None)
         items.take(choice[0]["message"])
@@ -64,7 +68,7 @@ class ResponsesWriter:
     def response(
         self, generation: Generation, items: "ResponseItems", usage: Mapping[str, Any] | None
     ) -> dict[str, object]:
-        """The response as it stands; usage: when it is over."""
+        """Return the response object in its present state. usage: The token counts; None while it is in progress."""
         fields, params = self.fields, generation.params
         return {
             "id": generation.id,
@@ -103,7 +107,7 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, object]:
 
 
 class ResponseItems:
-    """The items of a response, made of the deltas of a chat message; each thing that happens to them is emitted."""
+    """The output items of a response, built from chat message deltas; each change is emitted as an event."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -112,7 +116,7 @@ class ResponseItems:
         self._key: object = None  # of the item that is open: reasoning, message, or a call's index
 
     def take(self, delta: Mapping[str, Any]) -> None:
-        """More of the message."""
+        """Add a delta of the chat message: reasoning, content or tool calls."""
         if delta.get("reasoning"):
             self._open("reasoning", {"id": new_id("rs_"), "type": "reasoning", "summary": [], "content": []})
             self._grow("reasoning_text", delta["reasoning"])
@@ -123,7 +127,7 @@ class ResponseItems:
             self._call(call.get("index", index), call)
 
     def end(self, finish: object) -> None:
-        """The message is over. finish: as chat says why."""
+        """End the message. finish: The finish reason of the chat route."""
         if finish == "length":
             self.status = "incomplete"
         self._close()
@@ -146,7 +150,7 @@ class ResponseItems:
         self._emit("response.output_item.added", {"output_index": len(self.output) - 1, "item": self.output[-1]})
 
     def _grow(self, kind: str, text: str) -> None:
-        """More of the item's one part."""
+        """Append text to the only content part of the open item."""
         parts = self.output[-1]["content"]
         if not parts:
             parts.append({"type": kind, "text": ""} | ({"annotations": []} if kind == "output_text" else {}))
@@ -155,7 +159,7 @@ class ResponseItems:
         self._tell(f"response.{kind}.delta", {"content_index": 0, "delta": text} | self._no_logprobs(kind))
 
     def _close(self) -> None:
-        """The open item is whole, or as whole as it will be."""
+        """Emit the closing events of the open item, which is complete or was cut off."""
         if self._key is None:
             return
         item, self._key = self.output[-1], None
@@ -170,7 +174,7 @@ class ResponseItems:
         self._emit("response.output_item.done", {"output_index": len(self.output) - 1, "item": item})
 
     def _tell(self, kind: str, event: dict[str, object]) -> None:
-        """An event of the item that is the last."""
+        """Emit an event of the last item."""
         place = {"item_id": self.output[-1]["id"], "output_index": len(self.output) - 1}
         self._emit(kind, place | event)
 
@@ -180,7 +184,10 @@ class ResponseItems:
 
 
 class ResponseChunks(ChatChunks):
-    """Its events. The first two come with the first delta: an error before it has a status of its own."""
+    """The producer of the events of a streamed /v1/responses response.
+
+    The first two events are sent together with the first delta, so that an earlier error can still set the HTTP status.
+    """
 
     def __init__(self, generation: Generation, answer: ResponsesWriter, outbox: StreamOutbox) -> None:
         super().__init__(generation, answer.chat, outbox)
@@ -196,7 +203,7 @@ class ResponseChunks(ChatChunks):
 
     @override
     def put(self, choices: list[dict[str, Any]], beside: Mapping[str, object]) -> None:
-        """What would be a chunk becomes events."""
+        """Emit events instead of a chat chunk."""
         if not self._number:
             response = self._response.response(self.generation, self._items, None)
             for kind in ("response.created", "response.in_progress"):

@@ -1,6 +1,6 @@
-"""What /v1/responses is asked, said as a request to /v1/chat/completions.
+"""The conversion of a /v1/responses request into a chat request.
 
-A response is stateless here: nothing is stored, and a request brings the whole conversation.
+Responses are stateless: the server stores none, and each request contains the whole conversation.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from ridgeline.server.server_settings import ServerSettings
 
 
 class ResponseFields(msgspec.Struct, kw_only=True, frozen=True):
-    """Of /v1/responses. store: whatever it says, nothing is, and the answer says so."""
+    """The fields of a /v1/responses request."""
 
     model: str = ""
     input: str | list[dict[str, Any]] = ""
@@ -25,6 +25,7 @@ class ResponseFields(msgspec.Struct, kw_only=True, frozen=True):
     stream: bool = False
     stream_options: dict[str, Any] | None = None
     store: bool = False
+    """Accepted with any value, although responses are never stored; the response states false."""
     metadata: dict[str, str] | None = None
     parallel_tool_calls: bool | None = None
     reasoning: dict[str, Any] | None = None
@@ -36,7 +37,11 @@ class ResponseFields(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def as_chat(fields: ResponseFields, settings: ServerSettings) -> ChatFields:
-    """The same request to the chat route. Raises ApiError."""
+    """Return the equivalent chat request.
+
+    Raises:
+        ApiError: If the request is invalid; the error names the field of this route.
+    """
     _check_parts(fields)
     body = {
         "model": fields.model,
@@ -65,11 +70,11 @@ _REFUSED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
     "stream_options": {"continuous_usage_stats": (False,)},
     "text": {"verbosity": ("medium",)},
 }
-"""Parts of fields that are not supported, with the values that ask for nothing (null always does)."""
+"""The unsupported parts of fields, with the values that request nothing special (null always does)."""
 
 
 def _check_parts(fields: ResponseFields) -> None:
-    """Raises ApiError for a part of a field that would change the answer and is not supported."""
+    """Raise ApiError if an unsupported part of a field would change the response."""
     for name, parts in _REFUSED.items():
         for part, value in (getattr(fields, name) or {}).items():
             if part in parts and value is not None and value not in parts[part]:
@@ -86,7 +91,7 @@ _HERE = {
 
 
 def named_as_here(error: ApiError) -> ApiError:
-    """An error of the chat route with the field's name that this one has for it."""
+    """Return an error of the chat route with the field renamed as in /v1/responses."""
     name = _HERE.get(error.param or "")
     if name is None or error.param is None:
         return error
@@ -95,7 +100,7 @@ def named_as_here(error: ApiError) -> ApiError:
 
 
 def _messages(fields: ResponseFields) -> list[dict[str, Any]]:
-    """The conversation. Calls join the assistant's message before them, reasoning the message after it."""
+    """Return the chat messages; calls join the assistant message before them, reasoning the one after it."""
     messages: list[dict[str, Any]] = []
     if fields.instructions is not None:
         messages.append({"role": "system", "content": fields.instructions})
@@ -128,7 +133,10 @@ def _is_assistants(item: Mapping[str, Any]) -> bool:
 
 
 def _without_answer(where: str) -> ApiError:
-    """OpenAI refuses it too: a template has reasoning as part of the message that it led to."""
+    """Return the error for reasoning without a following assistant message, which OpenAI rejects too.
+
+    Chat templates have reasoning as part of the message that it led to.
+    """
     return invalid(f"{where}: after reasoning comes the assistant's message or call; give both or neither", "input")
 
 
@@ -186,7 +194,10 @@ def _tool_choice(choice: str | dict[str, Any] | None) -> object:
 
 
 def _as_in_chat(tool: object) -> object:
-    """Return a choice of a function as chat has it. Anything else stays as it is, and is refused with the tools."""
+    """Return a function choice in chat format, and any other value unchanged.
+
+    The check of the tools rejects those other values later.
+    """
     if not isinstance(tool, dict) or tool.get("type") != "function":
         return tool
     return {"type": "function", "function": {"name": tool.get("name")}}

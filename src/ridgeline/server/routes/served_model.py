@@ -1,4 +1,4 @@
-"""ServedModel: what routes know of the model behind them."""
+"""The description of the served model that all routes use."""
 
 import hashlib
 import time
@@ -18,63 +18,72 @@ from ridgeline.server.service import EngineClient
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model under the names that it answers to; the first is what answers say.
-
-    context: positions that a sequence may have. room: those of them that KV memory holds. vocabulary: how many token
-    ids the model has. dtype: the number format of its weights. adapters: those that are loaded, by the names that
-    requests choose them by. vectors: what its answers are, where they are no text. encoder: positions that its encoder
-    takes of a prompt, 0 where it has none. hears: the encoder reads sound. created: when it was put up, in Unix
-    seconds. others: by the names of the server's models of another sort, what is said to who asks them for text.
-    """
+    """A served model, its names and the properties that routes check requests against."""
 
     names: tuple[str, ...]
+    """The names of the model; responses contain the first."""
     texts: TextProcessor
+    """The tokenizer and the chat templates."""
     context: int
+    """The most positions of a sequence."""
     room: int
+    """The most positions of a sequence that also fit into the KV cache."""
     vocabulary: int
+    """The number of token ids."""
     dtype: str
+    """The dtype of the weights."""
     adapters: tuple[str, ...] = ()
+    """The names of the loaded LoRA adapters, by which requests select them."""
     vectors: VectorInfo | None = None
+    """The description of the vectors of an embedding or rerank model; None for a model that generates text."""
     encoder: int = 0
+    """The most prompt positions that the encoder takes; 0 for a model without an encoder."""
     hears: bool = False
+    """Whether the encoder reads audio."""
     created: int = field(default_factory=lambda: int(time.time()))
+    """The time at which the server began to serve the model, in Unix seconds."""
     others: Mapping[str, str] = field(default_factory=dict)
+    """The error text for text requests to other models of this server (image pipelines), by their names."""
 
     @property
     def name(self) -> str:
+        """The model name in responses."""
         return self.names[0]
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        """What a request may ask for: the model, and each adapter."""
+        """The names that a request may use: those of the model and of its adapters."""
         return (*self.names, *self.adapters)
 
     @property
     def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the model."""
         return self.texts.tokenizer
 
     @property
     def defaults(self) -> SamplingParams:
-        """The sampling of a request that states none."""
+        """The sampling parameters of a request that sets none."""
         return self.texts.server_defaults or self.texts.defaults
 
     def check_name(self, name: str) -> None:
-        """Raises ApiError: 404 for a model that is not served, 400 for one of another sort. A request that names none
-        means this one.
+        """Check that a request names this model or one of its adapters; an empty name is accepted.
+
+        Raises:
+            ApiError: If the model is not served (404), or is of another kind (400).
         """
         if name and name not in self.all_names:
             raise none_of_these(name, self.all_names, self.others)
 
     def adapter(self, name: str) -> str:
-        """The adapter that a request for this name asks; "" for the model as it is."""
+        """Return the adapter that a model name selects; "" for the base model."""
         return name if name in self.adapters else ""
 
     def called(self, name: str) -> str:
-        """What the answer to a request for this name says that it is from."""
+        """Return the model name in the response to a request for this name."""
         return self.adapter(name) or self.name
 
     def check_generates(self) -> None:
-        """Raises ApiError for a model that writes no text, or none for a text."""
+        """Raise ApiError if the model does not generate text from text: a speech, embedding or rerank model."""
         if self.hears:
             raise invalid("the model reads sound; ask /v1/audio/transcriptions", "model", code="unsupported_model")
         if self.vectors is not None:
@@ -82,7 +91,11 @@ class ServedModel:
             raise invalid(f"the model writes no text; ask {route}", "model", code="unsupported_model")
 
     def template(self, *, tools: bool = False) -> ChatTemplate:
-        """The chat template. Raises ApiError where the model has none."""
+        """Return the chat template, for a conversation with or without tools.
+
+        Raises:
+            ApiError: If the model has no chat template.
+        """
         if self.texts.templates is None:
             raise invalid(
                 "the model has no chat template; give the server one (--chat-template FILE), or use /v1/completions",
@@ -92,8 +105,16 @@ class ServedModel:
         return self.texts.templates.pick(tools=tools)
 
     async def encode(self, text: str, *, add_special: bool = True, among: int = 0) -> list[int]:
-        """Token ids of a text in which control tokens are text. among: characters of all that are encoded with it.
-        Raises ApiError.
+        """Return the token ids of a text, in which the spelling of a control token is ordinary text.
+
+        Args:
+            text: The text.
+            add_special: Whether the tokenizer adds its own tokens (BOS).
+            among: The characters of all texts that are encoded at the same time, which decides whether a thread is
+                used.
+
+        Raises:
+            ApiError: If the text is too long for the context or cannot be encoded.
         """
         return await offload_if_long(max(len(text), among), lambda: self._encode(text, add_special))
 
@@ -108,7 +129,7 @@ class ServedModel:
             raise invalid(str(error), "prompt") from None
 
     def check_ids(self, ids: Sequence[int], param: str) -> None:
-        """Raises ApiError for ids that the model does not have."""
+        """Raise ApiError if a token id is not in the model's vocabulary."""
         unknown = unknown_id(ids, self.vocabulary)
         if unknown is not None:
             raise invalid(
@@ -117,14 +138,18 @@ class ServedModel:
 
 
 def no_such_model(names: Iterable[str]) -> ApiError:
-    """The answer to who asks for a model that is not among these names."""
+    """Return the 404 error for a model that is not served. names: The models that are."""
     message = f"no such model is served here; this server has {', '.join(names)}"
     return ApiError(404, message, param="model", code="model_not_found")
 
 
 def none_of_these(name: str, names: Iterable[str], others: Mapping[str, str]) -> ApiError:
-    """The answer to who asks a route for a model that is none of its `names`. others: what is said of the server's
-    other models, by theirs.
+    """Return the error for a request that names none of a route's models: 400 for another kind of model, else 404.
+
+    Args:
+        name: The model that the request names.
+        names: The models of the route.
+        others: The error texts for the server's other models, by their names.
     """
     if name in others:
         return invalid(f"{name} {others[name]}", "model", code="unsupported_model")
@@ -132,8 +157,15 @@ def none_of_these(name: str, names: Iterable[str], others: Mapping[str, str]) ->
 
 
 def served_model(llm: EngineClient, settings: ServerSettings, others: Mapping[str, str] | None = None) -> ServedModel:
-    """The model of an engine, under the names of the settings. others: as ServedModel. Raises ValueError for an adapter
-    that is called as a model is.
+    """Return the description of an engine's model under the names in the settings.
+
+    Args:
+        llm: The engine.
+        settings: The settings of the server.
+        others: The error texts for the server's other models, as in `ServedModel`.
+
+    Raises:
+        ValueError: If an adapter has the same name as a model.
     """
     assert settings.models, "a server says which model it has"
     texts, info = llm.texts, llm.info
@@ -151,7 +183,11 @@ def served_model(llm: EngineClient, settings: ServerSettings, others: Mapping[st
 
 
 def cache_salt(salt: str | None, settings: ServerSettings) -> bytes:
-    """What separates the prefix cache of those who share a salt from everybody else's. Raises ApiError."""
+    """Return the hash of a request's `cache_salt`; only requests with the same salt share prefix-cache entries.
+
+    Raises:
+        ApiError: If the salt is empty or too long.
+    """
     if salt is None:
         return b""
     data = salt.encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""Chunks: the frames of a streamed answer, event by event. What chat and completions have in common."""
+"""The base of streamed responses, shared by chat and completions: it turns engine events into chunks."""
 
 import secrets
 from abc import ABC, abstractmethod
@@ -21,15 +21,15 @@ from ridgeline.server.service import Service
 _OPTIONS = StreamOptions()
 
 BLOCK = 128
-"""Bytes: the length of an obfuscated event is a multiple of it, and most tokens fit into one length."""
+"""The block size of obfuscated events in bytes: their lengths are multiples, and most tokens fit into one block."""
 
 
 def obfuscated(event: Mapping[str, object]) -> dict[str, object]:
-    """Return an event with OpenAI's field `obfuscation`: random characters that fill its JSON up to whole blocks.
+    """Return an event with OpenAI's field `obfuscation`: random characters that pad its JSON to a multiple of `BLOCK`.
 
-    The length of a streamed piece of text then does not tell what it says. Who sees the packets of an encrypted
-    stream can guess much of an answer from the lengths of its tokens (Weiss et al., "What Was Your Prompt? A Remote
-    Keylogging Attack on AI Assistants", USENIX Security 2024).
+    The length of a streamed piece of text then does not reveal its content. An observer of the packets of an encrypted
+    stream can otherwise guess much of a response from the lengths of its tokens (Weiss et al., "What Was Your Prompt? A
+    Remote Keylogging Attack on AI Assistants", USENIX Security 2024).
     """
     size = len(msgspec.json.encode({**event, "obfuscation": ""}))
     return {**event, "obfuscation": secrets.token_urlsafe(BLOCK)[: -size % BLOCK]}
@@ -37,18 +37,23 @@ def obfuscated(event: Mapping[str, object]) -> dict[str, object]:
 
 @dataclass(slots=True)
 class ChoiceState:
-    """One choice of a streamed answer. tokens: those that are still to be told, as their text was not safe to show.
-    told: how many have been. begun: whether it has had a chunk.
-    """
+    """The streaming state of one choice."""
 
     tokens: list[Sampled] = field(default_factory=list)
+    """Tokens that are not sent yet, because their text was not safe to show."""
     told: int = 0
+    """The number of tokens sent."""
     begun: bool = False
+    """Whether a chunk of the choice was sent."""
 
     def take(self, event: Event, ready: int | None = None) -> tuple[Sampled, ...]:
-        """Return the tokens to be told with an event that has text or is the last; drop those past the text's end.
+        """Return the tokens to send with an event, and drop those past the end of the text.
 
-        ready: The number of tokens to return; None for all.
+        The event has text or is the last of its choice.
+
+        Args:
+            event: The event.
+            ready: The number of tokens to return; None for all.
         """
         if event.output_tokens is not None:
             del self.tokens[max(event.output_tokens - self.told, 0) :]
@@ -59,7 +64,7 @@ class ChoiceState:
 
 
 class Chunks(ABC):
-    """Makes the frames of one answer and puts them into its outbox."""
+    """The base class of a producer that writes the chunks of one response into its outbox."""
 
     def __init__(
         self,
@@ -69,7 +74,15 @@ class Chunks(ABC):
         kind: str,
         scores: Sequence[PromptScores],
     ) -> None:
-        """Write a response. kind: OpenAI's name of the object. scores: the token scores of each prompt."""
+        """Start a response without chunks.
+
+        Args:
+            generation: The generation of the request.
+            fields: The fields of the request.
+            outbox: The queue of frames to send.
+            kind: OpenAI's `object` name of the chunks.
+            scores: Collect the log-probabilities of each prompt.
+        """
         self.generation, self.fields, self.outbox = generation, fields, outbox
         self.options = fields.stream_options or _OPTIONS
         self.usage = Usage(generation.prompt_tokens)
@@ -83,20 +96,30 @@ class Chunks(ABC):
         ).removesuffix(b"}")
 
     async def produce(self, service: Service) -> None:
-        """Run the generation, frame by frame to the last. Raises ApiError."""
+        """Run the generation and write its chunks, up to the final [DONE].
+
+        Raises:
+            ApiError: If the generation is rejected or fails.
+        """
         await run(service, self.generation, self.take, self.progress if self.fields.return_progress else None)
         if self.options.include_usage:
             self.put([], {"usage": self.usage.body()})
         self.outbox.put(DONE)
 
     def progress(self, prompt: int, before: int, after: int) -> None:
-        """How far a prompt has been read, under llama.cpp's names. cache: what was found of it in KV memory."""
+        """Write a chunk with the prefill progress of a prompt, under llama.cpp's names.
+
+        Args:
+            prompt: The index of the prompt.
+            before: Prompt positions computed before the step; at the first call, those found in the KV cache.
+            after: Prompt positions computed after the step.
+        """
         cached = self.usage.cached.setdefault(prompt, before)
         told = {"total": len(self.generation.specs[prompt].prompt), "cache": cached, "processed": after}
         self.put([], {"prompt_progress": {"prompt": prompt, **told}})
 
     def take(self, prompt: int, event: Event) -> None:
-        """An event's frame, if there is something to tell. Tokens wait for their text."""
+        """Write the chunk of an event if it has text, reasoning or an end; tokens wait until their text is complete."""
         index = self.generation.index(prompt, event.choice)
         state = self._choices[index]
         self.usage.take(prompt, index, event)
@@ -117,26 +140,26 @@ class Chunks(ABC):
         self.put([choice], beside)
 
     def has_news(self, index: int, event: Event) -> bool:
-        """Whether an event has something to tell."""
+        """Return whether an event has anything to send."""
         return bool(event.text or event.reasoning or event.finish is not None)
 
     @abstractmethod
     def choice(self, prompt: int, index: int, state: ChoiceState, event: Event) -> dict[str, object]:
-        """An event as an entry of `choices`."""
+        """Return the entry of `choices` for an event."""
 
     def first(self) -> dict[str, object]:
-        """What the first chunk has beside its choices."""
+        """Return the further fields of the first chunk."""
         return {}
 
     def put(self, choices: list[dict[str, object]], beside: Mapping[str, object]) -> None:
-        """A frame. Every one of them has a list of choices."""
+        """Write one chunk; every chunk has a list of choices."""
         chunk = {"choices": choices, **beside}
         if choices and self.options.include_obfuscation:
             chunk = obfuscated(chunk)
         self.outbox.put(self._head + b"," + msgspec.json.encode(chunk)[1:] + b"\n\n")
 
     def _beside(self, event: Event) -> dict[str, object]:
-        """What stands beside the choices: usage where it was asked for, timings with the last choice's end."""
+        """Return the fields next to `choices`: usage if requested, and timings with the end of the last choice."""
         beside: dict[str, object] = {}
         if self.options.include_usage:
             beside["usage"] = self.usage.body() if self.options.continuous_usage_stats else None

@@ -1,4 +1,4 @@
-"""/tokenize, /detokenize and /v1/chat/completions/render: what the model would read, without running it."""
+"""The routes /tokenize, /detokenize and /v1/chat/completions/render, which do not run the model."""
 
 from ridgeline.server.errors import invalid
 from ridgeline.server.event_loop import offload_if_long
@@ -10,7 +10,11 @@ from ridgeline.server.server_settings import ServerSettings
 
 
 async def tokenize(fields: TokenizeFields, model: ServedModel, settings: ServerSettings) -> dict[str, object]:
-    """The ids of a prompt or of a conversation, as vLLM answers. Raises ApiError."""
+    """Return the token ids of a prompt or of a conversation, in vLLM's format.
+
+    Raises:
+        ApiError: If the request is invalid.
+    """
     model.check_name(fields.model)
     if fields.prompt is not None:
         ids = await model.encode(fields.prompt, add_special=fields.add_special_tokens is not False)
@@ -28,7 +32,11 @@ async def tokenize(fields: TokenizeFields, model: ServedModel, settings: ServerS
 
 
 async def detokenize(fields: DetokenizeFields, model: ServedModel) -> dict[str, object]:
-    """The text of ids; control tokens as they are spelled. Raises ApiError."""
+    """Return the text of token ids, with control tokens spelled out.
+
+    Raises:
+        ApiError: If an id is out of vocabulary, or the model is not served here.
+    """
     model.check_name(fields.model)
     ids = fields.tokens
     model.check_ids(ids, "tokens")
@@ -36,7 +44,11 @@ async def detokenize(fields: DetokenizeFields, model: ServedModel) -> dict[str, 
 
 
 async def rendered(fields: ChatFields, model: ServedModel, settings: ServerSettings) -> dict[str, object]:
-    """The prompt that a conversation becomes. Raises ApiError."""
+    """Return the prompt that the chat template renders from a conversation, as text and token ids.
+
+    Raises:
+        ApiError: If the request is invalid.
+    """
     model.check_name(fields.model)
     prompt = await render(fields, model, settings)
     return {

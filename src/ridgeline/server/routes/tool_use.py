@@ -1,4 +1,4 @@
-"""Functions that a request offers to the model: which calls may or must come, and how they are told."""
+"""Tools (functions) of a chat request: the calls that the model may or must make, and their form in responses."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,10 +24,10 @@ from ridgeline.server.server_settings import ServerSettings
 from ridgeline.util.untrusted import MAX_VALUES, crowded
 
 ANY_MODEL = "hermes"
-"""The format of a call that a grammar forces where the model has none of its own."""
+"""The tool-call format for forced calls of a model that has no format of its own."""
 
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
-"""The schema of a function that states no parameters: OpenAI's reference says that it has none."""
+"""The schema of a function without `parameters`, which according to OpenAI's reference takes no arguments."""
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _SHOWN = 64  # characters of an unknown name that an error repeats
 _MAX_SCHEMAS = 8  # times what one may have, for all that a grammar is made of
@@ -35,29 +35,37 @@ _MAX_SCHEMAS = 8  # times what one may have, for all that a grammar is made of
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """Functions that may be called.
-
-    functions: The functions that a call may name: all of `tools`, or those that tool_choice allows. called: The
-    functions of which the response must call one; () if it need not. several: Whether it may have several calls.
-    """
+    """The tools of a request, and the rules for calling them."""
 
     format: ToolFormat
+    """The format in which the model writes calls."""
     functions: tuple[Function, ...]
+    """The functions that a call may name: all tools, or those that tool_choice allows."""
     called: tuple[Function, ...]
+    """The functions of which the response must call one; () if it need not call any."""
     several: bool
+    """Whether the response may have several calls."""
 
     def shows_special(self, tokenizer: Tokenizer) -> bool:
-        """Whether markers are special tokens, which have to be in the text for the parser to see them."""
+        """Return whether call markers are special tokens, which must stay in the text for the parser to see them."""
         return any(tokenizer.control.get(marker) in tokenizer.special_ids for marker in self.format.markers)
 
     def parser(self, tokenizer: Tokenizer) -> ToolParser:
-        """Takes the calls out of one answer."""
+        """Return a new parser that separates the tool calls from the text of one choice."""
         names = {function.name for function in self.called or self.functions}
         return ToolParser(self.format, names, tokenizer, several=self.several, forced=bool(self.called))
 
     def outputs(self, tokenizer: Tokenizer, answer: StructuredOutputs | None) -> StructuredOutputs | None:
-        """The form that the answer has to have: calls where they must come, and calls or `answer` where that has a form
-        of its own. Raises ApiError for two that do not go together.
+        """Return the output constraint that the tools and `answer` require together; None for no constraint.
+
+        It enforces calls if they are required; otherwise it permits calls, or a text that satisfies `answer`.
+
+        Args:
+            tokenizer: The tokenizer of the model.
+            answer: The constraint of a response without calls; None for no constraint.
+
+        Raises:
+            ApiError: If a call is required and `answer` is set, or `answer` is no JSON schema.
         """
         if self.called:
             if answer is not None:
@@ -73,14 +81,24 @@ class ToolUse:
         return StructuredOutputs(grammar=grammar)
 
     def trial(self, answer: StructuredOutputs | None) -> StructuredOutputs | None:
-        """As `outputs`, over a vocabulary without control tokens: what is to be tried first."""
+        """Return the same constraint as `outputs` for a vocabulary without control tokens, for the grammar check."""
         return self.outputs(ByteTokenizer(), answer)
 
 
 def read_tools(
     fields: ChatFields, template: ChatTemplate, settings: ServerSettings, *, shaped: bool = False
 ) -> ToolUse | None:
-    """What a request offers; None where nothing may be called. shaped: the answer has a form too. Raises ApiError."""
+    """Return the tools of a request, or None if it allows no calls.
+
+    Args:
+        fields: The fields of the request.
+        template: The chat template, which reveals the model's tool-call format.
+        settings: The settings of the server.
+        shaped: Whether the request also sets a structured-output constraint.
+
+    Raises:
+        ApiError: If the tools or tool_choice are invalid, or the tool-call format of the model is unknown.
+    """
     choice = fields.tool_choice
     if choice == "none" or not fields.tools:
         if choice not in (None, "none", "auto"):
@@ -109,7 +127,7 @@ def read_tools(
 
 
 def _check_parameters(functions: Sequence[Function], settings: ServerSettings) -> None:
-    """Raises ApiError for schemas that no grammar is to be made of."""
+    """Raise ApiError if the parameter schemas are unsuitable for a grammar."""
     for function in functions:
         check_schema(function.parameters, "tools", settings, settings.schema_bytes)
         if function.parameters["type"] != "object":
@@ -120,7 +138,7 @@ def _check_parameters(functions: Sequence[Function], settings: ServerSettings) -
 
 
 def format_for(template: ChatTemplate, settings: ServerSettings) -> ToolFormat | None:
-    """Return the format of a model's calls: the one that the server was started with, or else its template's."""
+    """Return the tool-call format of a model: the server's setting, or else the format that its template reveals."""
     written = template.probe.calls.tool_format
     if settings.tool_parser is None or (written is not None and written.name == settings.tool_parser):
         return written
@@ -142,7 +160,7 @@ def _function(tool: Mapping[str, Any], where: str) -> Function:
 def _chosen(
     choice: str | Mapping[str, Any] | None, functions: tuple[Function, ...]
 ) -> tuple[tuple[Function, ...], tuple[Function, ...]]:
-    """Return the functions that may be called, and those of which one must be called. Raises ApiError."""
+    """Return the functions that may be called, and those of which one must be called; raise ApiError if invalid."""
     if choice is None or choice == "auto":
         return functions, ()
     if choice == "required":
@@ -166,7 +184,7 @@ def _chosen(
 
 
 def _found(tool: object, by_name: Mapping[str, Function]) -> Function:
-    """Return the function that `{"type": "function", "function": {"name": ...}}` names. Raises ApiError."""
+    """Return the function that `{"type": "function", "function": {"name": ...}}` names, or raise ApiError."""
     function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
@@ -177,7 +195,7 @@ def _found(tool: object, by_name: Mapping[str, Function]) -> Function:
 
 
 def check_calls(messages: Sequence[Mapping[str, Any]]) -> None:
-    """Raise ApiError for a call that lacks a part, is not the assistant's, or has arguments too long to read."""
+    """Raise ApiError if a tool call in the messages lacks a part, has a wrong role, or too many values."""
     arguments: list[object] = []
     for index, message in enumerate(messages):
         legacy = message.get("function_call")
@@ -214,13 +232,13 @@ def _is_function(function: object) -> bool:
 
 @dataclass(slots=True)
 class ToolCalls:
-    """The calls of a whole answer, and what is left as its content."""
+    """The tool calls of a complete response, and the remaining text as its content."""
 
     content: str = ""
     by_index: dict[int, CallDelta] = field(default_factory=dict)
 
     def take(self, deltas: Iterable[ToolDelta]) -> None:
-        """What a parser has said next. A call that it takes back is one no more."""
+        """Add the parser's output; a call that the parser takes back is removed."""
         for delta in deltas:
             self.content += delta.content
             for call in delta.calls:
@@ -232,7 +250,7 @@ class ToolCalls:
                 del self.by_index[index]
 
     def body(self) -> list[dict[str, object]]:
-        """As a message has them."""
+        """Return `tool_calls` of a message."""
         return [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in self.by_index.values()
@@ -240,7 +258,7 @@ class ToolCalls:
 
 
 def call_delta(call: CallDelta) -> dict[str, object]:
-    """As a chunk's delta has it."""
+    """Return an entry of `tool_calls` in the delta of a chunk."""
     if call.id:
         function = {"name": call.name, "arguments": call.arguments}
         return {"index": call.index, "id": call.id, "type": "function", "function": function}

@@ -1,7 +1,7 @@
-"""POST /page/trace: a text's way through the served model, op by op, for the page.
+"""The route POST /page/trace: it records the computation of a text in the served model, op by op, for the web page.
 
-The engine records it between two steps; all other requests wait meanwhile, and the recording says how long. One that
-would take longer than `max_pause` is refused.
+The engine records it between two steps, so all other requests wait; the recording states for how long. A recording that
+would take longer than `max_pause` is rejected.
 """
 
 from typing import Annotated
@@ -26,12 +26,12 @@ ROUTE = "/page/trace"
 
 
 def traceable(model: ServedModel) -> bool:
-    """Whether a model continues a text: one with an encoder, or whose answers are vectors, does not."""
+    """Return whether a model continues texts; a model with an encoder or with vector output does not."""
     return model.vectors is None and not model.hears and not model.texts.start
 
 
 class TraceFields(msgspec.Struct, kw_only=True, frozen=True):
-    """What is recorded: a text as it is, without a chat template. None: as the model has it."""
+    """The fields of a trace request: a raw text, and sampling values (None for the model's defaults)."""
 
     model: str = ""
     prompt: str = ""
@@ -44,14 +44,18 @@ class TraceFields(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class TraceApi:
-    """The handler. One text at a time."""
+    """The handler of the trace route, which records one text at a time."""
 
     def __init__(self, service: Service, model: ServedModel, settings: ServerSettings) -> None:
         self._service, self._model, self._settings = service, model, settings
         self._busy = False
 
     async def trace(self, request: Request) -> Response:
-        """The recording. Raises ApiError."""
+        """Return the recording of a text.
+
+        Raises:
+            ApiError: If the request is invalid or not permitted, or another recording is in progress.
+        """
         check_client(request, self._settings, "have a text traced")
         fields, _ = read_fields(await read_object(request, self._settings), TraceFields, self._settings)
         question = msgspec.json.encode(await self._question(fields))

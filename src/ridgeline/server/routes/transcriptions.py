@@ -1,6 +1,6 @@
-"""/v1/audio/transcriptions and /v1/audio/translations: a file of speech in, its text out.
+"""The routes /v1/audio/transcriptions and /v1/audio/translations, which return the text of a speech file.
 
-A window of a file is a request to the engine like any other: it waits in the queue, is counted, and may be refused.
+Each window of a file is an ordinary engine request: it waits in the queue, is counted, and may be rejected.
 """
 
 import asyncio
@@ -39,13 +39,12 @@ FORMATS: Final = ("json", "text", "srt", "verbose_json", "vtt")
 _GRANULARITIES = "timestamp_granularities[]"
 _TAKEN: Final = frozenset({"file", "model", "language", "response_format", "temperature", _GRANULARITIES})
 _REFUSED: Final = {"prompt": ("",), "stream": ("", "false"), "include[]": ("",), "chunking_strategy": ("", "auto")}
-"""Fields that would change the answer and are not done, with the values that ask for nothing; files are cut into
-windows anyway."""
+"""The unsupported fields, with the values that request nothing special; files are always split into windows."""
 _MAX_FIELD = 4096  # bytes of a field
 
 
 def check_packages() -> None:
-    """Raises ValueError where what reads uploads is not installed."""
+    """Raise ValueError if a package that reads audio uploads is not installed."""
     missing = [name for name in (PACKAGE, "soundfile", "soxr") if find_spec(name) is None]
     if missing:
         raise ValueError(f"serving a speech model needs {', '.join(missing)}: pip install 'ridgeline[audio]'")
@@ -53,16 +52,18 @@ def check_packages() -> None:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionForm:
-    """What a form asks for. data: the file's bytes. ignored: fields that nobody knows."""
+    """The content of an audio upload form."""
 
     data: bytes
+    """The bytes of the file."""
     options: TranscriptionOptions
     response_format: str
     ignored: tuple[str, ...]
+    """The names of the unknown fields."""
 
 
 class SpeechApi:
-    """The handlers of OpenAI's routes for speech. vocabulary: None where the model reads no sound."""
+    """The handlers of OpenAI's audio routes. vocabulary: The model's speech tokens; None if it reads no audio."""
 
     def __init__(
         self, service: Service, model: ServedModel, settings: ServerSettings, vocabulary: SpeechVocabulary | None
@@ -70,15 +71,19 @@ class SpeechApi:
         self._service, self._model, self._settings, self._vocabulary = service, model, settings, vocabulary
 
     async def transcribe(self, request: Request) -> Response:
-        """/v1/audio/transcriptions"""
+        """Handle POST /v1/audio/transcriptions."""
         return await self._answer(request, "transcribe")
 
     async def translate(self, request: Request) -> Response:
-        """/v1/audio/translations"""
+        """Handle POST /v1/audio/translations."""
         return await self._answer(request, "translate")
 
     async def _answer(self, request: Request, task: Task) -> Response:
-        """Raises ApiError."""
+        """Read the form, transcribe or translate its file, and return the response.
+
+        Raises:
+            ApiError: If the form is invalid, or a window is rejected or fails.
+        """
         vocabulary = self._vocabulary
         if vocabulary is None:
             raise invalid("the model that is served here reads no sound", "model", code="no_speech_model")
@@ -99,7 +104,7 @@ class SpeechApi:
         return written(transcript, task, asked.response_format, headers)
 
     async def _asked(self, form: FormData, task: Task) -> TranscriptionForm:
-        """What a form says. Raises ApiError."""
+        """Return the checked content of a form, or raise ApiError."""
         file, told = form.get("file"), {name: form.getlist(name) for name in form}
         if not isinstance(file, UploadFile):
             raise invalid("file is missing; send a file of speech", "file", code="missing_field")
@@ -124,7 +129,11 @@ class SpeechApi:
     async def _transcribe(
         self, id: str, route: str, asked: TranscriptionForm, vocabulary: SpeechVocabulary
     ) -> Transcript:
-        """Window by window through the service. Raises ApiError."""
+        """Transcribe a file window by window with the engine.
+
+        Raises:
+            ApiError: If the file is no audio, a window is rejected or fails, or the time limit passes.
+        """
         windows = count()
 
         async def generate(prompt: list[int], params: SamplingParams, features: EncoderFeatures) -> Completion:
@@ -148,7 +157,11 @@ class SpeechApi:
 
 
 async def read_speech(request: Request, settings: ServerSettings) -> FormData:
-    """The form in a request's body, at most `settings.upload_bytes` long. Raises ApiError."""
+    """Return the form in a request's body, which has at most `settings.upload_bytes` bytes.
+
+    Raises:
+        ApiError: If the body is no valid form.
+    """
     if not is_form(request):
         raise invalid("the body is no multipart/form-data; send the file in a form", "file", code="invalid_form")
     return await read_form(request, settings.upload_bytes, _MAX_FIELD)
@@ -165,7 +178,7 @@ def _temperature(text: str) -> float:
 
 
 def _check_granularities(asked: list[str], response_format: str) -> None:
-    """Times of segments are there, of words they are not."""
+    """Raise ApiError for word timestamps, which are not supported; segment timestamps are."""
     if any(each != "segment" for each in asked):
         raise invalid("timestamp_granularities is segment; times of words are not supported", _GRANULARITIES)
     if asked and response_format != "verbose_json":
@@ -173,7 +186,7 @@ def _check_granularities(asked: list[str], response_format: str) -> None:
 
 
 def written(transcript: Transcript, task: Task, response_format: str, headers: dict[str, str]) -> Response:
-    """A transcript in one of FORMATS."""
+    """Return the response with a transcript in one of `FORMATS`."""
     if response_format == "text":
         return Response(transcript.text + "\n", headers=headers, media_type="text/plain")
     if response_format == "srt":

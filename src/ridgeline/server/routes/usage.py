@@ -1,4 +1,4 @@
-"""What a request used and what it took: OpenAI's `usage`, and `timings` under llama.cpp's names."""
+"""Token counts and times of a request: OpenAI's `usage`, and `timings` with llama.cpp's names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,19 +9,19 @@ from ridgeline.engine.request import NANOSECONDS, Timing
 
 @dataclass(slots=True)
 class Usage:
-    """Token counts of one answer, kept up to date event by event.
-
-    prompt: tokens of all prompts. cached: those found in KV memory, by prompt.
-    output: tokens of each choice so far.
-    """
+    """The token counts of one response, updated event by event."""
 
     prompt: int
+    """Tokens of all prompts."""
     cached: dict[int, int] = field(default_factory=dict)
+    """Tokens found in the KV cache, by prompt index."""
     output: dict[int, int] = field(default_factory=dict)
+    """Output tokens so far, by choice index."""
     reasoning: int = 0
+    """Reasoning tokens of all choices."""
 
     def take(self, prompt: int, choice: int, event: Event) -> None:
-        """Count an event of the choice that has this index in the answer."""
+        """Record an event of one choice; `choice` is its index in the response."""
         if event.choice == 0:  # further choices find the whole prompt
             self.cached[prompt] = event.cached
         self.output[choice] = self.output.get(choice, 0) + (event.token is not None)
@@ -30,7 +30,7 @@ class Usage:
         self.reasoning += event.reasoning_tokens
 
     def body(self) -> dict[str, object]:
-        """As OpenAI has it."""
+        """Return the counts as OpenAI's `usage` object."""
         completion = sum(self.output.values())
         return {
             "prompt_tokens": self.prompt,
@@ -42,11 +42,16 @@ class Usage:
 
 
 def timings(arrived: int, times: Sequence[Timing], usage: Usage) -> dict[str, float | int]:
-    """Return the times of a response, in milliseconds. Several choices and prompts at once are one stretch of time.
+    """Return the times of a response in milliseconds, as one interval over all its prompts and choices.
 
-    arrived: the time at which the server took the request up, as GenerationRequest. prompt_n and prompt_ms: tokens
-    computed, from the first step to the first token. predicted_n: all tokens of all choices; predicted_ms: from the
-    first token to the last, as llama.cpp counts them. The rates are n / ms.
+    prompt_n and prompt_ms cover the computed prompt tokens, from the first step to the first token. predicted_n counts
+    the tokens of all choices, and predicted_ms runs from the first token to the last, as in llama.cpp. The rates are
+    tokens per second.
+
+    Args:
+        arrived: When the server received the request, in nanoseconds as in `GenerationRequest`.
+        times: The timing of each choice.
+        usage: The token counts.
     """
     cached, output = sum(usage.cached.values()), sum(usage.output.values())
     scheduled = min((time.scheduled for time in times if time.scheduled is not None), default=arrived)
@@ -72,5 +77,5 @@ def _ms(nanoseconds: int) -> float:
 
 
 def _rate(tokens: int, milliseconds: float) -> float:
-    """Tokens a second; 0 where there were none, or no time to count."""
+    """Return tokens per second from a count and milliseconds; 0 if either is 0."""
     return round(tokens / milliseconds * 1e3, 3) if tokens > 0 and milliseconds > 0 else 0.0

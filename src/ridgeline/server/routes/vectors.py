@@ -1,6 +1,6 @@
-"""/v1/embeddings and /v1/rerank: texts in, vectors or scores out, with nothing generated.
+"""The routes /v1/embeddings and /v1/rerank, which return vectors or scores of texts.
 
-Of OpenAI's interface, and of the one that Jina and Cohere share.
+The first follows OpenAI's API, the second the one that Jina and Cohere share.
 """
 
 import base64
@@ -28,7 +28,7 @@ from ridgeline.server.service import Service
 
 EMBEDDINGS, RERANK = "/v1/embeddings", "/v1/rerank"
 MAX_INPUTS = 2048
-"""Texts of one request, as OpenAI has it; so many documents too."""
+"""The most texts of an embedding request, as in OpenAI's API, and the most documents of a rerank request."""
 _TOGETHER = 64  # texts of one request that the engine has at a time: others' come between
 _PART = 1 << 16  # characters of one request that are encoded at a time
 
@@ -37,30 +37,38 @@ _Given = TypeVar("_Given")
 
 
 class EmbeddingFields(msgspec.Struct, kw_only=True, frozen=True):
-    """Of /v1/embeddings. input is looked at here, which says better what is wrong with it. prompt_name: the name of one
-    of the model's prompts, as Text Embeddings Inference has it.
-    """
+    """The fields of a /v1/embeddings request."""
 
     model: str = ""
     input: Any = None
+    """A text, a list of texts, token ids, or a list of lists of ids.
+
+    It is checked in this module, whose error messages are better than msgspec's.
+    """
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Meta(ge=1)] | None = None
     prompt_name: str | None = None
+    """The name of one of the model's prompts, as in Text Embeddings Inference."""
     add_special_tokens: bool = True
 
 
 class RerankFields(msgspec.Struct, kw_only=True, frozen=True):
-    """Of /v1/rerank. documents: texts, or objects with one."""
+    """The fields of a /v1/rerank request."""
 
     model: str = ""
     query: str = ""
     documents: list[str | dict[str, Any]] = []
+    """Texts, or objects with a `text`."""
     top_n: Annotated[int, Meta(ge=1)] | None = None
     return_documents: bool = True
 
 
 async def embeddings(fields: EmbeddingFields, model: ServedModel, service: Service) -> dict[str, object]:
-    """A vector for each input. Raises ApiError."""
+    """Return the /v1/embeddings response, with one vector per input.
+
+    Raises:
+        ApiError: If the request is invalid or fails.
+    """
     model.check_name(fields.model)
     info = _vectors(model, check_embeds, "input")
     said = model.texts.embedding
@@ -87,7 +95,11 @@ async def embeddings(fields: EmbeddingFields, model: ServedModel, service: Servi
 
 
 async def rerank(fields: RerankFields, model: ServedModel, service: Service) -> dict[str, object]:
-    """The documents by how well each answers the query, the best first. Raises ApiError."""
+    """Return the /v1/rerank response: documents sorted by their relevance to the query, the most relevant first.
+
+    Raises:
+        ApiError: If the request is invalid or fails.
+    """
     model.check_name(fields.model)
     info = _vectors(model, check_scores, "model")
     texts = [_document(each) for each in fields.documents]
@@ -113,7 +125,11 @@ async def rerank(fields: RerankFields, model: ServedModel, service: Service) -> 
 
 
 async def _run(service: Service, model: ServedModel, route: str, prompts: Sequence[list[int]]) -> list[Values]:
-    """What the model gives for each prompt, a few of them at a time. Raises ApiError."""
+    """Return the model's output vector for each prompt; run a limited number of prompts at a time.
+
+    Raises:
+        ApiError: If a prompt is rejected or fails.
+    """
     found: list[Values] = []
     info = service.llm.info
     # All at once they might be more than the server's whole queue takes.
@@ -134,7 +150,10 @@ async def _run(service: Service, model: ServedModel, route: str, prompts: Sequen
 def parts(
     given: Sequence[_Given], size: Callable[[_Given], int], most: int, count: int = MAX_INPUTS
 ) -> Iterator[list[_Given]]:
-    """In order, by at most `count` whose sizes add up to `most` or less; what is larger is a part by itself."""
+    """Yield the items in groups of at most `count` items with a total size of at most `most`.
+
+    An item that is larger than `most` is a group of its own.
+    """
     part, held = list[_Given](), 0
     for each in given:
         if part and (len(part) == count or held + size(each) > most):
@@ -149,8 +168,14 @@ def parts(
 async def encoded(
     given: Sequence[_Given], length: Callable[[_Given], int], ids: Callable[[_Given], list[int]]
 ) -> list[list[int]]:
-    """The ids of each, some at a time: many short texts would hold up the event loop as one long one does, and what
-    cannot be served ends it before the others are encoded. length: characters of one. Raises what `ids` does.
+    """Return the token ids of each item, and tokenize them in groups so that the event loop is not blocked.
+
+    Many short texts would block it like one long text, and an invalid item ends the work before the remaining groups.
+
+    Args:
+        given: The items, such as texts.
+        length: Returns the characters of an item.
+        ids: Returns the token ids of an item; its errors are passed on.
     """
     found: list[list[int]] = []
     for part in parts(given, length, _PART):
@@ -159,13 +184,17 @@ async def encoded(
 
 
 def _pair(query: str, document: str, model: ServedModel, info: VectorInfo) -> list[int]:
-    """Ids of a query and a document. Raises ApiError."""
+    """Return the token ids of a query and a document together.
+
+    Raises:
+        ApiError: If they cannot be encoded, or are too long.
+    """
     ids = _refused("documents", lambda: pair_ids(model.texts, info, query, document, model.context))
     return _fitting(ids, model, "documents")
 
 
 def _fitting(ids: list[int], model: ServedModel, param: str) -> list[int]:
-    """Ids that the model takes. Raises ApiError for too many."""
+    """Return the token ids unchanged, or raise ApiError if there are more than the model takes."""
     if len(ids) <= model.room:
         return ids
     message = f"{param}: a text has {len(ids)} tokens, the model takes {model.room}; shorten it"
@@ -173,7 +202,11 @@ def _fitting(ids: list[int], model: ServedModel, param: str) -> list[int]:
 
 
 def _vectors(model: ServedModel, check: Callable[[VectorInfo | None], None], param: str) -> VectorInfo:
-    """What the model's answers are. Raises ApiError where it does not give such."""
+    """Return the description of the model's vectors.
+
+    Raises:
+        ApiError: If the model does not have the kind of output that `check` requires.
+    """
     try:
         check(model.vectors)
     except ValueError as error:
@@ -183,7 +216,7 @@ def _vectors(model: ServedModel, check: Callable[[VectorInfo | None], None], par
 
 
 def _refused(param: str, work: Callable[[], _Given]) -> _Given:
-    """What `work` gives. Raises ApiError of the ValueError that it raises."""
+    """Return the result of `work`, and convert a ValueError into an ApiError that names the field."""
     try:
         return work()
     except ValueError as error:
@@ -192,7 +225,11 @@ def _refused(param: str, work: Callable[[], _Given]) -> _Given:
 
 
 def _inputs(given: Any) -> list[Any]:
-    """The inputs one by one: a text, a list of texts, token ids, or a list of lists of them. Raises ApiError."""
+    """Return the inputs of an embedding request as a list of texts or of lists of token ids.
+
+    Raises:
+        ApiError: If the inputs are malformed, empty or too many.
+    """
     if isinstance(given, str):
         given = [given]
     if not isinstance(given, list) or not given:
@@ -212,7 +249,11 @@ def _check_count(given: Sequence[object], param: str) -> None:
 
 
 def _ids(given: str | list[Any], model: ServedModel, info: VectorInfo, before: str, add_special: bool) -> list[int]:
-    """Ids of one input, behind a prompt where it is text. Raises ApiError."""
+    """Return the token ids of one input, with the prompt `before` in front if it is a text.
+
+    Raises:
+        ApiError: If the input is malformed, empty, too long or out of vocabulary.
+    """
     if isinstance(given, str) and given:
         ids = _refused("input", lambda: text_ids(model.texts, given, model.context, before, add_special=add_special))
         if not ids:

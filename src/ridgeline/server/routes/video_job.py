@@ -1,4 +1,4 @@
-"""/v1/videos: OpenAI's fields become a request of a pipeline, what has come of it the object of a job."""
+"""The conversion of /v1/videos requests into diffusion requests, and of their progress into OpenAI's job objects."""
 
 import math
 import time
@@ -21,7 +21,7 @@ Status = Literal["queued", "in_progress", "completed", "failed"]
 
 
 class VideoFields(DiffusionFields, kw_only=True, frozen=True):
-    """The fields of a request, beside those of all that draw. OpenAI's client has seconds as text."""
+    """The fields of a video request; `seconds` may be text, because OpenAI's client sends it so."""
 
     seconds: str | float | None = None
     num_frames: int | None = None
@@ -32,51 +32,59 @@ class VideoFields(DiffusionFields, kw_only=True, frozen=True):
 
 @dataclass(eq=False, slots=True)
 class VideoJob:
-    """One clip that was asked for, and what has come of it.
-
-    own: the pipeline's name. model: what answers call it. format_: of the file, one of clip_file.FORMATS. owner: the
-    API key that asked; nobody else hears of the job. completed, expires: from when and until when its file is there, in
-    Unix seconds. nbytes: of the file. error: why it failed. steps: of the denoiser that have run. seconds, predicted:
-    of its strides so far, measured and by the price. left: priced seconds of those to come, None before the first.
-    skipped: passes that its step cache cut short.
-    """
+    """One requested video with its progress and result."""
 
     fields: VideoFields
     plan: DiffusionPlan
     pipeline: Pipeline
     own: str
+    """The pipeline's own name."""
     model: str
+    """The model name in responses."""
     format_: str
+    """The format of the file, one of `video_file.FORMATS`."""
     owner: bytes | None = None
+    """The digest of the API key that created the job; other keys cannot see it."""
     id: str = field(default_factory=lambda: new_id("video_"))
     created: int = field(default_factory=lambda: int(time.time()))
+    """The creation time, in Unix seconds."""
     live: InFlightImageRequest = field(init=False)
+    """The job as an in-flight request of the image service."""
     completed: int | None = None
+    """The time at which the file was complete, in Unix seconds; None until then."""
     expires: int | None = None
+    """The time at which the file will be deleted, in Unix seconds."""
     nbytes: int = 0
+    """The size of the file in bytes."""
     error: ApiError | None = None
+    """Why the job failed, or None."""
     steps: int = 0
+    """The number of denoising steps that have run."""
     seconds: float = 0.0
+    """The measured seconds of its work units so far."""
     predicted: float = 0.0
+    """The predicted seconds of its work units so far."""
     left: float | None = None
+    """The predicted seconds of the remaining work units; None before the first."""
     skipped: int = 0
+    """The number of denoiser passes that the step cache shortened."""
 
     def __post_init__(self) -> None:
         kept = self.pipeline.kept(self.plan)
         self.live = InFlightImageRequest(self.id, self.model, 1, self._held_bytes(), kept, clip=True)
 
     def _held_bytes(self) -> int:
-        """Bytes of frames that are held until the last is there: MP4 is written as they come."""
+        """Return the bytes of frames held until the last is decoded; 0 for MP4, which is written as they come."""
         return 0 if self.format_ == "MP4" else self.plan.geometry.pixel_bytes
 
     @property
     def suffix(self) -> str:
-        """Of the file's name."""
+        """The suffix of the file name."""
         return next(suffix for suffix, format_ in FORMATS.items() if format_ == self.format_)
 
     @property
     def status(self) -> Status:
-        """As OpenAI has it."""
+        """The status of the job in OpenAI's terms."""
         if self.error is not None:
             return "failed"
         if self.completed is not None:
@@ -85,22 +93,22 @@ class VideoJob:
 
     @property
     def progress(self) -> int:
-        """Steps of the denoiser in 100; all of them only when the file is there."""
+        """The percentage of denoising steps that have run; 100 only once the file is complete."""
         if self.completed is not None:
             return 100
         return min(99, 100 * self.steps // self.plan.schedule.steps)
 
     @property
     def poll_after(self) -> float:
-        """Seconds after which another look is worth while: a tenth of what the price says is left."""
+        """The seconds after which a client should poll again: a tenth of the predicted time left, within bounds."""
         return min(_MOST_POLLS, max(_FEWEST_POLLS, (self.left or 0.0) / 10))
 
     def order(self, encode: Encode) -> DiffusionSubmission:
-        """What is to be drawn. encode: takes the clip's parts."""
+        """Return the submission to the diffusion engine. encode: Takes the decoded parts of the video."""
         return DiffusionSubmission(self.own, self.plan, encode)
 
     def take(self, told: WorkUnitReport) -> None:
-        """Count a stride."""
+        """Record a finished work unit."""
         self.seconds += told.seconds
         self.predicted += told.predicted
         self.left = told.left
@@ -108,11 +116,11 @@ class VideoJob:
         self.steps += told.stage == "denoise"
 
     def parameters(self) -> dict[str, str | int | float | None]:
-        """What it is drawn from, as its file keeps it."""
+        """Return the generation parameters that are stored in the video file."""
         return {**self.pipeline.parameters(self.plan, 0), "fps": self.fields.fps}
 
     def body(self) -> dict[str, object]:
-        """OpenAI's object of a job, and what SGLang and vLLM-Omni have it asked by."""
+        """Return OpenAI's job object, with the further parameters of SGLang and vLLM-Omni."""
         plan, fields = self.plan, self.fields
         return {
             "id": self.id,
@@ -144,7 +152,11 @@ class VideoJob:
 
 
 def format_of(fields: VideoFields, usual: str) -> str:
-    """The format of a clip's file. usual: where nobody says it. Raises ApiError for one that is not installed."""
+    """Return the format of the video file. usual: The format if the request sets none.
+
+    Raises:
+        ApiError: If the packages for the format are not installed.
+    """
     format_ = usual if fields.output_format is None else fields.output_format.upper()
     try:
         check_format(format_)
@@ -154,7 +166,11 @@ def format_of(fields: VideoFields, usual: str) -> str:
 
 
 def plan_video(fields: VideoFields, pipeline: Pipeline) -> DiffusionPlan:
-    """What a request comes to. Raises ApiError naming the field."""
+    """Return the plan that a pipeline makes for a video request.
+
+    Raises:
+        ApiError: If the request is invalid; the error names the field.
+    """
     try:
         check_fps(fields.fps)
     except ValueError as error:
@@ -175,8 +191,12 @@ def plan_video(fields: VideoFields, pipeline: Pipeline) -> DiffusionPlan:
 
 
 def _frames(fields: VideoFields, layout: PipelineLayout) -> int | None:
-    """How many frames are asked for; None for the model's own number. Seconds become the nearest number of frames that
-    the VAE can make. Raises ApiError.
+    """Return the requested number of frames, or None for the model's default.
+
+    Seconds become the nearest number of frames that the VAE can decode.
+
+    Raises:
+        ApiError: If both are given, or the seconds are out of range.
     """
     if fields.seconds is None:
         return fields.num_frames

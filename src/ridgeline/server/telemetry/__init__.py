@@ -1,1 +1,1 @@
-"""What the server tells its operator: metrics, logs, traces, the record of its traffic, the engine as it goes."""
+"""The telemetry of the server: metrics, logs, traces, recordings of the traffic, and the live state of the engine."""

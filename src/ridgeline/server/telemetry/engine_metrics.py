@@ -1,4 +1,4 @@
-"""Metrics: what Prometheus is told. Counted as requests and steps go by, in a registry of this object's own."""
+"""The Prometheus metrics of an engine, updated with each request event and each step."""
 
 import time
 from bisect import bisect_left
@@ -23,31 +23,36 @@ _WINDOW = 10  # seconds that achieved_flops and achieved_bytes look back
 
 @dataclass(slots=True)
 class _Progress:
-    """What is remembered of a request under way. last: when each choice's newest token came. first: when its first
-    one did. longest: tokens of the longest choice that has ended.
-    """
+    """The metric state of a request in progress, with times in nanoseconds of the engine's clock."""
 
     timing: Timing | None
+    """The timing at the first token, or None before it."""
     last: dict[int, int]
+    """The time of the newest token, by choice."""
     first: dict[int, int]
+    """The time of the first token, by choice."""
     longest: int = 0
+    """The tokens of the longest choice that has ended."""
 
 
 class StatsSource(Protocol):
-    """What is read of an AsyncLLM."""
+    """The interface of an engine whose statistics are exported, such as `AsyncLLM`."""
 
     @property
-    def info(self) -> EngineInfo: ...
+    def info(self) -> EngineInfo:
+        """The description of the engine."""
 
     @property
-    def stats(self) -> Stats: ...
+    def stats(self) -> Stats:
+        """The statistics of the engine."""
 
     @property
-    def restarts(self) -> int: ...
+    def restarts(self) -> int:
+        """The number of times the engine has come back after its process died."""
 
 
 class EngineMetrics(MetricsRegistry):
-    """Counts for one engine under one model's name. Told of requests as an Observer, of steps by `stepped`."""
+    """The metrics of one engine and one model; an `Observer` of requests, which also gets each step (`stepped`)."""
 
     def __init__(
         self,
@@ -58,9 +63,14 @@ class EngineMetrics(MetricsRegistry):
         engine: int = 0,
         more: Sequence[MetricFamily] = (),
     ) -> None:
-        """llm: whose gauges are read at each scrape. model_name: the label; what answers say. alias: a prefix (`vllm`)
-        under which the metrics that vLLM has are told once more. engine: the other label. more: families that whoever
-        makes this counts.
+        """Register metrics at 0.
+
+        Args:
+            llm: The engine, whose gauges are read at each scrape.
+            model_name: The value of the label `model_name`.
+            alias: The prefix (`vllm`) under which metrics shared with vLLM are exported a second time; None for none.
+            engine: The value of the label `engine`.
+            more: Further metrics that the caller updates.
         """
         super().__init__((*FAMILIES, *more), model_name, llm.info.context, alias, engine)
         self.llm = llm
@@ -70,15 +80,15 @@ class EngineMetrics(MetricsRegistry):
         self._prepare()
 
     def follow(self, llm: StatsSource) -> None:
-        """Count another engine from now on, which has taken the place of the one before."""
+        """Continue with another engine, which has replaced the previous one."""
         self.llm, self._before, self._restarts, self._gone = llm, Stats(), llm.restarts, False
 
     def leave(self) -> None:
-        """The engine has gone: it holds nothing until another takes its place."""
+        """Export 0 for what the engine holds, because it was removed, until another replaces it."""
         self._gone = True
 
     def _prepare(self) -> None:
-        """Series whose labels are known appear at once, at 0; what every token touches is looked up once."""
+        """Create the time series with known labels at 0, and look up those that every token updates."""
         self._between = self._one("inter_token_latency_seconds")
         self._gaps: dict[int, int] = {}  # nanoseconds between two tokens of a choice: how often, and not yet told
         self._tokens = self._one("generation_tokens")
@@ -98,15 +108,15 @@ class EngineMetrics(MetricsRegistry):
     # -- requests: an Observer -----------------------------------------------------------------------------------------
 
     def refused(self, live: InFlightRequest, error: ApiError) -> None:
-        """Count it by the error's code, which is one of ours."""
+        """Record a rejected request under the code of its error, which never has text of a client."""
         self._one("admission_rejected", error.code or "other").inc()
 
     def arrived(self, live: InFlightRequest) -> None:
-        """Begin to count it."""
+        """Start tracking a request."""
         self._under_way[live] = _Progress(None, {}, {})
 
     def event(self, live: InFlightRequest, event: Event) -> None:
-        """Count a token, an end, or both."""
+        """Update the metrics with a token, a finish reason, or both."""
         progress, choice = self._under_way[live], event.choice
         if event.token is not None:
             last = progress.last.get(choice)
@@ -123,8 +133,10 @@ class EngineMetrics(MetricsRegistry):
             self._finished(progress, event)
 
     def _tell_gaps(self) -> None:
-        """Count the gaps between tokens. Those of a step's tokens are mostly equal, and are counted together: one by
-        one they would take as long as all else that is counted of a token.
+        """Record the intervals between tokens, grouped by equal values.
+
+        The tokens of a step mostly have the same interval. One by one, they would take as long as all other metrics of
+        a token.
         """
         for gap, count in self._gaps.items():
             observe_often(self._between, gap * NANOSECONDS, count)
@@ -138,7 +150,7 @@ class EngineMetrics(MetricsRegistry):
         self._prompt(live, progress, event)
 
     def _only_prompt(self, live: InFlightRequest, progress: _Progress, event: Event) -> None:
-        """Count the prompt of a request that ends without a token."""
+        """Record the prompt of a request that ends without a token."""
         progress.last[event.choice] = event.at
         self._prompt(live, progress, event)
 
@@ -150,7 +162,7 @@ class EngineMetrics(MetricsRegistry):
             self._one("prefix_cache_hits").inc(live.cached)
 
     def _embedded(self, live: InFlightRequest, event: Event) -> None:
-        """A text became a vector: there are no tokens to wait for, and what it took is what it waited and ran."""
+        """Record an embedding request, whose time is its queue time and one inference time without tokens."""
         timing = event.timing
         self._one("prompt_tokens").inc(live.prompt_tokens)
         self._one("e2e_request_latency_seconds").observe((event.at - live.spec.arrived) * NANOSECONDS)
@@ -159,7 +171,7 @@ class EngineMetrics(MetricsRegistry):
             self._one("request_inference_time_seconds").observe((event.at - timing.scheduled) * NANOSECONDS)
 
     def _finished(self, progress: _Progress, event: Event) -> None:
-        """A choice has ended."""
+        """Record the end of a choice."""
         tokens, first = event.output_tokens or 0, progress.first.get(event.choice)
         progress.longest = max(progress.longest, tokens)
         self._one("request_success", str(event.finish)).inc()
@@ -171,7 +183,7 @@ class EngineMetrics(MetricsRegistry):
             self._one("request_time_per_output_token_seconds").observe(seconds / (tokens - 1))
 
     def ended(self, live: InFlightRequest, error: BaseException | None) -> None:
-        """Count how long it took, or where it was given up."""
+        """Record the lengths and times of a finished request, or the stage at which it was aborted."""
         progress = self._under_way.pop(live)
         missing = live.spec.params.n - len(live.finishes)
         if isinstance(error, ValueError):
@@ -193,7 +205,7 @@ class EngineMetrics(MetricsRegistry):
         self._times(live, progress)
 
     def _times(self, live: InFlightRequest, progress: _Progress) -> None:
-        """Observe the parts of a request's time, if its prompt was computed."""
+        """Record the parts of a request's time if its prompt was computed."""
         timing = progress.timing
         if timing is None or timing.scheduled is None or timing.first_token is None:
             return
@@ -210,7 +222,7 @@ class EngineMetrics(MetricsRegistry):
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def stepped(self, report: StepReport, stats: Stats) -> None:
-        """Count a step."""
+        """Update the metrics with the report of a step."""
         self._tell_gaps()
         phase, seconds = phase_of(report), report.seconds
         self._steps[phase].observe(seconds)
@@ -222,7 +234,7 @@ class EngineMetrics(MetricsRegistry):
             self._achieved.add(report.finished, seconds, report.flops, report.nbytes)
 
     def _count(self, before: Stats, now: Stats) -> None:
-        """Count what the engine has done between two steps."""
+        """Add the difference between two states of the engine's statistics to the counters."""
         self._tokens.inc(now.output_tokens - before.output_tokens)
         if now.preemptions != before.preemptions:
             self._one("num_preemptions").inc(now.preemptions - before.preemptions)
@@ -238,7 +250,7 @@ class EngineMetrics(MetricsRegistry):
             self._one("grammar_compile_seconds").observe((now.grammar_seconds - before.grammar_seconds) / grammars)
 
     def transferred(self, transferred: Transferred) -> None:
-        """Count a prompt whose keys and values were asked of another engine."""
+        """Record a prompt whose KV cache was requested from another engine."""
         if transferred.reason:
             self._one("kv_transfer_failures").inc()
             return
@@ -270,20 +282,20 @@ class EngineMetrics(MetricsRegistry):
 
 
 def observe_often(histogram: Any, value: float, count: int) -> None:
-    """What `count` calls of Histogram.observe(value) do. prometheus_client has no public way to do them at once."""
+    """Record the same value `count` times in a histogram at once; prometheus_client has no public method for this."""
     histogram._sum.inc(value * count)
     histogram._buckets[bisect_left(histogram._upper_bounds, value)].inc(count)
 
 
 def phase_of(report: StepReport) -> str:
-    """What a step ran: prompts, single positions (a token each), or both."""
+    """Return whether a step ran prefills, only decodes, or both ("mixed")."""
     if report.decodes_only:
         return "decode"
     return "mixed" if min(item[3] for item in report.items) == 1 else "prefill"
 
 
 def stage_of(live: InFlightRequest) -> str:
-    """How far a request has come."""
+    """Return the stage of a request: queue, prefill or decode."""
     if live.tokens:
         return "decode"
     return "prefill" if live.begun else "queue"
@@ -297,13 +309,13 @@ class _Sums(NamedTuple):
 
 
 class _Achieved:
-    """FLOPs and bytes of the steps of the last seconds, over the time that those steps took."""
+    """The achieved FLOP/s and bytes/s of the last seconds, relative to the time in which steps ran."""
 
     def __init__(self) -> None:
         self._seconds: deque[_Sums] = deque(maxlen=_WINDOW + 1)
 
     def add(self, at: int, busy: float, flops: float, nbytes: float) -> None:
-        """A step that ended `at` nanoseconds."""
+        """Add a step that ended at the time `at`, in nanoseconds."""
         second = at // 1_000_000_000
         if self._seconds and self._seconds[-1].second == second:
             _, a, b, c = self._seconds.pop()
@@ -311,7 +323,7 @@ class _Achieved:
         self._seconds.append(_Sums(second, busy, flops, nbytes))
 
     def rates(self, now: int) -> tuple[float, float] | None:
-        """FLOP/s and bytes/s; 0 when nothing ran, None before anything did."""
+        """Return FLOP/s and bytes/s; 0 if no step ran in the window, None before the first step."""
         if not self._seconds:
             return None
         recent = [sums for sums in self._seconds if sums.second > now // 1_000_000_000 - _WINDOW]

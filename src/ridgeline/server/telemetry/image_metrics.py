@@ -1,4 +1,4 @@
-"""What Prometheus is told of a server of pictures: its requests, their strides, and what these were to take."""
+"""The Prometheus metrics of image and video pipelines: requests, and measured and predicted times of work units."""
 
 from collections.abc import Mapping
 from time import perf_counter_ns
@@ -14,12 +14,18 @@ from ridgeline.server.telemetry.metrics_registry import MetricsRegistry
 
 
 class ImageMetrics(MetricsRegistry):
-    """Told of requests as an ImageObserver."""
+    """The metrics of a server's pipelines; an `ImageObserver` of their requests."""
 
     def __init__(
         self, live: Mapping[str, InFlightImageRequest], models: tuple[str, ...], alias: str | None = None
     ) -> None:
-        """live: requests under way, read at each scrape. models: what answers call the pipelines."""
+        """Register metrics at 0.
+
+        Args:
+            live: The requests in progress, read at each scrape.
+            models: The names of the pipelines in responses.
+            alias: The prefix for vLLM's metric names; None for none.
+        """
         super().__init__(IMAGE_FAMILIES, models[0], alias=alias)
         self._live, self._models = live, models
         for name in ("ignored_fields", "loop_lag_seconds"):
@@ -28,7 +34,7 @@ class ImageMetrics(MetricsRegistry):
             self._prepare(model)
 
     def _prepare(self, model: str) -> None:
-        """Series whose labels are known appear at once, at 0."""
+        """Create the time series with known labels at 0, so that they are exported from the start."""
         for family in ("images", "clips", "e2e_request_latency_seconds", "request_queue_time_seconds"):
             self._of(model, family)
         for finish in ("stop", "abort", "error"):
@@ -42,11 +48,11 @@ class ImageMetrics(MetricsRegistry):
             self._of(model, "aborted", stage)
 
     def refused(self, live: InFlightImageRequest, error: ApiError) -> None:
-        """Count it by the error's code, which is one of ours."""
+        """Record a rejected request under the code of its error, which never has text of a client."""
         self._of(live.model, "admission_rejected", error.code).inc()
 
     def told(self, live: InFlightImageRequest, told: WorkUnitReport) -> None:
-        """Count a stride."""
+        """Record the times of a finished work unit, and count the image or video that it completed."""
         if live.phase == "queue":
             waited = (told.started - live.arrived) * NANOSECONDS
             self._of(live.model, "request_queue_time_seconds").observe(max(0.0, waited))
@@ -56,7 +62,7 @@ class ImageMetrics(MetricsRegistry):
             self._of(live.model, "clips" if live.clip else "images").inc()
 
     def ended(self, live: InFlightImageRequest, error: BaseException | None) -> None:
-        """Count how it ended, and how long that took where all its pictures were drawn."""
+        """Record the end of a request by its kind, and record the duration if it succeeded."""
         if error is None:
             seconds = (perf_counter_ns() - live.arrived) * NANOSECONDS
             self._of(live.model, "e2e_request_latency_seconds").observe(seconds)

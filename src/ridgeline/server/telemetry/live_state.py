@@ -1,7 +1,7 @@
-"""What the engine is doing now: /v1/engine/state, and as it goes on /v1/engine/events. Lengths and numbers, no text.
+"""The live state of an engine: /v1/engine/state, and its changes on /v1/engine/events, with lengths but no text.
 
-A listener gets a snapshot, then at most ten frames a second, each the steps since the last one merged. Nothing is
-collected when nobody listens. docs/serving.md has the columns.
+A listener gets a snapshot, then at most ten frames per second, each of which merges the steps since the last one.
+Nothing is collected while there are no listeners. docs/serving.md describes the columns.
 """
 
 import asyncio
@@ -28,40 +28,50 @@ from ridgeline.server.service import Service
 STATE, EVENTS = "/v1/engine/state", "/v1/engine/events"
 FRAME_SECONDS = 0.1
 LAG_BYTES = 256 << 10
-"""What may wait for a listener who reads slowly; then it gets a new snapshot instead."""
+"""The most unread bytes of a slow listener, who gets a new snapshot instead of further frames."""
 _LISTENERS = 32
 
 
 @dataclass(eq=False, slots=True)
 class _Listener:
-    """A client. lags: frames were left out, or it has none yet: a snapshot is due as soon as it has read what waits."""
+    """A client of the event stream."""
 
     outbox: StreamOutbox
     over: "asyncio.Future[None]"
     lags: bool = True
+    """Whether it has no snapshot yet or missed frames, and needs a snapshot once it has read everything before."""
 
     @property
     def is_due(self) -> bool:
-        """Whether a snapshot is to be sent next."""
+        """Whether the listener should get a snapshot next."""
         return self.lags and not self.outbox.waiting
 
     def put(self, data: bytes) -> None:
-        """A frame, unless too much waits. One that is left out makes those after it useless."""
+        """Send a frame unless too much is unread; after a dropped frame, drop the later ones too.
+
+        Later frames are useless without the dropped one; a snapshot follows.
+        """
         self.lags = self.lags or self.outbox.waiting + len(data) > LAG_BYTES
         if not self.lags:
             self.outbox.put(data)
 
     def begin(self, snapshot: bytes) -> None:
-        """All that was left out is in it."""
+        """Send a snapshot, which covers all missed frames."""
         self.lags = False
         self.outbox.put(snapshot)
 
 
 class LiveState:
-    """The engine of a service as others see it. Told of steps by `stepped`."""
+    """The live state of one engine for HTTP clients, updated by `stepped`."""
 
     def __init__(self, service: Service, llm: AsyncLLM, replica: int = 0) -> None:
-        """llm: one of the service's engines, or the only one. replica: which."""
+        """Watch an engine without listeners.
+
+        Args:
+            service: The service of the engine.
+            llm: The engine, one of possibly several of the service.
+            replica: The number of the engine.
+        """
         self._service, self._llm = service, llm
         self._feed = Feed()
         self._ends = _EndObserver(self._feed, replica)
@@ -77,20 +87,20 @@ class LiveState:
         self._llm.page_observers.append(partial(service.on_loop, self._paged))
 
     def routes(self) -> list[Route]:
-        """/v1/engine/state and /v1/engine/events."""
+        """Return the routes /v1/engine/state and /v1/engine/events."""
         return [
             Route(STATE, self.state, methods=["GET"]),
             Route(EVENTS, self.events, methods=["GET"]),
         ]
 
     def close(self) -> None:
-        """The server ends: so do the streams."""
+        """End all event streams."""
         for listener in self._listeners:
             if not listener.over.done():
                 listener.over.set_result(None)
 
     def stepped(self, report: StepReport, stats: Stats) -> None:
-        """Tell the feed. Where another engine has taken the place of the one before, everybody begins anew."""
+        """Record a step; if the engine was restarted, start again with a snapshot for all listeners."""
         if report.step <= self._last_step:
             self._feed.restart()
             for listener in self._listeners:
@@ -104,7 +114,10 @@ class LiveState:
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
     async def state(self, request: Request) -> Response:
-        """A snapshot, of now or of a tenth of a second ago: an engine stops for it, however many ask."""
+        """Handle GET /v1/engine/state, with a snapshot that is at most a tenth of a second old.
+
+        Concurrent requests share a snapshot, because the engine stops for each.
+        """
         loop = asyncio.get_running_loop()
         if self._picture is None or (self._picture.done() and loop.time() - self._taken > FRAME_SECONDS):
             self._picture, self._taken = loop.create_future(), loop.time()
@@ -131,7 +144,11 @@ class LiveState:
     # -- events --------------------------------------------------------------------------------------------------------
 
     async def events(self, request: Request) -> EventStreamResponse:
-        """Frames for as long as the client reads. Raises ApiError."""
+        """Handle GET /v1/engine/events, which streams frames for as long as the client reads.
+
+        Raises:
+            ApiError: If there are too many listeners.
+        """
         self._check_room()
         return EventStreamResponse(self._listen, sys.maxsize)  # LAG_BYTES and a snapshot are its bound
 
@@ -140,10 +157,13 @@ class LiveState:
             raise ApiError(429, f"{_LISTENERS} clients listen already", kind="rate_limit_error", code="listeners")
 
     async def _listen(self, outbox: StreamOutbox) -> None:
-        """Put frames into an outbox until its client leaves. The engine notes pages while anybody listens.
+        """Send frames to a listener until its client leaves; the engine reports page changes while there are listeners.
 
-        Raises ApiError. Listeners are counted again, because several clients may pass the check in `events` before any
-        of them is added. Nothing is awaited between this check and the addition.
+        Listeners are counted again, because several clients may pass the check in `events` before any of them is added.
+        Nothing is awaited between this check and the addition.
+
+        Raises:
+            ApiError: If there are too many listeners, or the engine is gone.
         """
         if not self._llm.alive:
             raise gone()
@@ -161,7 +181,7 @@ class LiveState:
                 self._end()
 
     def _begin(self) -> None:
-        """There is somebody who listens."""
+        """Start collecting for the first listener."""
         self._service.bind()
         self._feed.begin()
         self._service.observers.append(self._ends)
@@ -169,7 +189,7 @@ class LiveState:
         self._ticking = asyncio.create_task(self._tick())
 
     def _end(self) -> None:
-        """Nobody listens any more."""
+        """Stop collecting after the last listener has left."""
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None
@@ -180,10 +200,10 @@ class LiveState:
             self._renewing, self._renewed = None, -FRAME_SECONDS
 
     def _renew(self) -> None:
-        """Ask for one snapshot for all listeners that are due, unless one is under way or was just told.
+        """Request one snapshot for all listeners that are due, unless one is in progress or was just sent.
 
         The engine stops for a snapshot and the server encodes it, which takes longer the more pages are in use. So
-        listeners that come together share one. A listener that comes right after it waits for the next tick.
+        listeners that arrive together share one. A listener that arrives right after it waits for the next tick.
         """
         now = asyncio.get_running_loop().time()
         if self._renewing is not None or now - self._renewed < FRAME_SECONDS or not self._llm.alive:
@@ -192,10 +212,10 @@ class LiveState:
         self._look(partial(self._tell_anew, self._renewing), pages=True)
 
     def _tell_anew(self, asked: object, snapshot: EngineSnapshot | None) -> None:
-        """Give a snapshot to the listeners that are due, unless all who listened when it was asked for have left.
+        """Send a snapshot to the listeners that are due, unless all who listened when it was requested have left.
 
-        They go on from where the snapshot was heard of, so that no step is missing in between: a frame that had begun
-        before says some things again, and ends after it.
+        They continue from the point where the snapshot arrived, so that no step is missing. A frame that was requested
+        earlier may repeat some steps.
         """
         if asked is not self._renewing:
             return
@@ -211,7 +231,7 @@ class LiveState:
                 listener.begin(data)
 
     async def _tick(self) -> None:
-        """At most ten times a second, tell what has happened, if anything has."""
+        """Request a frame every tenth of a second if anything has happened, and snapshots that are due."""
         while True:
             await asyncio.sleep(FRAME_SECONDS)
             if (self._feed.due or self._llm.stats != self._told) and self._llm.alive and not self._framing:
@@ -221,7 +241,7 @@ class LiveState:
                 self._renew()
 
     def _tell(self, snapshot: EngineSnapshot | None) -> None:
-        """Tell the steps up to here: all of them have been heard of, and the snapshot is of after the last."""
+        """Send a frame with the steps so far; all of them have arrived, and the snapshot was taken after the last."""
         self._framing = False
         if snapshot is None or not self._listeners:
             return
@@ -233,22 +253,22 @@ class LiveState:
 
 @dataclass(eq=False, slots=True)
 class _EndObserver:
-    """Tells a feed which requests of a replica end, as an Observer, while anybody listens."""
+    """A request observer that reports the ends of a replica's requests to a feed while there are listeners."""
 
     feed: Feed
     replica: int
 
     def refused(self, live: InFlightRequest, error: ApiError) -> None:
-        """It never came to the engine."""
+        """Do nothing, because the request never reached the engine."""
 
     def arrived(self, live: InFlightRequest) -> None:
-        """The engine's own state says so."""
+        """Do nothing: the engine's state shows new requests."""
 
     def event(self, live: InFlightRequest, event: Event) -> None:
-        """So it does of tokens."""
+        """Do nothing: the engine's state shows token progress."""
 
     def ended(self, live: InFlightRequest, error: BaseException | None) -> None:
-        """Choices that have no end of their own were given up, or the engine failed."""
+        """Report the end of a request; choices without a finish reason count as aborted."""
         if live.request is None or replica_of(live.request) != self.replica:
             return
         unfinished = len(live.finishes) < live.spec.params.n
@@ -258,5 +278,5 @@ class _EndObserver:
 
 
 def gone() -> ApiError:
-    """There is no engine to look at."""
+    """Return the 503 error for an engine that is gone or restarting."""
     return ApiError(503, "the engine is gone or being started again", kind="server_error", code=ENGINE_DIED)

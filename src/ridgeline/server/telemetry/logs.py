@@ -1,4 +1,4 @@
-"""The server's log: lines for people, or a JSON object a line for machines. No text of users is ever in it."""
+"""The log formats of the server: text for people, or a JSON object per line. No log line contains text of users."""
 
 import logging
 import sys
@@ -14,7 +14,10 @@ LogFormat = Literal["text", "json"]
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one object: time, level, logger, message, and its fields (`extra={"fields": ...}`)."""
+    """A log formatter that writes one JSON object: time, level, logger, message, and the record's `fields`.
+
+    A caller passes them as `extra={"fields": ...}`.
+    """
 
     @override
     def format(self, record: logging.LogRecord) -> str:
@@ -35,7 +38,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """`INFO 11-21 22:14:13 message`, control characters escaped: a line is a line, whatever a client sent."""
+    """A log formatter that writes `INFO 11-21 22:14:13 message` on one line, with control characters escaped."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
@@ -50,13 +53,13 @@ class TextFormatter(logging.Formatter):
 
 
 def where_raised(raised: tuple[type[BaseException], BaseException, TracebackType | None]) -> str:
-    """An exception's class and the lines that it passed, without what it says, which may quote a user."""
+    """Return an exception's traceback and class without its message, which may quote a user."""
     kind, _, lines = raised
     return "".join(traceback.format_tb(lines)) + kind.__name__
 
 
 def set_up_logs(format: LogFormat, stream: TextIO | None = None) -> None:
-    """Send what the package and uvicorn log to a stream, or to stderr, in this format."""
+    """Send the logs of the package and of uvicorn to a stream, or to stderr, in this format."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     for name, level in (("ridgeline", logging.INFO), ("uvicorn", logging.WARNING)):

@@ -1,7 +1,7 @@
-"""The metrics that the server has: names, kinds, labels, buckets. Operators build on them; a test freezes them.
+"""The definitions of the server's metrics: names, kinds, labels and buckets, which a test freezes for operators.
 
-Suffixes, labels and buckets are vLLM's where it has the same metric (`shared`), so that a dashboard for it needs
-another prefix and no more (vllm/v1/metrics/loggers.py and buckets.py). No label holds anything that a user wrote.
+If vLLM has the same metric (`shared`), the suffix, labels and buckets are vLLM's, so that a dashboard for vLLM needs
+only another prefix (vllm/v1/metrics/loggers.py and buckets.py). No label holds text that a user wrote.
 """
 
 from typing import Literal, NamedTuple
@@ -28,24 +28,25 @@ Kind = Literal["gauge", "counter", "histogram"]
 
 
 class MetricFamily(NamedTuple):
-    """One metric. labels: beside MODEL_LABELS, which all but HTTP's have. buckets: None for 1, 2, 5, 10, ... up to the
-    model's context. shared: vLLM has it under the same suffix, or the same name.
-    """
+    """The definition of one metric."""
 
     name: str
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
+    """The labels besides `MODEL_LABELS`, which all but the HTTP metrics have."""
     buckets: tuple[float, ...] | None = ()
+    """The upper bounds of the buckets; None for 1, 2, 5, 10, ... up to the model's context."""
     shared: bool = False
+    """Whether vLLM has the metric under the same suffix, or the same name."""
 
     def edges(self, context: int) -> tuple[float, ...]:
-        """Upper edges of the buckets, for a model of so many positions."""
+        """Return the upper bounds of the buckets for a model with this context."""
         return lengths_up_to(context) if self.buckets is None else self.buckets
 
 
 def lengths_up_to(most: int) -> tuple[float, ...]:
-    """1, 2, 5, 10, 20, ... as far as `most`."""
+    """Return 1, 2, 5, 10, 20, ... up to at most `most`."""
     return tuple(
         edge for exponent in range(len(str(most))) for edge in (m * 10**exponent for m in (1, 2, 5)) if edge <= most
     )
@@ -123,7 +124,7 @@ FLEET_FAMILIES = (
         "requests_retried", "counter", "Requests that a replica lost before their first token, and another ran."
     ),
 )
-"""Of a server of several replicas, told under the first one's label."""
+"""The metrics of a fleet of replicas, exported under the label of the first replica."""
 
 HTTP_FAMILIES = (
     MetricFamily("http_requests", "counter", "Requests, by route.", ("handler", "method", "status"), shared=True),
@@ -152,4 +153,4 @@ IMAGE_FAMILIES = (
     ),
     *(_SAME[name] for name in ("loop_lag_seconds", "ignored_fields", "build_info")),
 )
-"""Of a server of pictures, whose steps are texts encoded, steps of a denoiser and pictures decoded."""
+"""The metrics of pipelines; a step is the encoding of prompts, a denoising step, or the decoding of an image."""

@@ -1,4 +1,4 @@
-"""Counts: a registry of metrics, what HTTP has to be counted of any server, and how Prometheus reads it."""
+"""The base class of Prometheus metrics: a registry, the HTTP metrics of every server, and the /metrics route."""
 
 import asyncio
 import platform
@@ -27,7 +27,7 @@ _LAG_SECONDS = 1.0
 
 
 class MetricsRegistry:
-    """What every server counts, beside what it is for; in a registry of this object's own."""
+    """The metrics of one model in a registry of their own, including those that every server has."""
 
     def __init__(
         self,
@@ -37,9 +37,14 @@ class MetricsRegistry:
         alias: str | None = None,
         engine: int = 0,
     ) -> None:
-        """families: those of the engine's; HTTP's are there too. model_name: the label; what answers say. context:
-        positions of the model, up to which lengths are counted. alias: a prefix (`vllm`) under which the metrics that
-        vLLM has are told once more. engine: which of several it is, the other label.
+        """Register metrics at 0.
+
+        Args:
+            families: The metrics of the model; HTTP metrics are added to them.
+            model_name: The value of the label `model_name`.
+            context: The positions of the model, which bound the buckets of length histograms.
+            alias: The prefix (`vllm`) under which metrics shared with vLLM are exported a second time; None for none.
+            engine: The value of the label `engine`, which distinguishes replicas.
         """
         self.model_name, self.registry, self._label = model_name, CollectorRegistry(), str(engine)
         self._engine: dict[str, Callable[..., Any]] = {}
@@ -52,19 +57,19 @@ class MetricsRegistry:
         shared = {PREFIX + family.name for family in families if family.shared}
         self._exposed = _Exposed(self.registry, shared, None if alias is None else f"{alias}:")
         self.beside: list[MetricsRegistry] = []
-        """What other models of the server count, which is told with this."""
+        """The metrics of other models or engines of the server, which are exported together with these."""
         self._one("build_info", __version__, version("torch"), platform.python_version()).set(1)
 
     def _one(self, name: str, *labels: str) -> Any:
-        """The series of a metric of the engine's with these labels."""
+        """Return the time series of a metric with these label values."""
         return self._of(self.model_name, name, *labels)
 
     def _of(self, model_name: str, name: str, *labels: str) -> Any:
-        """The same of one of several models."""
+        """Return the time series of a metric for one of several models."""
         return self._engine[name](model_name, self._label, *labels)
 
     def exchanged(self, exchange: Exchange) -> None:
-        """Count an HTTP request by the pattern of its route, never by the path that a client wrote."""
+        """Record a finished HTTP request under the path pattern of its route, never under the client's path."""
         method = exchange.method if exchange.method in _METHODS else "other"
         self.answered(exchange.handler or "none", method, exchange.status, exchange.seconds)
         if exchange.status >= 400:
@@ -73,19 +78,19 @@ class MetricsRegistry:
             self.ignored(exchange.ignored)
 
     def ignored(self, fields: int) -> None:
-        """So many fields of a request have no effect."""
+        """Record the request fields that were ignored."""
         self._one("ignored_fields").inc(fields)
 
     def failed(self, code: str | None) -> None:
-        """An HTTP request was answered with an error. code: ApiError's, which is one of ours."""
+        """Record an HTTP error response. code: The code of the ApiError, never text of a client."""
         self._one("request_errors", code or "other").inc()
 
     def lagged(self, seconds: float) -> None:
-        """The event loop was so late."""
+        """Record a delay of the event loop."""
         self._one("loop_lag_seconds").observe(seconds)
 
     def answered(self, handler: str, method: str, status: int, seconds: float) -> None:
-        """An HTTP request is over. handler: the pattern of its route."""
+        """Record a finished HTTP request and its duration. handler: The path pattern of its route."""
         self._http["http_requests"](handler, method, f"{status // 100}xx").inc()
         self._http["http_request_duration_seconds"](handler, method).observe(seconds)
 
@@ -99,17 +104,17 @@ class MetricsRegistry:
     # -- what Prometheus reads -----------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Bring up to date what is only known when it is asked."""
+        """Update the metrics that are only computed at a scrape."""
 
     def exposition(self) -> bytes:
-        """All of it in Prometheus' text format 0.0.4."""
+        """Return all metrics in Prometheus' text format 0.0.4."""
         parts = (self, *self.beside)
         for part in parts:
             part.refresh()
         return generate_latest(_Merged([part._exposed for part in parts]))
 
     def route(self) -> Route:
-        """/metrics"""
+        """Return the route /metrics."""
         return Route("/metrics", self._scraped, methods=["GET"])
 
     async def _scraped(self, request: Request) -> Response:
@@ -127,10 +132,16 @@ def _series(
 
 
 class _Exposed(Collector):
-    """A registry without the moments at which series were made, and what vLLM has under its names as well."""
+    """A collector of a registry that omits creation timestamps and adds shared metrics under vLLM's prefix."""
 
     def __init__(self, registry: CollectorRegistry, shared: set[str], alias: str | None) -> None:
-        """shared: names of metrics that vLLM has."""
+        """Wrap a registry.
+
+        Args:
+            registry: The registry.
+            shared: The names of the metrics that vLLM has too.
+            alias: The prefix for their second export; None for none.
+        """
         self._registry, self._shared, self._alias = registry, shared, alias
 
     @override
@@ -143,7 +154,7 @@ class _Exposed(Collector):
 
 
 class _Merged(Collector):
-    """Several of those as one: a name that more than one has is said once, with the samples of all."""
+    """A collector that merges several others; a metric that more than one has is exported once, with all samples."""
 
     def __init__(self, parts: Sequence[Collector]) -> None:
         self._parts = parts

@@ -1,4 +1,4 @@
-"""Observability: all that watches a service, put together: metrics, traces, live state, the log's line, the record."""
+"""The observability of a service: metrics, traces, live state, throughput log and traffic recorder."""
 
 import asyncio
 import time
@@ -26,27 +26,28 @@ LINE_SECONDS = 10.0
 
 
 class EngineMonitor(Protocol):
-    """What watches the engines of a service, one or several: `SingleEngineMonitor`, or `FleetMonitor`
-    (replicas/observability.py). metrics: those that HTTP requests are counted with.
+    """The interface of a monitor of a service's engines: `SingleEngineMonitor`, or `FleetMonitor` for replicas.
+
+    `metrics` are those that also count HTTP requests.
     """
 
     metrics: EngineMetrics
 
     def begin(self) -> None:
-        """The server takes requests."""
+        """Start monitoring, because the server accepts requests from now on."""
 
     def say(self, seconds: float) -> None:
-        """Log what was done in so many seconds."""
+        """Log the throughput of the last `seconds`."""
 
     def close(self) -> None:
-        """The server ends."""
+        """End the event streams, because the server ends."""
 
     def routes(self) -> list[Route]:
-        """What is told of engines."""
+        """Return the routes that show the state of the engines."""
 
 
 class SingleEngineMonitor:
-    """Watches a service's only engine."""
+    """The monitor of a service's only engine."""
 
     def __init__(self, service: Service, llm: AsyncLLM, settings: ServerSettings, model: str) -> None:
         self.metrics = EngineMetrics(llm, model, alias=settings.metrics_alias)
@@ -58,24 +59,32 @@ class SingleEngineMonitor:
         self.close, self.routes = self._live_state.close, self._live_state.routes
 
     def begin(self) -> None:
-        """As Watching."""
+        """Log the engine's capacity, and observe its KV transfers."""
         self._throughput.begin()
         self._transfers.follow(self._llm)
 
 
 def observe_one_engine(service: Service, llm: AsyncLLM, settings: ServerSettings, model: str) -> "Observability":
-    """What watches a service of one engine. model: the name that answers say."""
+    """Return the observability of a service with one engine. model: The model name in responses."""
     return Observability(service, SingleEngineMonitor(service, llm, settings, model), settings, model)
 
 
 class Observability:
-    """What watches a service. The app puts `routes` among its own; `running` is its lifespan.
+    """The observability of a service; the application includes its `routes` and runs inside `running`.
 
-    Raises ValueError if the record cannot be written.
+    Raises:
+        ValueError: If the recording cannot be written.
     """
 
     def __init__(self, service: Service, engines: EngineMonitor, settings: ServerSettings, model: str) -> None:
-        """model: the name that answers say."""
+        """Add the observers to a service.
+
+        Args:
+            service: The service.
+            engines: The monitor of its engines.
+            settings: The settings of the server.
+            model: The model name in responses.
+        """
         self._engines, self.metrics = engines, engines.metrics
         self.traces = Traces(service, settings.trace_bytes)
         self.recorder = (
@@ -91,7 +100,10 @@ class Observability:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """While the server runs: the line every ten seconds, the event loop's lag; then the record is closed."""
+        """Monitor the service inside the `with` block, and close the recording at its end.
+
+        Every ten seconds it logs the throughput; every second it measures the delay of the event loop.
+        """
         self._engines.begin()
         tasks = [asyncio.create_task(self._say()), asyncio.create_task(self.metrics.watch_loop())]
         try:
@@ -106,7 +118,7 @@ class Observability:
                 await asyncio.to_thread(self.recorder.close)
 
     def routes(self) -> list[Route]:
-        """/metrics, /v1/trace/{id}, /v1/engine/state and /v1/engine/events."""
+        """Return the routes /metrics and /v1/trace/{id}, and those of the engine monitor."""
         return [
             *self._engines.routes(),
             self.metrics.route(),

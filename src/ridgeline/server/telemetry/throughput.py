@@ -1,4 +1,4 @@
-"""Every ten seconds a line of what the engine does, in words that operators know from vLLM; none when it is idle."""
+"""The throughput log: a line every ten seconds in the wording of vLLM, unless the engine is idle."""
 
 import logging
 from collections import deque
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Interval:
-    """Counts since the last line."""
+    """The counts since the last line."""
 
     prompt: int = 0
     output: int = 0
@@ -26,11 +26,15 @@ class _Interval:
 
 
 class ThroughputLog:
-    """Told of requests as an Observer, of steps by `stepped`; `line` ends an interval."""
+    """A throughput log; an `Observer` of requests, which also gets each step (`stepped`). `line` ends an interval."""
 
     def __init__(self, llm: StatsSource, engine: int = 0, *, priced: bool = False) -> None:
-        """engine: which of several it is, as its lines say. priced: whether no model runs, so that steps take what is
-        predicted: there is nothing to calibrate.
+        """Start an interval.
+
+        Args:
+            llm: The engine.
+            engine: The number of the engine in its lines.
+            priced: Whether no model runs and steps take their predicted time, so that calibration makes no sense.
         """
         self.llm, self._engine, self._priced = llm, engine, priced
         self._interval, self._before = _Interval(), Stats()
@@ -38,11 +42,11 @@ class ThroughputLog:
         self._was_idle = True
 
     def follow(self, llm: StatsSource) -> None:
-        """Tell of another engine from now on, which has taken the place of the one before."""
+        """Continue with another engine, which has replaced the previous one."""
         self.llm, self._before = llm, Stats()
 
     def begin(self) -> None:
-        """Say what there is room for."""
+        """Log the capacity of the KV cache and the source of predictions."""
         info = self.llm.info
         if info.held:
             logger.info(f"GPU KV cache size: {info.held}")
@@ -54,28 +58,28 @@ class ThroughputLog:
             logger.info(f"Predicted step times are those of {info.device}{how}")
 
     def refused(self, live: InFlightRequest, error: ApiError) -> None:
-        """No work of the engine's."""
+        """Do nothing, because the engine did no work."""
 
     def arrived(self, live: InFlightRequest) -> None:
-        """Nothing has run of it."""
+        """Do nothing, because nothing has run yet."""
 
     def event(self, live: InFlightRequest, event: Event) -> None:
-        """With the first token its prompt counts."""
+        """Record the prompt of a request with its first token."""
         if live.tokens == 1 and event.token is not None:
             self._interval.prompt += live.prompt_tokens
             self._found.append((live.prompt_tokens, live.cached))
 
     def ended(self, live: InFlightRequest, error: BaseException | None) -> None:
-        """Its tokens have counted."""
+        """Do nothing, because the tokens are counted already."""
 
     def stepped(self, report: StepReport, stats: Stats) -> None:
-        """Count its tokens, and how long it was to take."""
+        """Record the tokens of a step, and its measured and predicted time."""
         self._interval.output += stats.output_tokens - stats.base(self._before).output_tokens
         self._before = stats
         self._interval.priced.add(report.seconds, report.predicted, report.floor)
 
     def line(self, seconds: float) -> dict[str, Any] | None:
-        """What was done in the interval that ends now; None after an idle one that follows an idle one."""
+        """End the interval and return its figures; None if this one and the one before were idle."""
         interval, self._interval = self._interval, _Interval()
         idle = not (interval.prompt or interval.output)
         self._was_idle, silent = idle, idle and self._was_idle
@@ -94,14 +98,17 @@ class ThroughputLog:
         }
 
     def say(self, seconds: float) -> None:
-        """Log the line, unless idle. A formatter that wants the numbers finds them as the record's `fields`."""
+        """Log the line of the interval unless the engine is idle.
+
+        Formatters find the figures in the `fields` of the record.
+        """
         fields = self.line(seconds)
         if fields is not None:
             logger.info(worded(fields, self._engine), extra={"fields": {"engine": self._engine, **fields}})
 
 
 def worded(fields: dict[str, Any], engine: int = 0) -> str:
-    """The line as vLLM words it, and how long the steps were to take."""
+    """Return a throughput line in the wording of vLLM, with the predicted share of the step time."""
     line = (
         f"Engine {engine:03d}: Avg prompt throughput: {fields['prompt_throughput']:.1f} tokens/s, "
         f"Avg generation throughput: {fields['generation_throughput']:.1f} tokens/s, "

@@ -1,6 +1,7 @@
-"""Traces: for each request a ledger of what it waited for and which steps it shared. Lengths only, no text.
+"""The traces of requests: when each waited, and which steps it shared, with lengths but no text.
 
-Those under way are kept whole up to a number of steps; those that ended are kept while they fit in so many bytes.
+A trace of a request in progress is complete up to a number of steps. Traces of finished requests are stored within a
+memory limit.
 """
 
 from collections import OrderedDict
@@ -20,7 +21,7 @@ _BYTES_A_ROW, _BYTES_A_TRACE = 400, 1000  # of this process's memory, rounded up
 
 
 class _Step(NamedTuple):
-    """What all requests of a step share. sequences, positions: that ran in it."""
+    """The properties of a step that all its requests share."""
 
     step: int
     started: int
@@ -28,11 +29,13 @@ class _Step(NamedTuple):
     predicted: float | None
     floor: float | None
     sequences: int
+    """The number of sequences in the step."""
     positions: int
+    """The number of positions that all sequences ran."""
 
 
 class _TraceRow(NamedTuple):
-    """One choice's part of a step: positions [start, end)."""
+    """The part of a step that one choice ran: positions [start, end)."""
 
     step: _Step
     choice: int
@@ -41,9 +44,9 @@ class _TraceRow(NamedTuple):
 
 
 class _Figures(NamedTuple):
-    """The figures of a request, without its sampling parameters and its tier.
+    """The figures of a finished request, without its sampling parameters and its service tier.
 
-    Those are as long as the client made them, up to the size of a body, so a trace that is kept must not refer to them.
+    Those may be as long as an HTTP body, so a stored trace must not refer to them.
     """
 
     id: str
@@ -58,7 +61,7 @@ class _Figures(NamedTuple):
 
     @classmethod
     def of(cls, live: InFlightRequest) -> "_Figures":
-        """Return the figures of a request as they are now."""
+        """Return the present figures of a request."""
         return cls(
             id=live.id,
             route=live.generation.route,
@@ -74,44 +77,53 @@ class _Figures(NamedTuple):
 
 @dataclass(slots=True)
 class _Trace:
-    """One request: itself while it is under way, its figures when it has ended. steps: that it was in, which took
-    `seconds`. first, last: when its first and newest token came.
-    """
+    """The trace of one request, which holds only the request's figures after its end."""
 
     request: InFlightRequest | _Figures
     rows: list[_TraceRow] = field(default_factory=list)
     steps: int = 0
+    """The number of steps that included the request."""
     seconds: float = 0.0
+    """The total duration of those steps."""
     priced: PricedSteps = field(default_factory=PricedSteps)
     begun: int | None = None
+    """The time at which its first step started."""
     first: int | None = None
+    """The time at which its first token arrived."""
     last: int | None = None
+    """The time at which its newest token arrived."""
     outcome: str | None = None
 
     @property
     def nbytes(self) -> int:
+        """An upper estimate of the memory of the trace, in bytes."""
         return _BYTES_A_TRACE + _BYTES_A_ROW * len(self.rows)
 
 
 class Traces:
-    """Told of requests as an Observer, of steps by `stepped`."""
+    """The collection of request traces; an `Observer` of requests, which also gets each step (`stepped`)."""
 
     def __init__(self, service: Service, nbytes: int) -> None:
-        """nbytes: memory that traces of ended requests may take."""
+        """Start without traces.
+
+        Args:
+            service: The service, which maps the engine's request numbers to requests.
+            nbytes: The memory for traces of finished requests.
+        """
         self._by_request, self._nbytes = service.by_request, nbytes
         self._under_way: dict[str, _Trace] = {}
         self._ended: OrderedDict[str, _Trace] = OrderedDict()
         self._held = 0
 
     def refused(self, live: InFlightRequest, error: ApiError) -> None:
-        """Nothing ran."""
+        """Do nothing, because nothing ran."""
 
     def arrived(self, live: InFlightRequest) -> None:
-        """Begin its ledger."""
+        """Start the trace of a request."""
         self._under_way[live.id] = _Trace(live)
 
     def event(self, live: InFlightRequest, event: Event) -> None:
-        """Note when it came."""
+        """Record the time of an event."""
         trace = self._under_way[live.id]
         if event.token is None and event.finish is None and event.hidden is None:
             return  # it has scores of the prompt, and no token yet
@@ -120,7 +132,7 @@ class Traces:
         trace.last = event.at
 
     def stepped(self, report: StepReport, stats: Stats) -> None:
-        """Write a row for each of the requests that were in it."""
+        """Add a row to the traces of the requests in the step."""
         step = _Step(
             *(report.step, report.started, report.seconds, report.predicted, report.floor),
             *(len(report.items), report.positions),
@@ -138,7 +150,7 @@ class Traces:
                 trace.rows.append(_TraceRow(step, choice, start, start + count))
 
     def ended(self, live: InFlightRequest, error: BaseException | None) -> None:
-        """Keep its trace, and forget the oldest ones that do not fit any more."""
+        """Store the trace of a finished request, and drop the oldest traces that exceed the memory limit."""
         trace = self._under_way.pop(live.id)
         trace.outcome = _outcome(live, error)
         trace.request = _Figures.of(live)
@@ -149,7 +161,7 @@ class Traces:
             self._held -= oldest.nbytes
 
     def find(self, id: str) -> dict[str, Any] | None:
-        """The ledger of a request as plain data; None if nothing is known of it."""
+        """Return the trace of a request as a JSON object; None if there is none."""
         trace = self._under_way.get(id) or self._ended.get(id)
         return None if trace is None else _told(trace)
 
@@ -199,7 +211,10 @@ def _told(trace: _Trace) -> dict[str, Any]:
 
 
 def _row(row: _TraceRow, arrived: int) -> dict[str, Any]:
-    """neighbours: sequences that ran in the same step, without this one; positions: of all of them, this one's too."""
+    """Return the JSON object of a trace row.
+
+    `neighbours` counts the other sequences of the step, and `positions` the positions of all sequences.
+    """
     step = row.step
     return {
         "step": step.step,

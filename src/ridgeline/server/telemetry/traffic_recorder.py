@@ -1,8 +1,8 @@
-"""`serve --record FILE`: what traffic came and what steps it made, as lines of JSON to be replayed. No text.
+"""The recorder of `serve --record FILE`: it writes requests and steps as JSON lines for a replay, without text.
 
-Prompts and answers are told by their lengths and names of their full pages, hashes under a key that is drawn at the
-start and kept nowhere: equal beginnings have equal names, and nobody can tell from a name which text it stands for, or
-try one. docs/serving.md has the columns.
+Prompts and responses are recorded by their lengths and by names of their full pages. A name is a hash under a random
+key that is never stored: equal prefixes get equal names, but a name does not reveal its text, and a guess cannot be
+verified. docs/serving.md describes the columns.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Pending:
-    """A request whose line waits for its end, and for those that came before it: the file is in order of arrival."""
+    """A request whose line waits for its end and for the lines of earlier requests; the file is in order of arrival."""
 
     line: dict[str, Any]
     names: "_Names"
@@ -45,11 +45,22 @@ class _Pending:
 
 
 class TrafficRecorder:
-    """Told of requests as an Observer, of steps by `stepped`. `close` ends the file."""
+    """A recorder of requests and steps; an `Observer` of requests, which also gets each step (`stepped`).
+
+    `close` ends the file.
+    """
 
     def __init__(self, path: Path, info: EngineInfo, model: str, now: int) -> None:
-        """now: nanoseconds of time.perf_counter_ns, from which moments are counted. Raises ValueError if the file
-        exists or cannot be made: a recording is never written over.
+        """Create the file and write its header.
+
+        Args:
+            path: The file.
+            info: The description of the engine.
+            model: The model name in responses.
+            now: The time origin of the recording, in nanoseconds of `time.perf_counter_ns`.
+
+        Raises:
+            ValueError: If the file exists or cannot be created; a recording is never overwritten.
         """
         self._start, self._page, self._key = now, info.page_size, secrets.token_bytes(32)
         self._at = now
@@ -73,11 +84,11 @@ class TrafficRecorder:
         )
 
     def refused(self, live: InFlightRequest, error: ApiError) -> None:
-        """A line of its own kind: it is no traffic that the engine had, but load that was offered."""
+        """Write a line for a rejected request, which is offered load but not traffic of the engine."""
         self._lines.write({"kind": "refused", "at": self._seconds(live.spec.arrived), "input": live.prompt_tokens})
 
     def arrived(self, live: InFlightRequest) -> None:
-        """Name its pages; its line comes with its end."""
+        """Start the line of a request with the names of its prompt's pages; it is written at the request's end."""
         params, names = live.spec.params, _Names(self._key, self._page, live.spec.cache_namespace)
         names.extend(live.spec.prompt)
         # A request whose prompt took long to read comes after those that overtook it.
@@ -99,9 +110,11 @@ class TrafficRecorder:
         self._pending.append(pending)
 
     def event(self, live: InFlightRequest, event: Event) -> None:
-        """Say when the engine had it: after its text was read, and after the step that ran then. Tokens are counted by
-        the request itself; those of an only answer go on with the pages, for the next prompt of a conversation has
-        them.
+        """Record when the engine queued the request, and name the pages of its output.
+
+        The engine queues it after its text was encoded and the current step has ended. The request itself counts its
+        tokens. With a single choice, the output continues the page names, because the next prompt of a conversation
+        contains it.
         """
         pending = self._open[live]
         if pending.line["queued"] is None and event.timing is not None:
@@ -110,7 +123,7 @@ class TrafficRecorder:
             pending.names.extend((event.token.token,))
 
     def stepped(self, report: StepReport, stats: Stats) -> None:
-        """A line."""
+        """Write a line for a step."""
         self._lines.write(
             {
                 "kind": "step",
@@ -128,8 +141,10 @@ class TrafficRecorder:
         )
 
     def _class(self, tier: str) -> dict[str, str]:
-        """The class that a tier is recorded as. None where it asks for nothing in particular, or is no name: a line
-        holds no text. None, too, once there are as many as are told apart.
+        """Return the line's entry for a service tier, or {} for no class.
+
+        Default tiers and those that are no plain name have no class, because a line holds no text; neither have new
+        tiers once there are as many classes as analysis distinguishes.
         """
         if tier in _ORDINARY or not _NAME.fullmatch(tier):
             return {}
@@ -139,12 +154,12 @@ class TrafficRecorder:
         return {"class": tier}
 
     def _replica(self, report: StepReport) -> dict[str, int]:
-        """Which of several replicas ran a step, where it is not the first: its requests' numbers say it."""
+        """Return the line's entry for the replica that ran a step; {} for the first replica."""
         replica = replica_of(report.items[0][0]) if report.items else 0
         return {"replica": replica} if replica else {}
 
     def ended(self, live: InFlightRequest, error: BaseException | None) -> None:
-        """Write it, and those that waited for it."""
+        """Write the line of a finished request, and the lines that waited for it."""
         pending = self._open.pop(live)
         whole = len(live.finishes) == live.spec.params.n and FinishReason.ERROR not in live.finishes
         finish = str(live.finishes[-1]) if whole else "error" if failed_by_engine(error) else "abort"
@@ -154,7 +169,7 @@ class TrafficRecorder:
             self._lines.write(self._pending.popleft().line)
 
     def close(self) -> None:
-        """Write what is left, and wait until it is on the disk."""
+        """Write the remaining lines and wait until they are in the file."""
         self._lines.close()
 
     def _seconds(self, at: int) -> float:
@@ -162,8 +177,10 @@ class TrafficRecorder:
 
 
 class _Names:
-    """Names for the full pages of tokens that come one after the other: each stands for all up to its end, and for what
-    separates tenants. pages: those so far; of what fills none only the ids are kept, until it does.
+    """The page names of one growing token sequence.
+
+    Each name depends on all tokens up to the end of its page, and on the cache namespace of the tenant. `pages` holds
+    the names so far; the ids of an incomplete page are stored until it is full.
     """
 
     def __init__(self, key: bytes, page: int, root: bytes) -> None:
@@ -172,7 +189,7 @@ class _Names:
         self.pages: list[str] = []
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Further tokens."""
+        """Add tokens to the sequence."""
         self._left.extend(tokens)
         full = len(self._left) // self._page * self._page
         for start in range(0, full, self._page):
@@ -185,7 +202,7 @@ class _Names:
 
 
 def _create(path: Path) -> BinaryIO:
-    """A new file, for its owner alone. Raises ValueError."""
+    """Create a new file that only its owner can access; raise ValueError if that fails."""
     try:
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
     except FileExistsError:
@@ -195,7 +212,7 @@ def _create(path: Path) -> BinaryIO:
 
 
 class _Lines:
-    """Lines of a file, written by a thread: a disk that hangs does not stop the server."""
+    """The lines of a file, which a thread writes so that a slow disk does not stop the server."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._path, self._file = path, file

@@ -1,4 +1,4 @@
-"""What is told of prompts that another engine computes: counted, and logged where they do not come."""
+"""The observation of KV transfers from prefill engines: they are counted, and failures are logged."""
 
 import logging
 
@@ -10,20 +10,20 @@ logger = logging.getLogger("ridgeline.server")
 
 
 class TransferLog:
-    """Told what an engine says of the engines that it asks for prompts."""
+    """An observer of an engine's KV transfers and of its prefill peers."""
 
     def __init__(self, metrics: EngineMetrics) -> None:
-        """metrics: of the engine that asks."""
+        """Record transfers in the metrics of the engine that receives them."""
         self._metrics = metrics
 
     def follow(self, llm: AsyncLLM) -> None:
-        """Tell of this engine from now on, and of whom it asks now."""
+        """Observe this engine from now on, and log the state of its peers."""
         llm.transfer_observers.append(self.told)
         for peer in llm.peers.values():
             self.told(peer)
 
     def told(self, message: Transferred | PeerChanged) -> None:
-        """Count it, and say what whoever runs the server should know."""
+        """Record a transfer, and log failures and changes of a peer's state for the operator."""
         if isinstance(message, Transferred):
             self._metrics.transferred(message)
             if message.reason:
