@@ -19,7 +19,7 @@ class FairQueue(Generic[Who]):
 
     def __init__(self) -> None:
         self._had: dict[Who, float] = {}
-        self._now = 0.0  # priced seconds that each would have had
+        self._now = 0.0  # the virtual time: priced seconds per member under equal sharing
 
     def __len__(self) -> int:
         return len(self._had)

@@ -257,7 +257,7 @@ class Server:
             self.front.app = serving.app
             self.observers.append(serving.exchanged)
             self.health.watched = serving.watched
-            gc.freeze()  # what is there by now stays; the collector need not go over it again and again
+            gc.freeze()  # these objects are permanent; spare the collector from scanning them
             ready(url, model)
             return await self._until_the_end(serving)
 

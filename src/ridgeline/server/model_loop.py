@@ -45,9 +45,9 @@ class ModelLoop:
             threads: The number of threads that PyTorch uses for a step.
         """
         self.threads = threads
-        self._parties: list[Participant] = []  # touched in the thread
+        self._parties: list[Participant] = []  # used in the thread only
         self._turns: FairQueue[Participant] = FairQueue()
-        self._had: dict[Participant, float] = {}  # priced seconds of parties that are idle while others are not
+        self._had: dict[Participant, float] = {}  # priced seconds of idle parties, while others are busy
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ridgeline models", daemon=True)
         self._thread.start()
@@ -76,7 +76,7 @@ class ModelLoop:
         try:
             while self._take_up():
                 self._step()
-        except Exception as error:  # a bug of ours: whoever waits must hear of it rather than wait for ever
+        except Exception as error:  # a bug: fail the waiting requests, which would hang otherwise
             reason = type(error).__name__
             raise
         finally:
@@ -88,7 +88,7 @@ class ModelLoop:
         self._seat()
         while not len(self._turns) or not self._inbox.empty():
             if not len(self._turns):
-                self._had.clear()  # a machine that stood still owes nobody
+                self._had.clear()  # after an idle time all start equal
             work = self._inbox.get()
             if work is None:
                 return False

@@ -108,7 +108,7 @@ class ServedMultiModel:
         pipelines = self.pictures.load(waiting)
         drawn = sum(map(weight_bytes, pipelines.values()))
         loaded = self._engine(free - drawn, waiting)
-        # A step of either has it while it runs: what the engine kept free for its own is room to draw in.
+        # Only one model runs at a time, so the memory reserved for the engine's activations also serves the pipelines.
         room = free - drawn - loaded.kept_bytes
         threads = threads_for(drawn + loaded.weight_bytes, self.pictures.threads)
         device = self.pictures.device(threads)
@@ -202,7 +202,7 @@ class LoopedEngine:
         """End the loop, and with it every other model that it runs."""
         self._loop.close()
 
-    # -- in the loop's thread: a Party ---------------------------------------------------------------------------------
+    # -- in the loop's thread: Participant -----------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:

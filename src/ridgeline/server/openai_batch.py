@@ -124,7 +124,7 @@ class BatchReader:
     ) -> None:
         self._tally, self._write, self._done, self._wrong = tally, write, done, wrong
         self._number = 0
-        self._seen: dict[str, int] = {}  # the line of each id
+        self._seen: dict[str, int] = {}  # line number by custom_id
 
     def read(self, text: bytes) -> BatchLine | None:
         """Parse the next line; return None if it is empty, invalid, or already answered by an earlier run."""
@@ -170,7 +170,7 @@ class BatchRunner:
         wrong: frozenset[int] = frozenset(),
     ) -> None:
         self._llm = llm
-        self._grammars = GrammarCheck(settings, most_waiting=math.inf)  # a batch has a window of its own
+        self._grammars = GrammarCheck(settings, most_waiting=math.inf)  # a batch limits its own concurrency
         self._app = build_app(Service(llm, _AdmitAll()), settings, self._grammars)
         self._write, self.tally = write, Tally()
         self._requests = BatchReader(self.tally, write, done, wrong)
@@ -197,7 +197,7 @@ class BatchRunner:
     async def _answer(self, line: BatchLine) -> None:
         status, request_id, body = await call(self._app, line.url, bytes(line.body))
         if status == 503 and msgspec.json.decode(body, type=_Refusal).error.code in _LOST:
-            raise EngineDied("the engine stopped")  # nothing is written for the line: the next run will answer it
+            raise EngineDied("the engine stopped")  # without an output, so that the next run answers the line
         response = {"status_code": status, "request_id": request_id or None, "body": msgspec.Raw(body)}
         self._write(_output(line.custom_id, response=response))
         self.tally.take(status, body)
@@ -260,7 +260,7 @@ async def call(app: ASGIApp, path: str, body: bytes) -> tuple[int, str, bytes]:
     try:
         await app(scope, receive, send)
     except Exception:
-        if not answer:  # else the application has said what there is to say: a status of 500
+        if not answer:  # otherwise the application has responded with 500
             raise
     head = answer[0]
     headers = dict(head["headers"])

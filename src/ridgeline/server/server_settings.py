@@ -12,7 +12,7 @@ from ridgeline.core.text.tools import format_named
 MAX_VALUE = 2**31 - 1
 _MAX_DISK = 2**50
 
-# The limits that a request may meet: these are shown to clients (`public_limits`), the rest is the operator's business.
+# The limits that a request may violate, which clients can see (`public_limits`). All others concern the operator only.
 _PUBLIC = (
     "choices",
     "prompts",
@@ -212,7 +212,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-# 0 is a value of its own for these: no stop strings, no waiting, no rate asked for.
+# 0 is meaningful for these: no stop strings, no waiting, no minimum rate.
 _MAY_BE_ZERO = frozenset(
     {
         "port",

@@ -96,7 +96,7 @@ class Admission(Protocol):
 
 def failed_by_engine(error: BaseException | None) -> bool:
     """Return whether a request ended because the engine failed, rather than by its client or a time limit."""
-    return isinstance(error, RuntimeError)  # EngineDied, and what the engine says is its own fault
+    return isinstance(error, RuntimeError)  # EngineDied, and internal errors of the engine
 
 
 class Service:
@@ -161,7 +161,7 @@ class Service:
             if live.request is not None and self.by_request.get(live.request) is live:
                 del self.by_request[live.request]
             self.admission.leave(live)
-            live.fail = live.progress = None  # these callbacks keep the whole response
+            live.fail = live.progress = None  # these callbacks hold references to the whole response
             for observer in self.observers:
                 observer.ended(live, ended)
 
@@ -176,7 +176,7 @@ class Service:
                     raise event
                 self._count(live, event)
                 take(event)
-            except Exception as error:  # of whoever takes it, who has then taken the last
+            except Exception as error:  # raised by `take`, which gets no further event
                 done.set_exception(error)
             else:
                 if len(live.finishes) == live.spec.params.n:
@@ -201,8 +201,8 @@ class Service:
             self.end(live, error)
 
     def _added(self, live: InFlightRequest, request: int) -> None:
-        if self.live.get(live.id) is live:  # else it is over already
-            if live.request is not None:  # the engine that called it so has died, and another has it
+        if self.live.get(live.id) is live:  # otherwise it has ended already
+            if live.request is not None:  # that engine has died, and another runs the request
                 live.begun = False
                 if self.by_request.get(live.request) is live:
                     del self.by_request[live.request]
@@ -221,7 +221,7 @@ class Service:
         if self._loop is None or asyncio._get_running_loop() is self._loop:
             callback(*arguments)
         else:
-            with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+            with suppress(RuntimeError):  # the loop is closed, so no observer is left
                 self._loop.call_soon_threadsafe(callback, *arguments)
 
     def stepped(self, report: StepReport, stats: Stats) -> None:
@@ -243,7 +243,7 @@ class Service:
             raise
 
     def _count(self, live: InFlightRequest, event: Event) -> None:
-        if not live.tokens:  # further choices find the whole prompt
+        if not live.tokens:  # further choices find the whole prompt in the cache
             live.cached = event.cached
         live.tokens += event.token is not None
         if event.finish is not None:

@@ -60,7 +60,7 @@ async def read_bytes(headers: Mapping[str, str], chunks: AsyncIterator[bytes], m
             if len(body) + len(chunk) > most:
                 raise _too_large(most)
             body += chunk
-    except ClientDisconnect:  # nobody is there to be told
+    except ClientDisconnect:  # the client has gone, so this error reaches only the log
         raise invalid("the connection closed before the body was complete", code="invalid_request") from None
     return bytes(body)
 
@@ -92,7 +92,7 @@ def _decoded(body: bytes) -> dict[str, Any]:
             value = msgspec.json.decode(body)
     except msgspec.ValidationError:
         raise invalid("the body has a number that is not finite or too long", code="invalid_json") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # msgspec 0.23 made the second the first
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # UnicodeDecodeError: msgspec before 0.23
         raise _no_json(body) from None
     if not isinstance(value, dict):
         raise invalid("the body is JSON, but no object", code="invalid_json")
@@ -116,7 +116,10 @@ def _no_json(body: bytes) -> ApiError:
         return found[-1]
 
     if b"NaN" in body or b"Infinity" in body:
-        with suppress(ValueError, RecursionError), without_collecting():  # it is no JSON otherwise either
+        with (
+            suppress(ValueError, RecursionError),
+            without_collecting(),
+        ):  # the body is invalid JSON for another reason as well
             value = json.loads(body, parse_constant=constant)
             fields = value.items() if isinstance(value, dict) else ()
             named = [name for name, each in fields if isinstance(each, _Constant) and name.isidentifier()]

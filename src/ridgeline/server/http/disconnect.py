@@ -72,7 +72,7 @@ class HalfClosedWatch:
         """
         self._transport, self._may_inform = transport, may_inform
         self._timer: asyncio.TimerHandle | None = None
-        self._next_seconds, self._next_at = FIRST_SECONDS, 0.0  # of the next interim response
+        self._next_seconds, self._next_at = FIRST_SECONDS, 0.0  # the pause and the time of the next interim response
         self._check()
 
     def close(self) -> None:

@@ -43,8 +43,8 @@ class StreamOutbox:
         self._limit, self._size = limit, 0
         self._frames: list[bytes] = []
         self._closed = False
-        self._silent = True  # since keep_alive was called last
-        self._waiter: asyncio.Future[None] | None = None  # of the one who takes; half the price of an Event
+        self._silent = True  # no frame since the last call of keep_alive
+        self._waiter: asyncio.Future[None] | None = None  # wakes `take`; a future costs half as much as an Event
         self._direct: DirectWriter | None = None
         self._loop = asyncio.get_running_loop()
 

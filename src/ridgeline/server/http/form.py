@@ -11,7 +11,7 @@ from ridgeline.server.errors import invalid
 from ridgeline.server.http.body import read_bytes
 
 PACKAGE = "python_multipart"
-_MAX_FIELDS = 32  # of a form
+_MAX_FIELDS = 32  # per form
 
 
 def is_form(request: Request) -> bool:

@@ -57,7 +57,7 @@ class Health:
         self.draining = False
         self._alive = True
         self._stalled_seconds = stalled_seconds
-        self._heard = self._still = 0.0  # what the engine had said, and for how many seconds it has not said more
+        self._heard = self._still = 0.0  # the last message count, and the seconds since it changed
 
     @property
     def state(self) -> State:

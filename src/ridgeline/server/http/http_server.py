@@ -49,12 +49,14 @@ def listen(settings: ServerSettings) -> socket.socket:
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.create_server(address, family=family, backlog=2048)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does so where it made the socket
+        listener.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+        )  # asyncio sets it only on sockets that it creates
         return listener
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
         fix = "is another server there? Give another --port" if taken else "give another --host or --port"
-        named = isinstance(error, socket.gaierror)  # else the words are Python's own and name the place once more
+        named = isinstance(error, socket.gaierror)  # other messages repeat the address
         reason = error.strerror if named or error.errno is None else os.strerror(error.errno)
         raise ValueError(f"cannot listen on {where}: {reason}; {fix}") from None
 

@@ -99,7 +99,7 @@ class PageData:
         body = await read_bytes(request.headers, request.stream(), most)
         values = await parse_object_async(body, self._settings.json_depth)
         table = await self._in_turn(lambda: asyncio.to_thread(config_table, values, stored))
-        written = json.dumps(table, separators=(",", ":"))  # numbers of an absurd model have more than 64 bits
+        written = json.dumps(table, separators=(",", ":"))  # msgspec has 64 bits; a nonsensical config gives more
         return Response(written, headers={"cache-control": "no-store"}, media_type="application/json")
 
     async def _make(self, name: str, make: Callable[[], Mapping[str, object]]) -> None:

@@ -90,7 +90,7 @@ class LimitedProtocol(H11Protocol):
         self.settings, self.fullness, self.observers = settings, fullness, observers
         self.conn = self.reader = LimitedConnection(settings)
         self.phase: Phase = "answer"
-        self.since = self.loop.time()  # when the phase began
+        self.since = self.loop.time()  # the start of the phase
         self.received = 0  # bytes since the connection was last idle
         self.deadline: asyncio.TimerHandle | None = None
         self.unread: asyncio.TimerHandle | None = None
@@ -110,7 +110,7 @@ class LimitedProtocol(H11Protocol):
 
         return told
 
-    # -- what asyncio tells -------------------------------------------------------------------------------------------
+    # -- asyncio callbacks --------------------------------------------------------------------------------------------
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -162,7 +162,7 @@ class LimitedProtocol(H11Protocol):
         if self.unread is not None:
             self.unread.cancel()
 
-    # -- what uvicorn calls -------------------------------------------------------------------------------------------
+    # -- uvicorn callbacks --------------------------------------------------------------------------------------------
 
     @override
     def send_400_response(self, msg: str) -> None:
@@ -256,7 +256,7 @@ class LimitedProtocol(H11Protocol):
     def refuse(self, error: ApiError) -> None:
         """Send an error response if no response has begun, and close the connection."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            # Not through h11, which would hold it to what it thinks of a request that it may not have understood.
+            # This bypasses h11, which may have misread the request and would reject the response.
             body = msgspec.json.encode(error.body())
             head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\nContent-Type: application/json\r\n"
             head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"

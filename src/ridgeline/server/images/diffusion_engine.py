@@ -133,7 +133,7 @@ class DiffusionEngine:
         """The number of reports to callers, which grows with each work unit."""
         self._prices = {name: WorkUnitPrices(pipeline, device, room) for name, pipeline in pipelines.items()}
         self._turns: FairQueue[_ActiveDiffusion] = FairQueue()
-        self._runs: set[_ActiveDiffusion] = set()  # of callers that wait, touched on the event loop
+        self._runs: set[_ActiveDiffusion] = set()  # with a waiting caller; used on the event loop only
         self._expected_by = 0.0  # seconds of time.monotonic
         loop.join(self)
 
@@ -233,7 +233,7 @@ class DiffusionEngine:
             self._on_loop(run, run.begun)
         try:
             told = self._stride(run)
-        except Exception as error:  # of this request alone; the others go on
+        except Exception as error:  # fails this request only
             self._turns.leave(run)
             self._tell(run, error)
             return 0.0
@@ -277,5 +277,5 @@ class DiffusionEngine:
         """Schedule a call on the event loop of the coroutine that waits for a request."""
         try:
             run.loop.call_soon_threadsafe(work)
-        except RuntimeError:  # the event loop is closed: nobody is left to tell
+        except RuntimeError:  # the event loop is closed, so no caller is left
             run.left = True

@@ -72,7 +72,7 @@ class ImageApi:
 
     def __init__(self, service: ImageService, settings: ServerSettings, names: PipelineNames) -> None:
         self._service, self._names = service, names
-        # A picture that lacks what was asked for looks like one with it.
+        # Unknown fields are errors, because an image does not show that a field was ignored.
         self._settings = replace(settings, strict=True)
 
     async def generate(self, request: Request) -> Response | EventStreamResponse:

@@ -228,7 +228,7 @@ class ImageService:
                     observer.told(live, stride)
                 live.phase = stride.stage
                 take(stride)
-            except Exception as error:  # of whoever takes it, who has then taken the last
+            except Exception as error:  # raised by `take`, which gets no further report
                 done.set_exception(error)
             else:
                 if stride.number == stride.of:

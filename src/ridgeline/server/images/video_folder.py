@@ -90,7 +90,7 @@ class VideoWriter:
             self._written.set_exception(write_failure(error))
             if not isinstance(error, _Abandoned):
                 with suppress(_Abandoned):
-                    for _ in self._taken():  # who decodes must not wait for room
+                    for _ in self._taken():  # drain the queue, so that the decoder does not block
                         pass
 
     def _taken(self) -> Iterator[Tensor]:

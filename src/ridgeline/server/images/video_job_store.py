@@ -30,7 +30,7 @@ class VideoJobStore:
         self._jobs: dict[str, VideoJob] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._gone: dict[str, str] = {}  # why, by the id
+        self._gone: dict[str, str] = {}  # error text by id of a deleted job
 
     def start(self, job: VideoJob) -> None:
         """Start a job.
@@ -86,7 +86,7 @@ class VideoJobStore:
     async def _run(self, job: VideoJob, writer: VideoWriter) -> None:
         try:
             await self._service.draw(job.live, job.order(writer.add), job.take)
-            # Shielded: where this task is cancelled, the writer's thread still has its future to set.
+            # Shielded: if this task is cancelled, the writer's thread must still be able to set its future.
             job.nbytes = await asyncio.shield(asyncio.wrap_future(writer.finish()))
             self._make_room(job)
             job.completed = int(time.time())

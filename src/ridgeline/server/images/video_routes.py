@@ -36,7 +36,7 @@ class VideoApi:
         self, service: ImageService, jobs: VideoJobStore, settings: ServerSettings, names: PipelineNames
     ) -> None:
         self._service, self._names, self._jobs = service, names, jobs
-        # As of pictures: a clip that lacks what was asked for looks like one with it.
+        # As for images: a video does not show that a field was ignored.
         self._settings = replace(settings, strict=True)
         self._usual = default_video_format()
 

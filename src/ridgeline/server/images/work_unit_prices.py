@@ -49,7 +49,7 @@ class WorkUnitPrices:
         self._check(wanted, f"a step at {plan.geometry.size}")
         seconds = seconds_per_unit(plan, self._forecaster.seconds(plan, tiling))
         if all(ids in self._texts for ids in plan.texts):
-            seconds["encode"] = 0.0  # they are kept
+            seconds["encode"] = 0.0  # the text embeddings are cached
         return seconds, tiling
 
     def _tiling(self, geometry: Geometry) -> Tiling | None:

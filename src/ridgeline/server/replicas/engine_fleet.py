@@ -70,12 +70,12 @@ class EngineFleet:
         self.retried = 0
         self._taking: list[EngineReplica] = []
         self._waiting: dict[_RoutedRequest, None] = {}
-        self._gone = 0  # what engines that have gone had said
+        self._gone = 0  # the messages of removed engines
         self.page_size = 0
         for each in replicas:
             self.add(each)
 
-    # -- which there are ----------------------------------------------------------------------------------------------
+    # -- members ------------------------------------------------------------------------------------------------------
 
     def add(self, replica: EngineReplica) -> None:
         """Add a replica, which accepts requests from now on."""
@@ -104,7 +104,7 @@ class EngineFleet:
         for told in self.changed:
             told()
 
-    # -- as an AsyncLLM -----------------------------------------------------------------------------------------------
+    # -- the interface of AsyncLLM ------------------------------------------------------------------------------------
 
     @property
     def _first(self) -> AsyncLLM:
@@ -239,7 +239,7 @@ class _RoutedRequest:
     ) -> None:
         """Prepare a request without a replica. All arguments but `fleet` are those of `AsyncLLM.submit`."""
         self._fleet, self._spec, self._take, self._added, self._begun = fleet, spec, take, added, begun
-        self._unfinished = spec.params.n  # choices that go on
+        self._unfinished = spec.params.n  # choices without an end
         self._replica: EngineReplica | None = None
         self._leave: Callable[[], None] | None = None
         self._told_of = self._again = False

@@ -56,7 +56,7 @@ class EngineActor:
         Returns:
             Why the engine was lost; "" if it was not.
         """
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the server, which ends this engine by hanging up
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server handles it, and closes the connection
         with self._socket, self._accept() as connection:
             try:
                 run(connection)

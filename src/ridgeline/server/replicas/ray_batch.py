@@ -130,7 +130,7 @@ def answer_on_ray(
     from ray.exceptions import RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what it would say in pages is raised
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its long messages are raised as one error here
     ray.data.DataContext.get_current().enable_progress_bars = False
     size = max(1, min(_MOST_LINES, math.ceil(len(lines) / (2 * engines))))
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

@@ -18,8 +18,8 @@ from ridgeline.server.replicas.ray_actor import ActorAddress, EngineActor
 
 PIP = "pip install 'ridgeline[ray]'"
 
-_OBJECT_STORE = 100 << 20  # bytes; nothing of ours is in it
-_PATIENCE = 10.0  # seconds that an address has to answer, and until it is said that a replica waits for a place
+_OBJECT_STORE = 100 << 20  # bytes; Ridgeline stores nothing in it
+_PATIENCE = 10.0  # seconds until an address counts as dead, and until the log tells that a replica waits
 
 logger = logging.getLogger("ridgeline.server")
 
@@ -71,7 +71,7 @@ class RayCluster:
 
     def kill(self, actor: Any) -> None:
         """Kill an actor, whatever it is doing."""
-        with suppress(Exception):  # it has ended
+        with suppress(Exception):  # it has ended already
             self._ray.kill(actor, no_restart=True)
 
     @property
@@ -95,10 +95,10 @@ def ray_cluster(address: str | None, cores: int, cards: int) -> Iterator[RayClus
     check_ray()
     if address is not None and address != "auto":
         _check_address(address)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default; it would warn
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default; without it Ray warns
     if _has_token():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray shows it to a cluster at HOST:PORT only if it is told to
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # else Ray sends no token to HOST:PORT
     import ray
 
     usual: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
@@ -171,7 +171,7 @@ class RayProcessHandle:
             transport, _ = await asyncio.get_running_loop().create_connection(
                 line, self.listening.host, self.listening.port
             )
-        except Exception as error:  # Ray's own, of many classes, or the connection's
+        except Exception as error:  # one of Ray's many error classes, or a connection error
             self._cluster.kill(self._actor)
             raise RuntimeError(f"the replica's actor ended as it began: {_line(error)}") from None
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -192,7 +192,7 @@ class RayProcessHandle:
         """
         try:
             why = await ran
-        except Exception as error:  # Ray's
+        except Exception as error:  # one of Ray's many error classes
             why = _line(error)
             transport.abort()
         if why and not self._told_to_end:

@@ -125,7 +125,7 @@ class FleetMonitor:
         own = [each.metrics for each in self._of.values()]
         self.metrics.beside = others + [each for each in self.metrics.beside if each not in own]
 
-    # -- requests: an Observer ----------------------------------------------------------------------------------------
+    # -- requests: Observer -------------------------------------------------------------------------------------------
 
     def refused(self, live: InFlightRequest, error: ApiError) -> None:
         """Record a request that was rejected before it reached a replica."""
@@ -159,7 +159,7 @@ class FleetMonitor:
                 observer.arrived(live)
         return found
 
-    # -- a Watching ---------------------------------------------------------------------------------------------------
+    # -- EngineMonitor ------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Log the capacity of the first replica, because all have the same."""

@@ -12,7 +12,7 @@ from ridgeline.insight.traffic.scaling import Scaling
 from ridgeline.server.replicas.engine_fleet import EngineFleet, EngineReplica
 
 LOOK_SECONDS = 0.2
-_PAUSE = 30.0  # seconds after a replica could not be started, until the next one is tried
+_PAUSE = 30.0  # seconds after a failed start until the next attempt
 
 logger = logging.getLogger("ridgeline.server")
 
@@ -100,7 +100,7 @@ class ReplicaSupervisor:
             logger.info("replica %d has gone", replica.number)
             asyncio.get_running_loop().run_in_executor(None, llm.close)
 
-    # -- coming and going ---------------------------------------------------------------------------------------------
+    # -- scaling ------------------------------------------------------------------------------------------------------
 
     def _scale(self) -> None:
         scaling, now = self._scaling, time.monotonic()

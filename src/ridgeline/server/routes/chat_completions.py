@@ -65,11 +65,11 @@ async def render(fields: Conversation, model: ServedModel, settings: ServerSetti
 
     try:
         return await offload_if_long(_weight(fields, size), encode)
-    except ModelRefused as error:  # the fault is the template's, not the request's
+    except ModelRefused as error:  # the template is at fault, not the request
         raise invalid(
             f"the model's chat template fails on this conversation: {error}", "messages", code="template"
         ) from None
-    except ValueError as error:  # what the template refuses, and what is too long or no Unicode
+    except ValueError as error:  # the template rejects the messages, or they are too long or no Unicode
         raise invalid(str(error), "messages") from None
 
 

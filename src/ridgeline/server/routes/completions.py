@@ -54,14 +54,14 @@ async def completion_generation(
     if fields.echo and model.encoder:
         raise invalid("echo: the answer does not continue the prompt, which an encoder reads; leave it out", "echo")
     prompts = await read_prompts(fields.prompt, model, settings, add_special=fields.add_special_tokens)
-    # A request for no token makes sense only if it asks for the prompt itself: its text or its log-probabilities.
+    # max_tokens = 0 makes sense only if the request wants the prompt's own text or log-probabilities.
     least = 0 if fields.echo or fields.prompt_logprobs is not None else 1
     most = room_for(max(map(len, prompts)), model, fields.max_tokens, DEFAULT_TOKENS, least)
     params = sampling_params(fields, model, most, fields.logprobs)
     form, asked_by = read_output_constraint(fields, settings)
     if form is not None:
         await grammars.check(form, asked_by)
-        # All of the text is told, reasoning too, so that all of it has the form.
+        # The response contains the reasoning too, so the constraint applies to all of the text.
         params = replace(params, structured_outputs=replace(form, after_reasoning=False))
     if fields.echo and fields.logprobs is not None and params.prompt_logprobs is None:
         params = replace(params, prompt_logprobs=fields.logprobs)
@@ -71,7 +71,7 @@ async def completion_generation(
         adapter=model.adapter(fields.model),
         cache_salt=cache_salt(fields.cache_salt, settings),
         service_tier=fields.service_tier or "",
-        separate_reasoning=False,  # the text as the model writes it
+        separate_reasoning=False,  # the text exactly as generated
         arrived=arrived,
     )
     specs = [structs.replace(first, prompt=prompt) for prompt in prompts]
@@ -152,10 +152,10 @@ class ChoiceWriter:
             continues=continues_prompt(tokenizer, answer.model.texts.decoder_prompt(prompt), params),
         )
         self._logprobs: CompletionLogprobs | None = None
-        self._text = self._echo  # of the next entry
-        self._tokens: list[int] = []  # of the next entry
-        self._waiting: list[int] = []  # places of tokens that are in no entry yet
-        self._sent = len(self._echo)  # characters, those of the next entry included
+        self._text = self._echo  # for the next entry
+        self._tokens: list[int] = []  # for the next entry
+        self._waiting: list[int] = []  # text offsets of pending tokens
+        self._sent = len(self._echo)  # characters, including the next entry
         self._begun = False
 
     def ready(self, tokens: Sequence[Sampled], text: str) -> int | None:
@@ -176,7 +176,7 @@ class ChoiceWriter:
     def add(self, tokens: Sequence[Sampled]) -> None:
         """Add tokens to the next entry: those that are `ready`, or all pending ones at the end."""
         self._place(tokens)
-        # A token may begin in what a stop string has cut off.
+        # A token may start in text that a stop string has cut off.
         places = [min(place, self._sent) for place in self._waiting[: len(tokens)]]
         del self._waiting[: len(tokens)]
         if self._fields.logprobs is not None:

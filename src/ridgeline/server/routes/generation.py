@@ -82,7 +82,7 @@ async def _run_one(
     except ValueError as error:
         if begun:
             raise
-        raise invalid(str(error)) from None  # the engine's refusal: one line of its own
+        raise invalid(str(error)) from None  # the engine's own one-line message
 
 
 def _failed(id: str, event: Event) -> ApiError:

@@ -14,8 +14,8 @@ from ridgeline.server.errors import ApiError, invalid
 from ridgeline.server.server_settings import ServerSettings
 
 _CHILD = "ridgeline.server.routes.grammar_child"
-_PASSED = 1024  # forms that are remembered to have passed
-_WAITING = 32  # forms that may wait for the process
+_PASSED = 1024  # constraints remembered as valid
+_WAITING = 32  # constraints that may wait for the process
 _START_SECONDS = 60.0
 
 
@@ -110,7 +110,7 @@ class GrammarCheck:
         except TimeoutError:
             return f"it takes more than {self._settings.compile_seconds:g} s to compile"
         finally:
-            if not whole:  # also where the trial is cancelled: nobody may read the answer to another's question
+            if not whole:  # also after cancellation: the next trial must not read this one's answer
                 self.failures += 1
                 await self._end()
         if not whole:
@@ -128,7 +128,7 @@ class GrammarCheck:
             try:
                 ready = await asyncio.wait_for(process.stdout.readline(), _START_SECONDS)
             finally:
-                if ready != b"ready\n":  # or the trial is cancelled, and would leave this line for the next
+                if ready != b"ready\n":  # also after cancellation, which would leave this line for the next trial
                     await self._end()
             if not ready:
                 raise ApiError(503, "structured outputs cannot be tried now", kind="server_error", code="grammar_check")

@@ -61,7 +61,7 @@ def check_output_constraint(form: Mapping[str, Any], name: str, settings: Server
     schema = form.get("json")
     if schema is not None:
         if isinstance(schema, str):
-            _check_size([schema], name, settings)  # before it is decoded
+            _check_size([schema], name, settings)  # before decoding
         check_schema(_decoded(schema, name), name, settings)
     try:
         outputs = StructuredOutputs(**form)

@@ -113,7 +113,7 @@ class ResponseItems:
         self._emit = emit
         self.output: list[dict[str, Any]] = []
         self.status = "completed"
-        self._key: object = None  # of the item that is open: reasoning, message, or a call's index
+        self._key: object = None  # the open item: reasoning, message, or a call's index
 
     def take(self, delta: Mapping[str, Any]) -> None:
         """Add a delta of the chat message: reasoning, content or tool calls."""

@@ -90,7 +90,7 @@ class Chunks(ABC):
         self._unfinished, self._times = len(self._choices), list[Timing]()
         self.scores = scores
         self._begun = False
-        # Written once for all frames: what differs is encoded behind it.
+        # The common start of all frames is encoded once.
         self._head = b"data: " + msgspec.json.encode(
             {"id": generation.id, "object": kind, "created": generation.created, "model": generation.model}
         ).removesuffix(b"}")

@@ -29,8 +29,8 @@ ANY_MODEL = "hermes"
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 """The schema of a function without `parameters`, which according to OpenAI's reference takes no arguments."""
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
-_SHOWN = 64  # characters of an unknown name that an error repeats
-_MAX_SCHEMAS = 8  # times what one may have, for all that a grammar is made of
+_SHOWN = 64  # characters of an unknown name quoted in an error
+_MAX_SCHEMAS = 8  # the bound of all schemas of a grammar, as a multiple of the bound of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def read_tools(
         )
     if called or shaped:
         _check_parameters(called or functions, settings)
-    # A function that is named is called once, as OpenAI and vLLM have it.
+    # A named function is called once, as in OpenAI and vLLM.
     named = isinstance(choice, Mapping) and choice["type"] == "function"
     several = fields.parallel_tool_calls and not named
     return ToolUse(tool_format, functions, called, several)
@@ -216,7 +216,7 @@ def check_calls(messages: Sequence[Mapping[str, Any]]) -> None:
             )
         arguments += [call["function"].get("arguments") for call in calls]
     given = [each for each in arguments if isinstance(each, str)]
-    # They are counted as one text. After one that is no JSON the count is wrong, but reading stops at that one anyway.
+    # They are counted as one text. After invalid JSON the count is wrong, but parsing fails at that point anyway.
     if given and crowded(",".join(given).encode("utf-8", "surrogatepass")):
         said = f"messages: the arguments of their tool calls have more than {MAX_VALUES} values; send fewer"
         raise invalid(said, "messages", code="too_large")

@@ -40,7 +40,7 @@ _GRANULARITIES = "timestamp_granularities[]"
 _TAKEN: Final = frozenset({"file", "model", "language", "response_format", "temperature", _GRANULARITIES})
 _REFUSED: Final = {"prompt": ("",), "stream": ("", "false"), "include[]": ("",), "chunking_strategy": ("", "auto")}
 """The unsupported fields, with the values that request nothing special; files are always split into windows."""
-_MAX_FIELD = 4096  # bytes of a field
+_MAX_FIELD = 4096  # bytes per field
 
 
 def check_packages() -> None:

@@ -22,7 +22,7 @@ class Usage:
 
     def take(self, prompt: int, choice: int, event: Event) -> None:
         """Record an event of one choice; `choice` is its index in the response."""
-        if event.choice == 0:  # further choices find the whole prompt
+        if event.choice == 0:  # further choices find the whole prompt in the cache
             self.cached[prompt] = event.cached
         self.output[choice] = self.output.get(choice, 0) + (event.token is not None)
         if event.output_tokens is not None:

@@ -29,8 +29,8 @@ from ridgeline.server.service import Service
 EMBEDDINGS, RERANK = "/v1/embeddings", "/v1/rerank"
 MAX_INPUTS = 2048
 """The most texts of an embedding request, as in OpenAI's API, and the most documents of a rerank request."""
-_TOGETHER = 64  # texts of one request that the engine has at a time: others' come between
-_PART = 1 << 16  # characters of one request that are encoded at a time
+_TOGETHER = 64  # texts of one request in the engine at a time, so that other requests get a share
+_PART = 1 << 16  # characters tokenized at a time
 
 Values = NDArray[np.float32]
 _Given = TypeVar("_Given")
@@ -132,7 +132,7 @@ async def _run(service: Service, model: ServedModel, route: str, prompts: Sequen
     """
     found: list[Values] = []
     info = service.llm.info
-    # All at once they might be more than the server's whole queue takes.
+    # All at once could exceed the server's queue.
     for part in parts(prompts, len, info.capacity, min(_TOGETHER, info.requests)):
         told: dict[int, Values] = {}
 

@@ -15,7 +15,7 @@ from ridgeline.server.images.image_service import InFlightImageRequest
 from ridgeline.server.routes.diffusion_fields import NAMES, DiffusionFields, plan_of, prompt_of, size_of
 from ridgeline.server.routes.generation import new_id
 
-_FEWEST_POLLS, _MOST_POLLS = 0.1, 5.0  # seconds between two looks at a job
+_FEWEST_POLLS, _MOST_POLLS = 0.1, 5.0  # bounds of the seconds between two polls
 
 Status = Literal["queued", "in_progress", "completed", "failed"]
 

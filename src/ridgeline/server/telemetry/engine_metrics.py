@@ -18,7 +18,7 @@ from ridgeline.server.service import failed_by_engine
 from ridgeline.server.telemetry.metric_families import FAMILIES, FINISHES, PHASES, REASONS, STAGES, MetricFamily
 from ridgeline.server.telemetry.metrics_registry import MetricsRegistry
 
-_WINDOW = 10  # seconds that achieved_flops and achieved_bytes look back
+_WINDOW = 10  # seconds, the window of achieved_flops and achieved_bytes
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class EngineMetrics(MetricsRegistry):
     def _prepare(self) -> None:
         """Create the time series with known labels at 0, and look up those that every token updates."""
         self._between = self._one("inter_token_latency_seconds")
-        self._gaps: dict[int, int] = {}  # nanoseconds between two tokens of a choice: how often, and not yet told
+        self._gaps: dict[int, int] = {}  # unrecorded counts, by nanoseconds between tokens
         self._tokens = self._one("generation_tokens")
         self._steps = {phase: self._one("step_seconds", phase) for phase in PHASES}
         self._positions = self._one("iteration_tokens_total")
@@ -105,7 +105,7 @@ class EngineMetrics(MetricsRegistry):
                 self._one(family.name)
         self._one("cache_config_info", str(self.llm.info.page_size), str(self.llm.info.pages)).set(1)
 
-    # -- requests: an Observer -----------------------------------------------------------------------------------------
+    # -- requests: Observer --------------------------------------------------------------------------------------------
 
     def refused(self, live: InFlightRequest, error: ApiError) -> None:
         """Record a rejected request under the code of its error, which never has text of a client."""
@@ -145,7 +145,7 @@ class EngineMetrics(MetricsRegistry):
     def _first_token(self, live: InFlightRequest, progress: _Progress, event: Event) -> None:
         progress.first[event.choice] = event.at
         if progress.timing is not None:
-            return  # another choice has told of the prompt
+            return  # another choice has recorded the prompt
         self._one("time_to_first_token_seconds").observe((event.at - live.spec.arrived) * NANOSECONDS)
         self._prompt(live, progress, event)
 
@@ -157,7 +157,7 @@ class EngineMetrics(MetricsRegistry):
     def _prompt(self, live: InFlightRequest, progress: _Progress, event: Event) -> None:
         progress.timing = event.timing
         self._one("prompt_tokens").inc(live.prompt_tokens)
-        if live.spec.params.prompt_logprobs is None:  # else every position had to run: nothing was searched for
+        if live.spec.params.prompt_logprobs is None:  # otherwise every position runs, without a cache lookup
             self._one("prefix_cache_queries").inc(live.prompt_tokens)
             self._one("prefix_cache_hits").inc(live.cached)
 
@@ -187,7 +187,7 @@ class EngineMetrics(MetricsRegistry):
         progress = self._under_way.pop(live)
         missing = live.spec.params.n - len(live.finishes)
         if isinstance(error, ValueError):
-            return  # it could not run, and did not
+            return  # the engine rejected it
         if missing and failed_by_engine(error):
             self._one("request_success", "error").inc(missing)
             return
@@ -260,7 +260,7 @@ class EngineMetrics(MetricsRegistry):
         if transferred.predicted is not None:
             self._one("kv_transfer_predicted_seconds").observe(transferred.predicted)
 
-    # -- what Prometheus reads -----------------------------------------------------------------------------------------
+    # -- the scrape ----------------------------------------------------------------------------------------------------
 
     @override
     def refresh(self) -> None:

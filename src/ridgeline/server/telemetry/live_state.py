@@ -78,7 +78,7 @@ class LiveState:
         self._listeners: set[_Listener] = set()
         self._told = Stats()
         self._framing = False
-        self._renewing: object | None = None  # stands for the snapshot that is under way for listeners
+        self._renewing: object | None = None  # identifies the requested snapshot for listeners
         self._renewed = -FRAME_SECONDS
         self._ticking: asyncio.Task[None] | None = None
         self._last_step = -1
@@ -150,7 +150,7 @@ class LiveState:
             ApiError: If there are too many listeners.
         """
         self._check_room()
-        return EventStreamResponse(self._listen, sys.maxsize)  # LAG_BYTES and a snapshot are its bound
+        return EventStreamResponse(self._listen, sys.maxsize)  # LAG_BYTES and a snapshot bound it instead
 
     def _check_room(self) -> None:
         if len(self._listeners) >= _LISTENERS:
@@ -196,7 +196,7 @@ class LiveState:
             self._llm.watch(False)
             self._service.observers.remove(self._ends)
             self._feed.end()
-            # Changes of pages are missing between a snapshot that is under way and the next listener.
+            # A requested snapshot is useless for the next listener, who would miss the page changes in between.
             self._renewing, self._renewed = None, -FRAME_SECONDS
 
     def _renew(self) -> None:

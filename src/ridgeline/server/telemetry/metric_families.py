@@ -11,7 +11,7 @@ MODEL_LABELS = ("model_name", "engine")
 
 PHASES = ("prefill", "decode", "mixed")
 STAGES = ("queue", "prefill", "decode")
-REASONS = ("queue_full", "queue_tokens", "shutting_down", "too_many_choices")  # as admission.py has them
+REASONS = ("queue_full", "queue_tokens", "shutting_down", "too_many_choices")  # the codes in admission.py
 FINISHES = ("stop", "length", "abort", "error")
 
 _LATENCY = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
@@ -134,7 +134,7 @@ HTTP_FAMILIES = (
 )
 
 IMAGE_PHASES = ("encode", "denoise", "decode")
-IMAGE_REASONS = ("invalid_value", "queue_full", "queue_pictures", "shutting_down")  # as ImageQueue has them
+IMAGE_REASONS = ("invalid_value", "queue_full", "queue_pictures", "shutting_down")  # the codes in ImageQueue
 
 _SAME = {family.name: family for family in FAMILIES}
 _PICTURE_STEP = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)

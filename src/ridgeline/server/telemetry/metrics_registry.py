@@ -101,7 +101,7 @@ class MetricsRegistry:
             await asyncio.sleep(_LAG_SECONDS)
             self.lagged(max(0.0, time.perf_counter() - due))
 
-    # -- what Prometheus reads -----------------------------------------------------------------------------------------
+    # -- the scrape ----------------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
         """Update the metrics that are only computed at a scrape."""

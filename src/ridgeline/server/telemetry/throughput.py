@@ -12,7 +12,7 @@ from ridgeline.server.errors import ApiError
 from ridgeline.server.in_flight import InFlightRequest
 from ridgeline.server.telemetry.engine_metrics import StatsSource
 
-_RECENT = 1000  # requests that the hit rate is of
+_RECENT = 1000  # requests in the hit rate
 logger = logging.getLogger(__name__)
 
 
@@ -38,7 +38,7 @@ class ThroughputLog:
         """
         self.llm, self._engine, self._priced = llm, engine, priced
         self._interval, self._before = _Interval(), Stats()
-        self._found: deque[tuple[int, int]] = deque(maxlen=_RECENT)  # prompt tokens of a request: asked for, found
+        self._found: deque[tuple[int, int]] = deque(maxlen=_RECENT)  # per request: prompt tokens, cached ones
         self._was_idle = True
 
     def follow(self, llm: StatsSource) -> None:

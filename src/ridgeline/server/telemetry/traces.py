@@ -16,8 +16,8 @@ from ridgeline.server.errors import ApiError
 from ridgeline.server.in_flight import InFlightRequest
 from ridgeline.server.service import Service, failed_by_engine
 
-_MAX_STEPS = 4096  # rows of a ledger; what comes after is in its sums
-_BYTES_A_ROW, _BYTES_A_TRACE = 400, 1000  # of this process's memory, rounded up
+_MAX_STEPS = 4096  # rows per trace; the sums include later steps
+_BYTES_A_ROW, _BYTES_A_TRACE = 400, 1000  # estimated memory, rounded up
 
 
 class _Step(NamedTuple):
@@ -126,7 +126,7 @@ class Traces:
         """Record the time of an event."""
         trace = self._under_way[live.id]
         if event.token is None and event.finish is None and event.hidden is None:
-            return  # it has scores of the prompt, and no token yet
+            return  # the event has only log-probabilities of the prompt
         if trace.first is None:
             trace.first = event.at
         trace.last = event.at
@@ -143,7 +143,7 @@ class Traces:
             trace = self._under_way.get(live.id) if live is not None else None
             if trace is None:
                 continue
-            if request not in counted:  # several choices share the step as they share the request
+            if request not in counted:  # choices of one request share the step
                 counted.add(request)
                 _add(trace, step)
             if len(trace.rows) < _MAX_STEPS:

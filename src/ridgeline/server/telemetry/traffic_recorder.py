@@ -31,7 +31,7 @@ from ridgeline.server.service import failed_by_engine
 
 _ORDINARY = ("", "auto", "default")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,40}")
-_MAX_WAITING = 100_000  # lines that the disk may lag behind; further ones are lost, and counted
+_MAX_WAITING = 100_000  # lines that may wait for the disk; further ones are dropped and counted
 logger = logging.getLogger(__name__)
 
 
@@ -91,7 +91,7 @@ class TrafficRecorder:
         """Start the line of a request with the names of its prompt's pages; it is written at the request's end."""
         params, names = live.spec.params, _Names(self._key, self._page, live.spec.cache_namespace)
         names.extend(live.spec.prompt)
-        # A request whose prompt took long to read comes after those that overtook it.
+        # A request whose prompt took long to tokenize is recorded after those that overtook it.
         self._at = max(self._at, live.spec.arrived)
         line = {
             "kind": "request",
@@ -148,7 +148,7 @@ class TrafficRecorder:
         """
         if tier in _ORDINARY or not _NAME.fullmatch(tier):
             return {}
-        if tier not in self._classes and len(self._classes) >= MAX_CLASSES - 1:  # beside those without
+        if tier not in self._classes and len(self._classes) >= MAX_CLASSES - 1:  # one more class is "none"
             return {}
         self._classes.add(tier)
         return {"class": tier}
