@@ -1,4 +1,4 @@
-"""Ways to run long work without holding up the event loop, through which the tokens of all streams pass."""
+"""Helpers that keep the event loop responsive, which carries the tokens of all streams."""
 
 import asyncio
 import sys
@@ -7,14 +7,16 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 LONG = 1 << 14
-"""The size (characters, bytes or ids) from which work runs in a thread."""
+"""The input size (characters, bytes or token ids) from which work runs in a thread."""
 
 SWITCH_SECONDS = 0.0005
-"""The seconds that a thread waits for the GIL before Python asks its holder to release it. With Python's default of
-5 ms, four threads that read long conversations delay the event loop by up to 150 ms."""
+"""The seconds that a thread waits for the GIL before Python asks its holder to release it.
+
+With Python's default of 5 ms, four threads that read long conversations delay the event loop by up to 150 ms.
+"""
 
 SLICE = 64
-"""The number of tokens that are encoded at a time; each may have as many alternatives as a request may ask for."""
+"""The number of tokens whose log-probabilities are encoded at a time; each may have several alternatives."""
 
 _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
@@ -22,7 +24,7 @@ _Item = TypeVar("_Item")
 
 @contextmanager
 def responsive_event_loop() -> Iterator[None]:
-    """Keep the event loop responsive while other threads of this process run Python code."""
+    """Shorten the GIL switch interval inside the `with` block, so that threads do not delay the event loop."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
@@ -32,7 +34,7 @@ def responsive_event_loop() -> Iterator[None]:
 
 
 async def offload_if_long(length: int, work: Callable[[], _Result]) -> _Result:
-    """Return what `work` gives; run it in a thread if it is over at least `LONG` characters, bytes or ids."""
+    """Return the result of `work`, run in a thread if its input has at least `LONG` characters, bytes or ids."""
     return work() if length < LONG else await asyncio.to_thread(work)
 
 

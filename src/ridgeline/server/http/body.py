@@ -116,10 +116,7 @@ def _no_json(body: bytes) -> ApiError:
         return found[-1]
 
     if b"NaN" in body or b"Infinity" in body:
-        with (
-            suppress(ValueError, RecursionError),
-            without_collecting(),
-        ):  # the body is invalid JSON for another reason as well
+        with suppress(ValueError, RecursionError), without_collecting():  # the JSON is invalid otherwise too
             value = json.loads(body, parse_constant=constant)
             fields = value.items() if isinstance(value, dict) else ()
             named = [name for name, each in fields if isinstance(each, _Constant) and name.isidentifier()]

@@ -76,7 +76,7 @@ class HalfClosedWatch:
         self._check()
 
     def close(self) -> None:
-        """End the watch."""
+        """End the watch on the connection."""
         if self._timer is not None:
             self._timer.cancel()
 

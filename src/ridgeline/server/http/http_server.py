@@ -49,9 +49,7 @@ def listen(settings: ServerSettings) -> socket.socket:
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.create_server(address, family=family, backlog=2048)
-        listener.setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-        )  # asyncio sets it only on sockets that it creates
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it on its own sockets only
         return listener
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE

@@ -95,7 +95,7 @@ class MetricsRegistry:
         self._http["http_request_duration_seconds"](handler, method).observe(seconds)
 
     async def watch_loop(self) -> None:
-        """Measure how late a sleep ends, for ever."""
+        """Record the delay of the event loop once a second, for ever."""
         while True:
             due = time.perf_counter() + _LAG_SECONDS
             await asyncio.sleep(_LAG_SECONDS)
