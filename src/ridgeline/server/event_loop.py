@@ -16,7 +16,7 @@ With Python's default of 5 ms, four threads that read long conversations delay t
 """
 
 SLICE = 64
-"""The number of tokens whose log-probabilities are encoded at a time; each may have several alternatives."""
+"""The number of response items, such as tokens with their log-probabilities, that are encoded at a time."""
 
 _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")

@@ -1,1 +1,1 @@
-"""What every package may use: this machine, files, messages, times, and output as data."""
+"""Utilities for every package: the machine, files, messages between processes, times, and documents."""

@@ -1,4 +1,4 @@
-"""Files that a command is asked to write: each whole or not at all."""
+"""The writing of output files, each completely or not at all."""
 
 import os
 import shutil
@@ -9,14 +9,18 @@ from typing import BinaryIO
 
 
 def check_writable(path: Path) -> None:
-    """Refuse, before work is done, a file that could not be written after it. Raises ValueError."""
+    """Check before a computation that its output file can be written.
+
+    Raises:
+        ValueError: If the file cannot be written.
+    """
     if not path.parent.is_dir():
         raise ValueError(f"{path} cannot be written: there is no folder {path.parent}; make it first")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise ValueError(f"{path} cannot be written; name a file in a folder that you may write to")
     if _is_device(path):
         return
-    try:  # a folder like /proc says that it may be written to, and takes no files
+    try:  # a folder such as /proc reports that it is writable, but accepts no files
         temporary = _temporary(path)
         temporary.touch()
         temporary.unlink()
@@ -25,13 +29,13 @@ def check_writable(path: Path) -> None:
 
 
 def check_new(path: Path) -> None:
-    """Refuse a file that is there already, or a link, wherever it leads. Raises ValueError."""
+    """Raise ValueError if a file, or a link with this path, exists already."""
     if (path.exists() or path.is_symlink()) and not _is_device(path):
         raise ValueError(f"{path} exists already; name another file, or write over it with --force")
 
 
 def check_apart(paths: Mapping[str, Path]) -> None:
-    """Refuse two options that name one file, by whatever way. Raises ValueError. paths: by option."""
+    """Raise ValueError if two options name the same file, directly or through links. paths: The files by option."""
     seen: dict[Path, str] = {}
     for option, path in paths.items():
         if _is_device(path):
@@ -42,15 +46,20 @@ def check_apart(paths: Mapping[str, Path]) -> None:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file, text as UTF-8, as `whole_file`."""
+    """Write a file completely or not at all, as `whole_file` does; text is encoded as UTF-8."""
     with whole_file(path) as file:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, beside and put in place when all of it is there: a reader never sees half of one, and a full
-    disk leaves what was there. Raises ValueError where the disk refuses.
+    """Yield a temporary file next to `path`, which replaces it at the end of the `with` block.
+
+    A reader never sees an incomplete file, and a full disk leaves the old one unchanged. A device such as /dev/null is
+    written directly.
+
+    Raises:
+        ValueError: If the disk refuses to write.
     """
     temporary = _temporary(path)
     try:
@@ -72,11 +81,11 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _is_device(path: Path) -> bool:
-    """A terminal, a pipe, /dev/null: what is written to, and not replaced."""
+    """Return whether a path is a terminal, a pipe or a device, which is written to but never replaced."""
     return path.exists() and not path.is_file()
 
 
 def _temporary(path: Path) -> Path:
-    """A name for what becomes `path`, in the folder that it is in, whatever links lead there."""
+    """Return the path of a temporary file in the folder of the file that a path leads to through links."""
     target = path.resolve()
     return target.with_name(f".{target.name[:200]}.{os.getpid()}")

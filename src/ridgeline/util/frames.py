@@ -1,4 +1,4 @@
-"""Messages between processes as bytes: msgpack behind four bytes of length. Nothing that comes in is executed."""
+"""The encoding of messages between processes: msgpack after a length of four bytes. Decoding executes no code."""
 
 import struct
 from collections.abc import Mapping
@@ -12,8 +12,9 @@ M = TypeVar("M")
 
 
 def _plain(value: object) -> Any:
-    """Mappings of a type of their own cross as a dict, which the decoder makes that type again where it can; arrays of
-    fp32 as their shape and their bytes.
+    """Return a custom mapping as a dict, and an fp32 array as its shape and bytes, for msgpack.
+
+    The decoder converts a dict back to the mapping's type if it can.
     """
     if isinstance(value, Mapping):
         return dict(value)
@@ -23,7 +24,7 @@ def _plain(value: object) -> Any:
 
 
 def _array(kind: type, value: Any) -> Any:
-    """The array that `_plain` took apart."""
+    """Return the array that `_plain` has converted to its shape and bytes."""
     if get_origin(kind) is np.ndarray:
         shape, data = value
         return np.frombuffer(data, np.float32).reshape(shape)
@@ -31,21 +32,21 @@ def _array(kind: type, value: Any) -> Any:
 
 
 class MessageCodec(Generic[M]):
-    """Frames of messages, out and in. What comes in may be cut anywhere."""
+    """An encoder and decoder of message frames; the incoming bytes may be split anywhere."""
 
     def __init__(self, messages: Any) -> None:
-        """messages: the type, or union of types, that comes in."""
+        """Create a codec. messages: The type, or union of types, of incoming messages."""
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
         self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(messages, dec_hook=_array)
         self._rest = bytearray()
 
     def encode(self, message: object) -> bytes:
-        """One frame."""
+        """Return a message as one frame."""
         body = self._encoder.encode(message)
         return _LENGTH.pack(len(body)) + body
 
     def feed(self, data: bytes) -> list[M]:
-        """The messages that are whole with these bytes."""
+        """Add incoming bytes and return the messages that are complete now."""
         self._rest += data
         messages, start = [], 0
         while len(self._rest) - start >= _LENGTH.size:
@@ -58,5 +59,5 @@ class MessageCodec(Generic[M]):
         return messages
 
     def decode(self, body: bytearray | memoryview) -> M:
-        """The message of one frame, without its length. Raises msgspec.MsgspecError for what is none."""
+        """Return the message of one frame without its length; raise msgspec.MsgspecError if it is invalid."""
         return self._decoder.decode(body)

@@ -1,6 +1,6 @@
-"""The machine as far as this process may use it: cores, threads and memory, under cgroups and ulimits as without them.
+"""The machine's resources that this process may use: cores, threads and memory, within cgroups and ulimits.
 
-A container or a batch job sees the whole machine in /proc and is killed for taking it; the limits stand elsewhere.
+/proc shows a container or a batch job the whole machine, although the kernel kills it for using that much.
 """
 
 import ctypes
@@ -16,27 +16,27 @@ from pathlib import Path
 
 MIB, GIB = 1 << 20, 1 << 30
 
-# Below this the weights stay in a core's caches, and handing work to a second thread costs more than it saves.
+# Weights below this size stay in the caches of a core, and a second thread costs more than it saves.
 SMALL_MODEL_BYTES = 32 << 20
 
-# Of mallopt(3): pieces from this size on are the system's, and so much may lie free before it is given back.
+# Options of mallopt(3): the size from which malloc uses mmap, and the free memory that it keeps before trimming.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
-_NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "out of memory")  # torch, the kernel, CUDA
+_NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "out of memory")  # of torch, the kernel, CUDA
 _REFUSED = "out of memory: an allocation"
-_CACHED = ("inactive_file", "active_file")  # of memory.stat: what the kernel drops before it runs out
+_CACHED = ("inactive_file", "active_file")  # entries of memory.stat that the kernel can drop
 
 
 def cores(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Cores that this process may use: those it may run on, no more than its cgroups' share of time is worth."""
+    """Return the number of CPU cores that this process may use, by its affinity and the CPU quota of its cgroups."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = [quota for folder in _folders("cpu", proc, cgroups) if (quota := _quota(folder)) is not None]
     return max(1, min([allowed, *(math.ceil(quota) for quota in quotas)]))
 
 
 def _quota(folder: Path) -> float | None:
-    """Cores' worth of time that a cgroup has, by either version's files; None where it has no limit."""
+    """Return the CPU quota of a cgroup (v1 or v2) in cores; None without a limit."""
     stated = _words(folder / "cpu.max") or [*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")]
     if len(stated) != 2 or not all(word.isdecimal() for word in stated) or int(stated[1]) == 0:
         return None  # "max" and -1 are no limit
@@ -44,7 +44,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def processor(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> str:
-    """The processor's name and how many cores of it this process may use."""
+    """Return the name of the CPU and how many of its cores this process may use."""
     try:
         lines = (proc / "cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -55,8 +55,16 @@ def processor(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> str:
 
 
 def check_threads(threads: int, name: str = "threads") -> int:
-    """`threads`, if there are so many cores. Raises ValueError, saying `name`: more would only wait for one another,
-    and of thousands torch cannot start the last.
+    """Return `threads` if there are as many cores, else raise ValueError.
+
+    More threads would only wait for each other, and PyTorch cannot start thousands.
+
+    Args:
+        threads: The number of threads.
+        name: The name of the option for the error message.
+
+    Raises:
+        ValueError: If there are fewer cores, or the number is below 1.
     """
     most = cores()
     if not 1 <= threads <= most:
@@ -65,8 +73,15 @@ def check_threads(threads: int, name: str = "threads") -> int:
 
 
 def threads_for(weight_bytes: float, threads: int | None = None, ranks: int = 1) -> int:
-    """`threads`, by default one for a small model and all cores for others, divided among processes that share one.
-    Raises ValueError as `check_threads`.
+    """Return the number of threads for a model: `threads`, else one for a small model and all cores for others.
+
+    Args:
+        weight_bytes: The size of the weights.
+        threads: The requested number; None for the default.
+        ranks: The number of processes that share the cores.
+
+    Raises:
+        ValueError: If `threads` is invalid, as in `check_threads`.
     """
     if threads is not None:
         return check_threads(threads)
@@ -76,7 +91,7 @@ def threads_for(weight_bytes: float, threads: int | None = None, ranks: int = 1)
 
 
 def total_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> float:
-    """Bytes of memory that the machine has, or that this process's cgroups may hold."""
+    """Return the bytes of memory of the machine, or the limit of this process's cgroups if that is less."""
     limits = [_memory_limit(folder) for folder in _folders("memory", proc, cgroups)]
     try:
         total = _meminfo(proc, "MemTotal")
@@ -86,32 +101,41 @@ def total_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> float:
 
 
 def available_memory(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> float:
-    """Bytes that this process can still take without swapping and without being refused or killed: the kernel's own
-    estimate for the machine, no more than its cgroups have left, nor `address_space`.
+    """Return the bytes that this process can still allocate without swapping, refusal or being killed.
 
-    Raises ValueError where the kernel does not say, as on systems other than Linux.
+    This is the kernel's estimate for the machine (MemAvailable), limited by the cgroups and by `address_space`.
+
+    Raises:
+        ValueError: If the kernel has no estimate, as on systems other than Linux.
     """
     left = [_memory_left(folder) for folder in _folders("memory", proc, cgroups)]
     return max(0.0, min([_meminfo(proc, "MemAvailable"), *left, address_space(proc)]))
 
 
 def fresh_memory(nbytes: int) -> mmap.mmap:
-    """Memory of this process alone, which the system gives when it is first written; in huge pages where there are
-    such: a step that reads a little here and there waits for fewer pages to be looked up.
+    """Return private anonymous memory, allocated on first write, in huge pages if the system has them.
 
-    Raises OSError where it is refused.
+    Huge pages save page-table lookups in steps that read small scattered pieces.
+
+    Raises:
+        OSError: If the system refuses the memory.
     """
     memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without them
+        with suppress(OSError):  # the kernel has no huge pages
             memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
 
 def read_in_huge_pages(address: int, nbytes: int) -> None:
-    """Have the system read the part of a file that is mapped there in huge pages, where its file system keeps files in
-    such (ext4 since Linux 6.16, XFS): a step that reads all weights waits for fewer pages to be looked up. What is in
-    the page cache already stays as it is.
+    """Ask the system to read a mapped part of a file in huge pages, which saves page-table lookups.
+
+    File systems that store files in huge pages support it (ext4 since Linux 6.16, XFS). Data that is already in the
+    page cache stays as it is. A step that reads all weights benefits.
+
+    Args:
+        address: The address of the mapped part.
+        nbytes: The size of the part.
     """
     libc = ctypes.CDLL(None)
     if hasattr(mmap, "MADV_HUGEPAGE") and hasattr(libc, "madvise"):
@@ -120,30 +144,35 @@ def read_in_huge_pages(address: int, nbytes: int) -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Let the system have what this process freed, which glibc keeps for itself. Another C library is left as it is."""
+    """Return the memory that this process has freed to the system; glibc keeps it otherwise.
+
+    With another C library this does nothing.
+    """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def keep_freed_memory() -> None:
-    """Let this process use again what it frees. glibc gives large pieces back to the system at once, and a step takes
-    the same ones anew, at a fault for every 4 KB: 6 to 10 % of a prefill. Another C library is left as it is.
+    """Let glibc keep freed memory for reuse by this process.
+
+    glibc returns large pieces to the system at once, and each step allocates the same ones again with a page fault per
+    4 KB: 6 to 10 % of a prefill. With another C library this does nothing.
     """
     _mallopt((_MMAP_THRESHOLD, 256 * MIB), (_TRIM_THRESHOLD, GIB))
 
 
 def return_freed_memory() -> None:
-    """Give memory back to the system soon after this process frees it, which undoes `keep_freed_memory`.
+    """Let glibc return memory to the system soon after this process frees it, which undoes `keep_freed_memory`.
 
-    A server whose requests are seldom large would otherwise hold what the largest ones took, in the heap of each thread
-    that read one. Another C library than glibc is left as it is.
+    A server whose requests are seldom large would otherwise hold the memory of the largest ones, in the heap of each
+    thread that read one. With another C library this does nothing.
     """
     _mallopt((_MMAP_THRESHOLD, MIB), (_TRIM_THRESHOLD, MIB))
 
 
 def _mallopt(*options: tuple[int, int]) -> None:
-    """Set options of glibc's malloc; another C library has none."""
+    """Set options of glibc's malloc; do nothing with another C library."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         for option, value in options:
@@ -151,8 +180,9 @@ def _mallopt(*options: tuple[int, int]) -> None:
 
 
 def disk_bytes(proc: Path = _PROC) -> int | None:
-    """Bytes that this process has had read from disks so far: not those that were in the page cache. None where the
-    kernel does not say.
+    """Return the bytes that this process has read from disks so far, without hits of the page cache.
+
+    It returns None if the kernel does not report them.
     """
     words = _words(proc / "self" / "io")
     stated = dict(zip(words[::2], words[1::2], strict=False))
@@ -160,15 +190,15 @@ def disk_bytes(proc: Path = _PROC) -> int | None:
 
 
 def interruptions() -> int:
-    """How often other processes took a processor from this one so far, as the kernel counts it."""
+    """Return how often other processes have preempted this one so far (the kernel's involuntary context switches)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def out_of_memory(error: BaseException) -> str | None:
-    """An error that is an allocation refused, by Python, torch or the kernel, in one line; None for any other."""
+    """Return a one-line message for an allocation that Python, PyTorch or the kernel refused; None for other errors."""
     text = str(error)
     if text.startswith(_REFUSED):
-        return text  # said where it happened
+        return text  # already converted where it was raised
     if not (isinstance(error, MemoryError) or any(word in text for word in _NO_MEMORY)):
         return None
     wanted = re.search(r"tried to allocate (\d+) bytes", text)
@@ -177,10 +207,11 @@ def out_of_memory(error: BaseException) -> str | None:
 
 
 def address_space(proc: Path = _PROC) -> float:
-    """Bytes that may still be mapped or allocated under `ulimit -v` and `ulimit -d`; infinite without them. A mapped
-    file counts here, though it takes no memory.
+    """Return the bytes that this process may still map or allocate under `ulimit -v` and `ulimit -d`.
+
+    It is infinite without these limits. A mapped file counts here, although it takes no memory.
     """
-    kinds = ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5))  # with the field of statm that counts towards each
+    kinds = ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5))  # with the field of statm that counts towards it
     limits = [(resource.getrlimit(kind)[0], field) for kind, field in kinds]
     stated = [(limit, field) for limit, field in limits if limit != resource.RLIM_INFINITY]
     used = [int(word) * resource.getpagesize() for word in _words(proc / "self" / "statm")] if stated else []
@@ -188,14 +219,14 @@ def address_space(proc: Path = _PROC) -> float:
 
 
 def _memory_limit(folder: Path) -> float:
-    """Bytes that a cgroup may hold, by either version's files; infinite where it has no limit."""
+    """Return the memory limit of a cgroup (v1 or v2) in bytes; infinity without a limit."""
     names = ("memory.max", "memory.high", "memory.limit_in_bytes")
     stated = [word for name in names for word in _words(folder / name) if word.isdecimal()]
     return min(map(float, stated), default=math.inf)
 
 
 def _memory_left(folder: Path) -> float:
-    """Bytes that a cgroup may hold beside what it holds; cached files make room."""
+    """Return the bytes that a cgroup may still allocate; its cached files count as free."""
     limit = _memory_limit(folder)
     if limit == math.inf:
         return limit
@@ -207,8 +238,9 @@ def _memory_left(folder: Path) -> float:
 
 
 def _folders(controller: str, proc: Path, cgroups: Path) -> Iterator[Path]:
-    """The cgroup of this process and those it is in, for a controller, of either version. A container may see its own
-    cgroup as the root of the mount, under a path that is not there.
+    """Yield the folders of this process's cgroup and its parents for a controller, in cgroup v1 and v2.
+
+    A container may see its own cgroup as the root of the mount, under a path that does not exist inside.
     """
     for line in _read(proc / "self" / "cgroup").splitlines():
         _, names, path = line.split(":", 2)
@@ -231,7 +263,7 @@ def _words(path: Path) -> list[str]:
 
 
 def _read(path: Path) -> str:
-    """The text of a small file of the kernel; empty where there is none, or it may not be read."""
+    """Return the text of a small kernel file; "" if it does not exist or is not readable."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError:

@@ -1,7 +1,7 @@
-"""Files that strangers wrote, read within bounds: size, nesting, and one line when something is wrong.
+"""The reading of untrusted JSON and TOML, with bounds on size and nesting and one-line errors.
 
-Whoever reads a JSON or TOML file that came with a model or from a user reads it here, so that no caller meets a
-RecursionError or a file that fills the memory.
+All code that reads such a file of a model or of a user uses this module, so that no caller gets a RecursionError or
+runs out of memory.
 """
 
 import gc
@@ -17,32 +17,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_BYTES = 1 << 28
-"""Largest JSON file; the largest tokenizer.json in use has 35 MB."""
+"""The most bytes of a JSON file; the largest tokenizer.json in use has 35 MB."""
 MAX_TOML_BYTES = 1 << 20
-"""Largest TOML file: its reader takes about a second for it."""
+"""The most bytes of a TOML file, which take about a second to parse."""
 MAX_DEPTH = 64
-"""Deepest nesting of lists and objects."""
+"""The deepest nesting of lists and objects in a file."""
 MAX_VALUES = 200_000
-"""The most values that a request may have: objects, lists, and entries of either."""
+"""The most values of a request: objects, lists, and their entries."""
 
 _Value = TypeVar("_Value")
 
 
 class ModelRefused(ValueError):
-    """A folder or config that cannot become a model. The message names the thing and the fix."""
+    """The error for a folder or config that cannot become a model; the message names the problem and the fix."""
 
 
 class PointerFile(ModelRefused):
-    """A file that holds a Git LFS pointer instead of its content, because Git LFS did not fetch it."""
+    """The error for a file that contains a Git LFS pointer, because Git LFS did not fetch its content."""
 
 
-_MAX_POINTER = 1024  # bytes, by the specification
+_MAX_POINTER = 1024  # bytes, according to the specification
 _POINTERS = (b"version https://git-lfs.github.com/spec/", b"version https://hawser.github.com/spec/")
 
 
 def refuse_pointer(path: Path) -> None:
-    """Refuse a file that is a Git LFS pointer (git-lfs/docs/spec.md). Raises PointerFile; a file that cannot be read
-    is left to its reader.
+    """Raise PointerFile if a file is a Git LFS pointer (git-lfs/docs/spec.md); ignore an unreadable file.
+
+    The code that reads the file later reports that it is unreadable.
     """
     try:
         with path.open("rb") as file:
@@ -58,9 +59,16 @@ def _refuse_pointer(path: Path, data: bytes) -> None:
 
 
 def read_json(path: Path, most: int = MAX_BYTES, *, unique: bool = False) -> Any:
-    """The value in a JSON file of at most `most` bytes. `unique`: refuse an object that has a name twice.
+    """Return the value in a JSON file.
 
-    Raises ValueError in one line that names the file and what is wrong; the fix is the caller's to name.
+    Args:
+        path: The file.
+        most: The most bytes of the file.
+        unique: Whether an object with a repeated name is an error.
+
+    Raises:
+        ValueError: If the file cannot be read or is invalid. The line names the file and the problem; the caller names
+            the fix.
     """
     text = _read(path, most, "JSON")
     try:
@@ -72,7 +80,7 @@ def read_json(path: Path, most: int = MAX_BYTES, *, unique: bool = False) -> Any
 
 
 def read_object(path: Path, most: int = MAX_BYTES, *, unique: bool = False) -> dict[str, Any]:
-    """The object in a JSON file. Raises ValueError as `read_json`, and for any other value."""
+    """Return the object in a JSON file; it raises ValueError as `read_json` does, and for any other value."""
     value = read_json(path, most, unique=unique)
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds no JSON object")
@@ -80,7 +88,7 @@ def read_object(path: Path, most: int = MAX_BYTES, *, unique: bool = False) -> d
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The table in a TOML file. Raises ValueError as `read_json`."""
+    """Return the table in a TOML file; it raises ValueError as `read_json` does."""
     text = _read(path, MAX_TOML_BYTES, "TOML")
     try:
         value = tomllib.loads(text)
@@ -90,7 +98,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, for `json.loads(..., object_pairs_hook=...)`. Raises ValueError where it has a name twice."""
+    """Return a JSON object for `json.loads(..., object_pairs_hook=...)`; raise ValueError if a name is repeated."""
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError("a name is there twice")
@@ -98,7 +106,7 @@ def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def first_line(error: BaseException, most: int = 200) -> str:
-    """What an error says, in one line."""
+    """Return the first non-empty line of an error's message, cut to `most` characters."""
     lines = str(error).split("\n")
     return next((line.strip() for line in lines if line.strip()), type(error).__name__)[:most]
 
@@ -119,10 +127,10 @@ def _read(path: Path, most: int, kind: str) -> str:
 
 
 def _shallow(path: Path, value: _Value) -> _Value:
-    """The value itself, if it is not nested too deep for what walks through it later."""
+    """Return the value if its nesting is not too deep for later code that walks through it; else raise ValueError."""
     level: list[Any] = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH + 1):
-        # The readers make exact dicts and lists; comparing classes is three times as fast for 150,000 merges.
+        # Parsers create exact dicts and lists; comparing classes is three times as fast for 150,000 merges.
         level = [
             inner
             for outer in level
@@ -135,17 +143,18 @@ def _shallow(path: Path, value: _Value) -> _Value:
 
 
 def outside_strings(data: bytes) -> NDArray[np.uint8]:
-    """Return the bytes of a JSON text that are in none of its strings.
+    """Return the bytes of a JSON text that are outside of its strings.
 
-    The text may be no JSON at all. One pass without recursion; it holds Python's lock for a fraction of its time.
+    The text may be invalid JSON. The function takes one pass without recursion, and holds the GIL for a fraction of its
+    time.
     """
     plain, inside = _strings(data)
     return plain[~inside]
 
 
 def _strings(data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Return the bytes of a JSON text, with escaped quotes blanked out, and which of them are in a string."""
-    # An escaped quote does not end a string; once those are gone, every second stretch between quotes is a string.
+    """Return the bytes of a JSON text with escaped quotes blanked out, and a mask of those inside strings."""
+    # Escaped quotes do not end strings. Without them, every second interval between quotes is a string.
     plain = np.frombuffer(data.replace(b"\\\\", b"__").replace(b'\\"', b"__"), dtype=np.uint8)
     return plain, np.logical_xor.accumulate(plain == ord('"'))
 
@@ -153,13 +162,13 @@ def _strings(data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
 def crowded(data: bytes, most: int = MAX_VALUES, most_items: int = 0) -> bool:
     """Return whether a JSON text has more than `most` values, without decoding it.
 
-    Counts in the raw bytes first, which is exact enough for almost every text. Only a text that has too many by that
-    count is looked at again without its strings, which may be full of commas.
+    It first counts in the raw bytes, which is accurate enough for almost every text. Only a text with too many by that
+    count is counted again without its strings, which may be full of commas.
 
     Args:
-        data: the text, which may be no JSON at all.
-        most: the limit of lists, objects and names together, and of lists, objects and commas together.
-        most_items: a higher limit of lists, objects and commas together, for lists of many numbers.
+        data: The text, which may be invalid JSON.
+        most: The limit of lists, objects and names together, and of lists, objects and commas together.
+        most_items: A higher limit of lists, objects and commas together, for lists of many numbers.
     """
     most_items = max(most, most_items)
     return _crowded(np.frombuffer(data, np.uint8), most, most_items) and _crowded(
@@ -191,9 +200,9 @@ _NAME = re.compile(rb'[{,]\s*"([A-Za-z_]{1,64})"\s*:')
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """Keep Python's garbage collector off while many objects are made that are all in use.
+    """Turn off Python's garbage collector inside the `with` block, in which many long-lived objects are created.
 
-    It would go through all of them again and again: half of the time of a large file, and seconds of a request that
+    The collector would scan all of them repeatedly: half of the time for a large file, and seconds for a request that
     holds a million lists.
     """
     collecting = gc.isenabled()

@@ -1,3 +1,3 @@
-"""The version, in a module of its own: a room that asked the package for it would import what opens the engine."""
+"""The version of the package, in its own module so that importing it does not import the engine."""
 
 __version__ = "0.1.0"

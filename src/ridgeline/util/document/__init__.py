@@ -1,7 +1,8 @@
-"""Documents: what plan, trace, calibrate, show and the lab say, whoever is to show it.
+"""Documents: the output of plan, trace, calibrate, show and the lab as data, independent of how it is shown.
 
-`elements.py` has a document's parts, `charts.py` and `roofline_chart.py` its figures over `axes.py`, all as data;
-`humanize.py` writes numbers as people read them. `terminal_renderer.py` prints a document, with the drawings of
-`character_figures.py`; `svg.py` makes a picture of a figure (`svg_charts.py`, `svg_roofline.py`, of `svg_parts.py`);
-`html.py` makes one file of a document. This room imports no other, and every room may import it.
+`elements.py` defines the parts of a document. `charts.py` and `roofline_chart.py` define its figures, with axes from
+`axes.py`. `humanize.py` formats numbers. `terminal_renderer.py` prints a document, with figures drawn by
+`character_figures.py`. `svg.py` converts a figure to SVG (`svg_charts.py`, `svg_roofline.py`, built on `svg_parts.py`).
+`html.py` converts a document to one HTML file. This package imports no other package of Ridgeline, and every package
+may import it.
 """

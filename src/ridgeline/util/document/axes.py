@@ -1,4 +1,4 @@
-"""Axes: where they end, where they have their numbers, and how these are written."""
+"""The axes of charts: their ends, the positions of their numbers, and the format of those."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,13 +9,17 @@ Ends = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """numbers: those written along it, both ends included."""
+    """An axis of a chart, linear or logarithmic."""
 
     numbers: tuple[float, ...]
+    """The numbers along the axis, including both ends."""
     log: bool = False
 
     def share(self, value: float) -> float:
-        """Which share of its length a value lies at; what a logarithmic axis has no place for lies at its foot."""
+        """Return the position of a value as a share of the axis.
+
+        A value at or below the start of a logarithmic axis is at 0.
+        """
         low, high = self.numbers[0], self.numbers[-1]
         if not self.log:
             return (value - low) / (high - low)
@@ -23,8 +27,12 @@ class Axis:
 
 
 def axis_around(values: Sequence[float], *, log: bool = False, near: bool = False) -> Axis:
-    """An axis that holds these values; of a logarithmic one, those above 0. near: without its beginning, where they
-    are all in the upper three quarters of it.
+    """Return an axis that includes these values.
+
+    Args:
+        values: The values; a logarithmic axis ignores those that are not positive.
+        log: Whether the axis is logarithmic.
+        near: Whether the axis may start above 0, if all values are in its upper three quarters.
     """
     if log:
         return Axis(log_steps(value for value in values if value > 0), log)
@@ -39,7 +47,7 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def tick(value: float) -> str:
-    """A number of an axis as it is written along it: 0.5, 20,000, 10⁻⁵, 2·10⁶."""
+    """Return a number in the format of an axis: 0.5, 20,000, 10⁻⁵, 2·10⁶."""
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         return f"{value:,.10g}"
     power = math.floor(math.log10(abs(value)) + 1e-9)
@@ -48,8 +56,9 @@ def tick(value: float) -> str:
 
 
 def round_steps(values: Iterable[float], most: int = 8) -> tuple[float, ...]:
-    """Round numbers from 0 (or a round one below the least) to one that is above all: steps of 1, 2 or 5 times a power
-    of ten, at most `most` of them.
+    """Return at most `most` steps of round numbers from 0 (or a round number below the minimum) to above the maximum.
+
+    A step is 1, 2 or 5 times a power of ten.
     """
     held = [0.0, *(value for value in values if math.isfinite(value))]
     low, high = min(held), max(held)
@@ -61,12 +70,14 @@ def round_steps(values: Iterable[float], most: int = 8) -> tuple[float, ...]:
 
 
 _ROUND = (1, 2, 5)
-_NEAR = 0.06  # of an axis: where two numbers would touch
+_NEAR = 0.06  # share of an axis within which two numbers would touch
 
 
 def log_steps(values: Iterable[float]) -> tuple[float, ...]:
-    """Numbers of a logarithmic axis that holds positive values: its ends, each 1, 2 or 5 times a power of ten, and the
-    powers of ten between them; on a short axis also what is 2 or 5 times one.
+    """Return the numbers of a logarithmic axis that includes these positive values.
+
+    They are the ends, each 1, 2 or 5 times a power of ten, and the powers of ten between them; on a short axis also 2
+    and 5 times a power of ten.
     """
     held = list(values) or [1.0]
     first, last = math.floor(math.log10(min(held))), math.ceil(math.log10(max(held))) + 1
@@ -79,19 +90,19 @@ def log_steps(values: Iterable[float]) -> tuple[float, ...]:
 
 
 def ends_around(values: Iterable[float]) -> Ends:
-    """The ends of an axis that holds positive values: at least one decade."""
+    """Return the powers of ten around these positive values as the ends of an axis, at least one decade apart."""
     held = list(values)
     low, high = math.floor(math.log10(min(held))), math.ceil(math.log10(max(held)))
     return 10.0**low, 10.0 ** max(high, low + 1)
 
 
 def powers(ends: Ends) -> list[float]:
-    """The powers of ten on an axis, both ends included."""
+    """Return the powers of ten on an axis, including both ends."""
     low, high = (round(math.log10(end)) for end in ends)
     return [10.0**power for power in range(low, high + 1)]
 
 
 def along(value: float, ends: Ends) -> float:
-    """Which share of the way from the low end to the high one a value lies."""
+    """Return the position of a value on a logarithmic axis as a share of its length."""
     low, high = ends
     return math.log(value / low) / math.log(high / low)

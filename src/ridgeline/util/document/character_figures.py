@@ -1,4 +1,4 @@
-"""Drawings in characters, for a terminal that may know no colour."""
+"""The drawing of figures with characters, for terminals that may lack colour."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -21,12 +21,15 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def shade(share: float, steps: Sequence[float]) -> str:
-    """A character as dark as a share between 0 and 1; only what rounds to 0.00 is blank."""
+    """Return a character whose darkness shows a share from 0 to 1; only shares that round to 0.00 are blank."""
     return SHADES[0] if share < 0.005 else SHADES[1 + sum(share >= step for step in steps)]
 
 
 def heat_row(shares: Sequence[float], columns: int, steps: Sequence[float]) -> str:
-    """Shares in at most `columns` characters; where they are more, each character is the darkest of its neighbours."""
+    """Return shares from 0 to 1 as at most `columns` shade characters.
+
+    If there are more shares than columns, each character is the darkest of its run.
+    """
     if len(shares) <= columns:
         return "".join(shade(share, steps) for share in shares)
     edges = [round(index * len(shares) / columns) for index in range(columns + 1)]
@@ -34,13 +37,13 @@ def heat_row(shares: Sequence[float], columns: int, steps: Sequence[float]) -> s
 
 
 def describe_shades(steps: Sequence[float]) -> str:
-    """`· under 2%  ░ to 5%  ▒ to 15%  ▓ to 40%  █ more`."""
+    """Return the legend of the shades, such as `· under 2%  ░ to 5%  ▒ to 15%  ▓ to 40%  █ more`."""
     named = [f"{mark} to {step:.0%}" for mark, step in zip(SHADES[2:], steps[1:], strict=False)]
     return "  ".join((f"{SHADES[1]} under {steps[0]:.0%}", *named, f"{SHADES[-1]} more"))
 
 
 def strip(start: float, end: float, columns: int) -> str:
-    """A bar from one share of `columns` to another; a short one is a sliver, never nothing."""
+    """Return a bar from one share of `columns` to another, which is always visible however short it is."""
     first, last = int(start * columns), end * columns
     whole = int(last) - first
     rest = _EIGHTHS[round((last - int(last)) * 8)] if last < columns else ""
@@ -54,7 +57,7 @@ _WIDEST = 112
 
 
 def draw(figure: Figure, width: int) -> Iterator[Text]:
-    """A figure in at most `width` columns (bars and curves may need some 80)."""
+    """Yield the lines of a figure in at most `width` columns; bars and curves may need about 80."""
     if isinstance(figure, Bars):
         yield from _bars(figure, width)
     elif isinstance(figure, Chart):
@@ -71,11 +74,14 @@ def draw(figure: Figure, width: int) -> Iterator[Text]:
         yield from _roofline(figure, min(width, _WIDEST))
 
 
-_CELLS, _GAP = 16, 3  # of a panel, each way; columns between two
+_CELLS, _GAP = 16, 3  # cells per side of a panel; columns between two panels
 
 
 def _panels(figure: Panels, width: int) -> Iterator[Text]:
-    """Two characters a cell; in a heat map the dark is much, in a photograph little."""
+    """Yield the lines of panels, with two characters per cell.
+
+    Dark means a large number in a heat map, and a small one in a photograph.
+    """
     yield Text(figure.title, style="bold")
     for band in figure.bands:
         yield Text(band.title, style="bold")
@@ -86,7 +92,7 @@ def _panels(figure: Panels, width: int) -> Iterator[Text]:
 
 
 def _beside(band: Band) -> Iterator[Text]:
-    """Panels in one row, their captions below them."""
+    """Yield the lines of one row of panels with their captions below."""
     drawn = []
     for panel in band.panels:
         lines = coarser(panel.lines, _CELLS)
@@ -99,7 +105,7 @@ def _beside(band: Band) -> Iterator[Text]:
 
 
 def _grid(figure: HeatMap, width: int) -> Iterator[Text]:
-    """Percents; a column that has no room for its name has the beginning of it."""
+    """Yield the lines of a heat map as percentages; column names are cut off if there is no room."""
     names = max(map(len, figure.rows))
     room = max(4, (width - names) // len(figure.columns))
     widths = [min(room, max(4, len(name) + 1)) for name in figure.columns]
@@ -133,7 +139,7 @@ _PLOT_WIDTH, _PLOT_HEIGHT, _LABEL = 64, 16, 10
 
 
 def _chart(chart: Chart) -> Iterator[Text]:
-    """A letter for each series; marks in words."""
+    """Yield the lines of a chart, with a character per series and the marks as text."""
     across, up = chart.across, chart.up
     grid = [[" "] * _PLOT_WIDTH for _ in range(_PLOT_HEIGHT)]
     for mark, series in zip(_MARKS, chart.series, strict=False):
@@ -156,7 +162,7 @@ _LONGEST_STACK = 72
 
 
 def _stacks(stacks: StackedBars, width: int) -> Iterator[Text]:
-    """What it is above each, a shade for each kind, and a bar where there is no more."""
+    """Yield the lines of stacked bars: each under its label, a shade per kind, and a bar at the limit."""
     room, (limit, named) = min(_LONGEST_STACK, width) - 1, stacks.limit
     at = round(limit / stacks.end * room)
     yield Text(f"{stacks.title} ({stacks.unit})", style="bold")
@@ -173,7 +179,7 @@ def _stacks(stacks: StackedBars, width: int) -> Iterator[Text]:
 
 
 def _spans(spans: Spans, width: int) -> Iterator[Text]:
-    """A row each, a shade for each kind."""
+    """Yield the lines of a timeline, with a shade per kind."""
     longest, end = max((len(label) for label, _ in spans.rows), default=0), spans.across.numbers[-1]
     room = width - longest - 1
     yield Text(spans.title, style="bold")
@@ -197,11 +203,11 @@ _MARGIN, _ROWS = 11, 24
 
 
 def _roofline(figure: Roofline, width: int) -> Iterator[Text]:
-    """Capital letters are the first step's classes, small ones the second's."""
+    """Yield the lines of a roofline chart; capital letters are classes of the first step, small ones of the second."""
     canvas = _Canvas(figure, width - _MARGIN - 1, _ROWS)
     canvas.draw_roofs()
     letters = letters_of(figure)
-    for point in sorted(figure.points, key=lambda point: point.share or 0.0):  # the weightiest on top
+    for point in sorted(figure.points, key=lambda point: point.share or 0.0):  # the largest share is drawn on top
         letter = letters[point.kind]
         canvas.put(point.intensity, point.flops_per_second, letter if point.step == figure.steps[0] else letter.lower())
     yield Text(figure.title, style="bold")
@@ -212,13 +218,13 @@ def _roofline(figure: Roofline, width: int) -> Iterator[Text]:
 
 
 def letters_of(figure: Roofline) -> dict[str, str]:
-    """A letter for each class."""
+    """Return the letter of each class of ops."""
     spare = iter("PQRSTUVWYZ")
     return {kind: _LETTERS.get(kind) or next(spare) for kind in dict.fromkeys(point.kind for point in figure.points)}
 
 
 class _Canvas:
-    """A grid of characters over a figure's axes."""
+    """A grid of characters over the axes of a roofline chart."""
 
     def __init__(self, figure: Roofline, width: int, height: int) -> None:
         self.figure, self.width, self.height = figure, width, height
@@ -226,15 +232,15 @@ class _Canvas:
         self.grid = [[" "] * width for _ in range(height)]
 
     def column(self, intensity: float) -> int:
-        """Where an intensity lies."""
+        """Return the column of an intensity."""
         return round(along(intensity, self.across) * (self.width - 1))
 
     def row(self, rate: float) -> int:
-        """Where a rate lies, the top row being 0."""
+        """Return the row of a rate, counted from 0 at the top."""
         return self.height - 1 - round(along(rate, self.up) * (self.height - 1))
 
     def put(self, intensity: float, rate: float, letter: str) -> None:
-        """Write a letter, beside what is there already if need be."""
+        """Write a letter at a point, or next to it if another letter is there."""
         row, column = self.row(rate), self.column(intensity)
         for shift in (0, 1, -1, 2, -2):
             if 0 <= column + shift < self.width and not self.grid[row][column + shift].isalpha():
@@ -242,7 +248,7 @@ class _Canvas:
                 return
 
     def draw_roofs(self) -> None:
-        """Slopes, drawn with their number, up to the highest ceiling; ceilings from where the fastest memory ends."""
+        """Draw the slopes as their numbers up to the highest ceiling, and the ceilings right of the first slope."""
         low, high = self.across
         slopes, ceilings = self.figure.slopes, self.figure.ceilings
         for column in range(self.width):
@@ -258,7 +264,7 @@ class _Canvas:
             self.grid[self.row(ceiling.rate)][self.width - len(label) :] = label
 
     def lines(self) -> Iterator[Text]:
-        """The grid with its axes."""
+        """Yield the lines of the grid with its axes."""
         labels = {self.row(power): _rate(power) for power in powers(self.up)}
         for index, line in enumerate(self.grid):
             text = Text(f"{labels.get(index, ''):>{_MARGIN}}", style="dim")
@@ -276,12 +282,12 @@ class _Canvas:
 
 
 def _rate(power: float) -> str:
-    """A power of ten as a rate: `10GFLOP/s` cut to what fits beside the axis."""
+    """Return a power of ten as a rate such as `10GFLOP/s`, cut to the space next to the axis."""
     return f"{humanize.scaled(power, 1)}FLOP/s"[: _MARGIN + 1]
 
 
 def roofline_legend(figure: Roofline) -> DocumentTable:
-    """What the letters are, and for each class and step the FLOP/s and the share of its own roof."""
+    """Return the table that explains the letters, with FLOP/s and share of the roof per class and step."""
     heads = [Column("", words=True), Column("class", words=True)]
     for step in figure.steps:
         hows = _hows(figure, step)
@@ -299,7 +305,7 @@ def roofline_legend(figure: Roofline) -> DocumentTable:
 
 
 def _reached(figure: Roofline, step: str, point: Point | None) -> list[str]:
-    """The cells of one class in one step."""
+    """Return the table cells of one class in one step."""
     mixed = len(_hows(figure, step)) > 1
     if point is None:
         return [""] * (3 if mixed else 2)
@@ -308,7 +314,7 @@ def _reached(figure: Roofline, step: str, point: Point | None) -> list[str]:
 
 
 def _hows(figure: Roofline, step: str) -> set[str]:
-    """Whether a step's points are measured, expected, or some of them this and some that."""
+    """Return whether the points of a step are measured, expected, or both."""
     return {_how(point) for point in figure.points if point.step == step}
 
 

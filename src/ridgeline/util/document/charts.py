@@ -1,4 +1,4 @@
-"""Charts: bars, stacks, series over axes, and stretches of time side by side, as data to be drawn."""
+"""The data of charts: bars, stacked bars, series over axes, and timelines."""
 
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -11,16 +11,18 @@ Style = Literal["line", "points", "dashed", "steps"]
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A length beside a label; note: what to say of it. dim: whether it is one that does not count."""
+    """One bar of a bar chart."""
 
     label: str
     value: float
     note: str = ""
+    """The text after the value."""
     dim: bool = False
+    """Whether the bar is drawn in grey, to set it apart from the others."""
 
     @property
     def text(self) -> str:
-        """What stands behind it: `5.18, 21 users`."""
+        """The text after the bar, such as `5.18, 21 users`."""
         figure = f"{self.value:.3g}" if abs(self.value) < 999.5 else f"{self.value:,.0f}"
         figure = "under 0.001" if 0 < self.value < 0.001 else figure
         return figure + (f", {self.note}" if self.note else "")
@@ -28,29 +30,33 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars to compare; unit: what their values are."""
+    """A bar chart."""
 
     title: str
     unit: str
+    """The unit of the values."""
     bars: tuple[Bar, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points (x, y) of one name. line: joined; dashed: joined, and expected rather than measured; steps: level until
-    the next.
-    """
+    """A named series of points (x, y)."""
 
     name: str
     points: tuple[tuple[float, float], ...]
     style: Style = "line"
+    """The drawing style: points, a line, a dashed line (expected values), or steps.
+
+    A step stays level until the next point.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Series over the same axes, which begin at 0 unless they are logarithmic; that of x also where its values do, if
-    they are all in the upper three quarters of it. marks: values of x to draw a line at, and what it says. At least one
-    point.
+    """A chart of series over common axes, with at least one point.
+
+    An axis starts at 0 unless it is logarithmic; the x axis may also start above 0, if all values are in its upper
+    three quarters.
     """
 
     title: str
@@ -58,12 +64,13 @@ class Chart:
     y: str
     series: tuple[Series, ...]
     marks: tuple[tuple[float, str], ...] = ()
+    """The values of x with a vertical line, and the label of each."""
     log_x: bool = False
     log_y: bool = False
 
     @property
     def heading(self) -> str:
-        """The title, and which axes are logarithmic."""
+        """The title, which also states which axes are logarithmic."""
         names = {(True, True): "both axes", (True, False): "horizontal axis", (False, True): "vertical axis"}
         which = names.get((self.log_x, self.log_y))
         if not which:
@@ -74,68 +81,75 @@ class Chart:
 
     @property
     def across(self) -> Axis:
-        """The axis of x."""
+        """The x axis."""
         values = [x for points in (*(one.points for one in self.series), self.marks) for x, _ in points]
         return axis_around(values, log=self.log_x, near=True)
 
     @property
     def up(self) -> Axis:
-        """The axis of y."""
+        """The y axis."""
         return axis_around([y for one in self.series for _, y in one.points], log=self.log_y)
 
 
 @dataclass(frozen=True, slots=True)
 class StackedBar:
-    """Parts upon each other, one of each kind, beside a label; note: what to say behind them."""
+    """One stacked bar, with one part per kind."""
 
     label: str
     parts: tuple[float, ...]
     note: str = ""
+    """The text after the label."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackedBars:
-    """Stacks to compare with a limit. kinds: of the parts. limit: where there is no more, and what it is. What is over
-    twice the limit is cut there, so that it does not squash the others; its note has to say how long it is.
+    """Stacked bars with a common limit.
+
+    A bar longer than twice the limit is cut there, so that it does not squeeze the others; its note has to state its
+    length.
     """
 
     title: str
     unit: str
     kinds: tuple[str, ...]
+    """The names of the kinds of parts."""
     stacks: tuple[StackedBar, ...]
     limit: tuple[float, str]
+    """The value of the limit, and its name."""
 
     @property
     def end(self) -> float:
-        """Where the axis ends."""
+        """The value at the end of the axis."""
         highest = max((sum(stack.parts) for stack in self.stacks), default=0.0)
         return max(1.25 * self.limit[0], min(2 * self.limit[0], highest))
 
     def shares(self, stack: StackedBar) -> list[tuple[float, float]]:
-        """Of each part of a stack where it begins and ends, from 0 to 1 of the axis."""
+        """Return the start and end of each part of a bar as shares of the axis."""
         edges = [min(1.0, edge / self.end) for edge in accumulate(stack.parts, initial=0.0)]
         return list(pairwise(edges))
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a row: seconds, and which of the kinds it is."""
+    """An interval in a row of a timeline, in seconds."""
 
     start: float
     end: float
     kind: int
+    """The index of its kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Rows of stretches over one axis of time, that what happened beside what can be seen. kinds: their names."""
+    """A timeline: rows of intervals over one time axis, which shows what happened at the same time."""
 
     title: str
     x: str
     kinds: tuple[str, ...]
+    """The names of the kinds of intervals."""
     rows: tuple[tuple[str, tuple[Span, ...]], ...]
 
     @property
     def across(self) -> Axis:
-        """The axis of time."""
+        """The time axis."""
         return axis_around([span.end for _, row in self.rows for span in row])

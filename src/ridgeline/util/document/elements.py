@@ -1,4 +1,4 @@
-"""A document: a title, and what stands under it, part by part. Nothing here knows how it will be shown."""
+"""The elements of a document, as data that does not depend on how it is shown."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,25 +9,25 @@ from ridgeline.util.document.panels import Panels
 from ridgeline.util.document.roofline_chart import Roofline
 
 Tone = Literal["", "strong", "dim", "good", "warning", "error", "memory", "compute", "communication"]
-"""What a reader should take a text for; colours and weights are the renderer's."""
+"""The meaning of a text for its reader; a renderer chooses colours and weights for it."""
 
 UNEVEN = (0.02, 0.05, 0.15, 0.4)
-"""Steps of a heat map whose shares are mostly small, as attention's are."""
+"""The shade thresholds of a heat row whose shares are mostly small, such as attention weights."""
 
 EVEN = (0.2, 0.4, 0.6, 0.8)
-"""Steps of a heat map whose shares may be anything."""
+"""The shade thresholds of a heat row with any shares."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """The title of a section."""
+    """The heading of a section."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """Sentences."""
+    """A paragraph of text."""
 
     text: str
     tone: Tone = ""
@@ -35,7 +35,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Bullets:
-    """Sentences or short paragraphs, each of which stands for itself."""
+    """A list of independent sentences or short paragraphs."""
 
     items: tuple[str, ...]
     tone: Tone = ""
@@ -43,7 +43,7 @@ class Bullets:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names, and what is to be said of each."""
+    """A list of names, each with a text about it."""
 
     rows: tuple[tuple[str, str], ...]
     tone: Tone = ""
@@ -51,21 +51,24 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its head, whether it holds words (else numbers), and the group of columns it belongs to.
+    """A column of a table.
 
-    Columns of no group name the rows, for all groups. whole: words that are never broken or cut, such as names that
-    somebody is to type.
+    Columns without a group name the rows for all groups.
     """
 
     head: str
+    """The title of the column."""
     words: bool = False
+    """Whether the column holds words; otherwise it holds numbers."""
     group: str = ""
+    """The title of the group of columns that it belongs to; "" for none."""
     whole: bool = False
+    """Whether its words are never broken or cut, for example names that readers will type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A text in a tone of its own."""
+    """A table cell with a tone of its own."""
 
     text: str
     tone: Tone = ""
@@ -73,7 +76,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A bar over the part of its column from one share (0 to 1) of the width to another."""
+    """A table cell with a bar, from one share (0 to 1) of the column's width to another."""
 
     start: float
     end: float
@@ -81,10 +84,11 @@ class Strip:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Shares between 0 and 1 side by side, as shades. steps: from which shares on a shade is darker."""
+    """A table cell with a row of shades that show shares from 0 to 1."""
 
     shares: tuple[float, ...]
     steps: tuple[float, ...] = EVEN
+    """The shares at which the shade becomes darker."""
 
 
 AnyCell = str | Cell | Strip | Heat
@@ -92,7 +96,7 @@ AnyCell = str | Cell | Strip | Heat
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A row; it may have fewer cells than there are columns."""
+    """A row of a table, which may have fewer cells than the table has columns."""
 
     cells: tuple[AnyCell, ...]
     tone: Tone = ""
@@ -100,15 +104,14 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class DocumentTable:
-    """Rows under columns. A string among the rows is a heading for those after it, an empty one a gap.
-
-    notes: what to know in order to read it. dense: many narrow columns, which may stand close together.
-    """
+    """A table. A string among its rows is a heading for the rows below it; an empty string is a gap."""
 
     columns: tuple[Column, ...]
     rows: tuple[TableRow | str, ...]
     notes: tuple[str, ...] = ()
+    """Remarks on how to read the table."""
     dense: bool = False
+    """Whether the table has many narrow columns, which may be close together."""
 
 
 Figure = Bars | StackedBars | Chart | Spans | Panels | HeatMap | Roofline
@@ -117,9 +120,9 @@ DocumentBlock = Heading | Paragraph | Bullets | Facts | DocumentTable | Figure
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A title, a line that leads in (a question, or how far to trust what follows), and the blocks.
+    """A title, an introductory line, and the blocks.
 
-    Answers come first, then what they rest on.
+    The lead is a question, or says how far to trust the document. Results come first, then the figures behind them.
     """
 
     title: str
@@ -128,10 +131,10 @@ class Document:
 
     @property
     def figures(self) -> list[Figure]:
-        """The drawings in it."""
+        """The figures among the blocks."""
         return [block for block in self.blocks if isinstance(block, Figure)]
 
 
 def columns(*heads: str, words: tuple[int, ...] = (0,)) -> tuple[Column, ...]:
-    """Columns without groups; those at the places in `words` hold words, the others numbers."""
+    """Return columns without groups; those at the positions in `words` hold words, the others numbers."""
     return tuple(Column(head, index in words) for index, head in enumerate(heads))

@@ -1,4 +1,4 @@
-"""A grid: shares of named rows by named columns, as data to be drawn."""
+"""The data of a heat map: shares of named rows by named columns."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,16 @@ from ridgeline.util.document.panels import Lines
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """A share from 0 to 1 for each row and column, as a darker cell the larger it is. rows, columns: their names. note:
-    what to know in order to read it.
-    """
+    """A heat map with a share from 0 to 1 per row and column; larger shares are darker."""
 
     title: str
     rows: tuple[str, ...]
+    """The names of the rows."""
     columns: tuple[str, ...]
+    """The names of the columns."""
     lines: Lines
     note: str = ""
+    """Remarks on how to read the heat map."""
 
     def __post_init__(self) -> None:
         assert len(self.lines) == len(self.rows), "each row has a name"

@@ -1,4 +1,4 @@
-"""A document as one HTML file: it loads nothing, runs no script and needs no network, on light ground or dark."""
+"""The conversion of a document to one HTML file without scripts or external files, for light and dark backgrounds."""
 
 import base64
 import hashlib
@@ -47,7 +47,7 @@ _CODE = re.compile("`([^`]+)`")
 
 
 def html(document: Document) -> str:
-    """The whole file. Whatever texts are in it, none of them is markup; its policy allows its own style and no more."""
+    """Return a document as an HTML file, with all texts escaped and a policy that permits only its own style."""
     style = _style()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -66,7 +66,7 @@ def html(document: Document) -> str:
 
 
 def _style() -> str:
-    """Colours by name for the page, and by themselves for pictures, which are drawn for light ground."""
+    """Return the style sheet: colours by name for the page, and replacements for figures on a dark background."""
     light = "".join(f"--{name}: {colour}; " for name, colour in _LIGHT.items())
     dark = "".join(f"--{name}: {colour}; " for name, colour in _DARK.items())
     tones = "".join(f".{tone} {{ color: {one}; }} " for tone, (one, _) in _TONES.items())
@@ -86,7 +86,7 @@ def _text(text: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """With what stands between backticks as code."""
+    """Return escaped text with the parts between backticks as code."""
     return _CODE.sub(r"<code>\1</code>", _text(text))
 
 
@@ -127,7 +127,7 @@ def _table(table: DocumentTable) -> Iterator[str]:
 
 
 def _heads(table: DocumentTable) -> Iterator[str]:
-    """The names of groups over those of columns, where there are any."""
+    """Yield the heading rows of a table: the titles of groups, then those of columns, if there are any."""
     if any(column.group for column in table.columns):
         runs = [(group, len(list(run))) for group, run in groupby(table.columns, key=lambda column: column.group)]
         groups = (f'<th class="group" colspan="{wide}">{_text(group)}</th>' for group, wide in runs)
@@ -156,7 +156,7 @@ def _cell(cell: AnyCell, words: bool) -> str:
 
 
 def _strips(bars: Sequence[tuple[float, float, float]]) -> str:
-    """Bars of (start, width, how dark), as shares."""
+    """Return an SVG with bars of (start, width, opacity), as shares."""
     drawn = "".join(
         f'<rect x="{200 * start:.1f}" y="0" width="{200 * wide:.2f}" height="12" fill="#1f6fb4" '
         f'fill-opacity="{share:.2f}"/>'

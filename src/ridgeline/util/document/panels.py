@@ -1,27 +1,27 @@
-"""Panels: small pictures side by side, each of cells in lines, as data to be drawn."""
+"""The data of panels: small images side by side that consist of cells in lines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 Lines = tuple[tuple[float, ...], ...]
-"""A number from 0 to 1 for each cell, line by line."""
+"""The cells of a panel line by line, each a number from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A picture. caption: what stands under it. light: whether large numbers are light, as in a photograph; else they
-    are dark, as in a heat map.
-    """
+    """A small image of cells."""
 
     caption: str
+    """The text below the panel."""
     lines: Lines
     light: bool = False
+    """Whether large numbers are light, as in a photograph; otherwise they are dark, as in a heat map."""
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Panels of one sort, what they are, and what to know in order to read them."""
+    """A group of panels with a title, and a note on how to read them."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -30,15 +30,16 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """Bands below each other."""
+    """A figure of several bands, one below the other."""
 
     title: str
     bands: tuple[Band, ...]
 
 
 def coarser(lines: Lines, most: int) -> Lines:
-    """The same in at most so many lines and columns, as wide for its height, each cell the mean of those that it stands
-    for.
+    """Return cells reduced to at most `most` lines and columns, each the mean of the cells that it replaces.
+
+    The aspect ratio stays the same.
     """
     height, width = len(lines), len(lines[0])
     scale = min(1.0, most / max(height, width))
@@ -47,7 +48,7 @@ def coarser(lines: Lines, most: int) -> Lines:
 
 
 def _means(lines: Sequence[Sequence[float]], most: int) -> Lines:
-    """At most so many lines."""
+    """Return at most `most` lines, each the mean of a run of the given ones."""
     count = min(most, len(lines))
     edges = [round(index * len(lines) / count) for index in range(count + 1)]
     return tuple(

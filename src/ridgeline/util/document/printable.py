@@ -1,11 +1,14 @@
-"""Strangers' text, made harmless to whatever shows it."""
+"""The escaping of untrusted text before it is shown."""
 
 import re
 
-# Control characters but for tab and newline, and those that turn the direction of a text.
+# Control characters except tab and newline, and marks that change the direction of text.
 _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def printable(text: str) -> str:
-    r"""The text with what would steer a terminal as Python writes it (`\x1b`): a config or a token is a stranger's."""
+    r"""Return untrusted text with control characters and direction marks escaped as in Python (`\x1b`).
+
+    Such characters could steer the terminal; a config or a token may contain them.
+    """
     return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

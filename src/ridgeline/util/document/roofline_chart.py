@@ -1,4 +1,4 @@
-"""The roofline as data to be drawn."""
+"""The data of a roofline chart."""
 
 from dataclasses import dataclass
 
@@ -7,38 +7,41 @@ from ridgeline.util.document.axes import Ends, ends_around
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A class of ops in a step, or a whole step. measured: whether flops_per_second was measured or is only expected.
-    roof: FLOP/s at its bound, with every byte where it lives. share: of the step's time, None for what is no part.
-    """
+    """One point of a roofline chart: a class of ops in a step, or a whole step."""
 
     kind: str
     step: str
     intensity: float
     flops_per_second: float
+    """The measured or expected FLOP/s."""
     roof: float
+    """The FLOP/s at its roofline bound, with every byte in the memory that holds it."""
     measured: bool
+    """Whether `flops_per_second` was measured; otherwise it is expected."""
     share: float | None = None
+    """The share of the step's time; None for a point that is not part of a step."""
 
     @property
     def of_roof(self) -> float:
-        """Which share of its roof it reaches."""
+        """The share of its roof that the point reaches."""
         return self.flops_per_second / self.roof
 
 
 @dataclass(frozen=True, slots=True)
 class RoofCurve:
-    """A memory (bytes a second) or a number format (FLOP/s)."""
+    """One roof of a roofline chart: a memory or a number format."""
 
     name: str
     rate: float
+    """The bandwidth of the memory in bytes/s, or the peak of the number format in FLOP/s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Points under roofs, FLOP/s over FLOPs a byte, both axes logarithmic: a memory is a slope (its bandwidth times the
-    intensity), a number format a ceiling (its peak); the fastest of both come first.
+    """A roofline chart: points under roofs, as FLOP/s over FLOPs per byte, with two logarithmic axes.
 
-    unplaced: classes without a FLOP, which have no place on it, and the bandwidth that they reached.
+    A memory is a slope (its bandwidth times the intensity), a number format a ceiling (its peak). The fastest of each
+    comes first.
     """
 
     title: str
@@ -46,21 +49,22 @@ class Roofline:
     ceilings: tuple[RoofCurve, ...]
     points: tuple[Point, ...]
     unplaced: tuple[str, ...] = ()
+    """Classes without FLOPs, which have no point in the chart, with the bandwidth that they reached."""
 
     @property
     def x(self) -> Ends:
-        """The ends of the axis of intensities: whole decades around points and ridges, with room at the ends."""
+        """The ends of the intensity axis: whole decades around all points and ridges, with a margin."""
         top, fastest, slowest = self.ceilings[0].rate, self.slopes[0].rate, self.slopes[-1].rate
         intensities = [*(point.intensity for point in self.points), top / slowest, self.ceilings[-1].rate / fastest]
         return ends_around([0.9 * min(intensities), 1.5 * max(intensities)])
 
     @property
     def y(self) -> Ends:
-        """The ends of the axis of rates."""
+        """The ends of the FLOP/s axis: whole decades around all points and the highest ceiling, with a margin."""
         rates = [*(point.flops_per_second for point in self.points), self.ceilings[0].rate]
         return ends_around([0.9 * min(rates), 1.5 * max(rates)])
 
     @property
     def steps(self) -> list[str]:
-        """The steps that the points belong to, in order."""
+        """The names of the steps in the order of their first points."""
         return list(dict.fromkeys(point.step for point in self.points))

@@ -1,4 +1,4 @@
-"""A figure as an SVG document, written by hand: it needs no library and opens in every browser."""
+"""The conversion of figures to SVG, written by hand: it needs no library, and every browser opens the result."""
 
 from ridgeline.util.document import svg_charts, svg_panels, svg_roofline
 from ridgeline.util.document.charts import Bars, Chart, Spans, StackedBars
@@ -9,7 +9,7 @@ from ridgeline.util.document.svg_parts import WIDTH, document
 
 
 def svg(figure: Figure) -> str:
-    """The document."""
+    """Return a figure as an SVG document."""
     if isinstance(figure, Bars):
         return document(WIDTH, svg_charts.bars_height(figure), figure.title, svg_charts.bars(figure))
     if isinstance(figure, StackedBars):

@@ -1,4 +1,4 @@
-"""Bars, stacks, charts and spans as SVG."""
+"""The rendering of bar charts, stacked bars, line charts and timelines as SVG."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -12,7 +12,7 @@ _LEFT, _RIGHT, _TOP = 84, 28, 52
 _PLOT_HEIGHT, _FOOT, _LEGEND_ROW = 300, 58, 18
 _BAR_ROW, _SPAN_ROW = 26, 13  # pixels
 _STACK_ROW, _MARGIN = 54, 24
-_CHARACTER = 6.7  # pixels: the width of one, at most
+_CHARACTER = 6.7  # pixels, the greatest width of a character
 _GRID, _DIM = "#e0e0e0", "#666666"
 
 
@@ -20,12 +20,12 @@ _GRID, _DIM = "#e0e0e0", "#666666"
 
 
 def bars_height(bars: Bars) -> int:
-    """Pixels."""
+    """Return the height of a bar chart in pixels."""
     return _TOP + _BAR_ROW * len(bars.bars) + 20
 
 
 def bars(bars: Bars) -> Iterator[str]:
-    """A bar in each row, what it is before it and its value behind it."""
+    """Yield the SVG elements of a bar chart: one bar per row, with its label in front and its value behind."""
     yield words(16, 28, f"{bars.title} ({bars.unit})", size=15, weight="bold")
     most = max((bar.value for bar in bars.bars), default=1.0)
     labels = 24 + _CHARACTER * max((len(bar.label) for bar in bars.bars), default=0)
@@ -43,13 +43,13 @@ def bars(bars: Bars) -> Iterator[str]:
 
 
 def stacks_height(stacks: StackedBars) -> int:
-    """Pixels."""
+    """Return the height of a stacked bar chart in pixels."""
     rows = len(_legend_rows(list(stacks.kinds)))
     return _TOP + _STACK_ROW * len(stacks.stacks) + _FOOT + _LEGEND_ROW * rows
 
 
 def stacks(stacks: StackedBars) -> Iterator[str]:
-    """A row each: what it is above it, its note behind that, and a line through all where there is no more."""
+    """Yield the SVG elements of stacked bars, one per row under its label and note, with a line at the limit."""
     bottom = _TOP + _STACK_ROW * len(stacks.stacks)
     limit, named = stacks.limit
     at = _MARGIN + (WIDTH - 2 * _MARGIN) * limit / stacks.end
@@ -75,12 +75,12 @@ def stacks(stacks: StackedBars) -> Iterator[str]:
 
 
 def chart_height(chart: Chart) -> int:
-    """Pixels."""
+    """Return the height of a line chart in pixels."""
     return _TOP + _PLOT_HEIGHT + _FOOT + _LEGEND_ROW * len(_legend_rows([series.name for series in chart.series]))
 
 
 def chart(chart: Chart) -> Iterator[str]:
-    """Axes, marks, series, and below them what is what."""
+    """Yield the SVG elements of a line chart: axes, marks, series, and the legend below."""
     across, up, bottom = chart.across, chart.up, _TOP + _PLOT_HEIGHT
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -114,7 +114,7 @@ def _series(series: Series, points: list[tuple[float, float]], colour: str) -> I
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     dashes = ' stroke-dasharray="6 4"' if series.style == "dashed" else ""
     yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>'
-    if series.style == "line" and len(points) <= 40:  # few enough to be measurements that one counts
+    if series.style == "line" and len(points) <= 40:  # few enough for single measurements to matter
         for x, y in points:
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
 
@@ -123,12 +123,12 @@ def _series(series: Series, points: list[tuple[float, float]], colour: str) -> I
 
 
 def spans_height(spans: Spans) -> int:
-    """Pixels."""
+    """Return the height of a timeline in pixels."""
     return _TOP + _SPAN_ROW * len(spans.rows) + _FOOT + _LEGEND_ROW * len(_legend_rows(list(spans.kinds)))
 
 
 def spans(spans: Spans) -> Iterator[str]:
-    """A row each, from above."""
+    """Yield the SVG elements of a timeline, row by row from the top."""
     across, bottom = spans.across, _TOP + _SPAN_ROW * len(spans.rows)
     yield words(16, 26, spans.title, size=15, weight="bold")
     yield from _horizontal_axis(across, spans.x, bottom)
@@ -140,7 +140,7 @@ def spans(spans: Spans) -> Iterator[str]:
 
 
 def _span(span: Span, y: float, across: Axis, kinds: tuple[str, ...]) -> str:
-    """A bar, never narrower than can be seen; pointing at it says what it is."""
+    """Return the bar of a time span, which is always wide enough to be visible and has a tooltip."""
     left, right = _x(span.start, across), _x(span.end, across)
     said = escape(f"{kinds[span.kind]}: {span.end - span.start:.3g} s")
     return (
@@ -149,7 +149,7 @@ def _span(span: Span, y: float, across: Axis, kinds: tuple[str, ...]) -> str:
     )
 
 
-# -- both -------------------------------------------------------------------------------------------------------------
+# -- shared parts ----------------------------------------------------------------------------------------------------
 
 
 def _horizontal_axis(across: Axis, name: str, bottom: float) -> Iterator[str]:
@@ -168,7 +168,7 @@ def _colour(index: int) -> str:
 
 
 def _legend_rows(names: list[str]) -> list[list[int]]:
-    """Which names stand in which row, so that none is cut."""
+    """Return the indices of the names in each row of a legend, so that no name is cut off."""
     rows: list[list[int]] = [[]]
     used = 0.0
     for index, name in enumerate(names):

@@ -1,5 +1,7 @@
-"""Panels and grids as SVG: of panels a rectangle for each run of equal cells in a line; of a grid a cell for each share
-with its percent, names before the rows and above the columns.
+"""The rendering of panels and heat maps as SVG.
+
+A panel has one rectangle per run of equal cells in a line. A heat map has one cell per share with its percentage, row
+names in front and column names above.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,23 +14,23 @@ from ridgeline.util.document.svg_parts import SERIES, WIDTH, words
 
 _LEFT, _TOP, _SIDE, _GAP = 16, 44, 132, 15  # pixels
 _ACROSS = 6  # panels in a row
-_CELLS = 64  # of a panel, each way
+_CELLS = 64  # per side of a panel
 _HEAD, _CAPTION, _LINE = 24, 34, 15
-_CHARACTERS = 140  # of a line of a note
+_CHARACTERS = 140  # per line of a note
 _EDGE, _ROW = 16, 28  # pixels
-_CHARACTER = 7.4  # pixels: the width of one in a grid, at most
-_WIDEST = 76  # pixels of a column
-_SHOWN = 0.05  # shares from which on their percent is written
-_FAINT = 0.55  # shares up to which words on a cell are dark, as on the ground
+_CHARACTER = 7.4  # pixels, the greatest width of a character in a grid
+_WIDEST = 76  # pixels per column
+_SHOWN = 0.05  # the smallest share whose percentage is written
+_FAINT = 0.55  # the largest share with dark text on its cell
 
 
 def panels_height(figure: Panels) -> int:
-    """Pixels."""
+    """Return the height of a figure of panels in pixels."""
     return _TOP + sum(map(_band_height, figure.bands)) + 10
 
 
 def panels(figure: Panels) -> Iterator[str]:
-    """The title, and band by band."""
+    """Yield the SVG elements of a figure of panels: its title, then band by band."""
     yield words(_LEFT, 26, figure.title, size=15, weight="bold")
     top = _TOP
     for band in figure.bands:
@@ -41,7 +43,7 @@ def _rows(band: Band) -> int:
 
 
 def _row_height(band: Band) -> int:
-    """Of the tallest panel, with its caption."""
+    """Return the height of a row of panels with captions, which the tallest panel determines."""
     tallest = max((len(panel.lines) / len(panel.lines[0]) for panel in band.panels), default=1.0)
     return round(_SIDE * tallest) + _CAPTION
 
@@ -74,7 +76,7 @@ def _ink(value: float, panel: Panel) -> str:
 
 
 def _line(inks: Sequence[str], left: float, top: float, side: float) -> Iterator[str]:
-    """Draw the cells of a line; neighbours of one colour are one rectangle."""
+    """Yield the cells of a line; neighbours of one colour share a rectangle."""
     x = 0
     for ink, run in groupby(inks):
         count = len(list(run))
@@ -88,7 +90,7 @@ def _panel(panel: Panel, left: int, top: int) -> Iterator[str]:
     lines = coarser(panel.lines, _CELLS)
     side = _SIDE / len(lines[0])
     height = side * len(lines)
-    yield '<g shape-rendering="crispEdges">'  # else the ground shows between cells
+    yield '<g shape-rendering="crispEdges">'  # otherwise the background shows between cells
     for y, line in enumerate(lines):
         yield from _line([_ink(value, panel) for value in line], left, top + y * side, side)
     yield "</g>"
@@ -99,12 +101,12 @@ def _panel(panel: Panel, left: int, top: int) -> Iterator[str]:
 
 
 def grid_height(figure: HeatMap) -> int:
-    """Pixels."""
+    """Return the height of a heat map in pixels."""
     return _TOP + _ROW * (len(figure.rows) + 1) + _LINE * len(_grid_notes(figure)) + 16
 
 
 def grid(figure: HeatMap) -> Iterator[str]:
-    """Names of columns, then row by row."""
+    """Yield the SVG elements of a heat map: the column names, then row by row."""
     yield words(_EDGE, 26, figure.title, size=15, weight="bold")
     left = _EDGE + _CHARACTER * max(map(len, figure.rows)) + 10
     width = min(_WIDEST, (WIDTH - left - _EDGE) / len(figure.columns))

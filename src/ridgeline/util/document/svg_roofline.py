@@ -1,4 +1,4 @@
-"""The roofline as SVG."""
+"""The rendering of a roofline chart as SVG."""
 
 import math
 from html import escape
@@ -14,22 +14,24 @@ _COLOURS = {
     "linear": "#1f6fb4", "head": "#0b9e8e", "attention": "#d1495b", "experts": "#7a4fb5", "norm": "#b8860b",
     "elementwise": "#5b8c2a", "embedding": "#707070", "communication": "#c4642d",
 }  # fmt: skip
-_CROWDED = 34.0  # pixels between two slopes, straight up, with no room for words
-_LETTER = 6.6  # pixels of a letter of a slope's name
-_RADIUS = 7.0  # of a point that is no share of anything
+_CROWDED = 34.0  # vertical pixels between two slopes that leave no room for text
+_LETTER = 6.6  # pixels per letter of a slope's name
+_RADIUS = 7.0  # pixels, of a point without a share
 Box = tuple[float, float, float, float]
 
 
 def roofline(figure: Roofline) -> list[str]:
-    """The parts of the picture: axes, roofs, points and their legend."""
+    """Return the SVG elements of a roofline chart: axes, roofs, points and legend."""
     plot = _Plot(figure)
     title = words(LEFT, 30, figure.title, size=16, weight="bold")
     return [title, *plot.axes(), *plot.roofs(), *plot.points(), *plot.legend()]
 
 
 class _Plot:
-    """The figure's scales, and what is drawn in them. taken: boxes that hold text or marks already; crossed: those
-    that lines go through, where text is only put for want of a better place.
+    """The scales of a roofline chart, and the layout of what is drawn.
+
+    `taken` has the boxes with text or marks. `crossed` has the boxes that lines cross, where text is placed only for
+    lack of a better place.
     """
 
     def __init__(self, figure: Roofline) -> None:
@@ -40,15 +42,15 @@ class _Plot:
         self.steps = figure.steps
 
     def x(self, intensity: float) -> float:
-        """Pixels of an intensity."""
+        """Return the horizontal position of an intensity in pixels."""
         return LEFT + along(intensity, self.across) * (WIDTH - LEFT - RIGHT)
 
     def y(self, rate: float) -> float:
-        """Pixels of a rate."""
+        """Return the vertical position of a rate in pixels."""
         return HEIGHT - BOTTOM - along(rate, self.up) * (HEIGHT - TOP - BOTTOM)
 
     def axes(self) -> list[str]:
-        """Frame, decades with their names, and what the axes are."""
+        """Return the frame, the grid lines of the decades with their labels, and the titles of the axes."""
         right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
         parts = []
         for power in powers(self.across):
@@ -66,7 +68,7 @@ class _Plot:
         return [*parts, frame, name, turned + side + "</g>"]
 
     def roofs(self) -> list[str]:
-        """Slopes and ceilings with their names."""
+        """Return the slopes and ceilings with their names."""
         low, high = self.across
         top, fastest = self.figure.ceilings[0].rate, self.figure.slopes[0].rate
         parts = []
@@ -91,8 +93,14 @@ class _Plot:
     def _along(
         self, slope: RoofCurve, begin: tuple[float, float], stop: tuple[float, float], beyond: float, *, under: bool
     ) -> str:
-        """A memory's name along its slope, near its foot: over it, or under it where another slope is in the way.
-        beyond: pixels further up, where another's name is beside its foot.
+        """Return the name of a memory along its slope near the slope's lower end.
+
+        Args:
+            slope: The memory.
+            begin: The lower end of the slope.
+            stop: The upper end of the slope.
+            beyond: Pixels to move the name upwards, past the name of the neighbouring slope.
+            under: Whether the name is below the slope, because another slope is above it.
         """
         label = _said(slope)
         dx, dy = stop[0] - begin[0], begin[1] - stop[1]
@@ -101,7 +109,7 @@ class _Plot:
         x = begin[0] + foot * math.cos(math.radians(angle))
         y = begin[1] - foot * math.sin(math.radians(angle))
         length = _LETTER * len(label)
-        for step in range(0, int(length), 12):  # what the slanted words cover
+        for step in range(0, int(length), 12):  # the area that the slanted text covers
             px = x + step * math.cos(math.radians(angle))
             py = y - step * math.sin(math.radians(angle))
             self.taken.append((px - 2, py + 2, px + 20, py + 22) if under else (px - 8, py - 18, px + 14, py + 2))
@@ -109,7 +117,7 @@ class _Plot:
         return f'<g transform="rotate({-angle:.1f} {x:.1f} {y:.1f})">{written}</g>'
 
     def points(self) -> list[str]:
-        """A mark for each class, hollow in the first step and filled in the second, with its name beside it."""
+        """Return a mark with a name for each point, hollow for the first step and filled for the second."""
         marks, names = [], []
         for point in self.figure.points:
             x, y = self.x(point.intensity), self.y(point.flops_per_second)
@@ -131,7 +139,7 @@ class _Plot:
         return marks + names
 
     def _name(self, point: Point, x: float, y: float, radius: float, colour: str) -> str:
-        """A point's name, where it covers no other text, and no line if that can be had too."""
+        """Return the name of a point, placed where it covers no text, and no line if possible."""
         width, gap = 6.4 * len(point.kind), radius + 4
         places = [
             (x + gap, y + 4, "start"), (x - gap, y + 4, "end"), (x, y + gap + 10, "middle"), (x, y - gap, "middle"),
@@ -148,7 +156,7 @@ class _Plot:
         return ""  # the legend names it
 
     def legend(self) -> list[str]:
-        """Right of the plot: what marks mean, then every class with the share of its roof."""
+        """Return the legend to the right of the plot, with the share of the roof of every class."""
         x, y = WIDTH - RIGHT + 16, TOP + 12
         parts = []
         for step in self.steps:
@@ -186,14 +194,14 @@ def _how(point: Point) -> str:
 
 
 def _boxes(begin: tuple[float, float], stop: tuple[float, float], count: int = 60) -> list[Box]:
-    """Small boxes along a line."""
+    """Return small boxes along a line."""
     dx, dy = (stop[0] - begin[0]) / count, (stop[1] - begin[1]) / count
     centres = [(begin[0] + dx * step, begin[1] + dy * step) for step in range(count)]
     return [(x - 4, y - 4, x + 4, y + 4) for x, y in centres]
 
 
 def _weight(point: Point) -> float:
-    """Sorts the weightiest first."""
+    """Return the sort key of a point, so that those with the largest share come first."""
     return -(point.share or 0.0)
 
 

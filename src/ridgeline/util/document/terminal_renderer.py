@@ -1,4 +1,4 @@
-"""A document on a terminal, or in a file of plain text."""
+"""The rendering of a document on a terminal or as plain text."""
 
 import os
 import sys
@@ -29,19 +29,20 @@ from ridgeline.util.document.elements import (
 from ridgeline.util.document.printable import printable
 from ridgeline.util.document.roofline_chart import Roofline
 
-FILE_WIDTH = 100  # columns where standard output is no terminal
-_PROSE = 100  # columns that sentences take at most, however wide the terminal is
+FILE_WIDTH = 100  # columns if standard output is no terminal
+_PROSE = 100  # the most columns of prose, however wide the terminal is
 _STYLES: dict[Tone, str] = {
     "": "", "strong": "bold", "dim": "dim", "good": "green", "warning": "yellow", "error": "bold red",
     "memory": "cyan", "compute": "magenta", "communication": "yellow",
 }  # fmt: skip
-_STRIP, _HEAT = 46, 72  # columns of a bar and of a heat map, where there is room
-_NARROWEST = 12  # of a column of words that has to give way
+_STRIP, _HEAT = 46, 72  # columns of a bar and of a heat row, if there is room
+_NARROWEST = 12  # columns of the narrowest column of words
 
 
 def show(document: Document, file_width: int = FILE_WIDTH) -> None:
-    """Print on standard output: as wide as the terminal; where it is none `file_width` columns, or COLUMNS if that says
-    fewer.
+    """Print a document on standard output, as wide as the terminal.
+
+    Without a terminal the width is `file_width` columns, or that of the variable COLUMNS if it is less.
     """
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _asked(file_width))
     for line in render(document, console.width):
@@ -49,15 +50,15 @@ def show(document: Document, file_width: int = FILE_WIDTH) -> None:
 
 
 def _asked(file_width: int) -> int:
-    """Columns of a file, as far as the environment narrows them."""
+    """Return the width of a file in columns, as far as the variable COLUMNS narrows it."""
     stated = os.environ.get("COLUMNS", "")
     return min(file_width, int(stated)) if stated.isdecimal() and int(stated) else file_width
 
 
 def render(document: Document, width: int) -> Iterator[Text]:
-    """The lines of a document; none has spaces at its end.
+    """Yield the lines of a document, without trailing spaces.
 
-    Blocks are apart by an empty line, but for the first one and for what follows a heading.
+    An empty line separates blocks, except before the first and after a heading.
     """
     prose = min(width, _PROSE)
     yield from _wrapped(document.title, prose, "bold")
@@ -74,7 +75,7 @@ def render(document: Document, width: int) -> Iterator[Text]:
 
 
 def plain(document: Document, width: int = FILE_WIDTH) -> str:
-    """The document as plain text."""
+    """Return a document as plain text."""
     return "".join(f"{line.plain}\n" for line in render(document, width))
 
 
@@ -95,7 +96,7 @@ def _block(block: DocumentBlock, width: int) -> Iterable[Text]:
 
 
 def _wrapped(text: str, width: int, style: str = "") -> list[Text]:
-    """Lines of at most `width` columns, broken between words; a longer word, such as a path, stays whole."""
+    """Return lines of at most `width` columns, broken between words; a longer word, such as a path, stays whole."""
     whole = Text(_safe(text), style=style)
     longest = max((cell_len(word) for word in whole.plain.split()), default=0)
     lines = whole.wrap(Console(width=width), max(width, longest))
@@ -105,13 +106,13 @@ def _wrapped(text: str, width: int, style: str = "") -> list[Text]:
 
 
 def _hanging(start: Text, text: str, width: int, style: str = "") -> Iterator[Text]:
-    """A text behind `start`, its further lines set in as far."""
+    """Yield the lines of a text after `start`, with the further lines indented by its width."""
     for index, line in enumerate(_wrapped(text, max(_NARROWEST, width - start.cell_len), style)):
         yield (Text(" " * start.cell_len) if index else start) + line
 
 
 def _safe(text: str) -> str:
-    """Printable, and without tabs, whose width depends on where they stand."""
+    """Return printable text without tabs, whose width depends on their position."""
     return printable(text).replace("\t", "\\t")
 
 
@@ -127,8 +128,9 @@ def _facts(facts: Facts, width: int) -> Iterator[Text]:
 
 
 def _table(table: DocumentTable, width: int) -> Iterator[Text]:
-    """Groups of columns side by side, or one below the other where `width` has no room for that; columns closer to each
-    other where numbers alone are too wide.
+    """Yield the lines of a table, with groups of columns one below the other if `width` has no room for all.
+
+    The gaps between columns are narrowed first if the table is too wide.
     """
     if _width_of(table, _widths(table, width)) > width:
         table = replace(table, dense=True)
@@ -144,7 +146,7 @@ def _table(table: DocumentTable, width: int) -> Iterator[Text]:
 
 
 def _only(table: DocumentTable, group: str) -> DocumentTable:
-    """The table with one of its groups."""
+    """Return a table with only one of its groups of columns."""
     kept = [index for index, column in enumerate(table.columns) if column.group in ("", group)]
     rows = tuple(
         row if isinstance(row, str) else replace(row, cells=tuple(row.cells[i] for i in kept if i < len(row.cells)))
@@ -154,7 +156,7 @@ def _only(table: DocumentTable, group: str) -> DocumentTable:
 
 
 def _legend(table: DocumentTable) -> Iterator[str]:
-    """What the shades of its heat maps mean."""
+    """Yield the legends of the shades in a table."""
     cells = (cell for row in table.rows if isinstance(row, TableRow) for cell in row.cells)
     for steps in dict.fromkeys(cell.steps for cell in cells if isinstance(cell, Heat)):
         yield describe_shades(steps)
@@ -177,7 +179,7 @@ def _grid(table: DocumentTable, width: int) -> Iterator[Text]:
 
 
 def _row(row: TableRow, table: DocumentTable, widths: Sequence[int], gaps: Sequence[int]) -> Iterator[Text]:
-    """A row, of as many lines as its longest cell has."""
+    """Yield the lines of a table row, as many as its longest cell has."""
     cells = [*row.cells, *[""] * (len(table.columns) - len(row.cells))]
     lines = [_cell(cell, width, cut=table.dense) for cell, width in zip(cells, widths, strict=True)]
     for index in range(max(map(len, lines))):
@@ -191,7 +193,7 @@ def _row(row: TableRow, table: DocumentTable, widths: Sequence[int], gaps: Seque
 
 
 def _cell(cell: AnyCell, width: int, *, cut: bool) -> list[Text]:
-    """The lines of a cell in a column of this width; what is too long is broken, or cut in its middle."""
+    """Return the lines of a cell; a text that is too long is broken, or with `cut` shortened in the middle."""
     if isinstance(cell, Strip):
         return [Text(strip(cell.start, cell.end, width))]
     if isinstance(cell, Heat):
@@ -205,13 +207,13 @@ def _cell(cell: AnyCell, width: int, *, cut: bool) -> list[Text]:
 
 
 def _middle_cut(text: Text, width: int) -> Text:
-    """`post_att…layernorm`."""
+    """Return a text shortened in the middle, such as `post_att…layernorm`."""
     head = (width - 1) // 2
     return Text(f"{text.plain[:head]}…{text.plain[len(text.plain) - (width - 1 - head) :]}", style=text.style)
 
 
 def _natural(cell: AnyCell) -> int:
-    """How wide a cell would like to be."""
+    """Return the preferred width of a cell."""
     if isinstance(cell, Strip):
         return _STRIP
     if isinstance(cell, Heat):
@@ -221,13 +223,13 @@ def _natural(cell: AnyCell) -> int:
 
 
 def _widths(table: DocumentTable, width: int) -> list[int]:
-    """The width of each column: what it holds, and where that is too much the widest columns of words give way."""
+    """Return the width of each column: that of its contents, with the widest columns of words narrowed if necessary."""
     widths = [_natural(column.head) for column in table.columns]
     for row in table.rows:
         for index, cell in enumerate(row.cells if isinstance(row, TableRow) else ()):
             widths[index] = max(widths[index], _natural(cell))
     for group, run in _runs(table.columns):
-        if group:  # as wide as its title
+        if group:  # make it at least as wide as its title
             has = sum(widths[i] for i in run) + sum(_gaps(table)[i] for i in run[1:])
             widths[max(run, key=lambda i: (table.columns[i].words, widths[i]))] += max(0, _natural(group) + 2 - has)
     while (over := _width_of(table, widths) - width) > 0:
@@ -240,14 +242,14 @@ def _widths(table: DocumentTable, width: int) -> list[int]:
 
 
 def _gaps(table: DocumentTable) -> list[int]:
-    """Spaces before each column."""
+    """Return the number of spaces before each column."""
     near = 1 if table.dense else 2
     groups = [column.group for column in table.columns]
     return [0, *(2 if before != after else near for before, after in pairwise(groups))]
 
 
 def _runs(columns: Sequence[Column]) -> list[tuple[str, list[int]]]:
-    """Neighbouring columns of one group: its name, and their places."""
+    """Return the runs of neighbouring columns with the same group: the group and the column indices."""
     return [(group, list(run)) for group, run in groupby(range(len(columns)), key=lambda i: columns[i].group)]
 
 
@@ -256,7 +258,7 @@ def _width_of(table: DocumentTable, widths: Sequence[int]) -> int:
 
 
 def _group_heads(columns: Sequence[Column], widths: Sequence[int], gaps: Sequence[int]) -> Text:
-    """The names of groups over their columns."""
+    """Return the line with the titles of groups above their columns."""
     text = Text()
     for group, run in _runs(columns):
         wide = sum(widths[i] for i in run) + sum(gaps[i] for i in run[1:])
