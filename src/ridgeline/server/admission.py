@@ -27,7 +27,7 @@ class RequestQueue:
     """
 
     def __init__(self, info: EngineInfo, settings: ServerSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        """Create an empty queue for an engine.
+        """Create an empty admission queue for an engine.
 
         Args:
             info: The engine's capacity.
@@ -47,7 +47,7 @@ class RequestQueue:
         self.tokens = 2 * info.capacity * info.replicas if tokens is None else tokens
 
     def admit(self, live: InFlightRequest) -> None:
-        """Admit a request.
+        """Admit a request to the server, or reject it with an error.
 
         Raises:
             ApiError: If it has more choices than the queue has places (400), the queue is full (429), or the server is
@@ -69,7 +69,7 @@ class RequestQueue:
         self._inside[live] = None
 
     def leave(self, live: InFlightRequest) -> None:
-        """Remove a request that has ended."""
+        """Remove a request that has ended, which frees its places in the queue."""
         del self._inside[live]
         self._retry.left()
 
@@ -87,7 +87,7 @@ class RetryAfter:
         self._last_turn = -math.inf
 
     def left(self) -> None:
-        """Record that a request has left."""
+        """Record that a request has left the server, for the estimate of the departure rate."""
         self._departures.append(self._clock())
 
     def full(self, what: str, code: str) -> ApiError:

@@ -225,10 +225,10 @@ class ResponseWriter(Protocol):
         """Return an empty `PromptScores` for each prompt, which collects scores as the engine computes them."""
 
     async def body(self, generation: Generation, gathered: GenerationResult) -> dict[str, object]:
-        """Return the complete response body."""
+        """Return the complete body of a response that is not streamed."""
 
     def chunks(self, generation: Generation, outbox: StreamOutbox) -> Chunks:
-        """Return the producer of the stream of a generation."""
+        """Return the object that runs a generation and writes its chunks into an outbox."""
 
 
 Prepare = Callable[
@@ -238,49 +238,49 @@ Prepare = Callable[
 
 
 class Api:
-    """The handlers of the text routes."""
+    """The HTTP handlers of the routes of a language model."""
 
     def __init__(self, service: Service, model: ServedModel, settings: ServerSettings, grammars: GrammarCheck) -> None:
         self._service, self._model, self._settings, self._grammars = service, model, settings, grammars
 
     async def chat(self, request: Request) -> Response | EventStreamResponse:
-        """Handle POST /v1/chat/completions."""
+        """Handle POST /v1/chat/completions: generate the next message of a conversation."""
         return await self._generate(request, ChatFields, chat_generation)
 
     async def complete(self, request: Request) -> Response | EventStreamResponse:
-        """Handle POST /v1/completions."""
+        """Handle POST /v1/completions: continue prompts."""
         return await self._generate(request, CompletionFields, completion_generation)
 
     async def respond(self, request: Request) -> Response | EventStreamResponse:
-        """Handle POST /v1/responses."""
+        """Handle POST /v1/responses: generate the next message of a conversation, as response items."""
         return await self._generate(request, ResponseFields, response_generation)
 
     async def embed(self, request: Request) -> Response:
-        """Handle POST /v1/embeddings."""
+        """Handle POST /v1/embeddings: compute a vector for each text."""
         fields, headers = await self._read(request, EmbeddingFields)
         return json_response(
             await run_unless_disconnected(request.receive, embeddings(fields, self._model, self._service)), headers
         )
 
     async def rerank(self, request: Request) -> Response:
-        """Handle POST /v1/rerank."""
+        """Handle POST /v1/rerank: sort documents by their relevance to a query."""
         fields, headers = await self._read(request, RerankFields)
         return json_response(
             await run_unless_disconnected(request.receive, rerank(fields, self._model, self._service)), headers
         )
 
     async def render(self, request: Request) -> Response:
-        """Handle POST /v1/chat/completions/render."""
+        """Handle POST /v1/chat/completions/render: apply the chat template to a conversation."""
         fields, headers = await self._read(request, ChatFields)
         return json_response(await rendered(fields, self._model, self._settings), headers)
 
     async def tokenize(self, request: Request) -> Response:
-        """Handle POST /tokenize."""
+        """Handle POST /tokenize: return the token ids of a prompt or a conversation."""
         fields, headers = await self._read(request, TokenizeFields)
         return json_response(await tokenize(fields, self._model, self._settings), headers)
 
     async def detokenize(self, request: Request) -> Response:
-        """Handle POST /detokenize."""
+        """Handle POST /detokenize: return the text of token ids."""
         fields, headers = await self._read(request, DetokenizeFields)
         return json_response(await detokenize(fields, self._model), headers)
 

@@ -14,7 +14,7 @@ class Generation:
     """The prompts of one HTTP request, which are completed for one response."""
 
     id: str
-    """The id of the response."""
+    """The id of the response, which the client sees."""
     model: str
     """The model name in the response."""
     route: str
@@ -24,7 +24,7 @@ class Generation:
     stream: bool = False
     """Whether the response is streamed."""
     created: int = field(default_factory=lambda: int(time.time()))
-    """The creation time, in Unix seconds."""
+    """The creation time of the response, in Unix seconds."""
 
     @property
     def params(self) -> SamplingParams:
@@ -60,7 +60,7 @@ class InFlightRequest:
 
     generation: Generation
     place: int = 0
-    """The index of the prompt in the generation."""
+    """The index of the prompt within its HTTP request."""
     id: str = field(init=False)
     """The id that the client sees (`chatcmpl-...`)."""
     spec: GenerationRequest = field(init=False)

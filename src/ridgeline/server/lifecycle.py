@@ -165,7 +165,7 @@ class ServingContext:
     """The running parts of a served model, or of several models behind one server."""
 
     app: ASGIApp
-    """The application with the routes."""
+    """The ASGI application with all routes."""
     watched: HealthSource
     """The engine that the health monitor watches."""
     exchanged: ExchangeObserver
@@ -191,7 +191,7 @@ class Servable(Protocol[Model]):
         """The model name in responses unless the settings give one."""
 
     async def start(self) -> Model:
-        """Load the model and return it ready to run.
+        """Load the model and return its running engine.
 
         Raises:
             ModelRefused: If the model cannot be served; a ValueError.

@@ -23,10 +23,10 @@ class Participant(Protocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a step would have work to do."""
+        """Whether the participant has work for a step."""
 
     def step(self) -> float:
-        """Run one step and return its predicted seconds."""
+        """Run one step of the participant's model and return its predicted seconds."""
 
     def gone(self, reason: str) -> None:
         """Handle the end of the thread by failing all waiting requests; called once."""
@@ -39,7 +39,7 @@ class ModelLoop:
     """
 
     def __init__(self, threads: int) -> None:
-        """Start the thread.
+        """Start the thread that runs the models.
 
         Args:
             threads: The number of threads that PyTorch uses for a step.
@@ -64,7 +64,7 @@ class ModelLoop:
         self._inbox.put(work)
 
     def close(self) -> None:
-        """End the thread after its current step."""
+        """End the thread of the models after its current step."""
         self._inbox.put(None)
         self._thread.join()
 
@@ -97,7 +97,7 @@ class ModelLoop:
         return True
 
     def _seat(self) -> None:
-        """Let exactly the busy participants take turns."""
+        """Add participants that have become busy to the queue, and remove those that are idle."""
         for party in self._parties:
             if party.busy != (party in self._turns):
                 if party.busy:

@@ -173,7 +173,7 @@ class LoopedEngine:
     """
 
     def __init__(self, loaded: LoadedEngine, device: Device, loop: ModelLoop, inspector: str = "") -> None:
-        """Wrap a loaded engine.
+        """Wrap a loaded engine, which starts with `connect`.
 
         Args:
             loaded: The engine.

@@ -60,7 +60,7 @@ class Tally:
     wrong: int = 0
     """Lines that are not valid requests."""
     skipped: int = 0
-    """Lines that an earlier run has already answered."""
+    """Lines that an earlier run has already answered or reported as invalid."""
     prompt_tokens: int = 0
     output_tokens: int = 0
 
@@ -204,7 +204,7 @@ class BatchRunner:
 
 
 def read_line(text: bytes) -> BatchLine:
-    """Parse one line of a batch file.
+    """Parse one line of a batch file into a request.
 
     Raises:
         LineError: If the line is not a valid request.

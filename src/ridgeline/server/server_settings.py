@@ -52,13 +52,13 @@ class ServerSettings:
     """
 
     host: str = "127.0.0.1"
-    """The address to listen on."""
+    """The address on which the server listens."""
     port: int = 8000
-    """The port to listen on; 0 picks a free one."""
+    """The port on which the server listens; 0 picks a free one."""
     models: tuple[str, ...] = ()
     """The names under which requests select the model; responses contain the first."""
     keys: tuple[str, ...] = field(default=(), repr=False)
-    """The API keys that grant access; without any, every route is public.
+    """The API keys that grant access; without any, no route requires a key.
 
     With keys, only health and the files of the web page are served without one.
     """
@@ -124,9 +124,9 @@ class ServerSettings:
     schema_depth: int = 32
     """The deepest nesting of a JSON schema."""
     compile_seconds: float = 2.0
-    """The time limit for compiling a schema or grammar in the trial process, in seconds."""
+    """The time limit for compiling a schema or grammar on trial, in seconds."""
     compile_bytes: int = 256 << 20
-    """The memory limit of that trial process, in bytes."""
+    """The memory limit of the process that compiles grammars on trial, in bytes."""
     grammar_cache_bytes: int = 64 << 20
     """The memory for cached compiled grammars, in bytes."""
 
@@ -151,7 +151,7 @@ class ServerSettings:
     """The most open connections; None derives it from the open-file limit of the process."""
 
     queued_requests: int | None = None
-    """The most requests that wait for a place in the engine; None allows 4 times the largest batch.
+    """The most choices of requests that wait for a place in the engine; None allows 4 times the largest batch.
 
     For image and video pipelines it bounds all requests in the server, and None allows 16.
     """

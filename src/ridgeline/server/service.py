@@ -39,7 +39,7 @@ class EngineClient(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether requests are accepted."""
+        """Whether the engine accepts requests."""
 
     @property
     def restarts(self) -> int:
@@ -84,14 +84,14 @@ class Admission(Protocol):
     """The interface of an admission policy, which decides whether a request may enter the server."""
 
     def admit(self, live: InFlightRequest) -> None:
-        """Admit a request.
+        """Admit a request to the server, or reject it with an error.
 
         Raises:
             ApiError: If there is no room for it (429), or the server is shutting down (503).
         """
 
     def leave(self, live: InFlightRequest) -> None:
-        """Remove a request that has ended."""
+        """Remove a request that has ended, so that another may be admitted."""
 
 
 def failed_by_engine(error: BaseException | None) -> bool:

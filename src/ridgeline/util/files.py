@@ -35,7 +35,11 @@ def check_new(path: Path) -> None:
 
 
 def check_apart(paths: Mapping[str, Path]) -> None:
-    """Raise ValueError if two options name the same file, directly or through links. paths: The files by option."""
+    """Raise ValueError if two options name the same file, directly or through links.
+
+    Args:
+        paths: The files by option.
+    """
     seen: dict[Path, str] = {}
     for option, path in paths.items():
         if _is_device(path):

@@ -35,7 +35,7 @@ class MessageCodec(Generic[M]):
     """An encoder and decoder of message frames; the incoming bytes may be split anywhere."""
 
     def __init__(self, messages: Any) -> None:
-        """Create a codec. messages: The type, or union of types, of incoming messages."""
+        """Create a codec whose incoming messages have this type, or one of these types."""
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
         self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(messages, dec_hook=_array)
         self._rest = bytearray()

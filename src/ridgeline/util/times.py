@@ -3,7 +3,7 @@
 import re
 
 UNITS = {"us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
-"""The nanoseconds of each unit of time."""
+"""The number of nanoseconds of each unit of time, by its symbol."""
 
 _TIME = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(UNITS)})")
 _LONGEST = 366 * 24 * 3600e9  # nanoseconds; a longer time is a mistake in the unit, and sums stay within 64 bits

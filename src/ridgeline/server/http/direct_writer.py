@@ -19,7 +19,7 @@ class DirectWriter:
     """
 
     def __init__(self, transport: asyncio.Transport, is_half_closed: Callable[[], bool] = lambda: False) -> None:
-        """Wrap a connection.
+        """Wrap the transport of an HTTP connection.
 
         Args:
             transport: The connection.
@@ -38,5 +38,5 @@ class DirectWriter:
         return self._transport.get_write_buffer_size()
 
     def abort(self) -> None:
-        """Close the connection immediately."""
+        """Close the HTTP connection immediately, without sending buffered bytes."""
         self._transport.abort()

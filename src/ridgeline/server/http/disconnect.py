@@ -76,7 +76,7 @@ class HalfClosedWatch:
         self._check()
 
     def close(self) -> None:
-        """End the watch on the connection."""
+        """End the watch on a half-closed connection."""
         if self._timer is not None:
             self._timer.cancel()
 

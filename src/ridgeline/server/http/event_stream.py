@@ -50,11 +50,11 @@ class StreamOutbox:
 
     @property
     def waiting(self) -> int:
-        """The number of bytes that the client has not read."""
+        """The number of bytes of the stream that the client has not read."""
         return self._size + (self._direct.unread if self._direct is not None else 0)
 
     def put(self, frame: bytes) -> None:
-        """Queue a frame, or write it directly.
+        """Queue a frame of the stream, or write it directly to the connection.
 
         Raises:
             SlowReader: If too many bytes are unread.
@@ -80,7 +80,7 @@ class StreamOutbox:
         self._silent = True
 
     def close(self) -> None:
-        """Mark the end of the stream; no further frames come."""
+        """Mark the end of the stream, after which no frames come."""
         self._closed = True
         self._wake()
 
@@ -123,7 +123,7 @@ class EventStreamResponse:
     def __init__(
         self, produce: Callable[[StreamOutbox], Awaitable[None]], limit: int, headers: Mapping[str, str] | None = None
     ) -> None:
-        """Prepare the response.
+        """Prepare a streamed response, whose producer starts with the response.
 
         Args:
             produce: Puts the frames into the outbox.

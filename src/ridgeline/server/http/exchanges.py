@@ -25,23 +25,23 @@ logger = logging.getLogger("ridgeline.server.access")
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A finished HTTP request."""
+    """The record of a finished HTTP request, for metrics and the access log."""
 
     client: tuple[str, int] | None
-    """The client's host and port."""
+    """The host and port of the HTTP client."""
     method: str | None
     """The method as the client sent it; None if no head was read."""
     path: str | None
     """The path as the client sent it; None if no head was read."""
     handler: str | None
-    """The path pattern of the route, or None."""
+    """The path pattern of the route that handled the request, or None."""
     status: int
     """The response status; `GONE` if the client left before a response."""
     seconds: float
     code: str | None = None
     """The code of the error response, if it was one."""
     ignored: int = 0
-    """The number of unknown fields."""
+    """The number of unknown fields in the request body."""
 
 
 ExchangeObserver = Callable[[Exchange], None]
@@ -55,7 +55,7 @@ class Exchanges:
     """
 
     def __init__(self, app: ASGIApp, observers: Sequence[ExchangeObserver]) -> None:
-        """Wrap an application.
+        """Wrap an application whose requests are observed.
 
         Args:
             app: The application.
@@ -87,7 +87,7 @@ class Exchanges:
 
 
 def _exchange(scope: Scope, start: Message | None, seconds: float) -> Exchange:
-    """Return the record of a finished request. start: The start message of its response; None without a response."""
+    """Return the record of a finished request from its scope and the start message of its response, if any."""
     refusal: ApiError | None = scope.get(REFUSED)
     status = GONE if start is None else start["status"]
     ignored = "" if start is None else Headers(raw=start["headers"]).get(IGNORED, "")

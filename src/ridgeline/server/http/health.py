@@ -26,7 +26,7 @@ class HealthSource(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether requests are accepted."""
+        """Whether the engine accepts requests."""
 
     @property
     def heard(self) -> int:
@@ -79,7 +79,7 @@ class Health:
             self.look(WATCH_SECONDS)
 
     def look(self, seconds: float) -> None:
-        """Check the engine's progress. seconds: The time since the last check."""
+        """Check the engine's progress, `seconds` after the last check."""
         if self.watched is None:
             return
         if self.watched.alive != self._alive and not self.watched.ended.done():

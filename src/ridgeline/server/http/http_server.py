@@ -91,7 +91,7 @@ class HTTPServer(uvicorn.Server):
                 await asyncio.wait_for(self._ended.wait(), 1)
 
     def end(self) -> None:
-        """Make `serve` return; safe to call from any thread."""
+        """Make the HTTP server's `serve` return; safe to call from any thread."""
         self.should_exit = True
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._ended.set)

@@ -26,10 +26,10 @@ from ridgeline.server.server_settings import ServerSettings
 
 _KEPT = "private, no-cache"
 _TABLES = 256
-"""The most cached tables, of about 10 KB each."""
+"""The most price tables in the cache, of about 10 KB each."""
 
 _WAITING = 16
-"""The most requests that wait for a table.
+"""The most requests that wait for the computation of a price table.
 
 Tables are computed one at a time, because each holds the interpreter for up to seconds.
 """
@@ -41,7 +41,7 @@ _Made = TypeVar("_Made")
 
 
 class PageData:
-    """The handlers of the web page's data."""
+    """The HTTP handlers of the web page's data: devices, models and price tables."""
 
     def __init__(self, models: Mapping[str, str], settings: ServerSettings) -> None:
         """Create the handlers with an empty cache.

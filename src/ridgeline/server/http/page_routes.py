@@ -20,7 +20,7 @@ _GUARDED = {"x-content-type-options": "nosniff", "cross-origin-resource-policy":
 
 
 def page_routes() -> Sequence[BaseRoute]:
-    """Return the routes `/` and `/page/NAME`."""
+    """Return the routes of the web page: `/` and `/page/NAME`."""
     return [Route("/", _document), Route("/page/{name:path}", _asset)]
 
 

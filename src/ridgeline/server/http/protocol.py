@@ -58,7 +58,7 @@ class ConnectionLimitWarning:
     """The time at which the warning was last logged, in seconds of `time.monotonic`."""
 
     def say(self, most: int) -> None:
-        """Log the warning unless it was logged within the last minute. most: The connection limit."""
+        """Log that all `most` connections are open, unless this was logged within the last minute."""
         now = time.monotonic()
         if now - self.said >= 60:
             self.said = now

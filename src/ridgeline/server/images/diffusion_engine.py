@@ -26,7 +26,7 @@ from ridgeline.server.images.work_unit_prices import WorkUnitPrices
 from ridgeline.server.model_loop import ModelLoop
 
 PATIENCE = 10
-"""The factor over its predicted time that a work unit may take before its request counts as stalled."""
+"""The factor over the predicted time after which a running work unit counts as late."""
 
 logger = logging.getLogger(__name__)
 
@@ -40,13 +40,13 @@ elsewhere.
 
 @dataclass(frozen=True, slots=True)
 class DiffusionSubmission:
-    """A request as submitted to the diffusion engine."""
+    """An image or video request as submitted to the diffusion engine."""
 
     model: str
     """The name of the pipeline."""
     plan: DiffusionPlan
     encode: Encode
-    """The encoder of the finished pixels."""
+    """The function that encodes finished pixels as a file."""
     previews: frozenset[int] = frozenset()
     """The denoising steps, counted from 1, after which the predicted image is decoded as a preview."""
 
@@ -104,7 +104,7 @@ class _ActiveDiffusion:
     number: int = 0
     """The number of work units that have run."""
     left: bool = False
-    """Whether its caller has left."""
+    """Whether its caller no longer waits for it."""
     begun: Callable[[], None] | None = None
     """The callback, on the event loop, just before its first work unit runs."""
 
@@ -116,7 +116,7 @@ class DiffusionEngine:
     """
 
     def __init__(self, pipelines: Mapping[str, Pipeline], device: Device, room: float, loop: ModelLoop) -> None:
-        """Join a loop with these pipelines.
+        """Create an engine whose work units run in a loop's thread.
 
         Args:
             pipelines: The pipelines by name.
@@ -126,7 +126,7 @@ class DiffusionEngine:
         """
         self.pipelines, self.device, self.loop = dict(pipelines), device, loop
         self.alive = True
-        """Whether requests are accepted."""
+        """Whether the diffusion engine accepts requests."""
         self.ended: Future[str] = Future()
         """A future that completes with the reason when the thread has ended."""
         self.heard = 0

@@ -42,7 +42,7 @@ def build_image_app(
     *,
     routes: Sequence[BaseRoute] = (),
 ) -> Starlette:
-    """Return the application of a server of pipelines.
+    """Return the ASGI application of a server of image and video pipelines.
 
     Args:
         service: The service that runs requests.
@@ -68,7 +68,7 @@ def image_routes(api: "ImageApi", videos: VideoApi) -> Sequence[BaseRoute]:
 
 
 class ImageApi:
-    """The handlers of image generation."""
+    """The HTTP handlers of image generation."""
 
     def __init__(self, service: ImageService, settings: ServerSettings, names: PipelineNames) -> None:
         self._service, self._names = service, names
@@ -76,7 +76,7 @@ class ImageApi:
         self._settings = replace(settings, strict=True)
 
     async def generate(self, request: Request) -> Response | EventStreamResponse:
-        """Handle POST /v1/images/generations."""
+        """Handle POST /v1/images/generations: generate images, as one response or as a stream of events."""
         fields, _ = read_fields(await read_object(request, self._settings), ImageFields, self._settings)
         own = self._names.find(fields.model)
         pipeline = self._service.drawer.pipelines[own]
@@ -100,7 +100,7 @@ class ImageApi:
         return EventStreamResponse(produce, unread, headers)
 
     async def refuse_text(self, request: Request) -> Response:
-        """Reject a request to a route of language models."""
+        """Reject a request to a route of language models, because this server has none."""
         said = writes_no_text(self._service.drawer.pipelines.values())
         raise invalid(f"the model {said}", "model", code="unsupported_model")
 

@@ -30,17 +30,17 @@ class InFlightImageRequest:
     """An image or video request while the server processes it, without any of its text."""
 
     id: str
-    """The id that the client sees."""
+    """The request id that the client sees."""
     model: str
     """The model name in responses."""
     images: int
     """The number of images requested."""
     nbytes: int
-    """The most bytes of its files."""
+    """The most bytes that its image files can have."""
     kept: int = 0
     """The bytes that its step cache holds between its steps, while other requests run."""
     clip: bool = False
-    """Whether it is a video request."""
+    """Whether the request is for a video."""
     arrived: int = field(default_factory=time.perf_counter_ns)
     """The time at which it arrived, in nanoseconds of `time.perf_counter_ns`."""
     phase: Phase = "queue"
@@ -76,7 +76,7 @@ class ImageQueue:
     """
 
     def __init__(self, settings: ServerSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        """Create an empty queue.
+        """Create an empty admission queue for image and video requests.
 
         Args:
             settings: The bounds of the queue.
@@ -90,7 +90,7 @@ class ImageQueue:
         self._retry = RetryAfter(clock)
 
     def admit(self, live: InFlightImageRequest) -> None:
-        """Admit a request.
+        """Admit an image or video request to the server, or reject it with an error.
 
         Raises:
             ApiError: If its images or its step cache exceed the memory limit by themselves (400), there is no room now
@@ -117,7 +117,7 @@ class ImageQueue:
         self._inside.add(live)
 
     def leave(self, live: InFlightImageRequest) -> None:
-        """Remove a request that has ended."""
+        """Remove an image or video request that has ended."""
         self._inside.discard(live)
         self._retry.left()
 
@@ -134,7 +134,7 @@ class ImageService:
         queue_seconds: float = math.inf,
         total_seconds: float = math.inf,
     ) -> None:
-        """Create a service without requests.
+        """Create a service without requests, which enforces time limits.
 
         Args:
             drawer: The engine that runs the pipelines.
@@ -146,7 +146,7 @@ class ImageService:
         self.drawer, self.queue, self.observers = drawer, queue, list(observers)
         self.deadlines = Deadlines(queue_seconds, total_seconds)
         self.live: dict[str, InFlightImageRequest] = {}
-        """Requests in progress, by id."""
+        """Image and video requests in progress, by id."""
         self.held: dict[str, InFlightImageRequest] = {}
         """Requests in progress whose client waits for the response, by id."""
 
@@ -245,12 +245,12 @@ class ImageService:
             leave()
 
     def end(self, live: InFlightImageRequest, error: ApiError) -> None:
-        """End a request in progress with an error."""
+        """End an image or video request in progress with an error."""
         if live.fail is not None:
             live.fail(error)
 
     def end_all(self, error: ApiError) -> None:
-        """End all requests in progress with an error."""
+        """End all image and video requests in progress with an error."""
         for live in list(self.live.values()):
             self.end(live, error)
 

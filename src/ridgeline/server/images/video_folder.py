@@ -29,13 +29,13 @@ class VideoFolder:
         self._folder: TemporaryDirectory[str] | None = None
 
     def path(self, name: str) -> Path:
-        """Return the path of a file with this name."""
+        """Return the path of a video file in the folder."""
         if self._folder is None:
             self._folder = TemporaryDirectory(prefix="ridgeline-clips-", ignore_cleanup_errors=True)
         return Path(self._folder.name) / name
 
     def close(self) -> None:
-        """Delete the folder with its contents."""
+        """Delete the folder of video files with its contents."""
         if self._folder is not None:
             self._folder.cleanup()
 
@@ -57,7 +57,7 @@ class VideoWriter:
         self._abandoned = False
 
     def add(self, part_CFHW: Tensor, _: int = 0) -> None:
-        """Write the next decoded part of the video; an `Encode` callback. Blocks while `WAITING` parts are queued."""
+        """Queue the next decoded part of the video; block while `WAITING` parts are queued."""
         if self._abandoned:
             return
         if self._thread is None:

@@ -33,7 +33,7 @@ class VideoJobStore:
         self._gone: dict[str, str] = {}  # error text by id of a deleted job
 
     def start(self, job: VideoJob) -> None:
-        """Start a job.
+        """Start the generation of a video in the background.
 
         Raises:
             ApiError: If there is no room for it.
@@ -51,7 +51,7 @@ class VideoJobStore:
         return (job for job in self._jobs.values() if job.owner == owner)
 
     def find(self, id: str, owner: bytes | None) -> VideoJob:
-        """Return a job of an owner.
+        """Return the video job with an id, if it belongs to the owner.
 
         Raises:
             ApiError: If the job has expired (410), or does not exist (404).
@@ -72,7 +72,7 @@ class VideoJobStore:
         self._forget(job)
 
     async def aclose(self) -> None:
-        """Cancel the running jobs, and delete all files."""
+        """Cancel the running video jobs, and delete all files."""
         tasks = list(self._tasks.values())
         if tasks:
             logger.info("clips that are dropped: %d", len(tasks))
@@ -108,7 +108,7 @@ class VideoJobStore:
             self._forget(self._jobs[next(iter(self._timers))], _MADE_ROOM)
 
     def _make_room(self, job: VideoJob) -> None:
-        """Delete the oldest files until a new one fits.
+        """Delete the oldest video files until a new one fits into the storage limit.
 
         Raises:
             ApiError: If the new file alone exceeds the storage limit.
@@ -128,7 +128,10 @@ class VideoJobStore:
             self._forget(each, _MADE_ROOM)
 
     def _forget(self, job: VideoJob, said: str | None = None) -> None:
-        """Remove a job and its file. said: The error text for later requests for it; None to answer 404."""
+        """Remove a job and its file, and remember the error text `said` for later requests for it.
+
+        Without a text, later requests get a 404 error.
+        """
         self._jobs.pop(job.id, None)
         if (timer := self._timers.pop(job.id, None)) is not None:
             timer.cancel()

@@ -30,7 +30,7 @@ _MOST_LISTED, _LISTED = 100, 20
 
 
 class VideoApi:
-    """The handlers of video jobs."""
+    """The HTTP handlers of video jobs."""
 
     def __init__(
         self, service: ImageService, jobs: VideoJobStore, settings: ServerSettings, names: PipelineNames
@@ -52,7 +52,7 @@ class VideoApi:
         )
 
     async def create(self, request: Request) -> Response:
-        """Handle POST /v1/videos."""
+        """Handle POST /v1/videos: start a video job."""
         fields = await self._read(request)
         own = self._names.find(fields.model)
         pipeline = self._service.drawer.pipelines[own]
@@ -71,7 +71,7 @@ class VideoApi:
         return json_response(job.body(), {"x-request-id": job.id})
 
     async def listed(self, request: Request) -> Response:
-        """Handle GET /v1/videos."""
+        """Handle GET /v1/videos: list the client's video jobs, page by page."""
         asked, owner = request.query_params, request.scope.get(KEY)
         order, limit = asked.get("order", "desc"), asked.get("limit", str(_LISTED))
         if order not in ("asc", "desc"):
@@ -90,18 +90,18 @@ class VideoApi:
         return json_response({"object": "list", "data": bodies, **more})
 
     async def retrieve(self, request: Request) -> Response:
-        """Handle GET /v1/videos/ID."""
+        """Handle GET /v1/videos/ID: return the state of a video job."""
         job = self._asked(request)
         return json_response(job.body(), {POLL_AFTER: str(round(1000 * job.poll_after))})
 
     async def delete(self, request: Request) -> Response:
-        """Handle DELETE /v1/videos/ID."""
+        """Handle DELETE /v1/videos/ID: cancel a video job and delete its file."""
         job = self._asked(request)
         self._jobs.delete(job)
         return json_response({"id": job.id, "object": "video.deleted", "deleted": True})
 
     async def content(self, request: Request) -> Response:
-        """Handle GET /v1/videos/ID/content."""
+        """Handle GET /v1/videos/ID/content: return the file of a finished video."""
         job = self._asked(request)
         if request.query_params.get("variant", "video") != "video":
             raise invalid("variant: the video alone is kept; ask video", "variant", code="unsupported_field")

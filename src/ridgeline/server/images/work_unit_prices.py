@@ -21,7 +21,7 @@ class WorkUnitPrices:
     """
 
     def __init__(self, pipeline: Pipeline, device: Device, room: float) -> None:
-        """Prepare the prices of a pipeline.
+        """Prepare the cost predictions of a pipeline.
 
         Args:
             pipeline: The pipeline.

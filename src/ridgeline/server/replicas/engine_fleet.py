@@ -23,17 +23,17 @@ from ridgeline.insight.traffic.workload_trace import TraceRequest
 
 @dataclass(eq=False, slots=True)
 class EngineReplica:
-    """One engine of a fleet."""
+    """One engine of a fleet, with the requests that it runs."""
 
     number: int
     """The number of the replica, which the engine's request numbers contain."""
     llm: AsyncLLM
     where: Callable[[], str] = str
-    """The function that describes in words where it runs."""
+    """The function that describes in words where the engine runs."""
     taking: bool = True
-    """Whether it accepts new requests."""
+    """Whether the replica accepts new requests."""
     live: "dict[_RoutedRequest, None]" = field(default_factory=dict)
-    """The requests that it runs."""
+    """The requests that the replica runs."""
     load: int = 0
     """The total load of its requests, in a router's tokens."""
 
@@ -55,7 +55,7 @@ class EngineFleet:
     """
 
     def __init__(self, replicas: Iterable[EngineReplica], new_router: Callable[[], ReplicaRouter]) -> None:
-        """Create a fleet.
+        """Create a fleet of these replicas.
 
         Args:
             replicas: The initial replicas.
@@ -78,7 +78,7 @@ class EngineFleet:
     # -- members ------------------------------------------------------------------------------------------------------
 
     def add(self, replica: EngineReplica) -> None:
-        """Add a replica, which accepts requests from now on."""
+        """Add a replica to the fleet, which accepts requests from now on."""
         self.replicas[replica.number] = replica
         self.page_size = replica.llm.info.page_size
         replica.llm.observers.append(self._stepped)
@@ -86,7 +86,7 @@ class EngineFleet:
         self._say_changed()
 
     def remove(self, replica: EngineReplica) -> None:
-        """Remove a replica that has no requests in progress."""
+        """Remove a replica without requests in progress from the fleet."""
         assert not replica.live, "its requests would be lost"
         del self.replicas[replica.number]
         self._gone += replica.llm.heard
@@ -237,7 +237,7 @@ class _RoutedRequest:
         added: Callable[[int], None] | None,
         begun: Callable[[], None] | None,
     ) -> None:
-        """Prepare a request without a replica. All arguments but `fleet` are those of `AsyncLLM.submit`."""
+        """Prepare a request without a replica; all arguments but `fleet` are those of `AsyncLLM.submit`."""
         self._fleet, self._spec, self._take, self._added, self._begun = fleet, spec, take, added, begun
         self._unfinished = spec.params.n  # choices without an end
         self._replica: EngineReplica | None = None
@@ -272,7 +272,7 @@ class _RoutedRequest:
             self._take(error)
 
     def leave(self) -> None:
-        """Abort the request."""
+        """Abort the request, whether it runs on a replica or waits for one."""
         self._fleet.forget(self)
         self._over()
         if self._leave is not None:

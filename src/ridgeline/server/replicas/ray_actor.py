@@ -16,7 +16,7 @@ _PATIENCE = 60.0
 
 
 class ActorAddress(NamedTuple):
-    """The address of an actor's engine."""
+    """The network address of an engine in a Ray actor, with the secret to connect."""
 
     host: str
     """The address of the actor's machine."""
@@ -37,7 +37,7 @@ class EngineActor:
     """
 
     def listen(self, front: str) -> ActorAddress:
-        """Listen for a connection and return the address.
+        """Listen for a connection from the server, and return the address.
 
         Args:
             front: The Ray node of the client. If it is the actor's own, the connection stays on this machine.

@@ -60,7 +60,7 @@ class BatchActor:
         dummy_weights: bool,
         lines: Callable[[bytes], Iterable[bytes]],
     ) -> None:
-        """Load the engine.
+        """Load the engine of the actor.
 
         Args:
             model: The checkpoint folder or built-in name.
@@ -159,7 +159,7 @@ def answer_on_ray(
 
 
 def take_output(output: bytes, path: str, write: Callable[[bytes], None], tally: Tally) -> None:
-    """Write and count the output for a line of a file.
+    """Write and count an engine's output for one line of the batch file.
 
     Only valid requests are distributed. If the output says that a line is invalid, the file has changed; its error,
     whose line number counts within a part, is not written.

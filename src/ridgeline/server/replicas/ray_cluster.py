@@ -70,7 +70,7 @@ class RayCluster:
         return made.options(num_cpus=share.cores, num_gpus=share.cards, max_restarts=0).remote()
 
     def kill(self, actor: Any) -> None:
-        """Kill an actor, whatever it is doing."""
+        """Kill a Ray actor, whatever it is doing."""
         with suppress(Exception):  # it has ended already
             self._ray.kill(actor, no_restart=True)
 

@@ -36,7 +36,7 @@ class FleetMetrics(EngineMetrics):
     def __init__(
         self, llm: AsyncLLM, model: str, fleet: EngineFleet, starting: Callable[[], int], alias: str | None
     ) -> None:
-        """Create the metrics at 0.
+        """Create the metrics of a fleet at 0.
 
         Args:
             llm: The engine of the first replica.
@@ -202,14 +202,14 @@ class FleetMonitor:
         return self._of[found]
 
     async def _replicas(self, request: Request) -> Response:
-        """Handle GET /v1/replicas."""
+        """Handle GET /v1/replicas: return the state of each replica and the sums of their statistics."""
         each = [_told(replica) for _, replica in sorted(self._fleet.replicas.items())]
         retried = self._fleet.retried
         return json_response({"replicas": each, "retried": retried, "sum": asdict(self._fleet.stats)})
 
 
 def _told(replica: EngineReplica) -> dict[str, object]:
-    """Return the JSON object of a replica.
+    """Return the JSON object that describes a replica.
 
     `load` is the sum of what a router counts for its requests; `stats` covers the time since its engine last started.
     """

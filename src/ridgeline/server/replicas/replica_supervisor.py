@@ -71,7 +71,7 @@ class ReplicaSupervisor:
             await asyncio.gather(*self._starting.values(), return_exceptions=True)
 
     def look(self, seconds: float) -> None:
-        """Check all replicas, and scale their number. seconds: The time since the last check."""
+        """Check all replicas, `seconds` after the last check, and scale their number."""
         for replica in list(self.fleet.replicas.values()):
             self._look_at(replica, self._seen.setdefault(replica, _ReplicaSnapshot(True, replica.llm.why, 0)), seconds)
         self._seen = {replica: seen for replica, seen in self._seen.items() if replica.number in self.fleet.replicas}

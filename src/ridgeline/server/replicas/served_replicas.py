@@ -109,7 +109,7 @@ class _ReplicaStarter:
     served: ServedReplicas
     texts: TextProcessor
     device: Device | None
-    """The device that predicts the time of their steps."""
+    """The device that predicts the step times of the engines."""
 
     @classmethod
     async def of(cls, served: ServedReplicas) -> "_ReplicaStarter":

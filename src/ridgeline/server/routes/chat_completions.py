@@ -78,9 +78,13 @@ _MESSAGE = 256  # the characters that take as long to render as an empty message
 
 
 def _weight(fields: Conversation, size: int) -> int:
-    """Return an estimate of the work to render a conversation, in characters. size: The characters of its messages.
+    """Return an estimate of the work to render a conversation, in characters.
 
     A conversation with tools, documents, calls or other entries counts as long, because these may hold anything.
+
+    Args:
+        fields: The conversation.
+        size: The characters of its messages' contents.
     """
     plain = all(message.keys() <= _PLAIN for message in fields.messages)
     if fields.tools or fields.documents or fields.chat_template_kwargs or not plain:
@@ -187,11 +191,11 @@ class ChatResponseWriter:
 
     @property
     def names(self) -> TokenNames:
-        """The naming of tokens in the response."""
+        """The naming of tokens in the response, as text or as ids."""
         return TokenNames(self.model.tokenizer, as_ids=self.fields.return_tokens_as_token_ids)
 
     def chunks(self, generation: Generation, outbox: StreamOutbox) -> Chunks:
-        """Return the producer of the stream of a generation."""
+        """Return the object that runs a chat generation and writes its chunks into an outbox."""
         return ChatChunks(generation, self, outbox)
 
     def scores(self, generation: Generation) -> list[PromptScores]:
@@ -200,7 +204,7 @@ class ChatResponseWriter:
         return [PromptScores(spec.prompt, self.names, listed=listed, echoed=False) for spec in generation.specs]
 
     async def body(self, generation: Generation, gathered: GenerationResult) -> dict[str, object]:
-        """Return the complete response body."""
+        """Return the complete body of a chat response that is not streamed."""
         completion = gathered.completions[0]
         body: dict[str, object] = {
             "id": generation.id,

@@ -88,11 +88,11 @@ class CompletionResponseWriter:
 
     @property
     def names(self) -> TokenNames:
-        """The naming of tokens in the response."""
+        """The naming of tokens in the response, as text or as ids."""
         return TokenNames(self.model.tokenizer, as_ids=self.fields.return_tokens_as_token_ids)
 
     def chunks(self, generation: Generation, outbox: StreamOutbox) -> Chunks:
-        """Return the producer of the stream of a generation."""
+        """Return the object that runs a completion generation and writes its chunks into an outbox."""
         return CompletionChunks(generation, self, outbox)
 
     def scores(self, generation: Generation) -> list[PromptScores]:
@@ -101,7 +101,7 @@ class CompletionResponseWriter:
         return [PromptScores(spec.prompt, self.names, listed=listed, echoed=echoed) for spec in generation.specs]
 
     async def body(self, generation: Generation, gathered: GenerationResult) -> dict[str, object]:
-        """Return the complete response body."""
+        """Return the complete body of a completion response that is not streamed."""
         choices = [
             await self._choice(generation, generation.index(prompt, choice.index), choice, gathered.scores[prompt])
             for prompt, completion in enumerate(gathered.completions)
@@ -133,7 +133,7 @@ class ChoiceWriter:
     def __init__(
         self, answer: CompletionResponseWriter, generation: Generation, index: int, scores: PromptScores
     ) -> None:
-        """Start a choice without text.
+        """Start the entries of one completion choice.
 
         Args:
             answer: The writer of the response.
@@ -169,7 +169,10 @@ class ChoiceWriter:
         return bisect_right(self._waiting, self._sent + len(text))
 
     def say(self, text: str) -> None:
-        """Add text to the next entry. Call this before `add`, because the tokens' offsets lie in this text."""
+        """Add text to the next entry of a completion choice.
+
+        Call this before `add`, because the tokens' offsets lie in this text.
+        """
         self._text += text
         self._sent += len(text)
 
@@ -269,7 +272,17 @@ def _each(prompt: Any) -> list[Any]:
 
 
 async def _ids(prompt: Any, model: ServedModel, among: int, add_special: bool) -> list[int]:
-    """Return the token ids of one prompt. among: The characters of all prompts of the request. Raises ApiError."""
+    """Return the token ids of one prompt.
+
+    Args:
+        prompt: A text, or token ids.
+        model: The served model.
+        among: The characters of all prompts of the request, which decide whether a thread is used.
+        add_special: Whether the tokenizer adds its own tokens (BOS) to a text.
+
+    Raises:
+        ApiError: If the prompt is malformed, empty, too long or out of vocabulary.
+    """
     if isinstance(prompt, str):
         ids = await model.encode(prompt, add_special=add_special, among=among) if prompt else []
     elif isinstance(prompt, list) and set(map(type, prompt)) <= {int}:

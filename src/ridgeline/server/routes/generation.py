@@ -121,12 +121,12 @@ def engine_restarting() -> ApiError:
 
 @dataclass(slots=True)
 class GenerationResult:
-    """The complete result of a generation."""
+    """The complete result of all prompts of an HTTP request."""
 
     completions: list[Completion]
     """The completion of each prompt."""
     usage: Usage
-    """The token counts."""
+    """The token counts of all prompts and choices."""
     arrived: int
     """The time at which the server received the request, in nanoseconds as in `GenerationRequest`."""
     scores: Sequence[PromptScores] = ()
@@ -138,7 +138,7 @@ class GenerationResult:
         return [choice.timing for each in self.completions for choice in each.choices if choice.timing is not None]
 
     def timings(self) -> dict[str, float | int]:
-        """Return the `timings` object of the response."""
+        """Return the `timings` object of the response, with llama.cpp's names."""
         return timings(self.arrived, self.times, self.usage)
 
 

@@ -27,7 +27,7 @@ class GrammarCheck:
     """
 
     def __init__(self, settings: ServerSettings, most_waiting: float = _WAITING) -> None:
-        """Prepare a checker without starting its process.
+        """Prepare a grammar checker without starting its process.
 
         Args:
             settings: The time and memory limits.
@@ -91,7 +91,7 @@ class GrammarCheck:
         return reason
 
     async def aclose(self) -> None:
-        """Cancel all trials and end the process."""
+        """Cancel all trials of grammars and end the child process."""
         trials, self._trials = list(self._trials.values()), {}
         for trial in trials:
             trial.cancel()

@@ -53,7 +53,7 @@ def _limit_memory(nbytes: int) -> None:
 
 
 def main(nbytes: int) -> None:
-    """Answer requests until standard input closes."""
+    """Check the constraints that arrive on standard input, within a memory limit, until it closes."""
     tables = GrammarVocabulary(ByteTokenizer(), BYTE_SYMBOLS)
     _limit_memory(nbytes)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

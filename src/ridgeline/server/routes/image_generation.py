@@ -56,7 +56,7 @@ _ONLY: tuple[Only, ...] = (
 
 
 def check_fields(fields: ImageFields) -> DiffusionRequest:
-    """Return the diffusion request of an image request.
+    """Convert the fields of an image request into a diffusion request.
 
     Raises:
         ApiError: If fields are invalid or contradict each other; the error names the field.
@@ -98,7 +98,7 @@ class ImageGeneration:
     """The model name in the response."""
     id: str = field(default_factory=lambda: new_id("img_"))
     created: int = field(default_factory=lambda: int(time.time()))
-    """The creation time, in Unix seconds."""
+    """The creation time of the response, in Unix seconds."""
     files: dict[int, bytes] = field(default_factory=dict)
     """The files of finished images, by index."""
     seconds: float = 0.0
@@ -125,7 +125,7 @@ class ImageGeneration:
 
     @property
     def order(self) -> DiffusionSubmission:
-        """The submission to the diffusion engine."""
+        """The request as a submission to the diffusion engine."""
         previews = preview_steps(self.plan.schedule.steps, self.fields.partial_images)
         return DiffusionSubmission(self.own, self.plan, self._encode, previews)
 
@@ -146,7 +146,7 @@ class ImageGeneration:
             self.files[told.image] = told.file
 
     def body(self) -> dict[str, object]:
-        """Return the response once all images are complete."""
+        """Return the response body once all images are complete."""
         return {
             "created": self.created,
             "background": "opaque",

@@ -28,7 +28,7 @@ class TokenNames:
         return f"token_id:{token}" if self._as_ids else self.data(token).decode("utf-8", "replace")
 
     def distinct(self, tokens: Iterable[int]) -> dict[int, str]:
-        """Return a distinct name for each token.
+        """Return a name for each token, such that no two tokens have the same name.
 
         Of several tokens with the same text, the first gets the text as its name. The others are named by their bytes,
         as OpenAI names incomplete characters, or by their ids if those names are taken too.
@@ -77,7 +77,7 @@ class CompletionLogprobs:
         self._columns = {name: EncodedList() for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}
 
     def copy(self) -> "CompletionLogprobs":
-        """Return an independent copy of the lists."""
+        """Return an independent copy of the log-probability lists."""
         other = CompletionLogprobs(self._names)
         for name, column in self._columns.items():
             other._columns[name].extend(column)
@@ -130,7 +130,7 @@ class PromptScores:
     """
 
     def __init__(self, prompt: Sequence[int], names: TokenNames, *, listed: bool, echoed: bool) -> None:
-        """Start without log-probabilities.
+        """Prepare a collector for the log-probabilities of a prompt.
 
         Args:
             prompt: The token ids of the prompt.

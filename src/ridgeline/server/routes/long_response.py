@@ -18,7 +18,7 @@ class EncodedList:
         self._parts: list[bytes] = []
 
     def add(self, entries: Sequence[object]) -> None:
-        """Encode and append entries."""
+        """Encode entries to JSON and append them to the list."""
         if entries:
             self._parts.append(msgspec.json.encode(entries)[1:-1])
 
@@ -27,7 +27,7 @@ class EncodedList:
         self._parts += other._parts
 
     def json(self) -> msgspec.Raw:
-        """Return the whole list as raw JSON."""
+        """Return the whole list as raw JSON for the response."""
         return msgspec.Raw(b"[" + b",".join(self._parts) + b"]")
 
 

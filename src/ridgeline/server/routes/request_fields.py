@@ -109,7 +109,7 @@ class Conversation(Protocol):
 
     @property
     def chat_template_kwargs(self) -> dict[str, Any] | None:
-        """Further variables for the template."""
+        """Further variables for the chat template."""
 
     @property
     def reasoning_effort(self) -> str | None:

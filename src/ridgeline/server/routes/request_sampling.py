@@ -30,7 +30,7 @@ _SAME = (
 def sampling_params(
     fields: GenerationFields, model: ServedModel, max_tokens: int, logprobs: int | None
 ) -> SamplingParams:
-    """Return the sampling parameters of a request.
+    """Convert the fields of a request into `SamplingParams`, with the model's defaults.
 
     Args:
         fields: The fields of the request.

@@ -50,7 +50,7 @@ class ResponsesWriter:
     chat: ChatResponseWriter
 
     def chunks(self, generation: Generation, outbox: StreamOutbox) -> Chunks:
-        """Return the producer of the events of a generation."""
+        """Return the object that runs a generation and writes its events into an outbox."""
         return ResponseChunks(generation, self, outbox)
 
     def scores(self, generation: Generation) -> list[PromptScores]:
@@ -68,7 +68,7 @@ class ResponsesWriter:
     def response(
         self, generation: Generation, items: "ResponseItems", usage: Mapping[str, Any] | None
     ) -> dict[str, object]:
-        """Return the response object in its present state. usage: The token counts; None while it is in progress."""
+        """Return the /v1/responses object in its present state; it is in progress while `usage` is None."""
         fields, params = self.fields, generation.params
         return {
             "id": generation.id,
@@ -127,7 +127,7 @@ class ResponseItems:
             self._call(call.get("index", index), call)
 
     def end(self, finish: object) -> None:
-        """End the message. finish: The finish reason of the chat route."""
+        """End the message with the finish reason of the chat route, and close the open item."""
         if finish == "length":
             self.status = "incomplete"
         self._close()
@@ -174,7 +174,7 @@ class ResponseItems:
         self._emit("response.output_item.done", {"output_index": len(self.output) - 1, "item": item})
 
     def _tell(self, kind: str, event: dict[str, object]) -> None:
-        """Emit an event of the last item."""
+        """Emit an event of the last output item."""
         place = {"item_id": self.output[-1]["id"], "output_index": len(self.output) - 1}
         self._emit(kind, place | event)
 
@@ -203,7 +203,7 @@ class ResponseChunks(ChatChunks):
 
     @override
     def put(self, choices: list[dict[str, Any]], beside: Mapping[str, object]) -> None:
-        """Emit events instead of a chat chunk."""
+        """Emit the events of a /v1/responses stream in place of a chat chunk."""
         if not self._number:
             response = self._response.response(self.generation, self._items, None)
             for kind in ("response.created", "response.in_progress"):

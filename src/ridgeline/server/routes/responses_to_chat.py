@@ -37,7 +37,7 @@ class ResponseFields(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def as_chat(fields: ResponseFields, settings: ServerSettings) -> ChatFields:
-    """Return the equivalent chat request.
+    """Convert a /v1/responses request into the equivalent chat request.
 
     Raises:
         ApiError: If the request is invalid; the error names the field of this route.

@@ -23,13 +23,13 @@ class ServedModel:
     names: tuple[str, ...]
     """The names of the model; responses contain the first."""
     texts: TextProcessor
-    """The tokenizer and the chat templates."""
+    """The tokenizer and the chat templates of the model."""
     context: int
-    """The most positions of a sequence."""
+    """The most positions that a sequence of the model may have."""
     room: int
     """The most positions of a sequence that also fit into the KV cache."""
     vocabulary: int
-    """The number of token ids."""
+    """The number of token ids in the model's vocabulary."""
     dtype: str
     """The dtype of the weights."""
     adapters: tuple[str, ...] = ()
@@ -138,7 +138,7 @@ class ServedModel:
 
 
 def no_such_model(names: Iterable[str]) -> ApiError:
-    """Return the 404 error for a model that is not served. names: The models that are."""
+    """Return the 404 error for a model that is not served, which lists the names of those that are."""
     message = f"no such model is served here; this server has {', '.join(names)}"
     return ApiError(404, message, param="model", code="model_not_found")
 

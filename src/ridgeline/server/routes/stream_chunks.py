@@ -37,12 +37,12 @@ def obfuscated(event: Mapping[str, object]) -> dict[str, object]:
 
 @dataclass(slots=True)
 class ChoiceState:
-    """The streaming state of one choice."""
+    """The state of one choice of a streamed response."""
 
     tokens: list[Sampled] = field(default_factory=list)
     """Tokens that are not sent yet, because their text was not safe to show."""
     told: int = 0
-    """The number of tokens sent."""
+    """The number of the choice's tokens that were sent."""
     begun: bool = False
     """Whether a chunk of the choice was sent."""
 
@@ -74,7 +74,7 @@ class Chunks(ABC):
         kind: str,
         scores: Sequence[PromptScores],
     ) -> None:
-        """Start a response without chunks.
+        """Prepare a streamed response without chunks.
 
         Args:
             generation: The generation of the request.
@@ -140,19 +140,19 @@ class Chunks(ABC):
         self.put([choice], beside)
 
     def has_news(self, index: int, event: Event) -> bool:
-        """Return whether an event has anything to send."""
+        """Return whether an engine event has anything to send: text, reasoning or a finish reason."""
         return bool(event.text or event.reasoning or event.finish is not None)
 
     @abstractmethod
     def choice(self, prompt: int, index: int, state: ChoiceState, event: Event) -> dict[str, object]:
-        """Return the entry of `choices` for an event."""
+        """Return the entry of `choices` in a chunk for an engine event."""
 
     def first(self) -> dict[str, object]:
-        """Return the further fields of the first chunk."""
+        """Return the fields that only the first chunk of a response has."""
         return {}
 
     def put(self, choices: list[dict[str, object]], beside: Mapping[str, object]) -> None:
-        """Write one chunk; every chunk has a list of choices."""
+        """Write one chunk into the outbox; every chunk has a list of choices."""
         chunk = {"choices": choices, **beside}
         if choices and self.options.include_obfuscation:
             chunk = obfuscated(chunk)

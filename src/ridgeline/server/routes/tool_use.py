@@ -250,7 +250,7 @@ class ToolCalls:
                 del self.by_index[index]
 
     def body(self) -> list[dict[str, object]]:
-        """Return `tool_calls` of a message."""
+        """Return the calls as `tool_calls` of a chat message."""
         return [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in self.by_index.values()
@@ -258,7 +258,7 @@ class ToolCalls:
 
 
 def call_delta(call: CallDelta) -> dict[str, object]:
-    """Return an entry of `tool_calls` in the delta of a chunk."""
+    """Return a call as an entry of `tool_calls` in the delta of a streamed chunk."""
     if call.id:
         function = {"name": call.name, "arguments": call.arguments}
         return {"index": call.index, "id": call.id, "type": "function", "function": function}

@@ -51,7 +51,7 @@ class TraceApi:
         self._busy = False
 
     async def trace(self, request: Request) -> Response:
-        """Return the recording of a text.
+        """Return the recording of the model's computation for a text, op by op.
 
         Raises:
             ApiError: If the request is invalid or not permitted, or another recording is in progress.

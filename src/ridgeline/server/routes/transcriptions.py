@@ -55,15 +55,15 @@ class TranscriptionForm:
     """The content of an audio upload form."""
 
     data: bytes
-    """The bytes of the file."""
+    """The bytes of the audio file."""
     options: TranscriptionOptions
     response_format: str
     ignored: tuple[str, ...]
-    """The names of the unknown fields."""
+    """The names of the form's unknown fields."""
 
 
 class SpeechApi:
-    """The handlers of OpenAI's audio routes. vocabulary: The model's speech tokens; None if it reads no audio."""
+    """The handlers of OpenAI's audio routes; without a `vocabulary` of speech tokens they reject all requests."""
 
     def __init__(
         self, service: Service, model: ServedModel, settings: ServerSettings, vocabulary: SpeechVocabulary | None
@@ -71,11 +71,11 @@ class SpeechApi:
         self._service, self._model, self._settings, self._vocabulary = service, model, settings, vocabulary
 
     async def transcribe(self, request: Request) -> Response:
-        """Handle POST /v1/audio/transcriptions."""
+        """Handle POST /v1/audio/transcriptions: return the text of an audio file in its own language."""
         return await self._answer(request, "transcribe")
 
     async def translate(self, request: Request) -> Response:
-        """Handle POST /v1/audio/translations."""
+        """Handle POST /v1/audio/translations: return the text of an audio file in English."""
         return await self._answer(request, "translate")
 
     async def _answer(self, request: Request, task: Task) -> Response:
@@ -178,7 +178,7 @@ def _temperature(text: str) -> float:
 
 
 def _check_granularities(asked: list[str], response_format: str) -> None:
-    """Raise ApiError for word timestamps, which are not supported; segment timestamps are."""
+    """Raise ApiError for word timestamps, or for segment timestamps in a format other than verbose_json."""
     if any(each != "segment" for each in asked):
         raise invalid("timestamp_granularities is segment; times of words are not supported", _GRANULARITIES)
     if asked and response_format != "verbose_json":

@@ -12,13 +12,13 @@ class Usage:
     """The token counts of one response, updated event by event."""
 
     prompt: int
-    """Tokens of all prompts."""
+    """The number of tokens of all prompts."""
     cached: dict[int, int] = field(default_factory=dict)
-    """Tokens found in the KV cache, by prompt index."""
+    """The number of prompt tokens found in the KV cache, by prompt index."""
     output: dict[int, int] = field(default_factory=dict)
-    """Output tokens so far, by choice index."""
+    """The number of output tokens so far, by choice index."""
     reasoning: int = 0
-    """Reasoning tokens of all choices."""
+    """The number of reasoning tokens of all choices."""
 
     def take(self, prompt: int, choice: int, event: Event) -> None:
         """Record an event of one choice; `choice` is its index in the response."""

@@ -202,7 +202,7 @@ def _fitting(ids: list[int], model: ServedModel, param: str) -> list[int]:
 
 
 def _vectors(model: ServedModel, check: Callable[[VectorInfo | None], None], param: str) -> VectorInfo:
-    """Return the description of the model's vectors.
+    """Return the description of the vectors that an embedding or rerank model outputs.
 
     Raises:
         ApiError: If the model does not have the kind of output that `check` requires.

@@ -47,7 +47,7 @@ class VideoJob:
     """The digest of the API key that created the job; other keys cannot see it."""
     id: str = field(default_factory=lambda: new_id("video_"))
     created: int = field(default_factory=lambda: int(time.time()))
-    """The creation time, in Unix seconds."""
+    """The creation time of the job, in Unix seconds."""
     live: InFlightImageRequest = field(init=False)
     """The job as an in-flight request of the image service."""
     completed: int | None = None
@@ -55,7 +55,7 @@ class VideoJob:
     expires: int | None = None
     """The time at which the file will be deleted, in Unix seconds."""
     nbytes: int = 0
-    """The size of the file in bytes."""
+    """The size of the video file in bytes."""
     error: ApiError | None = None
     """Why the job failed, or None."""
     steps: int = 0
@@ -79,7 +79,7 @@ class VideoJob:
 
     @property
     def suffix(self) -> str:
-        """The suffix of the file name."""
+        """The suffix of the video file's name."""
         return next(suffix for suffix, format_ in FORMATS.items() if format_ == self.format_)
 
     @property
@@ -104,11 +104,11 @@ class VideoJob:
         return min(_MOST_POLLS, max(_FEWEST_POLLS, (self.left or 0.0) / 10))
 
     def order(self, encode: Encode) -> DiffusionSubmission:
-        """Return the submission to the diffusion engine. encode: Takes the decoded parts of the video."""
+        """Return the job as a submission to the diffusion engine, which passes decoded parts to `encode`."""
         return DiffusionSubmission(self.own, self.plan, encode)
 
     def take(self, told: WorkUnitReport) -> None:
-        """Record a finished work unit."""
+        """Add a finished work unit to the job's progress."""
         self.seconds += told.seconds
         self.predicted += told.predicted
         self.left = told.left
@@ -152,7 +152,7 @@ class VideoJob:
 
 
 def format_of(fields: VideoFields, usual: str) -> str:
-    """Return the format of the video file. usual: The format if the request sets none.
+    """Return the format of the video file, which is `usual` if the request sets none.
 
     Raises:
         ApiError: If the packages for the format are not installed.

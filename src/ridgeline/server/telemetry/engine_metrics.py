@@ -63,7 +63,7 @@ class EngineMetrics(MetricsRegistry):
         engine: int = 0,
         more: Sequence[MetricFamily] = (),
     ) -> None:
-        """Register metrics at 0.
+        """Register the metrics of an engine at 0.
 
         Args:
             llm: The engine, whose gauges are read at each scrape.
@@ -112,7 +112,7 @@ class EngineMetrics(MetricsRegistry):
         self._one("admission_rejected", error.code or "other").inc()
 
     def arrived(self, live: InFlightRequest) -> None:
-        """Start tracking a request."""
+        """Start tracking a request that was admitted."""
         self._under_way[live] = _Progress(None, {}, {})
 
     def event(self, live: InFlightRequest, event: Event) -> None:
@@ -171,7 +171,7 @@ class EngineMetrics(MetricsRegistry):
             self._one("request_inference_time_seconds").observe((event.at - timing.scheduled) * NANOSECONDS)
 
     def _finished(self, progress: _Progress, event: Event) -> None:
-        """Record the end of a choice."""
+        """Record the end of a choice: its finish reason, its length and its time per token."""
         tokens, first = event.output_tokens or 0, progress.first.get(event.choice)
         progress.longest = max(progress.longest, tokens)
         self._one("request_success", str(event.finish)).inc()

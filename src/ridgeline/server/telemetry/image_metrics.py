@@ -19,7 +19,7 @@ class ImageMetrics(MetricsRegistry):
     def __init__(
         self, live: Mapping[str, InFlightImageRequest], models: tuple[str, ...], alias: str | None = None
     ) -> None:
-        """Register metrics at 0.
+        """Register the metrics of image and video pipelines at 0.
 
         Args:
             live: The requests in progress, read at each scrape.

@@ -34,7 +34,7 @@ _LISTENERS = 32
 
 @dataclass(eq=False, slots=True)
 class _Listener:
-    """A client of the event stream."""
+    """A client of the engine's event stream."""
 
     outbox: StreamOutbox
     over: "asyncio.Future[None]"
@@ -56,7 +56,7 @@ class _Listener:
             self.outbox.put(data)
 
     def begin(self, snapshot: bytes) -> None:
-        """Send a snapshot, which covers all missed frames."""
+        """Send a snapshot to the listener, which covers all frames that it missed."""
         self.lags = False
         self.outbox.put(snapshot)
 
@@ -65,7 +65,7 @@ class LiveState:
     """The live state of one engine for HTTP clients, updated by `stepped`."""
 
     def __init__(self, service: Service, llm: AsyncLLM, replica: int = 0) -> None:
-        """Watch an engine without listeners.
+        """Prepare the live state of an engine, without listeners.
 
         Args:
             service: The service of the engine.
@@ -94,7 +94,7 @@ class LiveState:
         ]
 
     def close(self) -> None:
-        """End all event streams."""
+        """End the event streams of all listeners."""
         for listener in self._listeners:
             if not listener.over.done():
                 listener.over.set_result(None)
@@ -181,7 +181,7 @@ class LiveState:
                 self._end()
 
     def _begin(self) -> None:
-        """Start collecting for the first listener."""
+        """Start collecting step and page changes for the first listener."""
         self._service.bind()
         self._feed.begin()
         self._service.observers.append(self._ends)
@@ -189,7 +189,7 @@ class LiveState:
         self._ticking = asyncio.create_task(self._tick())
 
     def _end(self) -> None:
-        """Stop collecting after the last listener has left."""
+        """Stop collecting step and page changes after the last listener has left."""
         if self._ticking is not None:
             self._ticking.cancel()
             self._ticking = None

@@ -38,7 +38,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A log formatter that writes `INFO 11-21 22:14:13 message` on one line, with control characters escaped."""
+    """A log formatter that writes `INFO 11-21 22:14:13 message`, with control characters escaped."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:

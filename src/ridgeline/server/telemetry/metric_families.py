@@ -28,7 +28,7 @@ Kind = Literal["gauge", "counter", "histogram"]
 
 
 class MetricFamily(NamedTuple):
-    """The definition of one metric."""
+    """The definition of one Prometheus metric."""
 
     name: str
     kind: Kind
@@ -46,7 +46,7 @@ class MetricFamily(NamedTuple):
 
 
 def lengths_up_to(most: int) -> tuple[float, ...]:
-    """Return 1, 2, 5, 10, 20, ... up to at most `most`."""
+    """Return the bucket bounds 1, 2, 5, 10, 20, ... up to at most `most`."""
     return tuple(
         edge for exponent in range(len(str(most))) for edge in (m * 10**exponent for m in (1, 2, 5)) if edge <= most
     )

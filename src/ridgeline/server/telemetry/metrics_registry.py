@@ -37,7 +37,7 @@ class MetricsRegistry:
         alias: str | None = None,
         engine: int = 0,
     ) -> None:
-        """Register metrics at 0.
+        """Register the metrics of a model and of HTTP at 0.
 
         Args:
             families: The metrics of the model; HTTP metrics are added to them.
@@ -78,19 +78,19 @@ class MetricsRegistry:
             self.ignored(exchange.ignored)
 
     def ignored(self, fields: int) -> None:
-        """Record the request fields that were ignored."""
+        """Add to the number of request fields that the server ignored."""
         self._one("ignored_fields").inc(fields)
 
     def failed(self, code: str | None) -> None:
-        """Record an HTTP error response. code: The code of the ApiError, never text of a client."""
+        """Record an HTTP error response under the code of its ApiError, which never has text of a client."""
         self._one("request_errors", code or "other").inc()
 
     def lagged(self, seconds: float) -> None:
-        """Record a delay of the event loop."""
+        """Record how many seconds late the event loop woke up."""
         self._one("loop_lag_seconds").observe(seconds)
 
     def answered(self, handler: str, method: str, status: int, seconds: float) -> None:
-        """Record a finished HTTP request and its duration. handler: The path pattern of its route."""
+        """Record a finished HTTP request and its duration; `handler` is the path pattern of its route."""
         self._http["http_requests"](handler, method, f"{status // 100}xx").inc()
         self._http["http_request_duration_seconds"](handler, method).observe(seconds)
 
@@ -114,7 +114,7 @@ class MetricsRegistry:
         return generate_latest(_Merged([part._exposed for part in parts]))
 
     def route(self) -> Route:
-        """Return the route /metrics."""
+        """Return the route /metrics, from which Prometheus scrapes."""
         return Route("/metrics", self._scraped, methods=["GET"])
 
     async def _scraped(self, request: Request) -> Response:
@@ -135,7 +135,7 @@ class _Exposed(Collector):
     """A collector of a registry that omits creation timestamps and adds shared metrics under vLLM's prefix."""
 
     def __init__(self, registry: CollectorRegistry, shared: set[str], alias: str | None) -> None:
-        """Wrap a registry.
+        """Wrap a registry for export.
 
         Args:
             registry: The registry.

@@ -65,7 +65,7 @@ class SingleEngineMonitor:
 
 
 def observe_one_engine(service: Service, llm: AsyncLLM, settings: ServerSettings, model: str) -> "Observability":
-    """Return the observability of a service with one engine. model: The model name in responses."""
+    """Return the observability of a service with one engine; `model` is the model name in responses."""
     return Observability(service, SingleEngineMonitor(service, llm, settings, model), settings, model)
 
 

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Interval:
-    """The counts since the last line."""
+    """The token counts and step times since the last log line."""
 
     prompt: int = 0
     output: int = 0
@@ -29,7 +29,7 @@ class ThroughputLog:
     """A throughput log; an `Observer` of requests, which also gets each step (`stepped`). `line` ends an interval."""
 
     def __init__(self, llm: StatsSource, engine: int = 0, *, priced: bool = False) -> None:
-        """Start an interval.
+        """Start the first interval of a throughput log.
 
         Args:
             llm: The engine.

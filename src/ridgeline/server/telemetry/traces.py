@@ -104,7 +104,7 @@ class Traces:
     """The collection of request traces; an `Observer` of requests, which also gets each step (`stepped`)."""
 
     def __init__(self, service: Service, nbytes: int) -> None:
-        """Start without traces.
+        """Start a collection without traces.
 
         Args:
             service: The service, which maps the engine's request numbers to requests.
@@ -116,14 +116,14 @@ class Traces:
         self._held = 0
 
     def refused(self, live: InFlightRequest, error: ApiError) -> None:
-        """Do nothing, because nothing ran."""
+        """Do nothing, because nothing ran of a rejected request."""
 
     def arrived(self, live: InFlightRequest) -> None:
         """Start the trace of a request."""
         self._under_way[live.id] = _Trace(live)
 
     def event(self, live: InFlightRequest, event: Event) -> None:
-        """Record the time of an event."""
+        """Record when a token or the end of a request arrived."""
         trace = self._under_way[live.id]
         if event.token is None and event.finish is None and event.hidden is None:
             return  # the event has only log-probabilities of the prompt
@@ -211,7 +211,7 @@ def _told(trace: _Trace) -> dict[str, Any]:
 
 
 def _row(row: _TraceRow, arrived: int) -> dict[str, Any]:
-    """Return the JSON object of a trace row.
+    """Return the JSON object of a choice's part in a step, for a request's trace.
 
     `neighbours` counts the other sequences of the step, and `positions` the positions of all sequences.
     """

@@ -51,7 +51,7 @@ class TrafficRecorder:
     """
 
     def __init__(self, path: Path, info: EngineInfo, model: str, now: int) -> None:
-        """Create the file and write its header.
+        """Create the file of a recording and write its header.
 
         Args:
             path: The file.
@@ -123,7 +123,7 @@ class TrafficRecorder:
             pending.names.extend((event.token.token,))
 
     def stepped(self, report: StepReport, stats: Stats) -> None:
-        """Write a line for a step."""
+        """Write a line for an engine step to the recording."""
         self._lines.write(
             {
                 "kind": "step",
@@ -189,7 +189,7 @@ class _Names:
         self.pages: list[str] = []
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Add tokens to the sequence."""
+        """Add tokens to the sequence, and name the pages that they fill."""
         self._left.extend(tokens)
         full = len(self._left) // self._page * self._page
         for start in range(0, full, self._page):

@@ -56,9 +56,9 @@ def tick(value: float) -> str:
 
 
 def round_steps(values: Iterable[float], most: int = 8) -> tuple[float, ...]:
-    """Return at most `most` steps of round numbers from 0 (or a round number below the minimum) to above the maximum.
+    """Return round numbers from 0, or from below a negative minimum, to at least the maximum of the values.
 
-    A step is 1, 2 or 5 times a power of ten.
+    There are at most `most` steps between them, each 1, 2 or 5 times a power of ten.
     """
     held = [0.0, *(value for value in values if math.isfinite(value))]
     low, high = min(held), max(held)

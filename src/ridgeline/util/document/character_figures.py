@@ -218,7 +218,7 @@ def _roofline(figure: Roofline, width: int) -> Iterator[Text]:
 
 
 def letters_of(figure: Roofline) -> dict[str, str]:
-    """Return the letter of each class of ops."""
+    """Return the letter that stands for each class of ops in a roofline chart."""
     spare = iter("PQRSTUVWYZ")
     return {kind: _LETTERS.get(kind) or next(spare) for kind in dict.fromkeys(point.kind for point in figure.points)}
 
@@ -232,11 +232,11 @@ class _Canvas:
         self.grid = [[" "] * width for _ in range(height)]
 
     def column(self, intensity: float) -> int:
-        """Return the column of an intensity."""
+        """Return the column of the canvas for an arithmetic intensity."""
         return round(along(intensity, self.across) * (self.width - 1))
 
     def row(self, rate: float) -> int:
-        """Return the row of a rate, counted from 0 at the top."""
+        """Return the row of the canvas for a rate in FLOP/s, counted from 0 at the top."""
         return self.height - 1 - round(along(rate, self.up) * (self.height - 1))
 
     def put(self, intensity: float, rate: float, letter: str) -> None:
@@ -264,7 +264,7 @@ class _Canvas:
             self.grid[self.row(ceiling.rate)][self.width - len(label) :] = label
 
     def lines(self) -> Iterator[Text]:
-        """Yield the lines of the grid with its axes."""
+        """Yield the lines of the roofline chart with its axes."""
         labels = {self.row(power): _rate(power) for power in powers(self.up)}
         for index, line in enumerate(self.grid):
             text = Text(f"{labels.get(index, ''):>{_MARGIN}}", style="dim")

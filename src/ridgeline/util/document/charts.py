@@ -16,7 +16,7 @@ class Bar:
     label: str
     value: float
     note: str = ""
-    """The text after the value."""
+    """The text after the bar's value."""
     dim: bool = False
     """Whether the bar is drawn in grey, to set it apart from the others."""
 
@@ -30,7 +30,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A bar chart."""
+    """A bar chart that compares values of one unit."""
 
     title: str
     unit: str
@@ -81,13 +81,13 @@ class Chart:
 
     @property
     def across(self) -> Axis:
-        """The x axis."""
+        """The horizontal axis of the chart."""
         values = [x for points in (*(one.points for one in self.series), self.marks) for x, _ in points]
         return axis_around(values, log=self.log_x, near=True)
 
     @property
     def up(self) -> Axis:
-        """The y axis."""
+        """The vertical axis of the chart."""
         return axis_around([y for one in self.series for _, y in one.points], log=self.log_y)
 
 
@@ -98,7 +98,7 @@ class StackedBar:
     label: str
     parts: tuple[float, ...]
     note: str = ""
-    """The text after the label."""
+    """The text after the bar's label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +112,14 @@ class StackedBars:
     title: str
     unit: str
     kinds: tuple[str, ...]
-    """The names of the kinds of parts."""
+    """The names of the kinds of parts in each bar."""
     stacks: tuple[StackedBar, ...]
     limit: tuple[float, str]
     """The value of the limit, and its name."""
 
     @property
     def end(self) -> float:
-        """The value at the end of the axis."""
+        """The value at the end of the bars' axis."""
         highest = max((sum(stack.parts) for stack in self.stacks), default=0.0)
         return max(1.25 * self.limit[0], min(2 * self.limit[0], highest))
 
@@ -136,7 +136,7 @@ class Span:
     start: float
     end: float
     kind: int
-    """The index of its kind."""
+    """The index of the interval's kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,5 +151,5 @@ class Spans:
 
     @property
     def across(self) -> Axis:
-        """The time axis."""
+        """The time axis of the timeline."""
         return axis_around([span.end for _, row in self.rows for span in row])

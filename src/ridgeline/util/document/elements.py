@@ -120,7 +120,7 @@ DocumentBlock = Heading | Paragraph | Bullets | Facts | DocumentTable | Figure
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A title, an introductory line, and the blocks.
+    """A document: a title, an introductory line, and a sequence of blocks.
 
     The lead is a question, or says how far to trust the document. Results come first, then the figures behind them.
     """
@@ -131,7 +131,7 @@ class Document:
 
     @property
     def figures(self) -> list[Figure]:
-        """The figures among the blocks."""
+        """The figures among the document's blocks."""
         return [block for block in self.blocks if isinstance(block, Figure)]
 
 

@@ -31,7 +31,7 @@ def on_dark(picture: str) -> str:
 
 
 def line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1.0, dash: str = "") -> str:
-    """Return a line from one point to another. dash: The lengths of strokes and gaps; "" for a solid line."""
+    """Return an SVG line between two points; `dash` gives the lengths of strokes and gaps, "" means solid."""
     dashes = f' stroke-dasharray="{dash}"' if dash else ""
     ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
     return f'<line {ends} stroke="{colour}" stroke-width="{width}"{dashes}/>'
@@ -47,7 +47,7 @@ def words(
     weight: str = "normal",
     colour: str = "#222222",
 ) -> str:
-    """Return a text whose baseline is at y, and whose start, middle or end (`anchor`) is at x."""
+    """Return an SVG text whose baseline is at y, and whose start, middle or end (`anchor`) is at x."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-family="{_FONT}" font-size="{size}" font-weight="{weight}" '
         f'fill="{colour}" text-anchor="{anchor}">{escape(text)}</text>'

@@ -42,15 +42,15 @@ class _Plot:
         self.steps = figure.steps
 
     def x(self, intensity: float) -> float:
-        """Return the horizontal position of an intensity in pixels."""
+        """Return the horizontal position of an arithmetic intensity in pixels."""
         return LEFT + along(intensity, self.across) * (WIDTH - LEFT - RIGHT)
 
     def y(self, rate: float) -> float:
-        """Return the vertical position of a rate in pixels."""
+        """Return the vertical position of a rate (FLOP/s) in pixels."""
         return HEIGHT - BOTTOM - along(rate, self.up) * (HEIGHT - TOP - BOTTOM)
 
     def axes(self) -> list[str]:
-        """Return the frame, the grid lines of the decades with their labels, and the titles of the axes."""
+        """Return the SVG elements of the frame, the grid lines of the decades with labels, and the axis titles."""
         right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
         parts = []
         for power in powers(self.across):
@@ -68,7 +68,7 @@ class _Plot:
         return [*parts, frame, name, turned + side + "</g>"]
 
     def roofs(self) -> list[str]:
-        """Return the slopes and ceilings with their names."""
+        """Return the SVG elements of the roofs: slopes and ceilings with their names."""
         low, high = self.across
         top, fastest = self.figure.ceilings[0].rate, self.figure.slopes[0].rate
         parts = []
@@ -194,7 +194,7 @@ def _how(point: Point) -> str:
 
 
 def _boxes(begin: tuple[float, float], stop: tuple[float, float], count: int = 60) -> list[Box]:
-    """Return small boxes along a line."""
+    """Return small boxes along a line, which mark the area that the line crosses."""
     dx, dy = (stop[0] - begin[0]) / count, (stop[1] - begin[1]) / count
     centres = [(begin[0] + dx * step, begin[1] + dy * step) for step in range(count)]
     return [(x - 4, y - 4, x + 4, y + 4) for x, y in centres]

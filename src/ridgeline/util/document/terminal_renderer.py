@@ -213,7 +213,7 @@ def _middle_cut(text: Text, width: int) -> Text:
 
 
 def _natural(cell: AnyCell) -> int:
-    """Return the preferred width of a cell."""
+    """Return the preferred width of a table cell in columns."""
     if isinstance(cell, Strip):
         return _STRIP
     if isinstance(cell, Heat):
