@@ -135,7 +135,7 @@ class ServedLLM:
             observability.metrics.beside.append(metrics)
 
     def priced(self, llm: EngineClient, settings: ServerSettings) -> Mapping[str, str]:
-        """Return the model's source by its name, for the page's price calculator; {} for an embedding model."""
+        """Return the model's source by its name, for the page's price calculator; {} if it generates no text."""
         return {} if llm.info.vectors is not None else {settings.models[0]: self.model}
 
     def speech(self, llm: EngineClient) -> SpeechVocabulary | None:
