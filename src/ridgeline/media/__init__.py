@@ -1,1 +1,1 @@
-"""Images, video and speech: what is not text alone."""
+"""Images, video and speech: the inputs and outputs of models that are not only text."""

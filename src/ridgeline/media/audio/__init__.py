@@ -1,1 +1,1 @@
-"""Sound as models take it: a file becomes samples of one channel at 16 kHz, samples become log-mel features."""
+"""Audio as model input: a file becomes mono samples at 16 kHz, and samples become log-mel features."""

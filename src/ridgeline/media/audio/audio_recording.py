@@ -1,6 +1,6 @@
-"""Recording: a file of sound, read on as it is asked for, as samples of one channel at 16 kHz.
+"""Audio files, read on demand as mono samples at 16 kHz.
 
-What files there are is libsndfile's business (wav, flac, ogg, mp3, ...); soxr changes the rate.
+libsndfile determines the supported file formats (wav, flac, ogg, mp3, ...); soxr resamples.
 """
 
 import re
@@ -19,29 +19,40 @@ Samples = NDArray[np.float32]
 
 MAX_RATE: Final = 768_000
 MAX_CHANNELS: Final = 64
-_BLOCK = 1 << 16  # samples of all channels that are read at a time
+_BLOCK = 1 << 16  # samples per read, over all channels
 
-# libsndfile takes what there is of a file that was cut short, and says so in its log alone: of wav, of aiff.
+# libsndfile reads a truncated wav or aiff file without an error and mentions it only in its log.
 _CUT = re.compile(r"^ *(?:data|SSND) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
-_UNKNOWN = (1 << 31) - (1 << 20)  # bytes: who writes to a pipe states the most that there could be
-_HEADER = 64  # bytes: some writers count it in
+_UNKNOWN = (1 << 31) - (1 << 20)  # bytes: a program that writes to a pipe states the maximum size
+_HEADER = 64  # bytes: some programs include the header in the stated size
 
 
 class AudioRecording:
-    """Sound of any length in the memory of what is looked at. Use `with`, or call `close`, from any thread.
+    """An audio file of any length, of which only the current window is in memory.
 
-    name: for errors. seconds: how long it says it is; None where it does not know.
+    Use it in `with`, or call `close`, from any thread.
+
+    Attributes:
+        name: Name for errors.
+        seconds: Duration according to the file; None if it is unknown.
     """
 
     def __init__(self, source: Path | BinaryIO, name: str | None = None) -> None:
-        """source: a file, or what can be read and sought like one. Raises ValueError in one line for what is no sound,
-        for a wav or aiff file that was cut short, or without the packages that read it.
+        """Open a file.
+
+        Args:
+            source: Path, or a seekable binary file.
+            name: Name for errors; by default the path.
+
+        Raises:
+            ValueError: If the file is not audio, is a truncated wav or aiff file, or the packages that read it are
+                missing. The message is one line.
         """
         self.name = str(source) if name is None else name or "''"
         soundfile, self._soxr = _packages()
         self._errors = (soundfile.LibsndfileError, soundfile.SoundFileRuntimeError)
-        self._own: BinaryIO | None = None  # the file that was opened here
-        self._closed, self._reading = False, Lock()  # libsndfile frees what another thread reads with
+        self._own: BinaryIO | None = None  # the file, if this object opened it
+        self._closed, self._reading = False, Lock()  # closing would free memory that another thread reads
         self._file = self._open(soundfile, source)
         rate, frames = self._file.samplerate, self._file.frames
         try:
@@ -52,7 +63,7 @@ class AudioRecording:
         self.seconds = frames / rate if 0 < frames < 1 << 62 else None
         self._blocks = self._read()
         self._held: Samples = np.zeros(0, np.float32)
-        self._first = 0  # the sample that `_held` begins with
+        self._first = 0  # index of the first sample in `_held`
         self._ended = False
 
     def __enter__(self) -> Self:
@@ -62,7 +73,7 @@ class AudioRecording:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file. A window that another thread reads ends with the block that it is at."""
+        """Close the file; a window that another thread reads ends after the current block."""
         self._closed = True
         with self._reading:
             self._file.close()
@@ -73,8 +84,12 @@ class AudioRecording:
             self._own.close()
 
     def window(self, start: int, count: int) -> Samples:
-        """The samples from `start` on, `count` of them, fewer where it ends; none past its end. A later window may not
-        begin before an earlier one. Raises ValueError for a file that is damaged on the way, or closed.
+        """Return `count` samples from `start` on, fewer at the end of the recording, and none after it.
+
+        A later window must not begin before an earlier one.
+
+        Raises:
+            ValueError: If the file is damaged or closed.
         """
         assert start >= self._first, "what came before the last window is gone"
         with self._reading:
@@ -91,7 +106,7 @@ class AudioRecording:
             return self._held[:count].copy()
 
     def _drop(self, start: int) -> None:
-        """Forget what comes before `start`."""
+        """Discard the samples before `start`."""
         gone = min(start - self._first, len(self._held))
         self._held, self._first = self._held[gone:], self._first + gone
 
@@ -101,7 +116,7 @@ class AudioRecording:
                 raise ValueError(f"{self.name} is no file; {_FIX}")
             if not source.stat().st_size:
                 raise ValueError(f"{self.name} is empty")
-            # libsndfile would go by the name of a path: an mp3 decoder tells stderr what it thinks of any other file.
+            # Pass an open file: given a path, libsndfile trusts its suffix, and its mp3 decoder writes to stderr.
             try:
                 self._own = source = source.open("rb")
             except OSError as error:
@@ -113,7 +128,7 @@ class AudioRecording:
             raise ValueError(f"{self.name} is no sound that can be read: {_reason(error)}; {_FIX}") from None
 
     def _check_whole(self) -> None:
-        """Raises ValueError for more channels or samples than are taken, and for a file that lacks its end."""
+        """Raise ValueError if the file has too many channels or samples per second, or is truncated."""
         rate, channels = self._file.samplerate, self._file.channels
         if not 1 <= rate <= MAX_RATE or not 1 <= channels <= MAX_CHANNELS:
             raise ValueError(
@@ -129,7 +144,7 @@ class AudioRecording:
                 )
 
     def _read(self) -> Iterator[Samples]:
-        """Block after block, of one channel, at 16 kHz."""
+        """Yield the file block by block as mono samples at 16 kHz."""
         rate, frames = self._file.samplerate, max(1, _BLOCK // self._file.channels)
         resampler = None if rate == RATE else self._soxr.ResampleStream(rate, RATE, 1, dtype="float32")
         while True:
@@ -150,7 +165,7 @@ _FIX = "give a wav, flac, ogg or mp3 file"
 
 
 def _reason(error: Exception) -> str:
-    """What libsndfile says, in one line, without the names of its objects."""
+    """Return libsndfile's error in one line, without the names of its objects."""
     return " ".join(str(getattr(error, "error_string", error)).split()).rstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""Log-mel features: what a speech model reads instead of tokens (Radford et al., arXiv:2212.04356, section 2.2).
+"""Log-mel features: the input of a speech model (Radford et al., arXiv:2212.04356, section 2.2).
 
 Shapes: N samples, F frames, M mel bins, H frequencies of a frame's spectrum.
 """
@@ -9,31 +9,33 @@ import torch
 from torch import Tensor
 
 RATE = 16_000
-"""Samples a second."""
+"""The sample rate in samples per second."""
 HOP = 160
-"""Samples from one frame to the next: 10 ms."""
+"""The samples from one frame to the next: 10 ms."""
 WINDOW = 400
-"""Samples that a frame looks at: 25 ms."""
+"""The samples that a frame covers: 25 ms."""
 
-_LOUDEST_BELOW = 8.0  # decades below the loudest of all frames: what is fainter is as faint as that
+_LOUDEST_BELOW = 8.0  # decades: values further below the loudest frame are raised to this
 _FAINTEST = 1e-10
 
 
 class LogMel:
-    """The features of stretches of equal length.
+    """The log-mel features of audio windows of equal length.
 
-    bins: of the mel scale. frames: of a stretch; shorter ones are followed by silence.
+    Attributes:
+        bins: Mel bins.
+        frames: Frames of a window; shorter windows are padded with silence.
     """
 
     def __init__(self, bins: int, frames: int) -> None:
         self.bins, self.frames = bins, frames
         self.samples = frames * HOP
-        """Samples of a stretch."""
+        """The number of samples of a window."""
         self._filters_MH = mel_filters(bins).T.contiguous()
         self._window = torch.hann_window(WINDOW)
 
     def __call__(self, samples_N: Tensor) -> Tensor:
-        """fp32 samples in [-1, 1], at most `samples` of them -> fp32 [frames, bins]."""
+        """Return the features, fp32 [frames, bins], of at most `samples` fp32 samples in [-1, 1]."""
         assert len(samples_N) <= self.samples, "longer than a stretch"
         padded_N = torch.nn.functional.pad(samples_N.float(), (0, self.samples - len(samples_N)))
         spectrum_HF = torch.stft(
@@ -46,9 +48,10 @@ class LogMel:
 
 
 def mel_filters(bins: int) -> Tensor:
-    """Triangles over the frequencies of a frame's spectrum, evenly spaced on the mel scale up to half the rate, each of
-    area 1 in Hz: fp32 [H, bins]. The scale is that of Slaney's Auditory Toolbox (Interval Research 1998-010): even up
-    to 1 kHz, logarithmic above.
+    """Return triangular mel filters over the frequencies of a frame's spectrum, fp32 [H, bins].
+
+    They are evenly spaced on the mel scale up to half the sample rate, and each has area 1 in Hz. The scale is that of
+    Slaney's Auditory Toolbox (Interval Research 1998-010): linear up to 1 kHz, logarithmic above.
     """
     hertz_H = torch.linspace(0, RATE / 2, WINDOW // 2 + 1, dtype=torch.float64)
     top = _FIRST_LOG + math.log(RATE / 2 / _LOG_FROM) / _LOG_STEP
@@ -60,7 +63,7 @@ def mel_filters(bins: int) -> Tensor:
     return (triangles_HM * (2 / (right - left))).float()
 
 
-# Slaney's scale: 200/3 Hz a mel up to 1 kHz, then 27 mels for each factor of 6.4.
+# Slaney's scale: 200/3 Hz per mel up to 1 kHz, then 27 mels for each factor of 6.4.
 _LOG_FROM = 1000.0
 _LINEAR_STEP = 200.0 / 3
 _FIRST_LOG = _LOG_FROM / _LINEAR_STEP

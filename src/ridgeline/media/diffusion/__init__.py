@@ -1,29 +1,32 @@
-"""Images and video: a prompt and noise become an image or a video.
+"""Image and video generation with diffusion models: from a prompt and noise to an image or a video.
 
-A request passes these files, in this order:
+A request passes through these files, in this order:
 
-    pipeline_loader.py        a folder becomes a Pipeline; pipeline_class.py: the classes of pipelines that are built
-    pipeline.py               the Pipeline: plan, encode, denoise, decode diffusion_request.py      a DiffusionRequest,
-    and the Plan that it becomes geometry.py               how many pixels, latents and tokens; noise.py: what a seed
-    draws batching.py               which pictures and passes go in one call of the denoiser text_encoder.py           a
-    prompt becomes states; t5_encoder.py, flux_encoder.py: of other pipelines schedules.py              noise levels
-    from noise to data; scheduler_config.py: those that a pipeline was released with;
-                              timestep_call.py: what its class of pipelines asks of them
-    samplers.py               from one level to the next
-    guidance.py               two predictions become one
-    decoding.py               latents become pixels; video_autoencoder.py: of clips
-    image_file.py             pixels become a file; video_file.py: of clips; saved_latents.py: latents do
+    pipeline_loader.py        loads a folder as a Pipeline; pipeline_class.py lists the supported pipeline classes
+    pipeline.py               the Pipeline: plan, encode, denoise, decode
+    diffusion_request.py      a DiffusionRequest, and the DiffusionPlan made from it
+    geometry.py               the numbers of pixels, latents and tokens
+    noise.py                  the noise that a seed produces
+    batching.py               the images and guidance passes that share one call of the denoiser
+    text_encoder.py           encodes a prompt; t5_encoder.py and flux_encoder.py do so for other pipelines
+    schedules.py              noise levels from noise to data; scheduler_config.py reads a release's schedule;
+                              timestep_call.py has the arguments that a pipeline class passes to its scheduler
+    samplers.py               step from one noise level to the next
+    guidance.py               combines two predictions into one
+    decoding.py               decodes latents to pixels; video_autoencoder.py does so for videos
+    image_file.py             writes pixels to a file; video_file.py does so for videos, saved_latents.py for latents
 
-Other ways through a step: step_cache.py skips most of a pass, pipeline.py has torch compile its blocks, cfg_parallel.py
-has two processes run one pass each (cfg_parallel_process.py starts the second, which runs cfg_parallel_child.py).
-work_units.py takes a request apart for a server, which has others to run in between.
+Other ways to run a step: step_cache.py skips most blocks of a pass, pipeline.py compiles the blocks with torch.compile,
+and cfg_parallel.py runs the two guidance passes in two processes (cfg_parallel_process.py starts the second one, which
+runs cfg_parallel_child.py). work_units.py splits a request into units, so that a server can interleave other requests.
 
-What a request will take:
+Estimates of what a request costs:
 
-    pipeline_price.py         seconds, FLOPs, bytes and memory of each stage; video_decode_price.py: of a clip's decode;
-                              forecast.py: of a loaded pipeline's request
-    diffusion_parallel.py     a request on several cards; eager.py: a pass in which nothing is fused
-    pipeline_defaults.py      the parts of a release on meta pipeline_plan.py          what `ridgeline plan` says;
-    pipeline_plan_page.py and pipeline_plan_comparison.py: its documents image_comparison.py       a clip's parameters
-    and latents beside a picture's
+    pipeline_price.py         seconds, FLOPs, bytes and memory of each stage; video_decode_price.py: of a video decode;
+                              forecast.py: of a request to a loaded pipeline
+    diffusion_parallel.py     a request on several GPUs; eager.py: a pass without fused kernels
+    pipeline_defaults.py      builds the parts of a release on the meta device
+    pipeline_plan.py          the text of `ridgeline plan`; pipeline_plan_page.py and pipeline_plan_comparison.py
+                              write its documents
+    image_comparison.py       compares the parameters and latents of a video model with those of an image model
 """

@@ -1,46 +1,54 @@
-"""Batching: which of a request's pictures and passes the denoiser is asked for in one call.
+"""Batching: the images and guidance passes of a request that share one call of the denoiser.
 
-A pass reads every weight, and multiplies it with every row. With few rows the reading is what takes time, and more rows
-in the call cost nothing: pictures are drawn side by side, both passes of guidance in one call. From some hundreds of
-rows on (the ridge of the roofline) a call takes as long as its rows, and a larger one only holds more memory: pictures
-are drawn one after the other, so that the first is there early, in two passes a step.
+A pass reads every weight and multiplies it with every row. With few rows, reading the weights takes the time and more
+rows per call cost nothing: several images share a call, and so do both guidance passes. From some hundreds of rows on
+(the ridge of the roofline) the time of a call grows with its rows, and a larger batch only holds more memory: images
+are generated one after the other, so that the first one is ready early, with two calls per step.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 RIDGE_ROWS = 300
-"""Rows from which on a product takes longer than reading its matrix: peak / bandwidth x bytes of a weight / 2. In bf16
-295 on an H100, about 300 on a B200, 156 on an A100, 419 on an L40S (their data sheets)."""
+"""The number of rows above which a matrix product takes longer than reading its weights.
+
+It is peak FLOP/s / bandwidth x bytes per weight / 2. In bf16 it is 295 on an H100, about 300 on a B200, 156 on an A100
+and 419 on an L40S (their data sheets).
+"""
 
 MARGIN = 0.02
-"""By what share a step may take longer in a smaller batch, which holds less memory at once."""
+"""The fraction by which a step may take longer with a smaller batch, which holds less memory at a time."""
 
 Seconds = Callable[[int], float]
-"""What a call of the denoiser takes, in any unit, by the number of its pictures, each with its text; a picture in both
-passes of guidance counts as two."""
+"""The time of a denoiser call in any unit, as a function of the number of its images, each with its text.
+
+An image in both guidance passes counts as two.
+"""
 
 
 def ridge_seconds(rows: int) -> float:
-    """What a call over so many rows takes at the roofs, in units of a row above the ridge."""
+    """Return the roofline time of a denoiser call with `rows` rows, in units of one row above the ridge."""
     return float(max(rows, RIDGE_ROWS))
 
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """pictures: drawn side by side. paired: whether both passes of guidance go in one call."""
+    """The number of images per denoiser call, and whether the call contains both guidance passes."""
 
     pictures: int
+    """The number of images in one batch."""
     paired: bool
+    """Whether one call runs both guidance passes."""
 
     def calls(self, passes: int) -> int:
-        """Calls of the denoiser in a step that asks for so many passes of each picture."""
+        """Return the number of denoiser calls per step if each image needs `passes` passes."""
         return 1 if self.paired else passes
 
 
 def batching_of(images: int, passes: int, seconds: Seconds) -> Batching:
-    """The batching in which a step for so many images, of so many passes each, takes the least time; of several that
-    take as long within MARGIN, the one that holds the fewest pictures at once.
+    """Return the batching with which a step of `images` images, each with `passes` passes, takes the least time.
+
+    Among those within MARGIN of the least time it chooses the one with the fewest images in a call.
     """
 
     def step(batching: Batching) -> float:

@@ -1,6 +1,6 @@
-"""Guidance on two processes (CFG-parallel): each runs one pass of a step, and they exchange what it predicts.
+"""Guidance on two processes (CFG-parallel): each runs one pass of a step, and they exchange their predictions.
 
-Both have all of the model, and take the same steps from the same noise, so that either has the finished latents.
+Both have the whole model and take the same steps from the same noise, so both have the finished latents.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,10 @@ from ridgeline.media.diffusion.guidance import Guidance, Pass, Text, guided
 
 
 class CFGParallelPair:
-    """This process as one of two of torch.distributed's default group; the first runs the prompt's passes.
+    """The membership of this process in torch.distributed's default group of two; rank 0 runs the prompt's passes.
 
-    Raises ValueError where there is no such group.
+    Raises:
+        ValueError: If there is no such group.
     """
 
     def __init__(self) -> None:
@@ -23,26 +24,32 @@ class CFGParallelPair:
         self.rank = distributed.get_rank()
 
     def check(self, seed: int, guidance: Guidance) -> None:
-        """Raises ValueError for a request of one pass a step, or one that the two do not have the same noise for."""
+        """Check that both processes can share a request.
+
+        Raises:
+            ValueError: If the request has one pass per step, or the processes have different seeds.
+        """
         check_divides(guidance)
         seeds = self.exchange(torch.tensor(seed, dtype=torch.int64))
         if seeds[0] != seeds[1]:
             raise ValueError(f"one process of the pair has seed {seeds[0]}, the other {seeds[1]}; give both one seed")
 
     def exchange(self, mine: Tensor) -> tuple[Tensor, Tensor]:
-        """What either process has of a tensor: the first one's, then the second one's. Raises ConnectionError where
-        the other is gone.
+        """Return both processes' values of a tensor, that of rank 0 first.
+
+        Raises:
+            ConnectionError: If the other process has ended.
         """
         first, second = torch.empty_like(mine), torch.empty_like(mine)
         try:
             distributed.all_gather([first, second], mine.contiguous())
-        except RuntimeError as error:  # gloo's, of a connection that has ended
+        except RuntimeError as error:  # gloo raises it if the connection has ended
             raise ConnectionError(f"the other process of the pair is gone: {error}") from error
         return first, second
 
 
 def check_divides(guidance: Guidance) -> None:
-    """Raises ValueError for guidance of one pass a step."""
+    """Raise ValueError if guidance has only one pass per step."""
     if guidance.negative is None:
         raise ValueError("guidance is off: a step is one pass, which a pair does not divide; run one process")
 
@@ -50,7 +57,7 @@ def check_divides(guidance: Guidance) -> None:
 def guide_apart(
     denoiser: Pass[Text], guidance: Guidance, own: Text, pair: CFGParallelPair
 ) -> Callable[[Tensor, float], Tensor]:
-    """As `guide` with a second pass, of which each process runs one. own: the encoded text of this one's."""
+    """Return the denoiser with guidance whose two passes run in two processes; `own` is this process's encoded text."""
     assert guidance.negative is not None, "one pass is no pair"
 
     def apart(x: Tensor, t: float) -> Tensor:

@@ -1,5 +1,6 @@
-"""What runs in the second process of a pair: `python -m ridgeline.media.diffusion.cfg_parallel_child`, started by
-cfg_parallel_process.py.
+"""The program of the second process of a CFG-parallel pair, which cfg_parallel_process.py starts.
+
+It runs as `python -m ridgeline.media.diffusion.cfg_parallel_child`.
 """
 
 import pickle
@@ -11,7 +12,7 @@ from ridgeline.media.diffusion.pipeline_loader import load_pipeline
 
 
 def main() -> None:
-    """Load the pipeline of the Start on stdin, say so, and run its plan's other passes."""
+    """Load the pipeline of the CFGParallelStart on stdin, report READY, and run the other guidance pass of its plan."""
     start = pickle.load(sys.stdin.buffer)
     assert isinstance(start, CFGParallelStart)
     try:
@@ -21,7 +22,7 @@ def main() -> None:
         join(start.rendezvous, 1)
         for _ in pipeline.denoise(start.plan, texts, CFGParallelPair()):
             pass
-    except Exception as error:  # whatever it is, the first process says it
+    except Exception as error:  # the first process reports any error
         print(" ".join(str(error).split()) or type(error).__name__, flush=True)
         sys.exit(1)
 

@@ -1,4 +1,4 @@
-"""The second process of a pair of guidance (`cfg_parallel.py`): started by the first for one plan, and ended by it."""
+"""The second process of a CFG-parallel pair (`cfg_parallel.py`), which the first starts for one plan and ends."""
 
 import pickle
 import subprocess
@@ -17,28 +17,37 @@ from ridgeline.media.diffusion.cfg_parallel import CFGParallelPair
 from ridgeline.media.diffusion.diffusion_request import DiffusionPlan
 
 READY = "ready"
-"""The first line of a process that has loaded; another is why it has not."""
-_WAITS = timedelta(days=1)  # for the other's pass; one that has ended is noticed at once, by its connection
-_LAST_WORDS = 5.0  # seconds for a process to end whose connection has
+"""The first line that a process prints once it has loaded; any other line is the reason why it has not."""
+_WAITS = timedelta(days=1)  # for the other's pass; if a process ends, its connection closes at once
+_LAST_WORDS = 5.0  # seconds for a process to end after its connection closed
 
 
 @dataclass(frozen=True, slots=True)
 class CFGParallelStart:
-    """What the second process does. model, dtype, threads: of `load_pipeline`. rendezvous: where both meet, a file."""
+    """The message that tells the second process what to run."""
 
     model: str
+    """The model argument of `load_pipeline`."""
     dtype: torch.dtype | None
+    """The dtype argument of `load_pipeline`."""
     threads: int
+    """The threads argument of `load_pipeline`."""
     rendezvous: str
+    """The file through which both processes connect."""
     plan: DiffusionPlan
+    """The plan that both processes run."""
 
 
 @contextmanager
 def second_process(
     model: str, dtype: torch.dtype | None, threads: int, plan: DiffusionPlan
 ) -> Iterator[CFGParallelPair]:
-    """This process as the first of a pair, while another draws the same plan from the same folder. Ctrl-C is for this
-    one alone. Raises ValueError in one line where the other cannot begin, or ends before it should.
+    """Start a second process that runs the same plan, and yield the pair with this process as rank 0.
+
+    The other process loads the pipeline from the same folder. Ctrl-C reaches only this process.
+
+    Raises:
+        ValueError: If the other process cannot start or ends too early.
     """
     with TemporaryDirectory(prefix="ridgeline-") as folder:
         start = CFGParallelStart(model, dtype, threads, str(Path(folder) / "rendezvous"), plan)
@@ -65,13 +74,13 @@ def second_process(
 
 
 def join(rendezvous: str, rank: int) -> None:
-    """Become one of two processes that meet at a file."""
+    """Join a process group of two processes that connect through a file."""
     at = Path(rendezvous).as_uri()
     distributed.init_process_group("gloo", init_method=at, rank=rank, world_size=2, timeout=_WAITS)
 
 
 def _started(child: "subprocess.Popen[bytes]", start: CFGParallelStart) -> str:
-    """Why it has not; empty where it has."""
+    """Return the reason why a process has not started, "" if it has."""
     assert child.stdin is not None
     assert child.stdout is not None
     try:
@@ -84,7 +93,7 @@ def _started(child: "subprocess.Popen[bytes]", start: CFGParallelStart) -> str:
 
 
 def _epitaph(child: "subprocess.Popen[bytes]") -> str | None:
-    """How a process ended that has, or is about to; None for one that goes on."""
+    """Return how a process ended, or None if it is still running after a short wait."""
     assert child.stdout is not None
     try:
         code = child.wait(_LAST_WORDS)

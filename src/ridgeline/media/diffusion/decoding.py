@@ -1,7 +1,8 @@
-"""Latents to pixels, picture by picture: whole, or in tiles where memory says so. A clip comes in parts; where its
-autoencoder is a picture's, a part is a frame.
+"""Decoding of latents to pixels, image by image: whole, or in tiles if memory is short.
 
-Shapes: B images, C channels of latents, H, W lines and columns; of clips T frames of latents before these.
+A video is decoded in parts; with an image autoencoder, a part is a frame.
+
+Shapes: B images, C channels of latents, H, W rows and columns; for videos T latent frames before these.
 """
 
 from collections.abc import Iterator
@@ -17,21 +18,33 @@ from ridgeline.media.diffusion.video_autoencoder import VideoAutoencoder
 from ridgeline.util.document.humanize import gib, say_gib
 
 TILES = (64, 32, 16)
-"""Latents on a side of a tile, the first where there is memory for it."""
+"""The tile sizes in latents per side, in the order in which they are tried."""
 SPARE = 0.5
-"""Of the free memory that activations may take: what kernels need within themselves is not predicted."""
+"""The fraction of the free memory that activations may use; the workspace of kernels is not predicted."""
 PREVIEW = 64
-"""Latents on a side of a preview, at most: 2.5 TFLOP for Z-Image and FLUX.1, a twentieth of a pass at 1024 x 1024."""
+"""The maximum latents per side of a preview.
+
+Decoding them takes 2.5 TFLOP for Z-Image and FLUX.1, a twentieth of a pass at 1024 x 1024.
+"""
 
 
 def tiles_of(size: int) -> Tiling:
-    """Tiles of so many latents on a side, a quarter of them shared. Raises ValueError for fewer than 1."""
+    """Return a tiling with `size` latents per side, a quarter of which overlap.
+
+    Raises:
+        ValueError: If `size` is below 1.
+    """
     return Tiling(size, size // 4)
 
 
 def choose_tiling(autoencoder: AutoencoderKL, latents: PixelGrid, free: float) -> Tiling | None:
-    """How latents of a picture are decoded within so many bytes of free memory: whole (None) if they can be, as tiles
-    change the result; else in the largest of TILES. Raises ValueError where none can.
+    """Return the tiling with which the latents of an image can be decoded in `free` bytes of memory.
+
+    It is None (no tiles) if the memory is sufficient, because tiles change the result; otherwise the largest of TILES
+    that fits.
+
+    Raises:
+        ValueError: If no tiling fits.
     """
     budget = SPARE * free
     if autoencoder.decode_bytes(latents) <= budget:
@@ -48,8 +61,12 @@ def choose_tiling(autoencoder: AutoencoderKL, latents: PixelGrid, free: float) -
 
 @torch.inference_mode()
 def decode(autoencoder: AutoencoderKL | VideoAutoencoder, latents_BCHW: Tensor, tiling: Tiling | None = None) -> Tensor:
-    """Latents [B, C, H, W] -> pixels fp32 [B, channels, lines, columns] about -1 to 1, one picture after the other; of
-    clips [B, channels, frames, lines, columns]. Raises ValueError as `decode_parts`.
+    """Return the pixels of latents [B, C, H, W]: fp32 [B, channels, rows, columns] from about -1 to 1.
+
+    For videos they are [B, channels, frames, rows, columns]. Images are decoded one after the other.
+
+    Raises:
+        ValueError: If the latents are not finite.
     """
     whole = []
     for latents in latents_BCHW:
@@ -61,10 +78,13 @@ def decode(autoencoder: AutoencoderKL | VideoAutoencoder, latents_BCHW: Tensor, 
 def decode_parts(
     autoencoder: AutoencoderKL | VideoAutoencoder, latents_CHW: Tensor, tiling: Tiling | None = None
 ) -> Iterator[Tensor]:
-    """One picture or clip in the parts that it comes in: a picture's pixels at once, as `decode` without B; a clip's
-    [channels, frames, lines, columns] for each frame of latents. Other latents may be decoded between two parts.
+    """Yield the pixels of one image or video in parts; other latents may be decoded between two parts.
 
-    Raises ValueError for latents that are no numbers: what the denoiser gave was beyond its number format.
+    An image is one part [channels, rows, columns]. A video has one part per latent frame, [channels, frames, rows,
+    columns].
+
+    Raises:
+        ValueError: If the latents are not finite, because the denoiser's output exceeded its dtype.
     """
     if not torch.isfinite(latents_CHW).all():
         raise ValueError("the latents are not finite: the denoiser left the range of its number format; try fp32")
@@ -83,6 +103,6 @@ def decode_parts(
 
 
 def preview(autoencoder: AutoencoderKL, latents_BCHW: Tensor) -> Tensor:
-    """As `decode`, of latents averaged to PREVIEW on a side at most: what a picture will be, for little."""
+    """Return a cheap preview: the pixels of latents that are averaged to at most PREVIEW per side."""
     factor = -(-max(latents_BCHW.shape[2:]) // PREVIEW)
     return decode(autoencoder, functional.avg_pool2d(latents_BCHW, factor) if factor > 1 else latents_BCHW)

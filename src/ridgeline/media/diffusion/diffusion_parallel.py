@@ -1,8 +1,8 @@
-"""Division: one request on several cards, by the pair of guidance and by the sequence of tokens.
+"""Parallelism: one request on several GPUs, divided by guidance pass and by the sequence of tokens.
 
-CFG-parallel: each half of the cards runs one pass of a step, and their velocities are exchanged. Ulysses (Jacobs et
-al., arXiv:2309.14509): each card has a part of the rows, padded to as many each, and all weights; around attention
-cards exchange rows for heads, so that each attends some heads over all rows. Neither changes the result.
+CFG-parallel: each half of the GPUs runs one guidance pass of a step, and they exchange their velocities. Ulysses
+(Jacobs et al., arXiv:2309.14509): each GPU has an equal, padded share of the rows and all weights; around attention the
+GPUs exchange rows for heads, so that each computes some heads over all rows. Neither changes the result.
 """
 
 import math
@@ -20,14 +20,16 @@ from ridgeline.price.price import Price
 
 @dataclass(frozen=True, slots=True)
 class ParallelDegrees:
-    """guidance: 2 where the passes of a pair run side by side. sequence: parts that the rows of a pass are cut into."""
+    """The degrees of parallelism of a request."""
 
     guidance: int = 1
+    """The value 2 if the two guidance passes run on different GPUs, else 1."""
     sequence: int = 1
+    """The number of parts into which the rows of a pass are divided."""
 
     @property
     def cards(self) -> int:
-        """Cards that it takes."""
+        """The number of GPUs."""
         return self.guidance * self.sequence
 
     @override
@@ -40,8 +42,12 @@ WHOLE = ParallelDegrees()
 
 
 def divisions(cards: int, texts: int, heads: int) -> list[ParallelDegrees]:
-    """The ways to divide a request among so many cards. texts: passes of a step. heads: of the denoiser's attention,
-    of which each part of a sequence needs one.
+    """Return the ways to divide a request among GPUs.
+
+    Args:
+        cards: Number of GPUs.
+        texts: Passes per step.
+        heads: Heads of the denoiser's attention; each part of a sequence needs at least one.
     """
     found = [ParallelDegrees(1, cards)]
     if texts == 2 and cards % 2 == 0:
@@ -50,7 +56,7 @@ def divisions(cards: int, texts: int, heads: int) -> list[ParallelDegrees]:
 
 
 class ParallelPass:
-    """What one card of so many does of a pass of a denoiser."""
+    """The share of one GPU in a denoiser pass that is divided by sequence."""
 
     def __init__(self, price: Price, parts: int) -> None:
         self._parts = parts
@@ -63,12 +69,13 @@ class ParallelPass:
 
     @property
     def heads(self) -> int:
-        """Heads of the attention over all rows, by which it is divided: of several such ops the fewest."""
+        """The heads of the attention over all rows, among which it is divided; the minimum over several ops."""
         return min(op.heads for op, _ in self._attention)
 
     def of(self, work: Work) -> Work:
-        """A card's part of a pass over one picture: so many of the rows of each space, and some of the heads over all
-        of them. Texts that are only looked at are whole on every card.
+        """Return one GPU's share of a pass over one image: its rows of each space, and some heads over all rows.
+
+        A text that is only attended to (cross-attention) is complete on every GPU.
         """
         if self._parts == 1:
             return work
@@ -78,8 +85,10 @@ class ParallelPass:
         return Work(rows, 1, {reach: self._part(reach, each) for reach, each in work.attention.items()})
 
     def _part(self, reach: AttentionPattern, attention: AttentionWork) -> AttentionWork:
-        """What a card attends. It has all rows for its own heads, which is as much work as its own rows for all heads,
-        and is stated so; where the heads do not divide evenly, it is the card that has the most of them.
+        """Return one GPU's share of attention.
+
+        The GPU computes its own heads over all rows. This is as much work as its own rows for all heads and is stated
+        in that form. If the heads do not divide evenly, the share is that of the GPU with the most heads.
         """
         whole = attention.total
         own = math.ceil(whole.queries / self._parts)
@@ -90,15 +99,16 @@ class ParallelPass:
         return AttentionWork.of([AttentionSum(1, own, math.ceil(padded**2 * share), own, own)])
 
     def messages(self, work: Work) -> list[Cost]:
-        """What cards exchange in a pass, of which `work` is one card's part: queries, keys and values before attention
-        over all rows, its results after it.
+        """Return the messages between GPUs in a pass of which `work` is one GPU's share.
+
+        They are the queries, keys and values before attention over all rows, and its results after it.
         """
         if self._parts == 1:
             return []
         found: list[Cost] = []
         for op, count in self._attention:
             rows = work.attention[op.reach].total.queries
-            if not rows:  # attention over texts alone runs once a request, not in a pass
+            if not rows:  # attention over texts alone runs once per request, not in a pass
                 continue
             widths = (op.heads * op.spec.k_dim, *(op.spec.heads * n for n in (op.spec.k_dim, op.spec.v_dim)))
             for width in (*widths, op.heads * op.value_dim):
@@ -108,15 +118,15 @@ class ParallelPass:
 
 
 def exchange(latents: Sequence[int]) -> Cost:
-    """Both velocities of a pair, of latents of this shape, so that either half of the cards makes the same step."""
+    """Return the exchange of both velocities of a guidance pair, after which all GPUs perform the same step."""
     return Cost(communication={"all_gather": float(2 * 4 * math.prod(latents))})
 
 
 def heads_of(price: Price) -> int:
-    """Heads of a denoiser's attention over all its rows."""
+    """Return the heads of a denoiser's attention over all its rows."""
     return ParallelPass(price, 1).heads
 
 
 def message_bytes(costs: Iterable[Cost]) -> float:
-    """Bytes of these messages, as a card has them when they are over."""
+    """Return the bytes of these messages that each GPU has after the communication."""
     return sum(cost.communication_bytes for cost in costs)

@@ -1,4 +1,4 @@
-"""What is asked for, and what it comes to before anything runs."""
+"""Requests for images or videos, and the plans that are made from them before anything runs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,36 +12,42 @@ from ridgeline.media.diffusion.schedules import Schedule
 
 @dataclass(frozen=True, slots=True)
 class DiffusionRequest:
-    """Pictures of a prompt. Where a field is None the model's own holds; where the seed is, any is drawn.
+    """A request for images or videos of one prompt.
 
-    Args:
-        prompt: what is to be seen.
-        negative: what is not to be seen, where guidance acts.
-        size: width x height in pixels, one of the model's menu.
-        steps: how often noise is taken away.
-        guidance: how strongly the prompt is followed, as the model's pipeline states it (`Convention`).
-        seed: of the first image; image i has seed + i.
-        images: how many pictures or clips are drawn.
-        frames: of a clip; only for models that draw clips.
-        second_guidance: as `guidance`, for the second of two experts; by default the same as for the first.
-        step_cache: the change of a pass's first block below which the other blocks are not run, but taken from an
-            earlier pass (`StepCache`); None where every pass is to run whole.
+    The model's default replaces a field that is None. A seed of None is drawn at random.
     """
 
     prompt: str
+    """The text that describes the image."""
     negative: str | None = None
+    """The negative prompt, which only acts with guidance."""
     size: Size | None = None
+    """Width x height in pixels, one of the sizes that the model supports."""
     steps: int | None = None
+    """The number of denoising steps."""
     guidance: float | None = None
+    """The guidance scale, in the convention of the model's pipeline (`Convention`)."""
     seed: int | None = None
+    """The seed of the first image; image i uses seed + i."""
     images: int = 1
+    """The number of images or videos."""
     frames: int | None = None
+    """The number of frames of a video; only for video models."""
     second_guidance: float | None = None
+    """The guidance scale of the second expert of a two-expert model; the default is `guidance`."""
     step_cache: float | None = None
+    """The threshold of the step cache (`StepCache`), or None to run every pass completely.
+
+    If the output of a pass's first block changes by less than this, the other blocks do not run: their contribution is
+    taken from an earlier pass.
+    """
 
 
 class InvalidRequest(ValueError):
-    """A request that cannot be drawn; the message says why in one line. field: of `DiffusionRequest`, to change."""
+    """The error for a request that cannot be run.
+
+    The message is one line, and `field` is the field of `DiffusionRequest` that has to change.
+    """
 
     def __init__(self, message: str, field: str) -> None:
         super().__init__(message)
@@ -50,7 +56,7 @@ class InvalidRequest(ValueError):
 
 @contextmanager
 def concerning(field: str) -> Iterator[None]:
-    """A ValueError raised inside becomes an InvalidRequest that names this field."""
+    """Convert a ValueError raised inside this context to an InvalidRequest that names `field`."""
     try:
         yield
     except ValueError as error:
@@ -59,40 +65,39 @@ def concerning(field: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class DiffusionPlan:
-    """A request that can be drawn, with all that it left open.
-
-    Args:
-        request: as it was made.
-        seed: of the first image.
-        scale: of guidance, as the model's pipeline states it; None where it has none.
-        geometry, schedule, guidance: what size, steps and scale mean to the model.
-        second: guidance of the second of two experts; None where there is one.
-        texts: token ids of the prompt and, where guidance asks for a second pass, of the negative one.
-        batching: which pictures are drawn side by side.
-    """
+    """A validated request whose open values are all filled in."""
 
     request: DiffusionRequest
+    """The request as it was received."""
     seed: int
+    """The seed of the first image."""
     scale: float | None
+    """The guidance scale in the convention of the model's pipeline; None if the model has none."""
     geometry: Geometry
+    """The shapes that follow from the size and the frames."""
     schedule: Schedule
+    """The noise levels and timesteps that follow from the number of steps."""
     guidance: Guidance
+    """The guidance that follows from the scale and the negative prompt."""
     texts: tuple[tuple[int, ...], ...]
+    """The token ids of the prompt and, if guidance needs a second pass, of the negative prompt."""
     batching: Batching
+    """The images and passes that share one call of the denoiser."""
     second: Guidance | None = None
+    """The guidance of the second of two experts; None for a model with one denoiser."""
 
     @property
     def passes(self) -> int:
-        """How often a picture is shown to the denoiser: n steps are n passes, with guidance 2n."""
+        """The number of denoiser passes per image: one per step, or two per step with guidance."""
         return self.guidance.passes(self.schedule.steps)
 
     @property
     def groups(self) -> tuple[range, ...]:
-        """The images that are drawn side by side, in order."""
+        """The groups of images that are denoised together in one batch, in order."""
         every, size = range(self.request.images), self.batching.pictures
         return tuple(every[first : first + size] for first in every[::size])
 
     @property
     def steps(self) -> int:
-        """How many `DenoiseOutput`s there will be, of all groups together."""
+        """The number of `DenoiseOutput`s that the plan yields, over all groups."""
         return len(self.groups) * self.schedule.steps

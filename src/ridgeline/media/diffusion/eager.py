@@ -1,7 +1,8 @@
-"""A pass without fusion: what is neither a product nor attention runs op by op, as diffusers has it, and each op reads
-and writes memory. torch.compile deletes most of those bytes; what our ops state is what is left.
+"""The price of a denoiser pass without fusion, in which each op other than a product or attention is its own kernel.
 
-The bytes are facts of diffusers' classes (eager.toml, made by benchmarks/eager.py), their seconds those of any kernel.
+As in diffusers without torch.compile, each of these ops reads and writes memory. torch.compile removes most of those
+bytes; the costs that our ops state are the remaining ones. The bytes are properties of diffusers' classes (eager.toml,
+written by benchmarks/eager.py); their seconds are computed as for any kernel.
 """
 
 import tomllib
@@ -19,23 +20,22 @@ from ridgeline.price.plan.request_phases import ClassRow, Estimate, PhasePrice
 from ridgeline.price.price import Price
 
 _FUSED = ("elementwise", "norm", "embedding")
-"""Kernels of ours that do what those ops do."""
+"""The classes of our kernels that do the work of those ops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unfused:
-    """Ops of a pass that are no product and no attention. kernels: of each sort the bytes that it moves whatever the
-    picture is, the bytes that each token of latents adds, and how many there are.
-    """
+    """The ops of a pass that are neither a matrix product nor attention."""
 
     kernels: tuple[tuple[int, int, int], ...]
+    """The ops by kind: (bytes moved for any image, additional bytes per token of latents, number of ops)."""
 
     def nbytes(self, tokens: int) -> float:
-        """Bytes that all of them move, for a picture of so many tokens of latents."""
+        """Return the bytes that all these ops move for an image of `tokens` tokens of latents."""
         return float(sum((fixed + each * tokens) * count for fixed, each, count in self.kernels))
 
     def seconds(self, device: Device, tokens: int) -> tuple[float, float]:
-        """Bound and expected seconds of all of them, one kernel after the other."""
+        """Return the bound and the expected seconds of all these ops, run one after the other."""
         bound = expected = 0.0
         for fixed, each, count in self.kernels:
             cost = Cost(activation_bytes=float(fixed + each * tokens))
@@ -46,7 +46,7 @@ class Unfused:
 
 
 def unfused(release: str) -> Unfused | None:
-    """What a pass of a release of the catalogue dispatches so; None where it was not recorded."""
+    """Return the unfused ops of a pass of a catalogue release; None if they were not recorded."""
     entry = _table().get(release)
     return None if entry is None else Unfused(tuple((a, b, n) for a, b, n in entry["kernels"]))
 
@@ -54,8 +54,15 @@ def unfused(release: str) -> Unfused | None:
 def unfused_phase(
     once: PhasePrice, price: Price, device: Device, works: Sequence[Work], ops: Unfused, tokens: int
 ) -> PhasePrice:
-    """Passes as diffusers runs them without torch.compile. once: the same passes with fusion. price: of the denoiser.
-    works: of each pass. tokens: of latents that a card has.
+    """Return the price of passes as diffusers runs them without torch.compile.
+
+    Args:
+        once: Price of the same passes with fusion.
+        price: Price of the denoiser.
+        device: Device of the passes.
+        works: Work of each pass.
+        ops: Unfused ops of one pass.
+        tokens: Tokens of latents on each GPU.
     """
     own_bound, own_expected = (len(works) * each for each in ops.seconds(device, tokens))
     products = _products(price, device, works)
@@ -77,7 +84,7 @@ def unfused_phase(
 
 
 def _products(price: Price, device: Device, works: Sequence[Work]) -> OpTime:
-    """Bound and expected seconds of the products and the attention of all passes."""
+    """Return the bound and the expected seconds of the matrix products and the attention of all passes."""
     bound = expected = 0.0
     for work in works:
         step = price.on(device, work)

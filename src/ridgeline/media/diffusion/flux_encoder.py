@@ -1,4 +1,4 @@
-"""FLUX.1's texts: T5's states of a prompt, and CLIP's one vector of it."""
+"""The text encoders of FLUX.1: T5's hidden states of a prompt, and CLIP's pooled vector."""
 
 import torch
 from torch import Tensor
@@ -20,15 +20,24 @@ from ridgeline.media.diffusion.text_encoder import padding_of
 
 
 class FluxTextEncoder(T5TextEncoder):
-    """T5 reads a prompt and the padding behind it, none of which is masked; CLIP as much of the prompt as it has
-    positions for, whose last state, of the end of the text, is the vector.
+    """The pair of T5 and CLIP that encodes FLUX.1's prompts.
+
+    T5 reads a prompt and its padding, none of which is masked. CLIP reads as much of the prompt as it has positions
+    for; its last state, that of the end-of-text token, is the pooled vector.
     """
 
     def __init__(
         self, model: Encoder, tokenizer: Tokenizer, most_tokens: int, padding: int, clip: Encoder, pairs: Tokenizer
     ) -> None:
-        """padding: T5's. clip, pairs: the other encoder, and its tokenizer, which puts texts between a beginning
-        and an end.
+        """Store the two encoders.
+
+        Args:
+            model: T5's encoder.
+            tokenizer: Tokenizer of T5.
+            most_tokens: Maximum tokens of a text.
+            padding: Padding token of T5.
+            clip: CLIP's text encoder.
+            pairs: Tokenizer of CLIP, which adds a start and an end token.
         """
         super().__init__(model, tokenizer, str, most_tokens)
         self.padding, self.clip, self._pairs = padding, clip, pairs
@@ -55,15 +64,21 @@ class FluxTextEncoder(T5TextEncoder):
 
     @override
     def pooled_ids(self, text: str) -> list[int]:
-        """As TextEncoder.pooled_ids. CLIP's part is cut where T5's is refused: it is a summary of what T5 reads
-        whole.
+        """Return the token ids that CLIP reads, truncated to its context.
+
+        T5 refuses a text that is too long, but for CLIP truncation is fine: its vector summarises what T5 reads
+        completely.
         """
         ids = self._pairs.encode(text, parse_special=False)
         return ids if len(ids) <= self.clip.context else [*ids[: self.clip.context - 1], ids[-1]]
 
 
 def load_flux_encoder(pipeline: ModelSource, progress: Progress | None = None, *, most_tokens: int) -> FluxTextEncoder:
-    """CLIP in `text_encoder`, T5 in `text_encoder_2`, each with its tokenizer. Raises ModelRefused."""
+    """Load CLIP from `text_encoder` and T5 from `text_encoder_2`, each with its tokenizer.
+
+    Raises:
+        ModelRefused: If a part is missing, broken or not supported.
+    """
     first, second = (pipeline.components[name] for name in ("text_encoder", "text_encoder_2"))
     before = open_checkpoint(first.folder).nbytes
 
@@ -82,8 +97,9 @@ def load_flux_encoder(pipeline: ModelSource, progress: Progress | None = None, *
 
 
 def _encoder(part: Component, progress: Progress | None) -> Encoder:
-    """One of them. The pipeline says its class, and its tensors their number format: T5's config of FLUX.1 has
-    neither.
+    """Load one of the two encoders.
+
+    The pipeline's index states its class and the tensors its dtype, because FLUX.1's config of T5 has neither.
     """
     if part.config is None:
         raise ModelRefused(f"{part.folder} has no config.json; fetch it again")

@@ -1,4 +1,4 @@
-"""What a request of a loaded pipeline will take, its pictures drawn as they are planned."""
+"""Forecasts of the time and memory of a request to a loaded pipeline, with the batching of its plan."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ STAGES = ("encode", "denoise", "decode")
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Seconds of each stage of a plan, and its memory."""
+    """The expected seconds of each stage of a plan, and its memory."""
 
     seconds: Mapping[str, float]
     memory: PipelineMemory
@@ -27,7 +27,7 @@ class Forecast:
 
 
 class Forecaster:
-    """Prices a pipeline's requests on a device."""
+    """A calculator of the prices of a pipeline's requests on a device."""
 
     def __init__(self, pipeline: Pipeline, device: Device) -> None:
         self._device, self._encoder = device, pipeline.encoder
@@ -37,17 +37,22 @@ class Forecaster:
         self._price = PipelinePrice(PipelineComponents(pipeline.encoder.models, denoisers, decoder))
 
     def call(self, geometry: Geometry, texts: Sequence[int]) -> float:
-        """Seconds of a call of the denoiser, as `CallSeconds`."""
+        """Return the expected seconds of one denoiser call; it is a `CallSeconds`."""
         return self._price.call(self._device, geometry, texts).expected
 
     def forecast(self, plan: DiffusionPlan, tiling: Tiling | None) -> Forecast:
-        """What a plan takes, with pictures side by side as it says. The parts are run on meta, as PipelinePrice.memory
-        runs them: nobody else may run them meanwhile.
+        """Return the time and memory of a plan, with its batching.
+
+        The models run on the meta device, as in `PipelinePrice.memory`, so no other thread may run them at the same
+        time.
         """
         return Forecast(self.seconds(plan, tiling), self._price.memory(self._job(plan), tiling), self._device)
 
     def seconds(self, plan: DiffusionPlan, tiling: Tiling | None) -> dict[str, float]:
-        """Expected seconds of each stage of a plan. What a denoiser makes of texts once is a part of its first step."""
+        """Return the expected seconds of each stage of a plan.
+
+        The denoiser's one-time processing of texts counts as part of its first step.
+        """
         encode, _, decode = self._price.stages(self._device, self._job(plan), tiling)
         read = encode.seconds.expected - sum(self._price.prepare(self._device, [len(text)]) for text in plan.texts)
         denoise = 0.0
@@ -58,26 +63,28 @@ class Forecaster:
         return {"encode": read, "denoise": denoise, "decode": decode.seconds.expected}
 
     def apart(self, plan: DiffusionPlan) -> float:
-        """Seconds of a plan's denoising by two processes at once, each with this device, of which each runs one pass of
-        every step. What they exchange is not in it.
+        """Return the seconds of denoising a plan with two processes, each running one guidance pass of every step.
+
+        Each process has a device like this one. The time of their communication is not included.
         """
         texts = [len(text) for text in plan.texts]
         each = (max(self.call(plan.geometry, [text] * len(images)) for text in texts) for images in plan.groups)
         return plan.schedule.steps * sum(each)
 
     def activations(self, geometry: Geometry, text: int) -> float:
-        """Bytes of a text of so many tokens being read, or of one picture in one pass of the denoiser, whichever is
-        more. The parts are run on meta.
+        """Return the peak bytes of activations of encoding a text and of a denoiser pass over one image.
+
+        The text has `text` tokens. The models run on the meta device.
         """
         memory = self._price.memory(PipelineWorkload(geometry, 1, (text,)))
         return max(memory.encode, memory.denoise)
 
     def decode_activations(self, geometry: Geometry) -> float:
-        """Bytes of a picture being decoded whole, or of a clip, frame by frame."""
+        """Return the bytes of activations of decoding one image whole, or a video frame by frame."""
         return self._price.decoder.activations(geometry)
 
     def _calls(self, plan: DiffusionPlan, images: int) -> list[list[int]]:
-        """Of each call of the denoiser in a step of so many images side by side, the tokens of every picture's text."""
+        """Return for each denoiser call in a step with `images` images the token counts of the images' texts."""
         texts = [len(text) for text in plan.texts]
         if plan.batching.paired:
             return [[text for text in texts for _ in range(images)]]

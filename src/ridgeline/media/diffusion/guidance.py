@@ -1,12 +1,13 @@
-"""Guidance: how strongly a picture follows its prompt, and how often the denoiser is asked for it.
+"""Guidance: how strongly an image follows its prompt, and the number of denoiser passes that this takes.
 
-Classifier-free guidance (arXiv:2207.12598) asks the denoiser twice a step, with the prompt and with another one, empty
-or negative, and goes past the first away from the second:
+Classifier-free guidance (arXiv:2207.12598) runs the denoiser twice per step, with the prompt and with an empty or
+negative prompt. It extrapolates from the second prediction through the first:
 
     velocity = negative + w * (positive - negative)
 
-w = 1 is the prompt alone, and one pass is saved; below 1 it would be a step towards the negative prompt. n steps with
-guidance are 2n passes. Some models were distilled to need no second pass: they have w as an input (embedded), or none.
+w = 1 uses the prompt alone and saves a pass; w below 1 would be a step towards the negative prompt. n steps with
+guidance are 2n passes. Some models were distilled to need no second pass: they take w as an input (embedded guidance)
+or have no guidance.
 """
 
 import math
@@ -22,11 +23,11 @@ MAX_SCALE = 100.0
 
 Text = TypeVar("Text")
 Pass = Callable[[Tensor, float, Text], Tensor]
-"""A denoiser: (latents, t, text) -> prediction; t from 1 (noise) to 0 (data)."""
+"""A denoiser: (latents, t, text) -> prediction; t goes from 1 (noise) to 0 (data)."""
 
 
 class Convention(Enum):
-    """How a model's pipeline states the scale of its guidance."""
+    """The convention in which a model's pipeline states its guidance scale."""
 
     TEXTBOOK = "w, which acts above 1"
     ADDED = "s = w - 1, which acts above 0 (Z-Image)"
@@ -36,37 +37,34 @@ class Convention(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Guidance:
-    """What a request's guidance asks for.
-
-    Args:
-        scale: the textbook's w; 1 where there is no second pass.
-        negative: the text of the second pass; None where there is none.
-        embedded: what the denoiser is given as its guidance input; None where it has none.
-    """
+    """The guidance of a request, independent of the model's convention."""
 
     scale: float = 1.0
+    """The w of the formula; 1 if there is no second pass."""
     negative: str | None = None
+    """The text of the second pass; None if there is none."""
     embedded: float | None = None
+    """The guidance input of the denoiser; None if it has none."""
 
     def __post_init__(self) -> None:
         assert (self.scale > 1) == (self.negative is not None), "a second pass is asked for if it counts"
 
     def passes(self, steps: int) -> int:
-        """How often the denoiser is asked in so many steps; of the text encoder's texts there are passes(1)."""
+        """Return the number of denoiser passes in `steps` steps; `passes(1)` is also the number of texts to encode."""
         return steps if self.negative is None else 2 * steps
 
 
 def guidance_of(convention: Convention, scale: float | None, negative: str | None) -> Guidance:
-    """The guidance that a request asks for.
+    """Return the guidance that a request's scale and negative prompt mean for a model.
 
     Args:
-        convention: the model's.
-        scale: in the model's convention; None for none.
-        negative: the negative prompt; None where the request has none, and guidance takes the empty text.
+        convention: Convention of the model.
+        scale: Scale in that convention; None for no guidance.
+        negative: Negative prompt; None if the request has none, and guidance then uses the empty text.
 
     Raises:
-        ValueError: a scale that is no number, out of bounds or without a meaning to the model; a negative prompt that
-            could not act.
+        ValueError: If the scale is not a number, out of bounds or meaningless for the model, or if the negative prompt
+            would have no effect.
     """
     if scale is not None and not (math.isfinite(scale) and 0 <= scale <= MAX_SCALE):
         raise ValueError(f"guidance {scale}: it must be a number from 0 to {MAX_SCALE:g}")
@@ -80,7 +78,7 @@ def guidance_of(convention: Convention, scale: float | None, negative: str | Non
         if scale not in (None, 0, 1):
             raise ValueError(f"guidance {scale:g}: this model was distilled to need none; leave it out")
         return Guidance()
-    least = 1 if convention is Convention.TEXTBOOK else 0  # where it begins to act
+    least = 1 if convention is Convention.TEXTBOOK else 0  # guidance acts above this scale
     w = 1.0 if scale is None else scale + 1 - least
     if 0 < w < 1:
         raise ValueError(f"guidance {scale:g} would lead away from the prompt: give more than 1, or 1 for none")
@@ -97,16 +95,20 @@ def _refuse_negative(negative: str | None, reason: str) -> None:
 
 
 def guided(positive: Tensor, negative: Tensor, scale: float) -> Tensor:
-    """Both predictions of a step in one: from the negative one through the positive one, `scale` times as far."""
+    """Return the guided prediction: `scale` times the way from the negative prediction to the positive one."""
     return negative + scale * (positive - negative)
 
 
 def guide(
     denoiser: Pass[Text], guidance: Guidance, positive: Text, negative: Text | None
 ) -> Callable[[Tensor, float], Tensor]:
-    """The denoiser with its texts and its guidance: (latents, t) -> prediction, in one pass or in two.
+    """Return the denoiser with its texts and guidance applied: (latents, t) -> prediction, in one pass or two.
 
-    positive, negative: the encoded texts; negative is None just where `guidance` has none.
+    Args:
+        denoiser: Denoiser to run.
+        guidance: Guidance of the request.
+        positive: Encoded prompt.
+        negative: Encoded negative prompt; None exactly if `guidance` has none.
     """
     if negative is None:
         assert guidance.negative is None, "guidance with a second pass needs its text"
@@ -116,9 +118,9 @@ def guide(
 
 
 def guide_paired(denoiser: Pass[Text], guidance: Guidance, both: Text) -> Callable[[Tensor, float], Tensor]:
-    """As `guide` with a second pass, both in one call of the denoiser, which is shown the latents twice.
+    """Return the denoiser with guidance whose two passes share one call: the batch contains the latents twice.
 
-    both: the encoded texts of such a call: the positive one of each picture, then the negative ones.
+    `both` has the encoded texts of such a call: the positive text of each image, then the negative ones.
     """
     assert guidance.negative is not None, "one pass is no pair"
 

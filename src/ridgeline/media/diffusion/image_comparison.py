@@ -1,4 +1,4 @@
-"""A clip beside a picture: parameters and latents as multiples, against what is often said of video."""
+"""A video compared with an image: the ratios of parameters and latents, next to the ratios often quoted for video."""
 
 import math
 from dataclasses import dataclass
@@ -8,45 +8,51 @@ from ridgeline.media.diffusion.geometry import LAYOUTS, Geometry, Size
 from ridgeline.util.document.humanize import three_digits
 
 PICTURE = "z-image"
-"""The release that a clip's is held against, at 1024 x 1024."""
+"""The image model to compare with, at 1024 x 1024."""
 _TITLE, _SIZE = "Z-Image", Size(1024, 1024)
 
 
 @dataclass(frozen=True, slots=True)
 class QuotedRatio:
-    """Something of a clip's model, how many times a picture's it is, and between which multiples it is said to be."""
+    """A quantity of a video model relative to an image model, with the range that is often quoted for this ratio."""
 
     own: int
+    """The quantity of the video model."""
     picture: int
+    """The quantity of the image model."""
     least: float
+    """The lower end of the quoted range."""
     most: float
+    """The upper end of the quoted range."""
 
     @property
     def times(self) -> float:
-        """Of the picture's."""
+        """The ratio of the video model's quantity to the image model's."""
         return self.own / self.picture
 
     @property
     def place(self) -> str:
-        """Where it is by what is said: below, within or above."""
+        """The position of the ratio relative to the quoted range: below, within or above."""
         return "below" if self.times < self.least else "above" if self.times > self.most else "within"
 
     @property
     def said(self) -> str:
-        """`x 8.00; often said: 10 to 100, this is below`."""
+        """The ratio as text, like `x 8.00; often said: 10 to 100, this is below`."""
         return f"x {three_digits(self.times)}; often said: {self.least:g} to {self.most:g}, this is {self.place}"
 
 
 @dataclass(frozen=True, slots=True)
 class ImageComparison:
-    """parameters: of the denoiser, all of its experts. latents: positions."""
+    """A comparison of a video model with an image model."""
 
     parameters: QuotedRatio
+    """The ratio of the parameters of the denoiser, including all experts."""
     latents: QuotedRatio
+    """The ratio of the latent positions."""
 
     @classmethod
     def of(cls, parameters: int, geometry: Geometry) -> "ImageComparison":
-        """A clip of a model of so many."""
+        """Return the comparison for a video model with this number of parameters and this geometry."""
         picture = LAYOUTS[PICTURE].geometry(_SIZE)
         return cls(
             QuotedRatio(parameters, parameter_counts()[PICTURE][0], 3, 5),
@@ -55,7 +61,7 @@ class ImageComparison:
 
     @property
     def words(self) -> str:
-        """Both, and whose they are held against."""
+        """The text of both ratios, with the image model that they refer to."""
         own, latents = self.parameters, self.latents
         return (
             f"{three_digits(own.own / 1e9)} billion parameters ({own.said}) and {latents.own:,} latents "
@@ -65,5 +71,5 @@ class ImageComparison:
 
 
 def positions(geometry: Geometry) -> int:
-    """Latents of a picture or a clip, whatever their channels."""
+    """Return the number of latent positions of an image or a video, not counting channels."""
     return math.prod(geometry.latents[1:])

@@ -1,7 +1,7 @@
-"""Pictures as files: pixels in PNG, WebP or JPEG, with what they were drawn from inside.
+"""Images as files: PNG, WebP or JPEG, with the parameters of the image as metadata.
 
-PNG keeps text as it is, in chunks of its own (iTXt); WebP and JPEG keep it in EXIF, whose texts are ASCII: there it is
-JSON with other characters escaped.
+PNG stores text unchanged in its own chunks (iTXt). WebP and JPEG store it in EXIF, whose texts are ASCII, as JSON with
+other characters escaped.
 """
 
 import json
@@ -19,16 +19,23 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = {".png": "PNG", ".webp": "WEBP", ".jpg": "JPEG", ".jpeg": "JPEG"}
-"""By the suffix of a file's name."""
+"""The formats by file suffix."""
 PARAMETERS = "parameters"
-"""The PNG chunk with all of them as JSON; others are the prompt (Description) and the program (Software)."""
+"""The name of the PNG chunk with all parameters as JSON.
+
+Further chunks have the prompt (Description) and the program (Software).
+"""
 _SOFTWARE, _DESCRIPTION = 0x0131, 0x010E  # EXIF 2.32, table 4
 _JPEG_QUALITY = 95
 _MODES = {1: "L", 3: "RGB"}
 
 
 def format_of(path: Path) -> str:
-    """The format of a file by its name. Raises ValueError for a suffix of another."""
+    """Return the format of an image by its file name.
+
+    Raises:
+        ValueError: If the suffix is unknown.
+    """
     found = FORMATS.get(path.suffix.lower())
     if found is None:
         raise ValueError(f"{path}: pictures are written as {', '.join(FORMATS)}; give the file one of these suffixes")
@@ -36,15 +43,22 @@ def format_of(path: Path) -> str:
 
 
 def to_bytes(pixels_CHW: Tensor) -> Tensor:
-    """Pixels [channels, lines, columns] from -1 to 1, cut to it -> uint8 [lines, columns, channels]."""
+    """Return pixels [channels, rows, columns], clipped to -1 to 1, as uint8 [rows, columns, channels]."""
     scaled = (pixels_CHW / 2 + 0.5).clamp(0, 1) * 255
     return scaled.round().to(torch.uint8).permute(1, 2, 0).cpu()
 
 
 def encode_image(pixels_CHW: Tensor, format_: str, parameters: Mapping[str, Any], quality: int | None = None) -> bytes:
-    """The file of a picture. format_: one of FORMATS; WebP is lossless unless a quality is given. parameters: what it
-    was drawn from, the prompt among them. quality: 0 to 100 of JPEG and WebP, as Pillow has it. Raises ValueError for a
-    number of channels that no picture has.
+    """Return the contents of an image file.
+
+    Args:
+        pixels_CHW: Pixels from -1 to 1.
+        format_: One of FORMATS; WebP is lossless unless a quality is given.
+        parameters: Parameters of the image, including the prompt, for its metadata.
+        quality: Pillow's quality of JPEG and WebP, 0 to 100.
+
+    Raises:
+        ValueError: If the number of channels is neither 1 nor 3.
     """
     image, out = to_image(pixels_CHW), BytesIO()
     options = pillow_options(format_, parameters)
@@ -55,7 +69,11 @@ def encode_image(pixels_CHW: Tensor, format_: str, parameters: Mapping[str, Any]
 
 
 def to_image(pixels_CHW: Tensor) -> "Image":
-    """A picture for Pillow, grey or in colours. Raises ValueError for another number of channels."""
+    """Return a Pillow image, grey or RGB.
+
+    Raises:
+        ValueError: If the number of channels is neither 1 nor 3.
+    """
     from PIL import Image
 
     channels = pixels_CHW.shape[0]
@@ -66,7 +84,7 @@ def to_image(pixels_CHW: Tensor) -> "Image":
 
 
 def pillow_options(format_: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """What Pillow is told when it writes a file."""
+    """Return the keyword arguments for Pillow's `save`."""
     software = f"ridgeline {__version__}"
     if format_ == "PNG":
         from PIL.PngImagePlugin import PngInfo

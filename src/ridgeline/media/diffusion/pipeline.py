@@ -1,9 +1,9 @@
-"""A pipeline: a folder with a text encoder, a denoiser and a VAE becomes what draws pictures of prompts.
+"""The diffusion pipeline: a text encoder, a denoiser and a VAE that generate images from prompts.
 
-A request goes plan -> encode -> denoise -> decode. `denoise` gives way after every step, so that whoever drives it may
-show what has come so far, stop, or do something else in between.
+A request goes plan -> encode -> denoise -> decode. `denoise` yields after every step, so that the caller may show a
+preview, stop, or do something else in between.
 
-Shapes: B images or clips, C channels of latents, H, W lines and columns; of clips T frames of latents before these.
+Shapes: B images or videos, C channels of latents, H, W rows and columns; for videos T latent frames before these.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,59 +34,59 @@ from ridgeline.media.diffusion.text_encoder import TextCache, TextEncoder
 from ridgeline.media.diffusion.video_autoencoder import VideoAutoencoder
 
 CallSeconds = Callable[[Geometry, Sequence[int]], float]
-"""What a call of the denoiser takes for pictures of a geometry side by side, one for each of the texts, which have so
-many tokens. Any unit."""
-SEEDS = 2**32  # a request without a seed gets one below this: short enough to be typed again
+"""The time in any unit of one denoiser call, as a function of the geometry and the token counts of the texts.
 
-_GRAPHS = 64  # that torch may keep of one block's code: a shape each, of texts and of pictures side by side
+There is one text for each image in the call.
+"""
+SEEDS = 2**32  # a random seed is below this, so that it is short enough to type
+
+_GRAPHS = 64  # compiled variants that torch may keep per block, one for each shape
 
 
 @dataclass(frozen=True, slots=True)
 class LowNoiseExpert:
-    """The second of two denoisers (Wan 2.2 A14B): it is asked at noise levels below `boundary`, of 1 for pure noise."""
+    """The second of two denoisers (Wan 2.2 A14B), used at noise levels below `boundary`, a fraction of pure noise."""
 
     denoiser: Denoiser
     boundary: float
 
     def asked(self, schedule: Schedule, step: int) -> bool:
-        """Whether a step of a schedule, counted from 0, is this expert's."""
+        """Return whether this expert runs a step of a schedule, counted from 0."""
         return schedule.timesteps[step] < self.boundary * schedule.train_steps
 
 
 @dataclass(frozen=True, slots=True)
 class DenoiseOutput:
-    """What there is after a step.
-
-    Args:
-        images: which of the request's, counted from 0: those that are drawn side by side.
-        number, of: the step, counted from 1, and how many these images take.
-        latents: after it [B, C, H, W] fp32.
-        skipped: passes of it that ran the first block alone (`StepCache`).
-    """
+    """The result of one denoising step."""
 
     images: range
+    """The indexes of the batch's images in the request, counted from 0."""
     number: int
+    """The step, counted from 1."""
     of: int
+    """The number of steps for these images."""
     latents: Tensor
+    """The latents after the step, [B, C, H, W] fp32."""
     skipped: int
+    """The passes of the step that ran only the first block (`StepCache`)."""
     _shown: Tensor
     _prediction: Tensor
     _schedule: Schedule
 
     @property
     def guess(self) -> Tensor:
-        """What the finished latents would be if this step's prediction were right [B, C, H, W]: for a preview."""
+        """The finished latents if this step's prediction were exact, [B, C, H, W]: for a preview."""
         level = self._schedule.levels[self.number - 1]
         return data_of(self._shown, self._prediction, level, self._schedule.prediction)
 
     @property
     def last(self) -> bool:
-        """Whether these images' latents are finished."""
+        """Whether the latents of these images are finished."""
         return self.number == self.of
 
 
 class Pipeline:
-    """A loaded pipeline. One caller at a time; several requests may take turns between the steps of `denoise`."""
+    """A loaded pipeline, for one caller at a time; several requests may alternate between the steps of `denoise`."""
 
     def __init__(
         self,
@@ -99,7 +99,18 @@ class Pipeline:
         layout: PipelineLayout,
         second: LowNoiseExpert | None = None,
     ) -> None:
-        """kind: with the steps and the guidance of requests that state none. layout: with the menu of sizes."""
+        """Store the parts of a pipeline.
+
+        Args:
+            name: Name of the model.
+            kind: Pipeline class, with the default steps and guidance of requests.
+            encoder: Text encoder.
+            denoiser: Denoiser.
+            autoencoder: VAE.
+            scheduler: Sampler and schedules.
+            layout: Sizes that a request may have.
+            second: Second expert of a two-expert model.
+        """
         self.name, self.kind, self.layout = name, kind, layout
         self.encoder, self.denoiser, self.autoencoder = encoder, denoiser, autoencoder
         self.scheduler, self.second = scheduler, second
@@ -107,15 +118,20 @@ class Pipeline:
 
     @property
     def device(self) -> torch.device:
-        """Where its parts are."""
+        """The device of the pipeline's parts."""
         return next(self.denoiser.parameters()).device
 
     def plan(self, request: DiffusionRequest, call_seconds: CallSeconds | None = None) -> DiffusionPlan:
-        """What a request comes to; nothing runs. call_seconds: where it is known better than by `ridge_seconds`.
+        """Validate a request and return its plan; nothing runs.
 
-        Raises InvalidRequest, a ValueError of one line: a size off the menu, steps, guidance, a seed or a number of
-        images that cannot be, a negative prompt that could not act, a text that is too long, a step cache
-        without a meaning.
+        Args:
+            request: Request for images or videos.
+            call_seconds: Time of a denoiser call, if a better estimate than `ridge_seconds` is known.
+
+        Raises:
+            InvalidRequest: If the size is not supported, the steps, guidance, seed or number of images are out of
+                range, the negative prompt would have no effect, a text is too long, or the step-cache threshold is
+                invalid. It is a ValueError with one line.
         """
         kind = self.kind
         size = request.size or self.layout.sizes[0]
@@ -153,10 +169,12 @@ class Pipeline:
         return DiffusionPlan(request, seed, scale, geometry, schedule, guidance, tuple(texts), batching, second)
 
     def _guidance(self, request: DiffusionRequest, scale: float | None) -> tuple[Guidance, Guidance | None]:
-        """The guidance of a request at this scale, and that of the second expert, None where there is one denoiser.
-        Raises InvalidRequest.
+        """Return the guidance of a request and that of the second expert, None if there is one denoiser.
+
+        Raises:
+            InvalidRequest: If the scale or the negative prompt is invalid.
         """
-        with concerning("guidance"):  # first without the negative prompt, so that each error names its own field
+        with concerning("guidance"):  # without the negative prompt first, so that each error names its field
             guidance_of(self.kind.convention, scale, None)
         with concerning("negative"):
             guidance = guidance_of(self.kind.convention, scale, request.negative)
@@ -164,8 +182,11 @@ class Pipeline:
             return guidance, self._second_guidance(request, scale, guidance)
 
     def _second_guidance(self, request: DiffusionRequest, scale: float | None, guidance: Guidance) -> Guidance | None:
-        """The guidance of the second expert. Raises ValueError where there is no such expert, and where only one of the
-        two would be guided.
+        """Return the guidance of the second expert, None if there is one denoiser.
+
+        Raises:
+            ValueError: If the request has a second guidance but the model has no second expert, or if only one of the
+                two experts would use guidance.
         """
         if self.second is None:
             if request.second_guidance is not None:
@@ -178,13 +199,15 @@ class Pipeline:
         return replace(found, negative=guidance.negative)
 
     def rows(self, geometry: Geometry, text: int) -> int:
-        """Rows of a pass over a picture with a text of so many tokens, through most blocks of the denoiser."""
+        """Return the rows of a pass over one image with a text of `text` tokens, in most blocks of the denoiser."""
         rows = self.denoiser.work(geometry.latents[1:], [text]).rows
         return rows.get(JOINT, rows[LATENTS])
 
     def kept(self, plan: DiffusionPlan) -> int:
-        """Bytes that a plan's step cache keeps between steps: of each picture side by side and each of its passes, what
-        two parts of the denoiser added to its rows; of two experts each keeps its own.
+        """Return the bytes that the step cache of a plan holds between steps.
+
+        It stores two contributions to the rows of latents for each image of a batch and each guidance pass, and
+        separately for each of two experts.
         """
         if plan.request.step_cache is None:
             return 0
@@ -193,8 +216,9 @@ class Pipeline:
         return each * plan.batching.pictures * len(plan.texts) * (1 if plan.second is None else 2)
 
     def encode(self, plan: DiffusionPlan) -> tuple[Tensor, ...]:
-        """The states of a plan's texts, each [tokens, width]: of the prompt, then of the negative one. Where the
-        denoiser takes a vector of the prompt too, it is made now and kept for `denoise`.
+        """Return the hidden states of a plan's texts, each [tokens, width]: of the prompt, then of the negative prompt.
+
+        If the denoiser also needs a pooled vector of the prompt, this computes and caches it for `denoise`.
         """
         self.denoiser.backend.share_threads()
         self.texts.pooled(plan.request.prompt)
@@ -203,8 +227,15 @@ class Pipeline:
     def denoise(
         self, plan: DiffusionPlan, texts: Sequence[Tensor], pair: CFGParallelPair | None = None
     ) -> Iterator[DenoiseOutput]:
-        """From noise to latents, step by step, group by group. texts: what `encode` gave. pair: where another process
-        runs the other pass of each step, with the same plan. Raises ValueError for a plan that a pair cannot share.
+        """Denoise from noise to latents and yield the result of every step, one group of images after the other.
+
+        Args:
+            plan: Plan of the request.
+            texts: Result of `encode`.
+            pair: Connection to the process that runs the other guidance pass of each step, with the same plan.
+
+        Raises:
+            ValueError: If a pair cannot share the plan.
         """
         if pair is not None:
             pair.check(plan.seed, plan.guidance)
@@ -214,7 +245,7 @@ class Pipeline:
     def _denoise(
         self, plan: DiffusionPlan, texts: Sequence[Tensor], images: range, pair: CFGParallelPair | None
     ) -> Iterator[DenoiseOutput]:
-        """As `denoise`, of one group: images that are drawn side by side."""
+        """Denoise one group of images, which form one batch; see `denoise`."""
         schedule = plan.schedule
         draw = Noise(plan.seed + images.start, len(images), plan.geometry.latents, self.device)
         paired, count = plan.batching.paired, len(images)
@@ -238,15 +269,18 @@ class Pipeline:
             yield DenoiseOutput(images, step + 1, schedule.steps, state.x, skipped, shown, prediction, schedule)
 
     def decode(self, latents: Tensor, tiling: Tiling | None = None) -> Tensor:
-        """As `decoding.decode`, by the pipeline's VAE."""
+        """Decode latents with the pipeline's VAE; see `decoding.decode`."""
         return decode(self.autoencoder, latents, tiling)
 
     def decode_parts(self, latents: Tensor, tiling: Tiling | None = None) -> Iterator[Tensor]:
-        """As `decoding.decode_parts`, by the pipeline's VAE."""
+        """Decode latents part by part with the pipeline's VAE; see `decoding.decode_parts`."""
         return decode_parts(self.autoencoder, latents, tiling)
 
     def parameters(self, plan: DiffusionPlan, image: int) -> dict[str, str | int | float | None]:
-        """What one of a plan's images is drawn from, as its file keeps it: enough to draw it again alone."""
+        """Return the parameters of one image of a plan for the metadata of its file.
+
+        They are sufficient to generate that image again alone.
+        """
         return {
             "model": self.name,
             "prompt": plan.request.prompt,
@@ -261,7 +295,11 @@ class Pipeline:
         }
 
     def draw(self, request: DiffusionRequest, tiling: Tiling | None = None) -> Tensor:
-        """All of it: pixels of every image, as `decode`. Raises ValueError as `plan` and `decode`."""
+        """Run a request from plan to decode and return the pixels of every image, as `decode` does.
+
+        Raises:
+            ValueError: If `plan` or `decode` raises one.
+        """
         plan = self.plan(request)
         finished = [step.latents for step in self.denoise(plan, self.encode(plan)) if step.last]
         return self.decode(torch.cat(finished), tiling)
@@ -269,14 +307,16 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class DenoiserCalls:
-    """How the denoiser is called. images: side by side. paired: both passes of guidance in one call. pair: where
-    another process runs the other pass. cache: where passes may be cut short.
-    """
+    """The way in which the denoiser is called for one batch."""
 
     images: int
+    """The number of images in the batch."""
     paired: bool = False
+    """Whether one call runs both guidance passes."""
     pair: CFGParallelPair | None = None
+    """The connection to the process that runs the other guidance pass, if any."""
     cache: StepCache | None = None
+    """The step cache, if passes may skip blocks."""
 
 
 def guided_denoiser(
@@ -286,9 +326,16 @@ def guided_denoiser(
     calls: DenoiserCalls,
     pooled: Tensor | None = None,
 ) -> Callable[[Tensor, float], Tensor]:
-    """The denoiser with a request's texts and guidance: (latents, t) -> what it predicts. What it makes of the texts at
-    every noise level is computed now, once for all steps. pooled: the vector of the prompt, of a denoiser that takes
-    one.
+    """Return the denoiser with a request's texts and guidance applied: (latents, t) -> prediction.
+
+    It computes the parts that depend only on the texts now, once for all steps.
+
+    Args:
+        denoiser: Denoiser to run.
+        guidance: Guidance of the request.
+        texts: Hidden states of the prompt and, with a second pass, of the negative prompt.
+        calls: Way in which the denoiser is called.
+        pooled: Pooled vector of the prompt, if the denoiser takes one.
     """
     assert pooled is None or guidance.negative is None, "a negative prompt has a vector of its own"
     vectors = None if pooled is None else pooled.expand(calls.images, -1)
@@ -312,22 +359,28 @@ def guided_denoiser(
 
 
 def compile_blocks(pipeline: Pipeline, plan: DiffusionPlan, texts: Sequence[Tensor]) -> int:
-    """Have the blocks of a pipeline's denoisers compiled for a plan, by a call of each shape that it has, which takes
-    seconds to minutes. texts: what `encode` gave of the plan. Returns the number of blocks. Raises ValueError where
-    there is no C++ compiler.
+    """Compile the blocks of a pipeline's denoisers with torch.compile and return the number of blocks.
 
-    What is around them (embedders, samplers, guidance, the step cache) stays as it is, and so do text encoder and VAE.
-    Our kernels are left out within, because torch's compiler makes its own of what they do. Blocks are compiled once
-    more for each other size, length of a text or number of pictures side by side.
-    See https://docs.pytorch.org/docs/stable/torch.compiler.html.
+    It calls the denoiser once for each shape in the plan, which takes seconds to minutes. Everything around the blocks
+    (embedders, samplers, guidance, the step cache) stays as it is, and so do the text encoder and the VAE. Inside the
+    blocks our kernels are disabled, because torch's compiler generates its own. Every new size, text length or number
+    of images per batch compiles the blocks again. See https://docs.pytorch.org/docs/stable/torch.compiler.html.
+
+    Args:
+        pipeline: Pipeline to compile.
+        plan: Plan whose shapes are compiled.
+        texts: Result of `encode` for the plan.
+
+    Raises:
+        ValueError: If there is no C++ compiler.
     """
-    # The imports are half a second of symbolic algebra.
+    # The imports are local because they take half a second.
     from torch import _dynamo
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 
     try:
-        # Asked before anything is compiled: a compilation that fails leaves torch's hook in the interpreter.
+        # Check this before compiling: a failed compilation leaves torch's hook in the interpreter.
         get_cpp_compiler()
     except InvalidCxxCompiler:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Pipeline classes: what diffusers' class of a pipeline says that none of its folder's configs do."""
+"""Pipeline classes: the properties that diffusers' pipeline class defines but no config in the folder states."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -17,50 +17,53 @@ from ridgeline.media.diffusion.t5_encoder import load_t5_encoder, lowered, unesc
 from ridgeline.media.diffusion.text_encoder import TextEncoder, load_chat_encoder
 from ridgeline.media.diffusion.timestep_call import TimestepCall, flux2_mu, flux_sigmas, token_mu, z_image_sigmas
 
-_WAN_14B = 5120  # numbers of a token's state in its large models
+_WAN_14B = 5120  # hidden size of its large models
 
 
 class LoadEncoder(Protocol):
-    """Loads the text encoder of a pipeline's folder. Raises ModelRefused."""
+    """A function that loads the text encoder of a pipeline's folder."""
 
-    def __call__(self, pipeline: ModelSource, progress: Progress | None = None) -> TextEncoder: ...
+    def __call__(self, pipeline: ModelSource, progress: Progress | None = None) -> TextEncoder:
+        """Load the text encoder, or raise ModelRefused."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineClass:
-    """How pipelines of a class draw.
-
-    Args:
-        text_parts: of the folder, that `load_encoder` reads; a transformer, a vae and a scheduler are beside them.
-        load_encoder: how texts are read.
-        convention: how the scale of guidance is stated.
-        layout: the sizes that its releases take; the rest of it the parts of a folder say.
-        layout_of: the same of one whose releases take different sizes, by its denoiser.
-        steps, guidance: of a request that states none, as the class has them.
-        timesteps: its call of the scheduler for timesteps.
-        frames: of a request for a clip that states none; 1 where pictures are drawn.
-        settled: the class of one folder, where its releases draw in several ways.
-    """
+    """The properties of one pipeline class."""
 
     text_parts: tuple[str, ...]
+    """The parts of the folder that `load_encoder` reads; the folder also has a transformer, a vae and a scheduler."""
     load_encoder: LoadEncoder
+    """The function that loads the text encoder."""
     convention: Convention
+    """The convention of the guidance scale."""
     layout: PipelineLayout
+    """The layout with the sizes that its releases support; the parts of a folder define the rest of the layout."""
     steps: int
+    """The default number of steps."""
     guidance: float | None
+    """The default guidance scale."""
     timesteps: TimestepCall
+    """The arguments with which it requests timesteps from its scheduler."""
     frames: int = 1
+    """The default number of frames of a video; 1 for images."""
     layout_of: Callable[[Denoiser], PipelineLayout] | None = None
+    """The function from the denoiser to the layout, if releases of the class support different sizes."""
     settled: "Callable[[PipelineClass, ModelSource], PipelineClass] | None" = None
+    """The function that adapts the class to one folder, if its releases work in several ways."""
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """All that a folder is to have, in the order in which they are loaded."""
+        """The parts that a folder must have, in loading order."""
         return (*self.text_parts, "transformer", "vae", "scheduler")
 
 
 def _klein(found: PipelineClass, source: ModelSource) -> PipelineClass:
-    """FLUX.2-klein: one that was distilled, as model_index.json says, needs no guidance, and four steps."""
+    """Return the class of a FLUX.2-klein folder.
+
+    If model_index.json states that it is distilled, it uses no guidance and four steps.
+    """
     assert source.folder is not None
     if not Fields.read(source.folder / "model_index.json").flag("is_distilled", False):
         return found
@@ -68,7 +71,10 @@ def _klein(found: PipelineClass, source: ModelSource) -> PipelineClass:
 
 
 def _flux(found: PipelineClass, source: ModelSource) -> PipelineClass:
-    """FLUX.1: schnell, whose denoiser has no input for guidance, reads half as many tokens, and takes four steps."""
+    """Return the class of a FLUX.1 folder.
+
+    schnell, whose denoiser has no guidance input, reads half as many text tokens and takes four steps.
+    """
     part = source.components.get("transformer")
     config = None if part is None else part.config
     if config is None or config.flag("guidance_embeds", False):
@@ -78,7 +84,7 @@ def _flux(found: PipelineClass, source: ModelSource) -> PipelineClass:
 
 
 def _pixart(name: str, most_tokens: int) -> PipelineClass:
-    """PixArt's, of texts of so many tokens."""
+    """Return the class of a PixArt pipeline whose texts have at most `most_tokens` tokens."""
     return PipelineClass(
         ("text_encoder", "tokenizer"),
         partial(load_t5_encoder, clean=lowered, most_tokens=most_tokens),
@@ -91,7 +97,7 @@ def _pixart(name: str, most_tokens: int) -> PipelineClass:
 
 
 def _wan_layout(denoiser: Denoiser) -> PipelineLayout:
-    """The sizes that Wan's releases take: 2.2's 5B, the 14B models, and the small one."""
+    """Return the layout of a Wan release, by its denoiser: 2.2's 5B, the 14B models, or the small model."""
     if denoiser.channels == LAYOUTS["wan2.2-5b"].channels:
         return LAYOUTS["wan2.2-5b"]
     assert isinstance(denoiser, CrossDenoiser)
@@ -142,12 +148,14 @@ PIPELINES: Mapping[str, PipelineClass] = {
     "PixArtSigmaPipeline": _pixart("PixArtSigmaPipeline", most_tokens=300),
     "PixArtAlphaPipeline": _pixart("PixArtAlphaPipeline", most_tokens=120),
 }
-"""By the `_class_name` of model_index.json."""
+"""The supported pipeline classes, by the `_class_name` of model_index.json."""
 
 
 def pipeline_class_of(source: ModelSource) -> PipelineClass:
-    """Return the class of a pipeline's folder, even if parts of it are missing. Raises ModelRefused for what is no
-    pipeline and for a class that is not built.
+    """Return the class of a pipeline's folder, even if parts of the folder are missing.
+
+    Raises:
+        ModelRefused: If the source is not the folder of a pipeline, or its class is not supported.
     """
     if not source.pipeline:
         kind = source.model.kind or "a model of no stated architecture"
@@ -173,7 +181,7 @@ def check_parts(source: ModelSource, parts: Iterable[str]) -> None:
 
 
 def check_configs(source: ModelSource, parts: Iterable[str]) -> None:
-    """Raise ModelRefused if one of these parts has no config, which is all that a plan reads of it."""
+    """Raise ModelRefused if one of these parts has no config; a plan reads nothing else of them."""
     for part in parts:
         component = _listed(source, part)
         if component.config is None:
@@ -181,7 +189,11 @@ def check_configs(source: ModelSource, parts: Iterable[str]) -> None:
 
 
 def _listed(source: ModelSource, part: str) -> Component:
-    """Return a part that the pipeline's index lists. Raises ModelRefused."""
+    """Return a part that the pipeline's index lists.
+
+    Raises:
+        ModelRefused: If the index does not list the part.
+    """
     component = source.components.get(part)
     if component is None:
         raise ModelRefused(f"{source.folder}/model_index.json lists no {part}, which a {source.pipeline} has")

@@ -1,4 +1,4 @@
-"""Outlines: the parts of a pipeline on meta, from its configs alone, and what its release is usually asked for."""
+"""Pipelines for planning: their parts on the meta device, built from configs alone, and their default request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,58 +22,69 @@ from ridgeline.media.diffusion.pipeline_price import PipelineComponents
 from ridgeline.media.diffusion.video_decode_price import VideoDecodePrice
 
 PROMPT, NEGATIVE = 96, 32
-"""Tokens of a prompt, and of an empty one in its template, where texts are read as long as they are."""
+"""The tokens of a typical prompt, and of an empty one in its template, for pipelines that do not pad texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderSpec:
-    """How one encoder of a pipeline reads texts. part: its component. layers: how many of its layers are run, from the
-    end where it is negative; 0 for all. tokens: that it pads every text to, where that is not what the denoiser is
-    given; 0 where it is.
-    """
+    """The way in which one text encoder of a pipeline reads texts."""
 
     part: str
+    """The name of its part in the pipeline."""
     layers: int = 0
+    """The number of its layers that run; negative counts from the end, 0 is all."""
     tokens: int = 0
+    """The length to which it pads every text if the denoiser receives another length; 0 if it receives the same."""
 
 
 ENCODER_SPECS: Mapping[str, tuple[EncoderSpec, ...]] = {
     "ZImagePipeline": (EncoderSpec("text_encoder", layers=-1),),
     "FluxPipeline": (EncoderSpec("text_encoder", tokens=77), EncoderSpec("text_encoder_2")),
-    # It takes the states after 9, 18 and 27 of 36 layers.
+    # The denoiser takes the states after 9, 18 and 27 of 36 layers.
     "Flux2KleinPipeline": (EncoderSpec("text_encoder", layers=27),),
     "PixArtSigmaPipeline": (EncoderSpec("text_encoder"),),
     "PixArtAlphaPipeline": (EncoderSpec("text_encoder"),),
     "WanPipeline": (EncoderSpec("text_encoder"),),
 }
-"""By the class of a pipeline."""
+"""The text encoders of each supported pipeline class."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineDefaults:
-    """The default request of a pipeline: sizes, steps, guidance and frames.
-
-    layout: the sizes that it takes. guidance: the scale, in the convention of the release. rate: frames a second of a
-    clip. tokens: of a text; 0 where texts are read as long as they are. refused: why `load_pipeline`
-    refuses the scheduler of the folder; "" if it does not.
-    """
+    """The default request of a pipeline: sizes, steps, guidance and frames."""
 
     readings: tuple[EncoderSpec, ...]
+    """The text encoders and how they read texts."""
 
     layout: PipelineLayout
+    """The layout, with the sizes that a request may have."""
     size: Size
+    """The default size."""
     steps: int
+    """The default number of steps."""
     convention: Convention
+    """The convention of the guidance scale."""
     guidance: float | None
+    """The default guidance scale, in the convention of the release."""
     frames: int = 1
+    """The default number of frames; 1 for images."""
     rate: int = 0
+    """The frames per second of a video."""
     tokens: int = 0
+    """The length to which texts are padded; 0 if they are not padded."""
     refused: str = ""
+    """The reason why `load_pipeline` refuses the scheduler of the folder; "" if it does not."""
 
     @classmethod
     def of(cls, source: ModelSource, parts: PipelineComponents | None = None) -> "PipelineDefaults":
-        """Return the outline that the catalogue states, or else the folder and its class. parts: those of the folder.
-        Raises ModelRefused for a folder that states what cannot be.
+        """Return the defaults that the catalogue states, or else those of the folder and its class.
+
+        Args:
+            source: Catalogue entry or folder of a pipeline.
+            parts: Models of the folder; only needed for a folder.
+
+        Raises:
+            ModelRefused: If the folder states invalid values.
         """
         readings, stated = ENCODER_SPECS[source.pipeline], source.generation
         if source.folder is None:
@@ -92,19 +103,21 @@ class PipelineDefaults:
         )  # fmt: skip
 
     def texts(self, passes: int) -> tuple[int, ...]:
-        """Tokens of the texts of so many passes of a step: a prompt and, with guidance, an empty one."""
+        """Return the token counts of a step's texts with `passes` passes: a prompt and, with guidance, an empty one."""
         return ((self.tokens or PROMPT), (self.tokens or NEGATIVE))[:passes]
 
     def read(self, texts: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        """Tokens of the same texts as each encoder reads them."""
+        """Return for each encoder the token counts of the same texts as that encoder reads them."""
         return tuple(tuple(reading.tokens or tokens for tokens in texts) for reading in self.readings)
 
 
 def outline(source: ModelSource, dtype: torch.dtype = torch.bfloat16) -> PipelineComponents:
-    """Return the models of a pipeline on meta, all in one number format.
+    """Return the models of a pipeline on the meta device, all in one dtype.
 
-    Only the configs of these models are read: a folder needs no weights, tokenizers or scheduler. Raises ModelRefused
-    for what is not built, and for a folder that lacks a config.
+    It reads only the configs of these models: a folder needs no weights, tokenizers or scheduler.
+
+    Raises:
+        ModelRefused: If the pipeline is not supported or the folder lacks a config.
     """
     if source.pipeline not in ENCODER_SPECS:
         raise ModelRefused(f"{source.name} is a {source.pipeline}, which is not built; {', '.join(ENCODER_SPECS)} are")
@@ -121,7 +134,7 @@ def outline(source: ModelSource, dtype: torch.dtype = torch.bfloat16) -> Pipelin
 
 
 def _reads(denoiser: Denoiser, tokens: int) -> bool:
-    """Whether a denoiser has places for a text of so many tokens."""
+    """Return whether a denoiser has positions for a text of `tokens` tokens."""
     try:
         denoiser.work((denoiser.patch,) * 2 if not denoiser.clips else (1, *(denoiser.patch,) * 2), [tokens])
     except ValueError:
@@ -146,5 +159,5 @@ def _encoder(configs: Mapping[str, Fields], reading: EncoderSpec, dtype: torch.d
 
 
 def _unread(config: Fields) -> Fields:
-    """The config as if nothing of it had been read yet, so that it can be built once more in another number format."""
+    """Return a copy of the config with no field marked as read, so that it can be used for another build."""
     return Fields(config.values, config.source)

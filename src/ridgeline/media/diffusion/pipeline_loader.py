@@ -1,4 +1,4 @@
-"""From the folder of a pipeline to what draws: its parts, and what the folder says of requests that leave it open."""
+"""Loader of diffusion pipelines: builds the parts of a folder and reads the defaults of requests from it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -40,14 +40,19 @@ def load_pipeline(
     progress: Progress | None = None,
     device: torch.device = _PROCESSOR,
 ) -> Pipeline:
-    """Load the folder of a pipeline (a source, or a name as `open_source` takes it).
+    """Load the pipeline in a folder.
 
-    dtype: of the denoiser, fp32 or bf16; by default what it is stored in. The text encoder runs as it is stored, the
-    VAE in fp32, in which the CPU is fastest. threads: that torch computes with from now on; by default all cores, one
-    for small models. progress(bytes done, bytes in all): told while weights load. device: where all of it runs.
+    Args:
+        model: Source, or a name that `open_source` accepts.
+        dtype: Dtype of the denoiser, fp32 or bf16; by default the stored one. The text encoder runs in its stored
+            dtype, the VAE in fp32, in which the CPU is fastest.
+        threads: Threads that torch uses from now on; by default all cores, or one for small models.
+        progress: Function called with (bytes done, total bytes) while weights load.
+        device: Device of all parts.
 
-    Raises ModelRefused in one line: a class that is not built, a part that is missing, broken or does not fit the
-    others, more weights than memory.
+    Raises:
+        ModelRefused: If the pipeline class is not supported, a part is missing, broken or does not fit the others, or
+            the weights exceed the memory. The message is one line.
     """
     if threads is not None:
         check_threads(threads)
@@ -61,7 +66,7 @@ def load_pipeline(
     folders = {part: source.components[part].folder for part in (*kind.parts, _SECOND) if part in weighted}
     sizes = {part: open_checkpoint(folder).nbytes for part, folder in folders.items()}
     remaining_memory(source, sizes)
-    beside = sizes.pop("text_encoder_2", 0)  # told of as one with the first
+    beside = sizes.pop("text_encoder_2", 0)  # both text encoders report their progress as one part
     told = _each({**sizes, "text_encoder": sizes["text_encoder"] + beside}, progress)
     encoder = kind.load_encoder(source, told["text_encoder"])
     denoiser = load_denoiser(str(folders["transformer"]), dtype, progress=told["transformer"])
@@ -80,10 +85,14 @@ def load_pipeline(
 
 
 def _place(networks: Iterable[PricedModule | VideoAutoencoder], device: torch.device) -> None:
-    """Put the parts of a pipeline where they run. Raises ModelRefused where a card has no room for them."""
+    """Move the parts of a pipeline to their device.
+
+    Raises:
+        ModelRefused: If the GPU's memory is too small.
+    """
     if device.type == "cpu":
         return
-    torch.cuda.set_device(device)  # of this thread, in which Triton launches
+    torch.cuda.set_device(device)  # per thread, and Triton launches kernels from this one
     for network in networks:
         if isinstance(network, VideoAutoencoder):
             with refuse_gpu_overflow(device):
@@ -93,8 +102,10 @@ def _place(networks: Iterable[PricedModule | VideoAutoencoder], device: torch.de
 
 
 def _boundary(source: ModelSource) -> float | None:
-    """Below which part of all noise a second denoiser is asked, as model_index.json says; None for one denoiser. Raises
-    ModelRefused for one without the other.
+    """Return the fraction of pure noise below which the second denoiser runs, from model_index.json; None without one.
+
+    Raises:
+        ModelRefused: If there is a boundary without a second denoiser, or the reverse.
     """
     assert source.folder is not None
     stated = Fields.read(source.folder / "model_index.json")
@@ -113,7 +124,7 @@ def _boundary(source: ModelSource) -> float | None:
 
 
 def _load_autoencoder(part: Component, progress: Progress | None) -> AutoencoderKL | VideoAutoencoder:
-    """A VAE in fp32: of pictures, or that of clips."""
+    """Load the VAE of an image or a video pipeline in fp32."""
     if part.kind == CLIPS:
         return load_video_autoencoder(str(part.folder))
     return load_autoencoder(str(part.folder), torch.float32, progress=progress)
@@ -122,8 +133,10 @@ def _load_autoencoder(part: Component, progress: Progress | None) -> Autoencoder
 def load_vae(
     model: ModelSource | str, *, threads: int | None = None, device: torch.device = _PROCESSOR
 ) -> AutoencoderKL | VideoAutoencoder:
-    """The VAE of a pipeline's folder alone, as `load_pipeline` has it: for latents that were saved. Raises
-    ModelRefused.
+    """Load only the VAE of a pipeline's folder, as `load_pipeline` does: to decode saved latents.
+
+    Raises:
+        ModelRefused: If the VAE is missing, broken or not supported.
     """
     if threads is not None:
         check_threads(threads)
@@ -137,8 +150,9 @@ def load_vae(
 
 
 def _each(sizes: Mapping[str, int], progress: Progress | None) -> dict[str, Progress | None]:
-    """What each part is given to tell of itself, so that `progress` hears of all parts as of one. sizes: bytes of each,
-    in the order in which they are loaded.
+    """Return a progress function for each part, which report to `progress` as if all parts were one.
+
+    `sizes` has the bytes of each part, in loading order.
     """
     every, told, before = sum(sizes.values()), dict[str, Progress | None](), 0
     for part, nbytes in sizes.items():
@@ -152,7 +166,7 @@ def _each(sizes: Mapping[str, int], progress: Progress | None) -> dict[str, Prog
 def _check_fits(
     source: ModelSource, encoder: TextEncoder, denoiser: Denoiser, autoencoder: AutoencoderKL | VideoAutoencoder
 ) -> None:
-    """Raises ModelRefused for parts of different pipelines."""
+    """Raise ModelRefused if the parts belong to different pipelines."""
     if encoder.width != denoiser.text_width:
         raise ModelRefused(
             f"{source.folder}: the text encoder's states have {encoder.width} numbers, the transformer reads "
@@ -172,14 +186,19 @@ def _check_fits(
 
 
 def _scheduler(source: ModelSource, kind: PipelineClass) -> DiffusionScheduler:
-    """Read the scheduler of a pipeline's folder. Raises ModelRefused for one that is not supported."""
+    """Read the scheduler of a pipeline's folder.
+
+    Raises:
+        ModelRefused: If the scheduler is not supported.
+    """
     listed = source.components["scheduler"]
     return read_scheduler(listed.folder / _SCHEDULER, kind.timesteps, listed.kind)
 
 
 def scheduler_refusal(source: ModelSource, kind: PipelineClass, denoiser: Denoiser) -> str:
-    """Return why `load_pipeline` would refuse the scheduler of a folder; "" if it would take it, or if the folder has
-    none, which is enough for a plan.
+    """Return the reason why `load_pipeline` would refuse the scheduler of a folder, or "" if it would not.
+
+    A folder without a scheduler also gives "", because that is sufficient for a plan.
     """
     listed = source.components.get("scheduler")
     if listed is None or not (listed.folder / _SCHEDULER).is_file():
@@ -192,7 +211,7 @@ def scheduler_refusal(source: ModelSource, kind: PipelineClass, denoiser: Denois
 
 
 def check_predicts(denoiser: Denoiser, scheduler: DiffusionScheduler, called: str) -> None:
-    """Raises ModelRefused where the samples of a denoiser's predictions would be taken for something else."""
+    """Raise ModelRefused if the scheduler would interpret the denoiser's predictions as another quantity."""
     wanted = scheduler.schedule(1, 1).prediction
     if denoiser.predicts != wanted:
         raise ModelRefused(
@@ -210,16 +229,19 @@ def requests_of(
     denoiser: Denoiser,
     autoencoder: AutoencoderKL | VideoAutoencoder | VideoDecodePrice,
 ) -> tuple[PipelineClass, PipelineLayout]:
-    """The class with what a folder states of requests that leave it open, and the sizes that it takes. Raises
-    ModelRefused for sizes that the parts cannot make.
+    """Return the pipeline class with the defaults that a folder states, and the layout with the sizes that it supports.
+
+    Raises:
+        ModelRefused: If the parts cannot make one of the sizes.
     """
     released = kind.layout_of(denoiser) if kind.layout_of else kind.layout
     return _with_defaults(kind, source), _layout(source, released, denoiser, autoencoder)
 
 
 def _with_defaults(kind: PipelineClass, source: ModelSource) -> PipelineClass:
-    """The class with the steps, the guidance and a clip's frames that the folder's generation_config.json states, under
-    the names of diffusers' arguments.
+    """Return the class with the defaults in generation_config.json: steps, guidance and the frames of a video.
+
+    The file uses the names of diffusers' arguments.
     """
     stated = _stated(source)
     steps = stated.count("num_inference_steps", kind.steps)
@@ -234,9 +256,13 @@ def _layout(
     denoiser: Denoiser,
     autoencoder: AutoencoderKL | VideoAutoencoder | VideoDecodePrice,
 ) -> PipelineLayout:
-    """The layout of a folder: channels, patches and pixels to a latent are those of its parts. The menu of sizes is
-    what its generation_config.json states as `sizes`, which no other file of a pipeline does; else that of the class's
-    releases. Raises ModelRefused for sizes that the parts cannot make.
+    """Return the layout of a folder: its parts define channels, patches and pixels per latent.
+
+    The supported sizes are the `sizes` of its generation_config.json, which no other file of a pipeline contains;
+    without them, the sizes of the class's releases.
+
+    Raises:
+        ModelRefused: If the parts cannot make one of the sizes.
     """
     sizes = _sizes(_stated(source)) or released.sizes
     grain = autoencoder.factor * denoiser.patch
@@ -254,8 +280,9 @@ def _layout(
 def _frames(
     released: PipelineLayout, denoiser: Denoiser, autoencoder: AutoencoderKL | VideoAutoencoder | VideoDecodePrice
 ) -> tuple[int, int]:
-    """Frames to one of latents, and the most of a clip: as many as the denoiser has places for. A picture's autoencoder
-    makes each frame one by itself.
+    """Return the frames per latent frame and the maximum frames of a video, limited by the denoiser's rotary positions.
+
+    With an image autoencoder each frame is a latent frame of its own.
     """
     if not denoiser.clips:
         return 1, 1
@@ -269,7 +296,11 @@ def _frames(
 
 
 def _sizes(stated: Fields) -> tuple[Size, ...]:
-    """The sizes that a folder states; () for none. Raises ModelRefused."""
+    """Return the sizes that a folder states; () for none.
+
+    Raises:
+        ModelRefused: If `sizes` is not a list of valid sizes.
+    """
     values = stated.value("sizes")
     if values is None:
         return ()

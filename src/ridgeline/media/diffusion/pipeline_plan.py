@@ -1,4 +1,4 @@
-"""The plan of a pipeline: what a picture or a clip takes on a card or several, and what would change that."""
+"""The plan of a pipeline: the time, memory and cost of an image or a video on one or several GPUs, and alternatives."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,53 +16,58 @@ from ridgeline.price.engine_profile import OWN_ENGINE, load_engine
 from ridgeline.price.plan.request_phases import Estimate
 
 STEPS = (4, 8, 20, 28, 50)
-"""Numbers of steps that a release's own are compared with: of distilled models, and of others."""
+"""The numbers of steps to compare with, typical of distilled and of other models."""
 SIDE_BY_SIDE = (2, 4, 8)
-"""Numbers of pictures in one pass that one alone is compared with."""
+"""The numbers of images per pass to compare with a single one."""
 _HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
-    """What is asked of a pipeline; None for what its release is usually asked for. guidance: in the convention of the
-    release.
-    """
+    """The options of a plan; None means the release's default."""
 
     size: Size | None = None
+    """The width and height in pixels."""
     steps: int | None = None
+    """The number of denoising steps."""
     guidance: float | None = None
+    """The guidance scale, in the convention of the release."""
     frames: int | None = None
+    """The number of frames of a video."""
     count: int = 1
+    """The number of images or videos."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryFit:
-    """One card's memory in bytes. resident: the most of a request where all parts stay there; tiled: the same with
-    tiles in its decode; taking_turns: the most of any stage where each has its own part alone there. overhead: driver
-    and libraries. budget: what may be used.
-    """
+    """The memory of a request on one GPU in bytes, compared with the available memory."""
 
     resident: float
+    """The peak of a request if all parts stay in GPU memory."""
     tiled: float
+    """The same peak with a tiled decode."""
     taking_turns: float
+    """The peak over the stages if each stage has only its own part in GPU memory."""
     overhead: float
+    """The bytes used by the driver and libraries."""
     budget: float
+    """The bytes that may be used."""
 
     @property
     def least(self) -> float:
-        """Bytes without which it cannot be drawn."""
+        """The minimum bytes for the request, with the parts taking turns."""
         return self.overhead + self.taking_turns
 
     @property
     def how(self) -> str:
-        """yes, tiled (only with tiles), in turns (only one part at a time), or no."""
+        """The way in which the request fits: yes, tiled (only with tiles), in turns (one part at a time), or no."""
         choices = {"yes": self.resident, "tiled": self.tiled, "in turns": self.taking_turns}
         return next((how for how, nbytes in choices.items() if nbytes + self.overhead <= self.budget), "no")
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The same request, one thing about it changed: what it is called, its seconds and its passes."""
+    """The same request with one change: its name, seconds and passes."""
 
     name: str
     seconds: Estimate
@@ -70,8 +75,9 @@ class Variant:
 
 
 class PipelinePlan:
-    """Everything that `ridgeline plan` says of a pipeline. Figures of stages are those of one card; the request is on
-    `devices` of them.
+    """The content of `ridgeline plan` for a pipeline.
+
+    Figures of stages are per GPU; the request runs on `devices` GPUs.
     """
 
     def __init__(
@@ -86,9 +92,20 @@ class PipelinePlan:
         *,
         eager: bool = False,
     ) -> None:
-        """name: of a release of the catalogue. utilization: the share of a card's memory that may be used. eager:
-        whether nothing is fused, as diffusers runs it without torch.compile. Raises ValueError for what cannot be
-        asked.
+        """Price a request.
+
+        Args:
+            name: Release in the catalogue.
+            price: Price of the pipeline's parts.
+            usual: Defaults of the pipeline.
+            device: GPU to plan for.
+            asked: Options of the request.
+            devices: Number of GPUs.
+            utilization: Fraction of a GPU's memory that may be used.
+            eager: Whether nothing is fused, as diffusers runs without torch.compile.
+
+        Raises:
+            ValueError: If an option is out of range or not supported.
         """
         if devices < 1:
             raise ValueError(f"devices is {devices}; it must be at least 1")
@@ -117,7 +134,7 @@ class PipelinePlan:
         return PipelineWorkload(geometry, steps, texts, count, self.usual.read(texts))
 
     def _ways(self, devices: int) -> dict[ParallelDegrees, RequestPrice]:
-        """The request, divided in each way among so many cards, the fastest first."""
+        """Return the price of the request for each way to divide it among `devices` GPUs, the fastest first."""
         device, ops = self.engine.on(self.card, devices), self.unfused if self.eager else None
         ways = self.price.divisions(self.job, devices)
         found = {each: self.price.on(device, self.job, None, each, ops) for each in ways}
@@ -125,17 +142,17 @@ class PipelinePlan:
 
     @property
     def request(self) -> RequestPrice:
-        """The request, divided in the way that is fastest."""
+        """The price of the request, divided in the fastest way."""
         return next(iter(self.ways.values()))
 
     @property
     def each(self) -> Estimate:
-        """Seconds of a picture or a clip, of those that are asked for together."""
+        """The seconds per image or video if all of the request's are generated together."""
         return self.request.seconds * (1 / self.job.pictures)
 
     @property
     def parameters(self) -> Mapping[str, int]:
-        """Of the parts, all denoisers together."""
+        """The parameter counts by part, with all denoisers together."""
         parts = self.price.parts
         networks = {"text encoders": parts.encoders, "denoisers": parts.denoisers}
         counts = {
@@ -146,17 +163,17 @@ class PipelinePlan:
 
     @property
     def beside_picture(self) -> ImageComparison | None:
-        """A clip compared with a picture; None where a picture is asked for."""
+        """The comparison of a video with an image; None for an image request."""
         return ImageComparison.of(self.parameters["denoisers"], self.geometry) if self.geometry.frames > 1 else None
 
     @property
     def an_hour(self) -> Estimate:
-        """Pictures or clips, one request after the other."""
+        """The images or videos per hour, with one request after the other."""
         return self.each.per_second(_HOUR)
 
     @property
     def dollars(self) -> float | None:
-        """For a picture or a clip at the expected rate; None where no price is known."""
+        """The dollars per image or video at the expected rate; None if the GPU's price is unknown."""
         return None if self.card.price is None else self._dollars(self.each.expected, self.devices)
 
     def _dollars(self, seconds: float, devices: int) -> float:
@@ -165,7 +182,7 @@ class PipelinePlan:
 
     @cached_property
     def fit(self) -> MemoryFit:
-        """Whether a card's memory holds it."""
+        """The memory of the request compared with the GPU's memory."""
         memory, overhead = self.request.memory, self.engine.memory.overhead(self.card, self.devices)
         budget = self.card.memory * self.utilization
         return MemoryFit(memory.peak, memory.with_decode(memory.tiled), _in_turns(memory), overhead, budget)
@@ -174,17 +191,17 @@ class PipelinePlan:
 
     @cached_property
     def fewer_steps(self) -> tuple[Variant, ...]:
-        """Other numbers of steps, on one card."""
+        """The request with other numbers of steps, on one GPU."""
         return tuple(self._variant(f"{steps} steps", steps, self.passes) for steps in STEPS if steps != self.steps)
 
     @cached_property
     def guidance_off(self) -> Variant | None:
-        """N passes for 2n; None where there is one pass a step already."""
+        """The request without guidance, n passes instead of 2n; None if it already has one pass per step."""
         return self._variant("without guidance", self.steps, 1) if self.passes > 1 else None
 
     @cached_property
     def alone_request(self) -> RequestPrice:
-        """The request on one card."""
+        """The price of the request on one GPU."""
         return self._alone(self.job)
 
     def _alone(self, job: PipelineWorkload) -> RequestPrice:
@@ -192,9 +209,7 @@ class PipelinePlan:
 
     @cached_property
     def otherwise(self) -> Variant | None:
-        """The request with fusion where it was asked for without, else without; None where it was not recorded what a
-        release runs without.
-        """
+        """The request with fusion if the plan is without, else without; None if unfused ops were not recorded."""
         if self.unfused is None:
             return None
         ops, name = (None, "fused (compiled)") if self.eager else (self.unfused, "not fused (eager)")
@@ -202,7 +217,7 @@ class PipelinePlan:
 
     @property
     def alone(self) -> Variant:
-        """The request as it was asked, on one card."""
+        """The unchanged request on one GPU."""
         return Variant("as asked", self.alone_request.seconds, self.job.passes)
 
     def _variant(self, name: str, steps: int, passes: int) -> Variant:
@@ -211,28 +226,29 @@ class PipelinePlan:
 
     @cached_property
     def side_by_side(self) -> Mapping[int, float]:
-        """Pictures in one pass, and how many times fewer seconds each then takes of the denoiser than alone."""
+        """The number of images per pass, with the factor by which each takes less denoiser time than alone."""
         device, text = self.engine.on(self.card), self.job.texts[0]
         alone = self.price.call(device, self.geometry, [text]).expected
         return {n: n * alone / self.price.call(device, self.geometry, [text] * n).expected for n in SIDE_BY_SIDE}
 
     @cached_property
     def cards(self) -> Mapping[int, dict[ParallelDegrees, RequestPrice]]:
-        """The request on 1, 2, 4 and 8 cards, and on those asked for, in each way there is; on one where nothing joins
-        them.
+        """The request on 1, 2, 4, 8 and the requested number of GPUs, divided in each possible way.
+
+        Without a link between the GPUs it has only one GPU.
         """
         counts = sorted({1, 2, 4, 8, self.devices}) if self.card.link is not None else [1]
         return {count: ways for count in counts if (ways := self._ways(count))}
 
     def dollars_of(self, request: RequestPrice) -> float | None:
-        """For a picture or a clip of a request that is divided otherwise; None where no price is known."""
+        """Return the dollars per image or video for another division of the request; None without a GPU price."""
         if self.card.price is None:
             return None
         return self._dollars(request.seconds.expected / self.job.pictures, request.division.cards)
 
 
 def _in_turns(memory: PipelineMemory) -> float:
-    """The most bytes of any stage, where only the part that runs is on the card; of two experts one at a time."""
+    """Return the peak bytes over the stages if only the running part is in GPU memory, and of two experts only one."""
     encoders = [nbytes for name, nbytes in memory.weights.items() if name.startswith("text encoder")]
     return max(
         max(encoders, default=0.0) + memory.encode,
@@ -242,7 +258,11 @@ def _in_turns(memory: PipelineMemory) -> float:
 
 
 def _positive(value: int, option: str) -> int:
-    """Raises ValueError."""
+    """Return the value of an option.
+
+    Raises:
+        ValueError: If it is not from 1 to 1000.
+    """
     if not 1 <= value <= 1000:
         raise ValueError(f"{option} is {value}; it must be from 1 to 1000")
     return value

@@ -1,4 +1,4 @@
-"""A picture or a clip on many cards: ranked by dollars for each seller, without a price by speed."""
+"""An image or a video on many GPUs: ranked by dollars for each seller, and by speed if no price is known."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from ridgeline.util.document.humanize import gib, say_seconds, three_digits
 
 
 def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced) -> Document:
-    """The rankings, the seller of most cards first, and in a note the cards that do not hold it."""
+    """Return the rankings, first that of the seller with the most GPUs, with a note on GPUs whose memory is short."""
     some, rows = plans[0], list[TableRow | str]()
     for seller, ranked in _rankings(plans):
         heading = f"{seller}: cheapest {image_or_video(some)}s first" if seller else f"{unpriced.words}: fastest first"
@@ -33,7 +33,7 @@ def compare_pipeline_document(plans: Sequence[PipelinePlan], unpriced: Unpriced)
 
 
 def compare_pipeline_json(plans: Sequence[PipelinePlan]) -> dict[str, Any]:
-    """The cards in the order of the rankings, then those that do not hold it."""
+    """Return the GPUs in the order of the rankings, then those whose memory is too small."""
     ranked = [plan for _, each in _rankings(plans) for plan in each]
     unable = (plan for plan in plans if plan.fit.how == "no")
     return {"cards": [_offer(plan) for plan in (*ranked, *unable)], "notes": refusals(plans[0])}
@@ -48,7 +48,7 @@ def _offer(plan: PipelinePlan) -> dict[str, Any]:
 
 
 def _rankings(plans: Sequence[PipelinePlan]) -> list[tuple[str, list[PipelinePlan]]]:
-    """By seller, those without a price last."""
+    """Return the ranked plans by seller, those without a price last."""
     by_seller: dict[str, list[PipelinePlan]] = {}
     for plan in plans:
         if plan.fit.how != "no":

@@ -1,4 +1,4 @@
-"""The plan of a pipeline as a document and as JSON: the answer, and the sections that it rests on."""
+"""The plan of a pipeline as a document and as JSON: the summary, and the sections that support it."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +28,10 @@ _MORE = "more: --full, --section NAME; figures: --json"
 
 
 def pipeline_document(plan: PipelinePlan, sections: Iterable[str] | None = None) -> Document:
-    """The answer and the table of stages; or these of SECTIONS, with all of them the answer before them."""
+    """Return the summary and the table of stages, or the sections in `sections`.
+
+    If all SECTIONS are requested, the summary precedes them.
+    """
     names = None if sections is None else check_sections(sections, SECTIONS)
     blocks: list[DocumentBlock] = []
     if names is None or names == tuple(SECTIONS):
@@ -52,7 +55,7 @@ def _steps(plan: PipelinePlan) -> str:
 
 
 def image_or_video(plan: PipelinePlan) -> str:
-    """Picture or clip."""
+    """Return "picture" or "clip", the word for the plan's result in the text."""
     return "clip" if plan.geometry.frames > 1 else "picture"
 
 
@@ -135,7 +138,7 @@ def _fits(plan: PipelinePlan) -> str:
 
 
 def _lever(plan: PipelinePlan) -> str:
-    """What saves most without another card, and that pictures side by side do not."""
+    """Return what saves the most time without another GPU, and the effect of several images per pass."""
     parts = []
     if plan.guidance_off is not None:
         saved = 1 - plan.guidance_off.seconds.expected / plan.alone.seconds.expected
@@ -168,7 +171,7 @@ def refusals(plan: PipelinePlan) -> list[str]:
 
 
 def _eager(plan: PipelinePlan) -> str:
-    """`869 ms on one card, as each op of a pass moves 147 GB beside products and attention`."""
+    """Return the time on one GPU without fusion, and the bytes that its unfused ops move per pass."""
     assert plan.otherwise is not None
     assert plan.unfused is not None
     moved = say(plan.unfused.nbytes(plan.geometry.tokens), "B")
@@ -227,7 +230,7 @@ def _memory(plan: PipelinePlan) -> DocumentTable:
 
 
 def _changes(plan: PipelinePlan) -> DocumentTable:
-    """Steps, guidance, pictures side by side, on one card."""
+    """Return the table of other steps, guidance and images per pass, all on one GPU."""
     asked = plan.alone.seconds.expected
     variants = [plan.alone, *(each for each in (plan.otherwise, plan.guidance_off) if each), *plan.fewer_steps]
     rows = [
@@ -274,14 +277,14 @@ SECTIONS: Mapping[str, tuple[str, Callable[[PipelinePlan], DocumentTable]]] = Ma
         ),
     }
 )
-"""What may be asked for by name, in the order of --full."""
+"""The sections that can be requested by name, in the order of --full."""
 
 
 # -- JSON -------------------------------------------------------------------------------------------------------------
 
 
 def pipeline_json(plan: PipelinePlan) -> dict[str, Any]:
-    """All figures, in SI units, bytes and seconds."""
+    """Return all figures of a plan in SI units, bytes and seconds."""
     request, fit, price = plan.request, plan.fit, plan.card.price
     frames, rows, columns_ = plan.geometry.grid
     return {
@@ -309,7 +312,7 @@ def pipeline_json(plan: PipelinePlan) -> dict[str, Any]:
 
 
 def answer_json(plan: PipelinePlan) -> dict[str, Any]:
-    """Seconds and dollars of a picture or a clip."""
+    """Return the seconds and dollars per image or video."""
     return {
         "seconds": dataclasses.asdict(plan.each), "an_hour": dataclasses.asdict(plan.an_hour),
         "dollars": plan.dollars, "fits": plan.fit.how, "division": _division(plan.request.division),

@@ -1,7 +1,7 @@
-"""What a request costs, before anything of it is drawn: its texts encoded, its pictures denoised and decoded.
+"""The cost of a diffusion request before it runs: encoding its texts, denoising and decoding its images.
 
-Each stage is steps of a model that is priced as any other: `price/price.py` sums its ops, whose rows are tokens of
-texts, patches of latents or pixels. n steps are n passes of the denoiser, with guidance 2n.
+Each stage consists of steps of a model, priced like any other model: `price/price.py` sums its ops, whose rows are
+tokens of texts, patches of latents or pixels. n steps are n passes of the denoiser, with guidance 2n.
 """
 
 import math
@@ -40,14 +40,14 @@ _NOTHING = Estimate(0.0, 0.0, 0.0)
 
 
 class ImageDecodePrice:
-    """The price of an autoencoder's decodes."""
+    """The price of decodes with an image autoencoder."""
 
     def __init__(self, autoencoder: AutoencoderKL) -> None:
         self._autoencoder, self._price = autoencoder, Price(autoencoder)
         self.weight_bytes, self.parameters = self._price.weight_bytes, _parameters(autoencoder)
 
     def price(self, device: Device, geometry: Geometry, pictures: int, tiling: Tiling | None = None) -> PhasePrice:
-        """So many pictures, or all frames of so many clips, one after the other, as a phase of a request."""
+        """Return the price of decoding images, or all frames of videos, one after the other, as a phase."""
         latents = self._latents(geometry)
         tiles = 1 if tiling is None else tiling.tiles(latents)
         work = self._autoencoder.decode_work(latents if tiling is None else tiling.tile(latents))
@@ -56,11 +56,11 @@ class ImageDecodePrice:
         return price_phase(self._price, device, Phase("decode", (work,), tiles * pictures * geometry.frames, about))
 
     def activations(self, geometry: Geometry, tiling: Tiling | None = None) -> float:
-        """Bytes of activations at once, of one picture."""
+        """Return the peak bytes of activations of decoding one image."""
         return self._autoencoder.decode_bytes(self._latents(geometry), tiling)
 
     def _latents(self, geometry: Geometry) -> PixelGrid:
-        """Lines and columns of a picture's latents, as the autoencoder takes them."""
+        """Return the rows and columns of an image's latents, as the autoencoder takes them."""
         factor, size = self._autoencoder.factor, geometry.size
         return PixelGrid(1, size.height // factor, size.width // factor)
 
@@ -71,90 +71,91 @@ def _parameters(autoencoder: AutoencoderKL) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PipelineComponents:
-    """The models of a pipeline, filled or on meta, each in the number format that it runs in.
-
-    encoders: each reads every text; as they are cut off where a denoiser takes states from further in. denoisers: one,
-    or experts of one shape, each for some noise levels, of which a pass asks one.
-    """
+    """The models of a pipeline, with weights or on the meta device, each in the dtype that it runs in."""
 
     encoders: tuple[Model, ...]
+    """The text encoders, each of which reads every text; cut off if the denoiser takes states of an inner layer."""
     denoisers: tuple[Denoiser, ...]
+    """The denoiser, or experts of the same shape for different noise levels; a pass runs one of them."""
     autoencoder: AutoencoderKL | VideoDecodePrice
+    """The VAE, or the price of a video VAE."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineWorkload:
-    """What is asked of a pipeline, as far as it costs anything.
-
-    texts: tokens of the text of each pass of a step, as the denoiser is given it: one, or with guidance two. read: the
-    same as each encoder reads it, padding included, by the place of the encoder; as `texts` where there is none. seen:
-    of each text, the tokens that are no padding, where padding is masked. pictures: drawn one after the other from
-    these texts.
-    """
+    """The properties of a request that determine its cost."""
 
     geometry: Geometry
+    """The shapes of an image or a video."""
     steps: int
+    """The number of denoising steps."""
     texts: tuple[int, ...]
+    """The tokens that the denoiser receives for the text of each pass of a step: one text, or with guidance two."""
     pictures: int = 1
+    """The number of images, generated one after the other from these texts."""
     read: tuple[tuple[int, ...], ...] = ()
+    """The tokens of the same texts as each encoder reads them, including padding, by encoder; if empty, as `texts`."""
     seen: tuple[int, ...] = ()
+    """The tokens of each text without padding, if padding is masked."""
 
     @property
     def passes(self) -> int:
-        """How often the denoiser is asked for a picture: n steps are n passes, with guidance 2n."""
+        """The number of denoiser passes per image: n for n steps, with guidance 2n."""
         return self.steps * len(self.texts)
 
 
 @dataclass(frozen=True, slots=True)
 class StagePrice:
-    """A part of a request on one card: encode, denoise or decode.
-
-    once: what is done `count` times: all texts read, a step with all its passes, a picture or a tile of it decoded.
-    talk, message_bytes: what cards exchange in it takes, and the bytes of it that a card has in the end.
-    """
+    """The price of one stage of a request on one GPU: encode, denoise or decode."""
 
     once: PhasePrice
+    """The price of the work that the stage repeats `count` times.
+
+    It is encoding all texts, a step with all its passes, or decoding an image or one of its tiles.
+    """
     talk: Estimate = _NOTHING
+    """The time of the communication between GPUs during `once`."""
     message_bytes: float = 0.0
+    """The bytes of these messages that each GPU has after the communication."""
 
     @property
     def name(self) -> str:
-        """encode, denoise or decode."""
+        """The name of the stage: encode, denoise or decode."""
         return self.once.name
 
     @property
     def count(self) -> int:
-        """How often it is done."""
+        """The number of repetitions of `once`."""
         return self.once.count
 
     @property
     def runs(self) -> int:
-        """How often a model is run: for each text and encoder, for each pass, for each tile."""
+        """The number of model runs: one per text and encoder, per pass, or per tile."""
         return self.count * self.once.steps
 
     @property
     def seconds(self) -> Estimate:
-        """Of all of it."""
+        """The seconds of the whole stage."""
         return (self.once.seconds + self.talk) * self.count
 
     @property
     def flops(self) -> float:
-        """Of all of it."""
+        """The FLOPs of the whole stage."""
         return self.once.flops * self.count
 
     @property
     def nbytes(self) -> float:
-        """Of all of it: weights, and what ops read and write."""
+        """The bytes moved in the whole stage: weights, and the inputs and outputs of ops."""
         return (self.once.memory_bytes + self.once.activation_bytes) * self.count
 
     @property
     def attention(self) -> float:
-        """The share of its FLOPs that attention has."""
+        """The share of attention in the stage's FLOPs."""
         return sum(row.flops for row in self.once.classes if row.kind == "attention") / self.once.flops
 
     @property
     def limit(self) -> str:
-        """The roof that most of its time is under: compute, memory (activations count), communication."""
+        """The roof that limits most of the stage's time: compute, memory (including activations) or communication."""
         under: dict[str, float] = defaultdict(float, communication=self.talk.bound)
         for row in self.once.classes:
             under[row.limit] += row.bound
@@ -163,37 +164,41 @@ class StagePrice:
 
 @dataclass(frozen=True, slots=True)
 class PipelineMemory:
-    """Bytes on one card, where every part stays there. weights: by part. encode, denoise: activations of a run of
-    either. decode: those of the decode that was asked for; whole, tiled: without tiles, and with such as are cut where
-    nobody says otherwise. experts: how many denoisers there are.
-    """
+    """The bytes on one GPU if all parts of the pipeline stay there."""
 
     weights: Mapping[str, float]
+    """The bytes of weights by part."""
     encode: float
+    """The bytes of activations of encoding a text."""
     denoise: float
+    """The bytes of activations of a denoiser pass."""
     decode: float
+    """The bytes of activations of the requested decode."""
     whole: float
+    """The bytes of activations of a decode without tiles."""
     tiled: float
+    """The bytes of activations of a decode with the default tiles."""
     experts: int = 1
+    """The number of denoisers."""
 
     @property
     def all_weights(self) -> float:
-        """Of all parts."""
+        """The bytes of the weights of all parts."""
         return sum(self.weights.values())
 
     @property
     def peak(self) -> float:
-        """The most of the request."""
+        """The peak bytes of the request."""
         return self.with_decode(self.decode)
 
     def with_decode(self, activations: float) -> float:
-        """The most of the request, were it decoded with so many bytes of activations."""
+        """Return the peak bytes of the request if its decode needed `activations` bytes of activations."""
         return self.all_weights + max(self.encode, self.denoise, activations)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestPrice:
-    """A request on a device, stage by stage."""
+    """The price of a request on a device, by stage."""
 
     job: PipelineWorkload
     division: ParallelDegrees
@@ -204,17 +209,17 @@ class RequestPrice:
 
     @property
     def stages(self) -> tuple[StagePrice, StagePrice, StagePrice]:
-        """In their order."""
+        """The prices of the stages in their order."""
         return self.encode, self.denoise, self.decode
 
     @property
     def seconds(self) -> Estimate:
-        """Of all pictures."""
+        """The seconds of all images of the request."""
         return sum((stage.seconds for stage in self.stages), _NOTHING)
 
 
 class PipelinePrice:
-    """The prices of a pipeline's parts: made once, and asked for each request."""
+    """The prices of a pipeline's parts, computed once and used for every request."""
 
     def __init__(self, parts: PipelineComponents) -> None:
         self.parts = parts
@@ -231,11 +236,17 @@ class PipelinePrice:
         division: ParallelDegrees = WHOLE,
         eager: Unfused | None = None,
     ) -> RequestPrice:
-        """What a request takes on a device. tiling: of its decode; None for none. division: of its passes among cards;
-        all else each card does for itself. eager: what the denoiser runs beside products and attention where nothing
-        fuses it.
+        """Return the price of a request on a device.
 
-        Raises ValueError for a size or a text that the denoiser cannot take, and for cards that nothing joins.
+        Args:
+            device: Device of the request.
+            job: Workload of the request.
+            tiling: Tiling of the decode; None for none.
+            division: Division of the denoiser passes among GPUs; every GPU does all other work itself.
+            eager: Ops of the denoiser other than products and attention if they are not fused.
+
+        Raises:
+            ValueError: If the denoiser cannot take the size or a text, or the GPUs have no link.
         """
         stages = self.stages(device, job, tiling, division, eager)
         return RequestPrice(job, division, *stages, self.memory(job, tiling))
@@ -248,28 +259,33 @@ class PipelinePrice:
         division: ParallelDegrees = WHOLE,
         eager: Unfused | None = None,
     ) -> tuple[StagePrice, StagePrice, StagePrice]:
-        """The same without its memory, for which every part is run on meta: encode, denoise, decode."""
+        """Return the prices of encode, denoise and decode.
+
+        They do not include the memory, for which every part has to run on the meta device.
+        """
         denoise = self._denoise(device, job, division, eager)
         return self._encode(device, job), denoise, self._decode(device, job, tiling)
 
     def call(self, device: Device, geometry: Geometry, texts: Sequence[int]) -> StepPrice:
-        """One call of the denoiser for pictures of a geometry side by side, one for each of the texts."""
+        """Return the price of one denoiser call with one image for each of the texts."""
         return self._denoiser.on(device, _pass(self.parts.denoisers[0], geometry, texts))
 
     def prepare(self, device: Device, texts: Sequence[int]) -> float:
-        """Expected seconds of what each denoiser makes of these texts once a request, in one call (a part of
-        `encode`).
+        """Return the expected seconds of each denoiser's one-time processing of these texts, in one call.
+
+        This is a part of the encode stage.
         """
         work = self.parts.denoisers[0].prepare_work(texts)
         return len(self.parts.denoisers) * self._denoiser.on(device, work).expected if work.rows else 0.0
 
     def divisions(self, job: PipelineWorkload, cards: int) -> list[ParallelDegrees]:
-        """The ways in which a request is divided among so many cards."""
+        """Return the possible ways to divide a request among `cards` GPUs."""
         return divisions(cards, len(job.texts), heads_of(self._denoiser))
 
     def _encode(self, device: Device, job: PipelineWorkload) -> StagePrice:
-        """Every text through every encoder, one after the other, once a request, and through what of the denoiser does
-        not depend on the noise level.
+        """Return the price of running every text through every encoder, one after the other, once per request.
+
+        It includes the parts of the denoiser that do not depend on the noise level.
         """
         read = list(zip(self._encoders, self._texts_read(job), strict=True))
         steps = [
@@ -286,7 +302,10 @@ class PipelinePrice:
     def _denoise(
         self, device: Device, job: PipelineWorkload, division: ParallelDegrees, eager: Unfused | None
     ) -> StagePrice:
-        """A step is a pass for each of its texts; where two halves of the cards have one each, the longer of them."""
+        """Return the price of denoising, in which a step is one pass per text.
+
+        If each half of the GPUs runs one of the passes, a step takes the time of the longer one.
+        """
         own, each = ParallelPass(self._denoiser, division.sequence), job.texts
         if division.guidance > 1:
             each = (max(job.texts),)
@@ -309,15 +328,17 @@ class PipelinePrice:
         return StagePrice(self.decoder.price(device, job.geometry, job.pictures, tiling))
 
     def memory(self, job: PipelineWorkload, tiling: Tiling | None = None) -> PipelineMemory:
-        """What a request takes; its parts are run on meta, and by nobody else meanwhile. Once for a size and texts: no
-        card, no number of steps or pictures and no division changes it.
+        """Return the memory of a request, cached by size and texts.
+
+        The device and the numbers of steps, images and GPUs do not change it. The parts run on the meta device, so no
+        other thread may run them at the same time.
         """
         key = (job.geometry, job.texts, self._texts_read(job), tiling)
         found = self._memories.get(key)
         return put(self._memories, key, self._measured(job, tiling)) if found is None else found
 
     def _measured(self, job: PipelineWorkload, tiling: Tiling | None) -> PipelineMemory:
-        """The same, run."""
+        """Return the memory of a request from a run on the meta device."""
         encoders = self.parts.encoders
         names = ["text encoder", *(f"text encoder {i}" for i in range(2, len(encoders) + 1))][: len(encoders)]
         weights = {name: price.weight_bytes for name, price in zip(names, self._encoders, strict=True)}
@@ -339,23 +360,23 @@ class PipelinePrice:
         )
 
     def _texts_read(self, job: PipelineWorkload) -> tuple[tuple[int, ...], ...]:
-        """By encoder, tokens of each text."""
+        """Return for each encoder the token counts of the texts that it reads."""
         return job.read or (job.texts,) * len(self._encoders)
 
 
 def _pass(denoiser: Denoiser, geometry: Geometry, texts: Sequence[int]) -> Work:
-    """A call for pictures side by side, of these texts."""
+    """Return the work of a denoiser call with one image for each of these texts."""
     _, *size = geometry.latents
     return denoiser.pass_work(tuple(size), texts)
 
 
 def _about(job: PipelineWorkload, passes: Sequence[int]) -> str:
-    """`2 x 4,096 tokens of latents`."""
+    """Return a description like `2 x 4,096 tokens of latents`."""
     return f"{len(passes)} x {job.geometry.tokens:,} tokens of latents"
 
 
 def _alive(network: PricedModule, work: Work) -> int:
-    """Most bytes of activations at once in a step of a network, which is run on meta, over as many rows."""
+    """Return the peak bytes of activations in a step of a model, measured by a run on the meta device."""
     alive = ActivationTracker()
     network.trace_calls({space: work.rows.get(space, 0) for space in network.spaces}, alive)
     return alive.peak

@@ -1,23 +1,23 @@
-"""Samplers: from noise to data in a few steps, each of which asks the denoiser once.
+"""Samplers: from noise to data in a few steps, with one prediction of the denoiser per step.
 
-A denoiser's prediction at (x, t) is a guess of the data, whichever way it is said (`data_of`). Follow the guess a
-little way, and x is a sample with slightly less noise; the path is the solution of an ordinary differential equation.
-With lambda = log(alpha / sigma) for time it reads (DPM-Solver++, arXiv:2211.01095, proposition 4.1; s is where a step
-begins, t where it ends, h = lambda_t - lambda_s its length)
+A denoiser's prediction at (x, t) implies a guess of the data, whether it predicts noise or velocity (`data_of`). A
+small step of x towards the guess gives a sample with slightly less noise; the path of these samples solves an ordinary
+differential equation. With the time variable lambda = log(alpha / sigma) it is (DPM-Solver++, arXiv:2211.01095,
+proposition 4.1; a step goes from s to t and has the length h = lambda_t - lambda_s)
 
     x_t = sigma_t / sigma_s * x_s + alpha_t * integral over u in 0..1 of h * e^(-(1 - u) h) * data(lambda_s + u h)
 
-The first term is exact, and nothing is unknown but how the guess of the data changes along the way. Samplers differ in
-what they take for it:
+The first term is exact. The only unknown is how the guess of the data changes along the way. Samplers differ in their
+assumption about it:
 
-    euler      it does not change: one guess, the latest (in velocities: go straight on)
+    euler      constant: the latest guess (for velocities: a straight line)
     dpmpp_2m   a line through the latest two guesses
-    unipc      as dpmpp_2m; then, when the next guess is known, the step is made again with a curve through all of them
-    lcm        the guess is taken for the data itself, and noise of the next level is added
+    unipc      as dpmpp_2m; once the next guess is known, the step is repeated with a curve through all of them
+    lcm        the guess is used as the data itself, and noise of the next level is added
 
-So that a guess held constant gets the weight w_0 = 1 - e^-h, one that grows as u the weight w_1, one as u^2 the weight
-w_2 (`_weights`). Each function is one step: a state and a prediction in, the next state out, nothing kept elsewhere.
-Latents are of any shape, in fp32 or fp64.
+A constant guess therefore has the weight w_0 = 1 - e^-h, a guess that grows like u the weight w_1, and one that grows
+like u^2 the weight w_2 (`_weights`). Each function performs one step: it takes a state and a prediction and returns the
+next state, without storing anything else. Latents may have any shape, in fp32 or fp64.
 """
 
 import math
@@ -30,44 +30,44 @@ from torch import Tensor
 from ridgeline.media.diffusion.schedules import NoiseLevel, Prediction, Schedule
 
 Draw = Callable[[], Tensor]
-"""Gives fresh noise of the latents' shape."""
+"""A function that returns fresh noise of the latents' shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """Where a sampler stands before a step.
-
-    Args:
-        x: the latents that the denoiser is to be shown.
-        data: the latest guesses of the data, the very latest last; at most two, and none for samplers of one step.
-        origin: where the last step began, if it is to be made again (UniPC).
-    """
+    """The state of a sampler before a step."""
 
     x: Tensor
+    """The latents that the denoiser sees next."""
     data: tuple[Tensor, ...] = ()
+    """The latest guesses of the data, newest last: at most two, and none for single-step samplers."""
     origin: Tensor | None = None
+    """The latents at the start of the last step if the corrector repeats it (UniPC), else None."""
 
 
 class DiffusionSampler(Protocol):
-    """One step of a schedule: from the state before it, and what was predicted for its x, to the state after."""
+    """A function that performs one sampling step: it maps a state and the prediction for its x to the next state."""
 
     def __call__(
         self, schedule: Schedule, step: int, state: SamplerState, prediction: Tensor, draw: Draw
     ) -> SamplerState:
-        """`draw` is called only by samplers that add noise, at most once a step."""
+        """Return the state after a step.
+
+        Only samplers that add noise call `draw`, at most once per step.
+        """
 
 
 def data_of(x: Tensor, prediction: Tensor, level: NoiseLevel, kind: Prediction) -> Tensor:
-    """The data that a prediction implies: x = alpha * data + sigma * noise solved for it."""
-    if kind == "velocity":  # noise - data, and alpha = 1 - sigma
+    """Return the data that a prediction implies: x = alpha * data + sigma * noise, solved for data."""
+    if kind == "velocity":  # velocity is noise - data, and alpha = 1 - sigma
         return x - level.sigma * prediction
     return (x - level.sigma * prediction) / level.alpha
 
 
 def euler(schedule: Schedule, step: int, state: SamplerState, prediction: Tensor, draw: Draw) -> SamplerState:
-    """Euler's method on the straight path of flow matching (arXiv:2210.02747): velocity times the change of sigma.
+    """Step along the straight path of flow matching by Euler's method: velocity times the change of sigma.
 
-    It is the step that `dpmpp_2m` makes with a single guess, and DDIM's, written for velocities.
+    See arXiv:2210.02747. It equals the step of `dpmpp_2m` with a single guess, and that of DDIM written for velocities.
     """
     assert schedule.prediction == "velocity", "Euler's step follows velocities"
     here, there = schedule.levels[step : step + 2]
@@ -75,17 +75,17 @@ def euler(schedule: Schedule, step: int, state: SamplerState, prediction: Tensor
 
 
 def dpmpp_2m(schedule: Schedule, step: int, state: SamplerState, prediction: Tensor, draw: Draw) -> SamplerState:
-    """DPM-Solver++ 2M (arXiv:2211.01095, algorithm 2), in its midpoint form."""
+    """Step by DPM-Solver++ 2M (arXiv:2211.01095, algorithm 2) in its midpoint form."""
     guess = data_of(state.x, prediction, schedule.levels[step], schedule.prediction)
     guesses = (*state.data, guess)[-2:]
     return SamplerState(_predict(schedule, step, state.x, guesses), guesses)
 
 
 def unipc(schedule: Schedule, step: int, state: SamplerState, prediction: Tensor, draw: Draw) -> SamplerState:
-    """UniPC of order 2 with B2(h), on guesses of the data (arXiv:2302.04867, UniP and UniC of section 3).
+    """Step by UniPC of order 2 with B2(h) on guesses of the data (arXiv:2302.04867, UniP and UniC of section 3).
 
-    The prediction at the end of a step is the one that the next step begins with; before it does, the corrector makes
-    the last step again with it. So each step is corrected but the last, and the denoiser is asked no more often.
+    The prediction at the end of one step is also the first one of the next step, where the corrector uses it to repeat
+    the step just taken. So every step but the last is corrected without an additional denoiser pass.
     """
     guess = data_of(state.x, prediction, schedule.levels[step], schedule.prediction)
     x = state.x if state.origin is None else _correct(schedule, step - 1, state.origin, state.data, guess)
@@ -93,22 +93,23 @@ def unipc(schedule: Schedule, step: int, state: SamplerState, prediction: Tensor
     return SamplerState(_predict(schedule, step, x, guesses), guesses, origin=x)
 
 
-DATA_DEVIATION = 0.5  # standard deviation of the data that consistency models take for granted (arXiv:2303.01469)
+DATA_DEVIATION = 0.5  # standard deviation of the data that consistency models assume (arXiv:2303.01469)
 
 
 @dataclass(frozen=True, slots=True)
 class LatentConsistency:
-    """Multistep sampling of a latent consistency model (arXiv:2310.04378), whose every guess is final:
-    what is left to do is to add noise of the next level and to guess again.
+    """The multistep sampler of latent consistency models (arXiv:2310.04378).
 
-    scaling: by what timesteps are multiplied in the boundary condition, which makes a guess at timestep 0 return x.
+    Every guess of the data is final: each further step adds noise of the next level and guesses again.
     """
 
     scaling: float = 10.0
+    """The factor on timesteps in the boundary condition, which makes a guess at timestep 0 return x."""
 
     def __call__(
         self, schedule: Schedule, step: int, state: SamplerState, prediction: Tensor, draw: Draw
     ) -> SamplerState:
+        """Return the state after a step: the final guess, plus noise of the next level if steps remain."""
         here, there = schedule.levels[step : step + 2]
         time = self.scaling * schedule.timesteps[step] / DATA_DEVIATION
         skip, out = 1 / (time**2 + 1), time / math.sqrt(time**2 + 1)
@@ -117,16 +118,17 @@ class LatentConsistency:
 
 
 def renoise(schedule: Schedule, step: int, state: SamplerState, prediction: Tensor, draw: Draw) -> SamplerState:
-    """Multistep sampling of a consistency model (arXiv:2303.01469, algorithm 1) of flow matching: the guess is final,
-    and where there are steps left noise of the next level is added to it. A velocity meets the boundary condition by
-    itself: where there is no noise the guess is x. FlowMatchEulerDiscreteScheduler calls it stochastic sampling.
+    """Step by multistep consistency sampling (arXiv:2303.01469, algorithm 1) with flow matching.
+
+    The guess is final; if steps remain, noise of the next level is added to it. A velocity meets the boundary condition
+    by itself: without noise the guess is x. FlowMatchEulerDiscreteScheduler calls this stochastic sampling.
     """
     here, there = schedule.levels[step : step + 2]
     return _renoised(data_of(state.x, prediction, here, schedule.prediction), there, draw)
 
 
 def _renoised(final: Tensor, level: NoiseLevel, draw: Draw) -> SamplerState:
-    """A final guess with the noise of a level, which is drawn where there is any."""
+    """Return the state with a final guess, to which noise of `level` is added unless that level has none."""
     return SamplerState(level.alpha * final + level.sigma * draw() if level.sigma else final)
 
 
@@ -134,8 +136,10 @@ def _renoised(final: Tensor, level: NoiseLevel, draw: Draw) -> SamplerState:
 
 
 def _weights(h: float) -> tuple[float, float, float]:
-    """What constant, linear and quadratic guesses count for in a step of length h: w_k is the integral over u in 0..1
-    of h * e^(-(1 - u) h) * u^k, of which integration by parts makes w_k = 1 - k / h * w_(k-1).
+    """Return the weights of a constant, a linear and a quadratic guess in a step of length h.
+
+    w_k is the integral over u in 0..1 of h * e^(-(1 - u) h) * u^k. Integration by parts gives w_k = 1 - k / h *
+    w_(k-1).
     """
     constant = -math.expm1(-h)
     linear = 1 - constant / h
@@ -143,29 +147,29 @@ def _weights(h: float) -> tuple[float, float, float]:
 
 
 def _guessed_before(schedule: Schedule, step: int) -> float:
-    """The u of the guess before the latest, in units of this step: how far before its beginning it lies; negative."""
+    """Return the u of the previous guess: its distance from the start of this step in units of the step, negative."""
     earlier, here, there = (level.half_log_snr for level in schedule.levels[step - 1 : step + 2])
     return (earlier - here) / (there - here)
 
 
 def _carried(schedule: Schedule, step: int, x: Tensor) -> Tensor:
-    """The exact term: the noise in x scaled down to the level after this step."""
+    """Return the exact term of a step: x scaled down to the noise level after the step."""
     here, there = schedule.levels[step : step + 2]
     return there.sigma / here.sigma * x
 
 
 def _length(schedule: Schedule, step: int) -> float:
-    """h, the change of lambda; infinite for the step to data."""
+    """Return the length h of a step, which is its change of lambda; infinite for the step to data."""
     here, there = schedule.levels[step : step + 2]
     return there.half_log_snr - here.half_log_snr
 
 
 def _predict(schedule: Schedule, step: int, x: Tensor, guesses: tuple[Tensor, ...]) -> Tensor:
-    """The step with what is known at its beginning: the latest guess, and the line through it and the one before.
+    """Return the latents after a step from what is known at its start: the latest guess and, if any, the one before.
 
-    Where there is one guess (the first step), and where h is infinite (the last), the guess is held constant. The
-    line's slope counts w_0 / 2 and not w_1, as both papers have it at order 2 (the midpoint; B2(h) with a coefficient
-    of 1/2): the two differ by h^2 / 12, and the slope itself is of order h.
+    With a single guess (the first step) or an infinite h (the last step) the guess is held constant. Otherwise a line
+    through both guesses is used. The weight of its slope is w_0 / 2 instead of w_1, as in both papers at order 2 (the
+    midpoint form; B2(h) with a coefficient of 1/2): the two differ by h^2 / 12, and the slope itself is of order h.
     """
     there, h = schedule.levels[step + 1], _length(schedule, step)
     constant = -math.expm1(-h)
@@ -178,10 +182,10 @@ def _predict(schedule: Schedule, step: int, x: Tensor, guesses: tuple[Tensor, ..
 
 
 def _correct(schedule: Schedule, step: int, origin: Tensor, guesses: tuple[Tensor, ...], arrived: Tensor) -> Tensor:
-    """The step again, from where it began, with the guess made where it arrived: UniPC's corrector (UniC).
+    """Repeat a step from its origin with the guess made at its end: the corrector UniC of UniPC.
 
-    With one guess from before (u = 0), the line through both counts w_0 / 2, as above. With two (u = 0 and r < 0), the
-    parabola through all three is integrated exactly: guess(u) = latest + a u + c u^2, where
+    With one earlier guess (u = 0), the line through both guesses has the weight w_0 / 2, as above. With two (u = 0 and
+    r < 0), the parabola through all three is integrated exactly: guess(u) = latest + a u + c u^2, where
 
         arrived - latest = a + c             at u = 1
         (before - latest) / r = a + c r      at u = r

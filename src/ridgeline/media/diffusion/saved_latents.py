@@ -1,6 +1,7 @@
-"""Latents on disk: what took hours is there before it is decoded, and can be decoded later.
+"""Latents on disk: the result of hours of denoising is safe before the decode, which can then run later.
 
-A safetensors file with one tensor, `latents` fp32 [C, H, W], and what it was drawn from as JSON in its metadata.
+The file is a safetensors file with one tensor, `latents` fp32 [C, H, W], and the parameters of the image as JSON in its
+metadata.
 """
 
 import json
@@ -20,24 +21,30 @@ _TENSOR, _PARAMETERS = "latents", "parameters"
 
 
 def latents_path(picture: Path) -> Path:
-    """Where the latents of a picture lie: beside it."""
+    """Return the path of the file for an image's latents, in the same folder."""
     return picture.with_name(picture.stem + SUFFIX)
 
 
 def drawn_path(latents: Path, suffix: str) -> Path:
-    """The picture or the clip of a file of latents, with this suffix: beside it."""
+    """Return the path of the image or video for a file of latents, in the same folder and with this suffix."""
     return latents.with_name(latents.name.removesuffix(SUFFIX).removesuffix(".safetensors") + suffix)
 
 
 def save_latents(path: Path, latents_CHW: Tensor, parameters: Mapping[str, Any]) -> None:
-    """Write the latents of a picture. Raises ValueError where the disk refuses."""
+    """Write the latents of an image to a file.
+
+    Raises:
+        ValueError: If the file cannot be written.
+    """
     tensors = {_TENSOR: latents_CHW.float().cpu().contiguous()}
     write_whole(path, save(tensors, {_PARAMETERS: json.dumps(parameters)}))
 
 
 def read_latents(path: Path) -> tuple[Tensor, dict[str, Any]]:
-    """Latents [C, H, W], of a clip [C, T, H, W], and what they were drawn from. Raises ValueError for a file that holds
-    none.
+    """Return the latents in a file, [C, H, W] or for a video [C, T, H, W], and the parameters of the image.
+
+    Raises:
+        ValueError: If the file contains no latents.
     """
     try:
         with safe_open(path, framework="pt") as file:

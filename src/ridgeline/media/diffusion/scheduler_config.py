@@ -1,7 +1,7 @@
-"""scheduler_config.json: the sampler and the schedule that a pipeline was released with.
+"""Reader of scheduler_config.json: the sampler and the schedule that a pipeline was released with.
 
-Only what is built is read. An option that would change the result is refused; one that changes nothing here is passed
-over by name; one that nobody knows is refused.
+It reads only the options that are implemented. It refuses an option that would change the result, ignores by name an
+option that changes nothing here, and refuses an unknown option.
 """
 
 import math
@@ -29,36 +29,42 @@ from ridgeline.media.diffusion.timestep_call import TimestepCall
 MAX_TRAIN_STEPS = 100_000
 
 Shift = Callable[[int, int], float]
-"""The factor by which noise levels are shifted, for a latent of so many tokens in so many steps."""
+"""The factor by which noise levels are shifted, as a function of the latent's tokens and the steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiffusionScheduler:
-    """A sampler with the schedules that it takes.
-
-    Args:
-        sampler: makes one step.
-        most_steps: more could not be told apart by the denoiser.
-        make: a schedule of so many steps for a latent of so many tokens.
-    """
+    """A sampler together with its schedules."""
 
     sampler: DiffusionSampler
+    """The function that performs one step."""
     most_steps: int
+    """The maximum number of steps; with more, the denoiser could not tell their timesteps apart."""
     make: Callable[[int, int], Schedule]
+    """The function from (steps, tokens of the latent) to a schedule."""
 
     def schedule(self, steps: int, tokens: int) -> Schedule:
-        """The schedule of a request. Raises ValueError for a number of steps that cannot be."""
+        """Return the schedule of a request.
+
+        Raises:
+            ValueError: If the number of steps is below 1 or above `most_steps`.
+        """
         if not 1 <= steps <= self.most_steps:
             raise ValueError(f"{steps} steps: this model takes 1 to {self.most_steps}")
         return self.make(steps, tokens)
 
 
 def read_scheduler(path: Path, call: TimestepCall, listed: str = "") -> DiffusionScheduler:
-    """Return the sampler and the schedules that the scheduler_config.json at `path` states.
+    """Return the sampler and the schedules of the scheduler_config.json at `path`.
 
-    call: how the pipeline asks its scheduler for timesteps. listed: the scheduler's class by the pipeline's index, ""
-    if it is not known: diffusers reads the file as that class, whatever the file says.
-    Raises ModelRefused in one line that names the file, the option and what is supported.
+    Args:
+        path: The scheduler_config.json.
+        call: Arguments with which the pipeline requests timesteps from its scheduler.
+        listed: Class of the scheduler in model_index.json, or "" if unknown. diffusers reads the file as that class,
+            whatever the file says.
+
+    Raises:
+        ModelRefused: If an option is not supported; one line names the file, the option and the supported values.
     """
     fields = Fields.read(path)
     if listed and not fields.has("_class_name"):
@@ -73,7 +79,7 @@ def read_scheduler(path: Path, call: TimestepCall, listed: str = "") -> Diffusio
 
 
 def scheduler_of(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
-    """As `read_scheduler`, of fields that were read."""
+    """Return the sampler and the schedules of a parsed scheduler config; see `read_scheduler`."""
     name = fields.text("_class_name", "")
     if name not in READERS:
         raise fields.refuse(f"_class_name is {name or 'not there'}; samplers of {', '.join(READERS)} are built")
@@ -90,13 +96,13 @@ def _euler(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
 
 
 def _flow_lcm(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
-    """Read FlowMatchLCMScheduler, the stochastic sampling of flow-match Euler under a name of its own."""
+    """Read FlowMatchLCMScheduler, which is the stochastic sampling of flow-match Euler under its own name."""
     fields.require_off("scale_factors")
     return _flow_match(fields, call, renoise)
 
 
 def _flow_match(fields: Fields, call: TimestepCall, step: DiffusionSampler) -> DiffusionScheduler:
-    """Return flow-match Euler's schedules, from the sigmas that the pipeline passes or else the scheduler's own."""
+    """Return the schedules of flow-match Euler, from the sigmas of the pipeline or else from the scheduler's own."""
     train_steps = _train_steps(fields)
     _refuse_other_sigmas(fields)
     for name in ("invert_sigmas", "shift_terminal"):
@@ -120,7 +126,7 @@ def _flow_match(fields: Fields, call: TimestepCall, step: DiffusionSampler) -> D
 
 
 def _unipc(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
-    """UniPCMultistepScheduler of order 2."""
+    """Read UniPCMultistepScheduler of order 2."""
     fields.require("solver_order", 2)
     _refuse_but_read_as(fields, "solver_type", "bh2", "midpoint", "heun", "logrho")
     fields.require("predict_x0", True)
@@ -139,7 +145,7 @@ def _unipc(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
 
 
 def _dpmpp(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
-    """DPMSolverMultistepScheduler as DPM-Solver++ 2M."""
+    """Read DPMSolverMultistepScheduler as DPM-Solver++ 2M."""
     fields.require("algorithm_type", "dpmsolver++")
     fields.require("solver_order", 2)
     _refuse_but_read_as(fields, "solver_type", "midpoint", "logrho", "bh1", "bh2")
@@ -149,7 +155,7 @@ def _dpmpp(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
     _refuse_other_sigmas(fields)
     _refuse_passed_sigmas(fields, call)
     shift_of = _static_shift(fields)
-    if call.mu is not None:  # the reference takes a mu for dynamic shifting alone, and dynamic shifting without one
+    if call.mu is not None:  # diffusers accepts a mu only with dynamic shifting; without a mu it ignores the flag
         if not fields.flag("use_dynamic_shifting", False):
             raise fields.refuse(
                 f"use_dynamic_shifting is not true; a {call.pipeline} passes a mu, which {_name(fields)} takes only "
@@ -164,12 +170,14 @@ def _dpmpp(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
     def flow(steps: int, tokens: int, train_steps: int) -> Schedule:
         return dpmpp_flow(steps, shift_of(tokens, steps), train_steps)
 
-    return _multistep(fields, dpmpp_2m, flow)  # a last sigma of zero asks for order 1, whatever lower_order_final says
+    return _multistep(fields, dpmpp_2m, flow)  # a last sigma of zero forces order 1, whatever lower_order_final is
 
 
 def _lcm(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
-    """Read LCMScheduler. Its timesteps are those of the distillation, whatever timestep_spacing says. No step ends
-    before the first of them, whatever set_alpha_to_one says.
+    """Read LCMScheduler.
+
+    Its timesteps are those of the distillation, so timestep_spacing has no effect. No step ends before the first
+    timestep, so set_alpha_to_one has no effect either.
     """
     _refuse_passed_sigmas(fields, call)
     betas = _betas(fields, start=0.00085, end=0.012, kind="scaled_linear")
@@ -188,7 +196,7 @@ READERS: dict[str, Callable[[Fields, TimestepCall], DiffusionScheduler]] = {
     "DPMSolverMultistepScheduler": _dpmpp,
     "LCMScheduler": _lcm,
 }
-"""The readers of configs, by the class of a scheduler in diffusers."""
+"""The functions that read a config, by the scheduler's class name in diffusers."""
 
 OPTIONS = (
     "algorithm_type", "base_image_seq_len", "base_shift", "beta_end", "beta_schedule", "beta_start", "clip_sample",
@@ -204,8 +212,8 @@ OPTIONS = (
 )  # fmt: skip
 """The options of diffusers' schedulers for images and videos.
 
-A config that diffusers made from that of another scheduler keeps the options of both. A reader has read or refused all
-options of its own that change a result; the others change nothing.
+If diffusers converts the config of one scheduler to another, the new config contains the options of both. Each reader
+reads or refuses all its own options that change a result; the others change nothing.
 """
 
 
@@ -217,13 +225,13 @@ def _name(fields: Fields) -> str:
 
 
 def _refuse_but_read_as(fields: Fields, name: str, built: str, *same: str) -> None:
-    """Refuse any value of an option but the one that is built and those that the reference reads as that one."""
+    """Refuse every value of an option except `built` and the values that diffusers treats like it (`same`)."""
     if fields.value(name) not in same:
         fields.require(name, built)
 
 
 def _refuse_passed_sigmas(fields: Fields, call: TimestepCall) -> None:
-    """Refuse a scheduler that cannot take the sigmas which the pipeline passes to it."""
+    """Refuse a scheduler that cannot use the sigmas which the pipeline passes to it."""
     if call.passed_sigmas(fields) is not None:
         unless = " unless use_flow_sigmas is true" if call.except_flow else ""
         raise fields.refuse(
@@ -237,7 +245,11 @@ def _static_shift(fields: Fields) -> Shift:
 
 
 def _dynamic_shift(fields: Fields, call: TimestepCall) -> Shift:
-    """Return the shift that follows from the mu which the pipeline passes. Raises ModelRefused."""
+    """Return the shift that follows from the mu which the pipeline passes.
+
+    Raises:
+        ModelRefused: If the pipeline passes no mu, or time_shift_type is unknown.
+    """
     if call.mu is None:
         raise fields.refuse(
             f"use_dynamic_shifting = True is not supported: a {call.pipeline} passes no mu, which it needs"
@@ -252,9 +264,12 @@ def _dynamic_shift(fields: Fields, call: TimestepCall) -> Shift:
 def _multistep(
     fields: Fields, sampler: DiffusionSampler, flow: Callable[[int, int, int], Schedule]
 ) -> DiffusionScheduler:
-    """Return the schedules of UniPC or DPM-Solver++, which take velocities along flow sigmas or noise along betas.
+    """Return the schedules of UniPC or DPM-Solver++, for velocities with flow sigmas or for noise with betas.
 
-    flow: makes a schedule of flow sigmas from the steps, the tokens of the latent and the steps of training.
+    Args:
+        fields: Scheduler config.
+        sampler: Function that performs one step.
+        flow: Makes a schedule of flow sigmas from the steps, the tokens of the latent and the training steps.
     """
     fields.require("final_sigmas_type", "zero")
     fields.require_off("thresholding")
@@ -272,7 +287,11 @@ def _multistep(
 
 
 def _spacing(fields: Fields) -> tuple[Spacing, int]:
-    """Return how timesteps are spaced, and their offset, which only leading ones have. Raises ModelRefused."""
+    """Return the spacing of timesteps and their offset, which only leading spacing has.
+
+    Raises:
+        ModelRefused: If the spacing or the offset is not supported.
+    """
     spacing = fields.text("timestep_spacing", "linspace")
     if spacing == "leading":
         offset = fields.natural("steps_offset") if fields.has("steps_offset") else 0
@@ -285,7 +304,7 @@ def _spacing(fields: Fields) -> tuple[Spacing, int]:
 
 
 def _betas(fields: Fields, *, start: float, end: float, kind: str) -> Betas:
-    """The betas of training; start, end and kind where the config does not say them."""
+    """Return the training betas; `start`, `end` and `kind` are the defaults for values missing in the config."""
     for name in ("trained_betas", "rescale_betas_zero_snr"):
         fields.require_off(name)
     kind = fields.text("beta_schedule", kind)
@@ -303,7 +322,7 @@ def _betas(fields: Fields, *, start: float, end: float, kind: str) -> Betas:
 
 
 def _train_steps(fields: Fields) -> int:
-    """Two at least: a schedule needs a step between them."""
+    """Return the number of training steps, at least two: a schedule needs a step between two levels."""
     steps = fields.count("num_train_timesteps", 1000, most=MAX_TRAIN_STEPS)
     if steps < 2:
         raise fields.refuse(f"num_train_timesteps is {steps}; it must be 2 or more")

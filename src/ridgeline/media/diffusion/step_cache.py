@@ -1,15 +1,16 @@
-"""The step cache: where a pass begins as an earlier one did, most of it is not run again, but taken from there.
+"""The step cache: if a denoiser pass starts like an earlier one, it reuses that pass's effect of most blocks.
 
 It is the first-block cache (https://github.com/chengzeyi/ParaAttention, "First Block Cache"; `FirstBlockCacheConfig` of
-diffusers), which has it from TeaCache (arXiv:2411.19108). The first block runs at each noise level. What it adds to the
-rows of latents is compared with what it added in the last pass that ran whole:
+diffusers), which derives from TeaCache (arXiv:2411.19108). The first block runs at each noise level. Its contribution
+to the rows of latents is compared with its contribution in the last complete pass:
 
     mean |now - then| / mean |then| < threshold
 
-Where it is, all that the other blocks added then is added again; nothing is summed up from pass to pass, because the
-comparison is with the last whole pass, not with the last one. It changes what is drawn.
+If this holds, the contribution of all other blocks in that pass is added again. Errors do not accumulate from pass to
+pass, because the comparison is with the last complete pass and not with the previous pass. The cache changes the
+resulting image.
 
-Shapes: P pictures, N rows of latents of each, D hidden.
+Shapes: P images, N rows of latents of each, D hidden.
 """
 
 import math
@@ -25,36 +26,45 @@ from ridgeline.media.diffusion.cfg_parallel import CFGParallelPair
 
 
 def check_threshold(threshold: float) -> None:
-    """Raises ValueError for one that is no number, or negative."""
+    """Raise ValueError if a threshold is not a finite number or is negative."""
     if not (math.isfinite(threshold) and threshold >= 0):
         raise ValueError(f"step cache {threshold}: give the change below which blocks are skipped, 0 or more, as 0.1")
 
 
 class StepCache:
-    """A cache for pictures that are drawn side by side.
+    """A step cache for the images of one batch.
 
-    skipped: passes that ran the first block alone since `take` was last asked. A call of the denoiser counts as a pass
-    for each picture in it, and where both passes of guidance are in it as two.
+    Attributes:
+        threshold: Relative change of the first block below which the other blocks are skipped.
+        skipped: Passes that ran only the first block since the last `take`. A denoiser call counts as one pass for each
+            of its images, and as two if it contains both guidance passes.
     """
 
     def __init__(self, threshold: float) -> None:
         self.threshold, self.skipped = threshold, 0
 
     def take(self, pair: CFGParallelPair | None) -> int:
-        """The passes skipped since they were last asked for, those of the other process too."""
+        """Return the number of passes skipped since the last call of this method.
+
+        With a `pair` it includes the passes of the other process.
+        """
         skipped, self.skipped = self.skipped, 0
         return skipped if pair is None else int(sum(pair.exchange(torch.tensor(skipped))))
 
     def walk(self, pictures: int) -> BlockRunner:
-        """The walk of one sort of passes, each over so many pictures: those with the prompt, those with the negative
-        prompt, or calls that have both. From one to the next only latents and noise level change.
+        """Return the block runner for one kind of pass over `pictures` images.
+
+        There is one for the passes with the prompt, one for those with the negative prompt, or one for calls that
+        contain both. Between two passes of a runner only the latents and the noise level change.
         """
         return _CachedBlockRunner(self, pictures)
 
 
 class _CachedBlockRunner:
-    """The walk that skips. It keeps what each picture's last whole pass added to the rows of latents: `first` its first
-    block, `rest` all others, each [P, N, D].
+    """A block runner that skips blocks, based on the contributions of each image's last complete pass.
+
+    `_first` is the contribution of the first block to the rows of latents and `_rest` that of all others, each [P, N,
+    D].
     """
 
     def __init__(self, cache: StepCache, pictures: int) -> None:
@@ -63,11 +73,11 @@ class _CachedBlockRunner:
         self._rest: Tensor | None = None
 
     def __call__(self, entered: ResidualStream, own: Tensor | None, first: Blocks, rest: Blocks) -> ResidualStream:
-        """As Walk.
+        """Run the first block, and the other blocks only if its contribution changed; see `BlockRunner`.
 
-        Each picture is judged alone, so that it is the same whatever is drawn beside it. Where one of a call is to be
-        run whole, all are, and the others still take what was kept: a call has several pictures where further rows cost
-        next to nothing (`batching.py`).
+        Each image is judged alone, so its result does not depend on the batch. If one image of a call needs the
+        complete pass, all run it, but the others still use the cached contributions: a call only has several images if
+        further rows cost almost nothing (`batching.py`).
         """
         before_PND = self._sum(entered, own)
         stream = first(entered)
@@ -87,7 +97,7 @@ class _CachedBlockRunner:
         return last
 
     def _sum(self, stream: ResidualStream, own: Tensor | None = None) -> Tensor:
-        """The rows of latents as they stand, fp32 [P, N, D]: apart from the stream's, which blocks write over."""
+        """Return a copy of the rows of latents in fp32 [P, N, D]; a copy, because blocks overwrite the stream."""
 
         def each(x_ND: Tensor) -> Tensor:
             rows_ND = x_ND if own is None else x_ND[own]
@@ -99,8 +109,9 @@ class _CachedBlockRunner:
         return each(stream.x_ND).add_(each(stream.y_ND).mul_(gate))
 
     def _changed(self, change_PND: Tensor) -> list[bool]:
-        """Of each picture, whether its first block adds something else than it did. The one place where the host waits
-        for the device.
+        """Return for each image whether its first block's contribution changed.
+
+        This is the only place where the host waits for the device.
         """
         if self._first is None:
             return [True] * self._pictures
@@ -110,13 +121,16 @@ class _CachedBlockRunner:
         return fresh
 
     def _again(self, after_PND: Tensor, like: ResidualStream) -> ResidualStream:
-        """What the last norm is given where only the first block was run: its rows, and what the others had added."""
+        """Return the input of the last norm after a skipped pass: its rows plus the blocks' cached contribution."""
         assert self._rest is not None
         gate_PD = None if like.gate_RD is None else torch.ones_like(like.gate_RD)
         return ResidualStream(after_PND.to(like.x_ND.dtype).flatten(0, 1), self._rest.flatten(0, 1), gate_PD)
 
     def _chosen(self, fresh: Sequence[bool], new: Tensor | None, old: Tensor | None) -> Any:
-        """Of each picture the new rows where it is fresh, else the old ones; whole where there is nothing to choose."""
+        """Return the new rows of the fresh images and the old rows of the others.
+
+        Without old rows, or if all images are fresh, the result is `new`.
+        """
         if new is None or old is None or all(fresh):
             return new
         chosen = torch.tensor(fresh, device=new.device)

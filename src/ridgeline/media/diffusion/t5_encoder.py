@@ -1,4 +1,4 @@
-"""T5 as a text encoder: the encoder of T5 or UMT5 alone reads a prompt as it is typed, but for its white space."""
+"""T5 as a text encoder: the encoder of T5 or UMT5 reads a prompt without a template."""
 
 import html
 import re
@@ -24,22 +24,31 @@ Clean = Callable[[str], str]
 
 
 def lowered(text: str) -> str:
-    """As PixArt reads a prompt: in small letters."""
+    """Return a prompt in lower case, as PixArt reads it."""
     return text.lower().strip()
 
 
 def unescaped(text: str) -> str:
-    """As Wan reads a prompt: entities of HTML are the characters that they stand for, and white space is one space."""
+    """Return a prompt as Wan reads it: HTML entities replaced by their characters, white space by single spaces."""
     return re.sub(r"\s+", " ", html.unescape(html.unescape(text)).strip()).strip()
 
 
 class T5TextEncoder(TextEncoder):
-    """The encoder of T5 or UMT5. Its last states are taken, the end of the text among them; what a pipeline pads texts
-    with is the denoiser's.
+    """The encoder of T5 or UMT5 as text encoder.
+
+    Its result is the last hidden states, including the end-of-text token; the denoiser, not the encoder, pads the
+    texts.
     """
 
     def __init__(self, model: Encoder, tokenizer: Tokenizer, clean: Clean, most_tokens: int) -> None:
-        """clean: what is done to a text first."""
+        """Store the parts of the encoder.
+
+        Args:
+            model: Encoder.
+            tokenizer: Tokenizer.
+            clean: Function applied to a text before tokenization.
+            most_tokens: Maximum tokens of a text.
+        """
         self.model, self.tokenizer, self._clean = model, tokenizer, clean
         self.most_tokens, self.width = most_tokens, sizes_of(model).hidden
 
@@ -71,7 +80,11 @@ class T5TextEncoder(TextEncoder):
 def load_t5_encoder(
     pipeline: ModelSource, progress: Progress | None = None, *, clean: Clean, most_tokens: int
 ) -> T5TextEncoder:
-    """The `text_encoder` of a pipeline with its `tokenizer`. Raises ModelRefused."""
+    """Load the `text_encoder` of a pipeline with its `tokenizer`.
+
+    Raises:
+        ModelRefused: If the model is not an encoder of T5 or UMT5, or the tokenizer is missing.
+    """
     source = open_source(str(pipeline.components["text_encoder"].folder))
     model = build_to_run(source.config)
     if not isinstance(model, Encoder):

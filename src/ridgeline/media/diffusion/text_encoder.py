@@ -1,6 +1,7 @@
-"""Text encoders: a prompt becomes states, one row a token, which the denoiser sees beside the latents.
+"""Text encoders: they encode a prompt as hidden states, one row per token, which condition the denoiser.
 
-How a pipeline has its texts read (template, thinking, layer, length) is a part of what its denoiser was trained with.
+The template, the thinking mode, the layer and the length with which a pipeline encodes texts are part of what its
+denoiser was trained with.
 """
 
 from abc import ABC, abstractmethod
@@ -25,66 +26,73 @@ from ridgeline.core.ops.work import Work
 from ridgeline.core.text import ChatTemplate, Tokenizer, load_templates, load_tokenizer
 
 CACHED_BYTES = 64 << 20
-"""Of states that are kept: two dozen texts of 512 tokens of Qwen3-4B in bf16."""
+"""The bytes of cached hidden states: about two dozen texts of 512 tokens of Qwen3-4B in bf16."""
 
 
 class TextEncoder(ABC):
-    """Texts to token ids, and these to states.
-
-    most_tokens: of a text, with all that a template puts around it. width: numbers of each token's state. pooled_width:
-    of the one vector that it gives of a text too, for denoisers that take one; None where it gives none. padding: the
-    token that texts are padded with to most_tokens; None where they are not.
-    """
+    """The base class of text encoders: texts to token ids, and token ids to hidden states."""
 
     padding: int | None = None
+    """The token that pads texts to most_tokens; None if they are not padded."""
     most_tokens: int
+    """The maximum number of tokens of a text, including its template."""
     width: int
+    """The width of each token's hidden state."""
     pooled_width: int | None = None
+    """The width of the pooled vector of a text, for denoisers that take one; None if the encoder has none."""
     tokenizer: Tokenizer
 
     @property
     @abstractmethod
     def models(self) -> tuple[Model, ...]:
-        """What runs."""
+        """The models that run."""
 
     @abstractmethod
     def ids(self, text: str, what: str = "prompt") -> list[int]:
-        """Token ids of a text, and of what it is padded with, as many as the denoiser sees. what: it is called in
-        errors. Raises ValueError for one of more than most_tokens: it is not cut, because what is cut off would be
-        ignored without a word.
+        """Return the token ids of a text, with padding if the denoiser sees it.
+
+        Args:
+            text: Text to encode.
+            what: Name of the text in errors.
+
+        Raises:
+            ValueError: If the text has more than most_tokens tokens. It is not truncated, because the truncated part
+                would be ignored silently.
         """
 
     @abstractmethod
     def encode(self, ids: Sequence[int]) -> Tensor:
-        """Token ids -> states [tokens, width]."""
+        """Return the hidden states of token ids [tokens, width]."""
 
     def work(self, ids: Sequence[int]) -> Work:
-        """What `encode` runs, of the first of `models`."""
+        """Return the work of `encode`, for the first of `models`."""
         return padded_work(self.models[0].reaches, self.seen(ids), len(ids))
 
     def seen(self, ids: Sequence[int]) -> int:
-        """How many of the token ids others look at: the first ones. Not padding, where that is masked."""
+        """Return how many of the first token ids other tokens attend to: all, except padding if it is masked."""
         return len(ids)
 
     def unpadded(self, ids: Sequence[int]) -> Sequence[int]:
-        """Token ids without the padding behind them. What a template ends with is none."""
+        """Return the token ids without the padding at the end; tokens of the template are never padding."""
         end = len(ids)
         while end and ids[end - 1] == self.padding:
             end -= 1
         return ids[:end]
 
     def pooled(self, text: str) -> Tensor | None:
-        """The vector of a text [pooled_width], where it gives one."""
+        """Return the pooled vector of a text [pooled_width], or None if the encoder has none."""
         return None
 
     def pooled_ids(self, text: str) -> list[int]:
-        """The token ids that `pooled` reads."""
+        """Return the token ids that `pooled` reads."""
         raise AssertionError("this encoder gives no vector of a text")
 
 
 class ChatEncoder(TextEncoder):
-    """A language model that reads the text as a user's message which it is about to answer. Its states before the last
-    layers are taken, not normed; where texts are padded those of padding too, which sees the text alone.
+    """A language model as text encoder, which reads the text as a user message that it is about to answer.
+
+    Its result is the hidden states before the last layers, without the final norm. If texts are padded, it includes the
+    states of padding, which attends only to the text and itself.
     """
 
     def __init__(
@@ -98,7 +106,17 @@ class ChatEncoder(TextEncoder):
         width: int,
         padding: int | None = None,
     ) -> None:
-        """model: as far as it is run. thinking: what the template is told, if it asks (`enable_thinking`)."""
+        """Store the parts of the encoder.
+
+        Args:
+            model: Language model, cut off after the last layer that is needed.
+            tokenizer: Tokenizer.
+            template: Chat template.
+            thinking: Value of the template's `enable_thinking` variable, if it has one.
+            most_tokens: Maximum tokens of a text.
+            width: Width of a token's state.
+            padding: Token that pads texts, if they are padded.
+        """
         self.model, self.tokenizer, self._template, self.padding = model, tokenizer, template, padding
         self._variables: dict[str, Any] = (
             {"enable_thinking": thinking} if "enable_thinking" in template.variables else {}
@@ -113,7 +131,7 @@ class ChatEncoder(TextEncoder):
     @override
     def ids(self, text: str, what: str = "prompt") -> list[int]:
         try:
-            self.tokenizer.check_length(text, self.most_tokens)  # megabytes take seconds to encode
+            self.tokenizer.check_length(text, self.most_tokens)  # a text of megabytes would take seconds to encode
         except ValueError as error:
             raise ValueError(f"{what}: {error}") from None
         ids = self._template.encode([{"role": "user", "content": text}], **self._variables).ids
@@ -145,9 +163,19 @@ def load_chat_encoder(
     most_tokens: int = 512,
     padded: bool = False,
 ) -> ChatEncoder:
-    """The `text_encoder` of a pipeline with its `tokenizer`. layers: after how many of them states are taken, side by
-    side where there are several, counted from the end where negative; -1 gives what transformers calls
-    hidden_states[-2]. padded: whether texts are, by the tokenizer's pad_token. Raises ModelRefused.
+    """Load the `text_encoder` of a pipeline with its `tokenizer`.
+
+    Args:
+        pipeline: Folder of the pipeline.
+        progress: Progress function.
+        layers: Layers after which states are taken, concatenated if there are several. Negative numbers count from the
+            end; -1 gives what transformers calls hidden_states[-2].
+        thinking: Value of the template's `enable_thinking` variable, if it has one.
+        most_tokens: Maximum tokens of a text.
+        padded: Whether texts are padded with the tokenizer's pad_token.
+
+    Raises:
+        ModelRefused: If the model is not a supported language model, or the tokenizer or template is missing.
     """
     source = open_source(str(pipeline.components["text_encoder"].folder))
     model = build_to_run(source.config)
@@ -180,7 +208,11 @@ def load_chat_encoder(
 
 
 def padding_of(tokenizer: Tokenizer, folder: Path) -> int:
-    """The token that a pipeline's texts are padded with. Raises ModelRefused where the folder names none."""
+    """Return the token with which a pipeline pads its texts.
+
+    Raises:
+        ModelRefused: If the folder names no pad_token.
+    """
     found = tokenizer.control.get(tokenizer.names.get("pad_token", ""))
     if found is None:
         raise ModelRefused(f"{folder} names no pad_token, by which this pipeline's texts are padded; fetch it again")
@@ -188,10 +220,10 @@ def padding_of(tokenizer: Tokenizer, folder: Path) -> int:
 
 
 class TextCache:
-    """States of texts that were asked for, and their vectors, the latest last, as many as fit into so many bytes.
+    """A cache of the hidden states and pooled vectors of recent texts, limited in bytes; the oldest go first.
 
-    A text is known by its token ids, which hold what it is and how long, of its vector by itself; the encoder is the
-    cache's own. What is found again is the tensor that was given before, which nobody writes to.
+    The key of a text's states is its token ids, that of its pooled vector the text itself; each cache belongs to one
+    encoder. A cache hit returns the same tensor as before, so callers must not write to it.
     """
 
     def __init__(self, encoder: TextEncoder, most_bytes: int = CACHED_BYTES) -> None:
@@ -203,11 +235,11 @@ class TextCache:
         return tuple(ids) in self._states
 
     def states(self, ids: Sequence[int]) -> Tensor:
-        """As TextEncoder.encode."""
+        """Return the hidden states of token ids, cached; see `TextEncoder.encode`."""
         return self._kept(tuple(ids), lambda: self.encoder.encode(ids))
 
     def pooled(self, text: str) -> Tensor | None:
-        """As TextEncoder.pooled."""
+        """Return the pooled vector of a text, cached; see `TextEncoder.pooled`."""
         if self.encoder.pooled_width is None:
             return None
 
@@ -219,7 +251,7 @@ class TextCache:
         return self._kept(text, made)
 
     def _kept(self, key: tuple[int, ...] | str, make: Callable[[], Tensor]) -> Tensor:
-        """What is known by a key, or made now."""
+        """Return the cached value of a key, or compute and cache it."""
         found = self._states.get(key)
         if found is not None:
             self._states.move_to_end(key)

@@ -1,7 +1,7 @@
-"""The call by which a pipeline of diffusers has its scheduler make timesteps.
+"""The arguments with which a diffusers pipeline requests timesteps from its scheduler.
 
-The same scheduler_config.json gives other timesteps in another pipeline: some pipelines pass sigmas, some pass the mu
-of dynamic shifting, some pass neither and leave both to the scheduler.
+The same scheduler_config.json gives different timesteps in different pipelines: some pipelines pass sigmas, some pass
+the mu of dynamic shifting, some pass neither and leave both to the scheduler.
 """
 
 from collections.abc import Callable
@@ -14,60 +14,63 @@ from ridgeline.core.models.common.fields import Fields
 from ridgeline.media.diffusion.schedules import Floats
 
 Mu = Callable[[int, int], float]
-"""The mu of dynamic shifting, for a latent of so many tokens in so many steps."""
+"""The mu of dynamic shifting, as a function of the latent's tokens and the steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimestepCall:
-    """The arguments that a class of pipelines gives `set_timesteps` in addition to the number of steps.
-
-    Args:
-        pipeline: the class, for errors.
-        sigmas: makes the sigmas that it passes; None if it passes none.
-        except_flow: whether it passes no sigmas if the scheduler's config says `use_flow_sigmas`.
-        mu: reads from the scheduler's config the mu that it passes; None if it passes none.
-    """
+    """The arguments that a pipeline class passes to `set_timesteps` in addition to the number of steps."""
 
     pipeline: str
+    """The name of the pipeline class, for errors."""
     sigmas: Callable[[int], Floats] | None = None
+    """The function that computes the sigmas which the pipeline passes; None if it passes none."""
     except_flow: bool = False
+    """Whether the pipeline passes no sigmas if the scheduler's config has `use_flow_sigmas`."""
     mu: Callable[[Fields], Mu] | None = None
+    """The function that reads the pipeline's mu from the scheduler's config; None if it passes none."""
 
     def passed_sigmas(self, fields: Fields) -> Callable[[int], Floats] | None:
-        """Return what makes the sigmas that it passes to the scheduler of this config, None if it passes none."""
+        """Return the function that computes the sigmas for a scheduler with this config, None if none are passed."""
         return None if self.except_flow and fields.flag("use_flow_sigmas", False) else self.sigmas
 
 
 def flux_sigmas(steps: int) -> Floats:
-    """Return the sigmas 1, 1 - 1/n ... 1/n as pipelines of FLUX.1 and FLUX.2 round them."""
+    """Return the sigmas 1, 1 - 1/n ... 1/n, rounded as in the pipelines of FLUX.1 and FLUX.2."""
     return np.linspace(1.0, 1 / steps, steps).astype(np.float32)
 
 
 def z_image_sigmas(steps: int) -> Floats:
-    """Return the same sigmas as Z-Image's pipeline rounds them: some differ in the last bit."""
+    """Return the sigmas 1, 1 - 1/n ... 1/n, rounded as in Z-Image's pipeline.
+
+    Some differ from `flux_sigmas` in the last bit.
+    """
     sigmas: Floats = torch.linspace(1.0, 1 / steps, steps, dtype=torch.float32).numpy()
     return sigmas
 
 
 @dataclass(frozen=True, slots=True)
 class TokenMu:
-    """A mu that grows with the tokens of the latent, on the line through two points (FLUX.1).
-
-    Args:
-        base, most: the points, each (tokens, mu).
-    """
+    """A mu that grows linearly with the tokens of the latent (FLUX.1)."""
 
     base: tuple[int, float]
+    """The first point of the line: (tokens, mu)."""
     most: tuple[int, float]
+    """The second point of the line: (tokens, mu)."""
 
     def __call__(self, tokens: int, steps: int) -> float:
+        """Return the mu for a latent of `tokens` tokens; it does not depend on the steps."""
         (base_tokens, base_mu), (most_tokens, most_mu) = self.base, self.most
         slope = (most_mu - base_mu) / (most_tokens - base_tokens)
         return tokens * slope + (base_mu - slope * base_tokens)
 
 
 def token_mu(fields: Fields) -> TokenMu:
-    """Read the line of FLUX.1's and Z-Image's pipelines from a scheduler's config. Raises ModelRefused."""
+    """Return the line for the mu of FLUX.1's and Z-Image's pipelines, read from a scheduler's config.
+
+    Raises:
+        ModelRefused: If the first point is not below the second.
+    """
     base, most = fields.count("base_image_seq_len", 256), fields.count("max_image_seq_len", 4096)
     if base >= most:
         raise fields.refuse(f"base_image_seq_len = {base} is not below max_image_seq_len = {most}")
@@ -76,10 +79,10 @@ def token_mu(fields: Fields) -> TokenMu:
 
 
 def flux2_mu(tokens: int, steps: int) -> float:
-    """Return the mu of FLUX.2's pipelines, which read none from a config.
+    """Return the mu of FLUX.2's pipelines, which does not depend on a config.
 
-    It lies on a line in the tokens for 200 steps, on another for 10, and in between by the steps; past 4,300 tokens it
-    is that for 200 steps.
+    Up to 4,300 tokens it is interpolated between a line in the tokens for 10 steps and another for 200 steps. Above
+    that it is the line for 200 steps.
     """
     at_200 = 0.00016927 * tokens + 0.45666666
     if tokens > 4300:

@@ -1,10 +1,9 @@
-"""The VAE of clips, AutoencoderKLWan. diffusers computes it (the extra `images`): its causal convolutions over time
-have nothing in common with the ops here.
+"""The VAE of videos, AutoencoderKLWan, which diffusers computes (the extra `images`).
 
-Latents are as a denoiser has them: the mean and the standard deviation of each channel, which the config states, are
-applied here and nowhere else.
+Its causal convolutions over time have nothing in common with the ops of this package. Latents are those of the
+denoiser: this module alone applies the mean and the standard deviation of each channel, which the config states.
 
-Shapes: B clips, C channels of latents, T frames of latents, H, W lines and columns of them.
+Shapes: B videos, C channels of latents, T latent frames, H, W rows and columns of latents.
 """
 
 import logging
@@ -26,22 +25,24 @@ PIP = "pip install 'ridgeline[images]'"
 
 @dataclass(frozen=True, slots=True)
 class VideoLatentShape:
-    """What a config says of latents. spatial: pixels on a side of a latent. temporal: frames in a latent, but for the
-    first latent, which is the first frame alone. mean, std: of each channel.
-    """
+    """The properties of latents that a video VAE's config states."""
 
     spatial: int
+    """The pixels per latent along each side."""
     temporal: int
+    """The frames per latent frame, except that the first latent frame has only the first frame."""
     mean: tuple[float, ...]
+    """The mean of each channel."""
     std: tuple[float, ...]
+    """The standard deviation of each channel."""
 
     @property
     def latents(self) -> int:
-        """Channels of latents."""
+        """The number of channels of a latent."""
         return len(self.mean)
 
     def frames(self, latents: int) -> int:
-        """Frames of a clip that has so many of latents."""
+        """Return the number of frames of a video with `latents` latent frames."""
         return 1 + self.temporal * (latents - 1)
 
 
@@ -49,36 +50,53 @@ class VideoAutoencoder:
     """The decoder of an AutoencoderKLWan, of Wan 2.1 or 2.2."""
 
     def __init__(self, theirs: Any, shape: VideoLatentShape, config: Fields) -> None:
-        """theirs: diffusers' model with its weights. config: its config.json."""
+        """Wrap diffusers' model.
+
+        Args:
+            theirs: Model of diffusers with its weights.
+            shape: Properties of its latents.
+            config: Its config.json.
+        """
         self.theirs, self.shape, self.config = theirs, shape, config
 
     @property
     def factor(self) -> int:
-        """Pixels on a side of a latent."""
+        """The pixels per latent along each side."""
         return self.shape.spatial
 
     @property
     def channels(self) -> int:
-        """Channels of a latent."""
+        """The number of channels of a latent."""
         return self.shape.latents
 
     def parameters(self) -> Iterator[Tensor]:
-        """Its weights."""
+        """Return an iterator over the weights."""
         found: Iterator[Tensor] = self.theirs.parameters()
         return found
 
     @torch.inference_mode()
     def decode(self, latents_BCTHW: Tensor, tiling: Tiling | None = None) -> Tensor:
-        """latents_BCTHW [B, C, T, H, W] as a denoiser has them -> pixels fp32 [B, 3, frames, lines, columns] from -1 to
-        1. tiling: always None, because `chunks` bounds the memory. Raises ValueError for latents of another model.
+        """Return the pixels of a denoiser's latents: fp32 [B, 3, frames, rows, columns] from -1 to 1.
+
+        Args:
+            latents_BCTHW: Latents [B, C, T, H, W].
+            tiling: Always None, because `chunks` limits the memory.
+
+        Raises:
+            ValueError: If the latents belong to another model.
         """
         assert tiling is None, "clips are decoded frame by frame"
         return torch.cat(list(self.chunks(latents_BCTHW)), dim=2)
 
     @torch.inference_mode()
     def chunks(self, latents_BCTHW: Tensor) -> Iterator[Tensor]:
-        """As `decode`, in parts [B, 3, frames, lines, columns]: the first frame, then the frames of one latent after
-        the other, so that memory does not grow with the clip. Raises ValueError as `decode`.
+        """Yield the pixels of latents in parts [B, 3, frames, rows, columns].
+
+        The first part is the first frame, each further part the frames of one latent frame. So the memory does not grow
+        with the length of the video.
+
+        Raises:
+            ValueError: If the latents belong to another model.
         """
         if latents_BCTHW.dim() != 5 or latents_BCTHW.shape[1] != self.shape.latents or not latents_BCTHW.numel():
             raise ValueError(
@@ -89,14 +107,14 @@ class VideoAutoencoder:
         wide = latents_BCTHW.to(theirs.device, theirs.dtype)
         mean, std = (wide.new_tensor(each).view(1, -1, 1, 1, 1) for each in (self.shape.mean, self.shape.std))
         theirs.clear_cache()
-        # What convolutions keep of earlier frames. Of this clip alone: another may be decoded between two parts.
+        # The convolutions' cache of earlier frames. Each video has its own, because two decodes may alternate.
         kept = list(theirs._feat_map)
         for number, frame in enumerate(theirs.post_quant_conv(wide * std + mean).split(1, dim=2)):
             pixels = theirs.decoder(frame, feat_cache=kept, feat_idx=[0], first_chunk=number == 0)
             yield self._unpacked(pixels).float().clamp(-1, 1).cpu()
 
     def _unpacked(self, pixels: Tensor) -> Tensor:
-        """Wan 2.2 decodes a square of pixels into channels: they are put back into their places."""
+        """Return pixels whose channels are unpacked into squares of pixels, as Wan 2.2 requires."""
         side = self.theirs.config.patch_size
         if not side or side == 1:
             return pixels
@@ -106,8 +124,11 @@ class VideoAutoencoder:
 
 
 def load_video_autoencoder(model: ModelSource | str, dtype: torch.dtype = torch.float32) -> VideoAutoencoder:
-    """The VAE of a folder, its weights in fp32 or bf16. Raises ModelRefused in one line: another class, a config that
-    does not say how latents are normalised, a file that is missing or broken, no diffusers.
+    """Load the VAE of a folder with weights in fp32 or bf16.
+
+    Raises:
+        ModelRefused: If it is another class, the config does not state how latents are normalised, a file is missing or
+            broken, or diffusers is not installed. The message is one line.
     """
     source = as_source(model)
     shape = shape_of(source.config)
@@ -115,7 +136,7 @@ def load_video_autoencoder(model: ModelSource | str, dtype: torch.dtype = torch.
         raise ModelRefused(f"{source.name} is a catalogue config without weights; give a checkpoint folder")
     theirs = _class(source.name)
     for path in source.folder.glob("*.safetensors"):
-        refuse_pointer(path)  # diffusers would call it broken
+        refuse_pointer(path)  # diffusers would report a Git LFS pointer as a broken file
     try:
         filled = theirs.from_pretrained(
             str(source.folder), torch_dtype=dtype, local_files_only=True, use_safetensors=True
@@ -127,7 +148,11 @@ def load_video_autoencoder(model: ModelSource | str, dtype: torch.dtype = torch.
 
 
 def shape_of(fields: Fields) -> VideoLatentShape:
-    """What a config says of latents. Raises ModelRefused."""
+    """Return the properties of latents that a config states.
+
+    Raises:
+        ModelRefused: If the class is not supported or a value is invalid.
+    """
     if fields.architecture != ARCHITECTURE:
         called = fields.architecture or "(none)"
         raise fields.refuse(f"architecture {called} is no VAE of clips that is built; {ARCHITECTURE} is")
@@ -150,11 +175,15 @@ def _numbers(fields: Fields, name: str, count: int) -> tuple[float, ...]:
 
 
 def _class(name: str) -> Any:
-    """Diffusers' class. Imported here: it takes seconds. Raises ModelRefused where it is not installed."""
+    """Import and return diffusers' class; the import is local because it takes seconds.
+
+    Raises:
+        ModelRefused: If diffusers is not installed.
+    """
     logger = logging.getLogger("diffusers")
     try:
         from diffusers import AutoencoderKLWan
     except ImportError as error:
         raise ModelRefused(f"the VAE of {name} needs diffusers: {PIP} ({error})") from None
-    logger.setLevel(logging.ERROR)  # it warns of arguments that it does not need
+    logger.setLevel(logging.ERROR)  # it warns about arguments that have no effect
     return AutoencoderKLWan

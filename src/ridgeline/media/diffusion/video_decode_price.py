@@ -1,8 +1,8 @@
-"""What decoding a clip costs: Wan's causal VAE in closed form, layer by layer. diffusers runs it
-(`video_autoencoder.py`); its price is ours.
+"""The price of decoding a video with Wan's causal VAE, computed in closed form layer by layer.
 
-Latent frames are decoded one after the other; a convolution over time keeps the last two frames that it saw. The first
-latent frame becomes one frame, each other one as many as `temporal` (arXiv:2503.20314, section 4.2).
+diffusers runs the VAE (`video_autoencoder.py`). Latent frames are decoded one after the other; a convolution over time
+caches the last two frames that it saw. The first latent frame becomes one frame, each other one `temporal` frames
+(arXiv:2503.20314, section 4.2).
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,36 +19,39 @@ from ridgeline.price.device import Device
 from ridgeline.price.op_time import OpTime, compute_seconds, floor_seconds, op_seconds
 from ridgeline.price.plan.request_phases import ClassRow, Estimate, PhasePrice
 
-_KEPT = 2  # frames that a convolution over time looks back
-_OVER_TIME = (3, 27)  # volumes of kernels that look back: 3 x 1 x 1 and 3 x 3 x 3
-_NORM_FLOPS = 8  # for each number: its square, their sum, a product with the root and one with the scale; silu's four
+_KEPT = 2  # previous frames that a convolution over time reads
+_OVER_TIME = (3, 27)  # volumes of kernels over time: 3 x 1 x 1 and 3 x 3 x 3
+_NORM_FLOPS = 8  # per value: square, sum, products with the root and the scale; four for SiLU
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeLayer:
-    """All calls of one layer in a decode.
-
-    kind: convolution, attention or norm. calls: how often it is called. cost: FLOPs and bytes of all calls together.
-    numbers: that one call reads and writes. kept: numbers that it keeps from one call to the next.
-    """
+    """All calls of one layer in a decode."""
 
     kind: str
+    """The kind of layer: convolution, attention or norm."""
     calls: int
+    """The number of calls."""
     cost: Cost
+    """The FLOPs and bytes of all calls together."""
     numbers: int
+    """The values that one call reads and writes."""
     kept: int = 0
+    """The values that the layer caches from one call to the next."""
     parameters: int = 0
+    """The number of parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FeatureMapSize:
-    """What passes a layer: latent frames; rate, frames that each of them but the first has become there; pixels of such
-    a frame.
-    """
+    """The size of the feature maps at a layer."""
 
     latents: int
+    """The number of latent frames."""
     rate: int
+    """The number of frames at this layer for each latent frame except the first."""
     pixels: int
+    """The pixels per frame at this layer."""
 
     @property
     def frames(self) -> int:
@@ -56,10 +59,10 @@ class _FeatureMapSize:
 
 
 class VideoDecodePrice:
-    """The decoder of an AutoencoderKLWan, of Wan 2.1 or 2.2."""
+    """The price of the decoder of an AutoencoderKLWan, of Wan 2.1 or 2.2."""
 
     def __init__(self, fields: Fields, dtype: torch.dtype) -> None:
-        """fields: its config.json."""
+        """Read the sizes of the decoder from its config.json and store its dtype."""
         self.dtype = dtype
         multipliers = fields.integers("dim_mult")
         base = fields.count("decoder_base_dim", fields.count("base_dim", 96))
@@ -73,17 +76,19 @@ class VideoDecodePrice:
 
     @property
     def parameters(self) -> int:
-        """Of the decoder's convolutions. Those of its norms, a number a channel, are left out."""
+        """The parameters of the decoder's convolutions, without those of its norms (one per channel)."""
         return sum(layer.parameters for layer in self.layers((2, 1, 1)))
 
     @property
     def weight_bytes(self) -> float:
-        """Bytes of these parameters."""
+        """The bytes of these parameters."""
         return self.parameters * self.dtype.itemsize
 
     def activations(self, geometry: Geometry) -> float:
-        """Bytes of activations at once: those of the widest call, half as much again for the stream that its result
-        will be added to, and what all layers keep. They do not grow with the clip: it is decoded frame by frame.
+        """Return the peak bytes of activations, which do not grow with the video because it is decoded frame by frame.
+
+        They are the values of the largest call, half as much again for the residual stream, and the caches of all
+        layers.
         """
         layers = list(self.layers(geometry.latents[1:]))
         return self.dtype.itemsize * (
@@ -91,7 +96,7 @@ class VideoDecodePrice:
         )
 
     def price(self, device: Device, geometry: Geometry, clips: int) -> PhasePrice:
-        """Decoding so many clips, one after the other, as a phase of a request."""
+        """Return the price of decoding `clips` videos, one after the other, as a phase of a request."""
         about = f"{geometry.frames} frames of {geometry.size} pixels"
         rows = [(layer, self._seconds(layer, device)) for layer in self.layers(geometry.latents[1:])]
         cost = sum((layer.cost for layer, _ in rows), Cost())
@@ -123,7 +128,7 @@ class VideoDecodePrice:
     # -- layer by layer -----------------------------------------------------------------------------------------------
 
     def layers(self, latents: Sequence[int]) -> Iterator[DecodeLayer]:
-        """The layers of a decode in their order. latents: frames, rows, columns."""
+        """Yield the layers of a decode in their order, for latents of (frames, rows, columns)."""
         frames, rows, columns = latents
         place, first = _FeatureMapSize(frames, 1, rows * columns), self._widths[0]
         yield self._convolution(_FeatureMapSize(1, 1, frames * place.pixels), self._latents, self._latents, 1)
@@ -138,7 +143,7 @@ class VideoDecodePrice:
                 yield from self._block(place, width, width)
             if stage < len(self._grows):
                 if self._grows[stage]:
-                    if place.latents > 1:  # all but the first of them
+                    if place.latents > 1:  # it is called for every latent frame but the first
                         yield self._convolution(place, width, 2 * width, 3, skipped=1)
                     place = _FeatureMapSize(place.latents, 2 * place.rate, place.pixels)
                 place = _FeatureMapSize(place.latents, place.rate, 4 * place.pixels)
@@ -147,7 +152,7 @@ class VideoDecodePrice:
         yield self._convolution(place, self._widths[-1], self._outputs, 27)
 
     def _block(self, place: _FeatureMapSize, inputs: int, width: int) -> Iterator[DecodeLayer]:
-        """Norm and convolution, twice, beside the stream."""
+        """Yield the layers of a residual block: norm and convolution, twice."""
         yield self._norm(place, inputs)
         yield self._convolution(place, inputs, width, 27)
         yield self._norm(place, width)
@@ -156,7 +161,7 @@ class VideoDecodePrice:
             yield self._convolution(place, inputs, width, 1)
 
     def _attention(self, place: _FeatureMapSize, width: int) -> Iterator[DecodeLayer]:
-        """Over the pixels of each frame, with one head."""
+        """Yield the layers of single-head attention over the pixels of each frame."""
         yield self._norm(place, width)
         yield self._convolution(place, width, 3 * width, 1)
         numbers = 4 * width * place.pixels
@@ -168,8 +173,14 @@ class VideoDecodePrice:
     def _convolution(
         self, place: _FeatureMapSize, inputs: int, width: int, volume: int, *, skipped: int = 0
     ) -> DecodeLayer:
-        """inputs, width: channels in and out. volume: of the kernel, frames x lines x columns. skipped: latent frames
-        for which it is not called. Each call reads its weights.
+        """Return a convolution layer; each of its calls reads its weights.
+
+        Args:
+            place: Size of the feature maps.
+            inputs: Input channels.
+            width: Output channels.
+            volume: Kernel volume, frames x rows x columns.
+            skipped: Latent frames for which it is not called.
         """
         calls, results = place.latents - skipped, (place.frames - skipped) * place.pixels
         parameters = (volume * inputs + 1) * width
@@ -183,14 +194,14 @@ class VideoDecodePrice:
         return DecodeLayer("convolution", calls, cost, numbers, kept, parameters)
 
     def _norm(self, place: _FeatureMapSize, width: int) -> DecodeLayer:
-        """RMSNorm over channels and silu."""
+        """Return a layer of RMSNorm over channels and SiLU."""
         results = place.frames * place.pixels * width
         cost = Cost({"fp32": float(_NORM_FLOPS * results)}, activation_bytes=2 * results * self.dtype.itemsize)
         return DecodeLayer("norm", place.latents, cost, 2 * width * place.rate * place.pixels)
 
 
 def _classes(rows: Sequence[tuple[DecodeLayer, OpTime]], bound: float) -> tuple[ClassRow, ...]:
-    """By class, the longest first."""
+    """Return the ops by class, the longest first."""
     found = []
     for kind in dict.fromkeys(layer.kind for layer, _ in rows):
         own = [(layer, time) for layer, time in rows if layer.kind == kind]

@@ -1,10 +1,10 @@
-"""Clips as files: frames in MP4, GIF or WebP, or a folder of PNG, with what they were drawn from inside.
+"""Videos as files: MP4, GIF or WebP, or a folder of PNG files, with the parameters of the video as metadata.
 
-MP4 is H.264 (extra `images`) at a quality that eyes do not tell from the frames; its parameters are in the comment. GIF
-has 256 colours a frame and times in hundredths of a second; its parameters are in the comment. WebP keeps EXIF, and
-each PNG of a folder has all that a picture's has, and its number.
+MP4 is H.264 (extra `images`) at a quality that looks identical to the frames; the comment contains the parameters. GIF
+has 256 colours per frame and times in hundredths of a second; the comment contains the parameters. WebP stores them in
+EXIF. Each PNG of a folder has all the metadata of an image, and its frame number.
 
-Shapes: C channels, F frames, H, W lines and columns.
+Shapes: C channels, F frames, H, W rows and columns.
 """
 
 import json
@@ -20,17 +20,19 @@ from ridgeline.media.diffusion.image_file import encode_image, pillow_options, t
 from ridgeline.media.diffusion.video_autoencoder import PIP
 
 FORMATS = {".mp4": "MP4", ".gif": "GIF", ".webp": "WEBP"}
-"""By the suffix of a file's name; a name without one is a folder of PNG."""
+"""The formats by file suffix; a name without a suffix is a folder of PNG files."""
 FPS = 16.0
-"""Where nobody says it."""
+"""The default number of frames per second."""
 MAX_FPS = 240.0
-_CRF = "18"  # of x264, whose documentation calls it visually lossless or nearly so
+_CRF = "18"  # x264's documentation calls it visually lossless or nearly so
 _WEBP_QUALITY = 90
 
 
 def video_format_of(path: Path) -> str:
-    """The format of a clip by its name, "" for a folder of frames. Raises ValueError for a suffix of another, and where
-    what writes it is not installed.
+    """Return the format of a video by its file name, "" for a folder of frames.
+
+    Raises:
+        ValueError: If the suffix is unknown or the package that writes the format is not installed.
     """
     suffix = path.suffix.lower()
     if suffix and suffix not in FORMATS:
@@ -41,13 +43,13 @@ def video_format_of(path: Path) -> str:
 
 
 def check_format(format_: str) -> None:
-    """Raises ValueError for a format whose writer is not installed."""
+    """Raise ValueError if the package that writes a format is not installed."""
     if format_ == "MP4":
         _av()
 
 
 def default_video_format() -> str:
-    """MP4 where what writes it is installed, else WebP, which has all colours."""
+    """Return MP4 if the package that writes it is installed, else WebP, which has full colour."""
     try:
         _av()
     except ValueError:
@@ -56,7 +58,7 @@ def default_video_format() -> str:
 
 
 def check_fps(fps: float) -> None:
-    """Raises ValueError for frames a second that cannot be."""
+    """Raise ValueError if a number of frames per second is not finite, positive and at most MAX_FPS."""
     if not (math.isfinite(fps) and 0 < fps <= MAX_FPS):
         raise ValueError(f"{fps:g} frames a second: give a number above 0, {MAX_FPS:g} at most")
 
@@ -64,9 +66,16 @@ def check_fps(fps: float) -> None:
 def write_video(
     out: IO[bytes], chunks_CFHW: Iterable[Tensor], format_: str, fps: float, parameters: Mapping[str, Any]
 ) -> None:
-    """Write a clip's file. out: where it can be sought in. chunks_CFHW: its frames in order, any number in each part,
-    pixels from -1 to 1. MP4 is written as they come; of the others all frames are held, 3 bytes a pixel. format_: one
-    of FORMATS. parameters: what it was drawn from.
+    """Write a video to a file.
+
+    MP4 is written as the frames arrive; the other formats hold all frames in memory, 3 bytes per pixel.
+
+    Args:
+        out: Seekable file.
+        chunks_CFHW: Frames in order, any number in each part, with pixels from -1 to 1.
+        format_: One of FORMATS.
+        fps: Frames per second.
+        parameters: Parameters of the video for its metadata.
     """
     check_fps(fps)
     frames = (frame for chunk in chunks_CFHW for frame in chunk.unbind(1))
@@ -83,7 +92,7 @@ def write_video(
 
 
 def encode_frames(chunks_CFHW: Iterable[Tensor], parameters: Mapping[str, Any]) -> Iterator[bytes]:
-    """The PNG of each frame; chunks as `write_video` has them."""
+    """Yield each frame as a PNG file; for the chunks see `write_video`."""
     frames = (frame for chunk in chunks_CFHW for frame in chunk.unbind(1))
     for number, frame in enumerate(frames, 1):
         yield encode_image(frame, "PNG", {**parameters, "frame": number})
@@ -98,7 +107,7 @@ def _write_mp4(out: IO[bytes], frames_CHW: Iterator[Tensor], fps: float, paramet
         for number, frame in enumerate(frames_CHW):
             image = to_image(frame).convert("RGB")
             if number == 0:
-                # 4:2:0 has a colour for every 2 x 2 pixels.
+                # 4:2:0 subsampling stores one colour for every 2 x 2 pixels, so both sides must be even.
                 stream.width, stream.height = (side - side % 2 for side in image.size)
             for packet in stream.encode(av.VideoFrame.from_image(image.crop((0, 0, stream.width, stream.height)))):
                 container.mux(packet)
@@ -107,7 +116,11 @@ def _write_mp4(out: IO[bytes], frames_CHW: Iterator[Tensor], fps: float, paramet
 
 
 def _av() -> Any:
-    """PyAV. Imported here: only MP4 needs it. Raises ValueError where it is not installed."""
+    """Import and return PyAV; the import is local because only MP4 needs it.
+
+    Raises:
+        ValueError: If PyAV is not installed.
+    """
     try:
         import av
     except ImportError as error:

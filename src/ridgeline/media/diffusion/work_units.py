@@ -1,8 +1,8 @@
-"""Strides: a request taken apart into what can be done between two looks at who else waits.
+"""Work units: a request split into parts, between which a server may run parts of other requests.
 
-Its texts are encoded, then each step of the denoiser is one stride, each picture's decode another, and each part of a
-clip's. Somebody else's stride may run between any two of them; whoever stops asking for the next has cancelled the
-rest.
+Encoding the texts is one unit, each denoising step is one, and so is the decode of each image or of each part of a
+video. Units of other requests may run between any two of them. A caller cancels the rest of a request by not requesting
+the next unit.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,24 +20,35 @@ StageName = Literal["encode", "denoise", "decode"]
 
 @dataclass(frozen=True, slots=True)
 class WorkUnit:
-    """What has just been done.
-
-    stage: of the request. step: what the denoiser gave, of a stride that denoised. image: which picture or clip was
-    decoded, counted from 0. pixels: of the picture, fp32 [channels, lines, columns] about -1 to 1; of a clip its next
-    frames [channels, frames, lines, columns]. whole: whether all of that picture or clip is decoded now.
-    """
+    """A unit of a request that has just finished."""
 
     stage: StageName
+    """The stage that the unit belongs to."""
     step: DenoiseOutput | None = None
+    """The denoiser's result, for a denoising unit."""
     image: int | None = None
+    """The index of the decoded image or video in the request, counted from 0."""
     pixels: Tensor | None = None
+    """The pixels of an image, fp32 [channels, rows, columns] from about -1 to 1.
+
+    For a video these are its next frames [channels, frames, rows, columns].
+    """
     whole: bool = False
+    """Whether that image or video is now completely decoded."""
 
 
 def run_work_units(pipeline: Pipeline, plan: DiffusionPlan, tiling: Tiling | None = None) -> Iterator[WorkUnit]:
-    """Draw a plan, stride by stride. Each picture is decoded as soon as its latents are finished, so that the first is
-    there early. Pixels are those of `Pipeline.draw`, bit for bit. tiling: of the decode. Raises ValueError as
-    `Pipeline.decode`.
+    """Run a plan unit by unit, and decode each image as soon as its latents are finished.
+
+    So the first image is ready early. The pixels equal those of `Pipeline.draw` bit for bit.
+
+    Args:
+        pipeline: Pipeline to run.
+        plan: Plan of the request.
+        tiling: Tiling of the decode.
+
+    Raises:
+        ValueError: If the latents cannot be decoded; see `Pipeline.decode`.
     """
     texts = pipeline.encode(plan)
     yield WorkUnit("encode")
@@ -50,15 +61,15 @@ def run_work_units(pipeline: Pipeline, plan: DiffusionPlan, tiling: Tiling | Non
 
 
 def count_by_stage(plan: DiffusionPlan) -> dict[StageName, int]:
-    """How many strides of each stage a plan has."""
+    """Return the number of units of each stage in a plan."""
     return {"encode": 1, "denoise": plan.steps, "decode": plan.request.images * plan.geometry.parts}
 
 
 def count_work_units(plan: DiffusionPlan) -> int:
-    """How many strides a plan has."""
+    """Return the number of units in a plan."""
     return sum(count_by_stage(plan).values())
 
 
 def seconds_per_unit(plan: DiffusionPlan, seconds: Mapping[str, float]) -> dict[StageName, float]:
-    """Seconds of one stride of each stage. seconds: of each stage in all."""
+    """Return the seconds of one unit of each stage, from the total seconds of each stage."""
     return {stage: seconds[stage] / many for stage, many in count_by_stage(plan).items()}

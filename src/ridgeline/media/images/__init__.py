@@ -1,6 +1,5 @@
-"""Pictures and language models: a file becomes the patches that a tower reads, and where they stand in a prompt; image
-tokens that an engine writes become a picture.
+"""Images in language models: image files as input of a vision encoder, and generated image tokens as output.
 
-`preprocess.py` opens a file that a stranger may have made and makes patches of it, `prompt.py` their places.
-`image_generator.py` goes the other way: it has an engine write the tokens of pictures, and makes pixels of them.
+`preprocess.py` opens an untrusted file and cuts the image into patches, `prompt.py` inserts its placeholder tokens into
+a prompt. `image_generator.py` does the reverse: an engine generates image tokens, which are decoded to pixels.
 """

@@ -1,6 +1,6 @@
-"""Pictures drawn as tokens: a prompt becomes requests of a language engine, their tokens pixels.
+"""Images generated as tokens: a prompt becomes requests to a language engine, and their tokens become pixels.
 
-Shapes: C channels, H, W lines and columns of pixels.
+Shapes: C channels, H, W rows and columns of pixels.
 """
 
 from collections.abc import Generator, Sequence
@@ -30,25 +30,27 @@ from ridgeline.price.device import Device
 from ridgeline.price.price import Price
 
 STAGES = ("encode", "tokens", "decode")
-_SEEDS = 2**32  # a request without a seed gets one below this: short enough to be typed again
+_SEEDS = 2**32  # a random seed is below this, so that it is short enough to type
 _MAX_IMAGES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPlan:
-    """What pictures of a prompt come to. prompt: its token ids, as the model that draws counts them: text after image
-    tokens. tokens: of each picture. images: how many pictures. seed: of the first; picture i has seed + i.
-    """
+    """The plan for images of one prompt."""
 
     prompt: tuple[int, ...]
+    """The token ids of the prompt in the drawing model's numbering, in which text follows image tokens."""
     tokens: int
+    """The number of tokens per image."""
     images: int
+    """The number of images."""
     seed: int
+    """The seed of the first image; image i uses seed + i."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenForecast:
-    """What a plan takes: by stage, what must be done and the seconds that are expected."""
+    """The cost and the expected seconds of a plan, by stage."""
 
     costs: dict[str, Cost]
     seconds: dict[str, float]
@@ -56,7 +58,7 @@ class TokenForecast:
 
     @property
     def cost(self) -> Cost:
-        """All of it."""
+        """The cost of all stages."""
         total = Cost()
         for stage in self.costs.values():
             total += stage
@@ -65,24 +67,31 @@ class TokenForecast:
 
 @dataclass(frozen=True, slots=True)
 class ImageTokenProgress:
-    """What there is after a step. tokens: how many are written, of all pictures. finished: the tokens of the pictures
-    that the step finished, by the picture's number from 0.
-    """
+    """The progress of a plan after an engine step."""
 
     tokens: int
+    """The number of tokens generated so far, over all images."""
     finished: dict[int, list[int]]
+    """The tokens of the images that the step finished, by image index from 0."""
 
 
 def generates_image_tokens(source: ModelSource) -> bool:
-    """Whether a source is a model that writes the tokens of an image."""
+    """Return whether a source is a model that generates image tokens."""
     return not source.pipeline and source.config.architecture in {family.architecture for family in DRAWERS}
 
 
 class TokenImageGenerator:
-    """A model that writes the tokens of images, in an engine, and the autoencoder that makes pixels of them."""
+    """A model in an engine that generates image tokens, with the autoencoder that decodes them to pixels."""
 
     def __init__(self, loaded: LoadedEngine, autoencoder: VQAutoencoder, begins: int, params: SamplingParams) -> None:
-        """begins: the id of the token behind which an image is written. params: how its tokens are sampled."""
+        """Store both parts.
+
+        Args:
+            loaded: Engine with the model.
+            autoencoder: Autoencoder of image tokens.
+            begins: Token id after which an image is generated.
+            params: Sampling parameters of the image tokens.
+        """
         assert isinstance(loaded.model, JanusDrawer)
         self.loaded, self.engine, self.autoencoder = loaded, loaded.engine, autoencoder
         self.side, self._moved, self._begins = loaded.model.side, loaded.model.sampled_vocab_size or 0, begins
@@ -91,12 +100,15 @@ class TokenImageGenerator:
 
     @property
     def pixels(self) -> int:
-        """Pixels on a side of a picture."""
+        """The pixels per side of an image."""
         return int(self.side * self.autoencoder.factor)
 
     def plan(self, prompt: str, images: int = 1, seed: int | None = None) -> TokenPlan:
-        """What pictures of a prompt come to; nothing runs. Raises ValueError for a prompt beside which they have no
-        room.
+        """Return the plan for images of a prompt; nothing runs.
+
+        Raises:
+            ValueError: If the number of images is out of range, greedy sampling would repeat one image, or the prompt
+                and an image do not fit into the context.
         """
         if not 1 <= images <= _MAX_IMAGES:
             raise ValueError(f"{images} pictures; give 1 to {_MAX_IMAGES:,}")
@@ -119,8 +131,10 @@ class TokenImageGenerator:
         return TokenPlan(tuple(self._moved + token for token in (*ids, self._begins)), tokens, images, first)
 
     def forecast(self, plan: TokenPlan, device: Device) -> TokenForecast:
-        """What a plan takes, its pictures side by side as many as the engine has room for at a time: a pass over the
-        prompts, of which each gives its first token, one for each further token, and their pixels.
+        """Return the cost and time of a plan, with as many images per batch as the engine admits.
+
+        It has a prefill of the prompts, which gives the first token of each image, a decode step for each further
+        token, and the decode to pixels.
         """
         price, beside = self.loaded.price, min(plan.images, self.engine.scheduler.limits.requests)
         length, reaches = len(plan.prompt), self.loaded.model.reaches
@@ -142,8 +156,12 @@ class TokenImageGenerator:
         )
 
     def draw(self, plan: TokenPlan) -> Generator[ImageTokenProgress, None, None]:
-        """Write the tokens of a plan's pictures, a step of the engine at a time. Leaving the loop early ends them.
-        Raises ValueError for a picture that failed.
+        """Generate the tokens of a plan's images and yield the progress after each engine step.
+
+        Leaving the loop early aborts the requests.
+
+        Raises:
+            ValueError: If the request of an image failed.
         """
         params = replace(self.params, max_tokens=plan.tokens)
         numbers = {
@@ -169,7 +187,7 @@ class TokenImageGenerator:
 
     @torch.inference_mode()
     def decode(self, tokens: Sequence[int]) -> Tensor:
-        """The tokens of a picture, line by line -> pixels [C, H, W] from -1 to 1."""
+        """Return the pixels [C, H, W] from -1 to 1 of an image's tokens in row-major order."""
         ids = torch.tensor(tokens, device=self.loaded.device)
         return self.autoencoder.decode(ids.view(1, self.side, self.side))[0].float().cpu()
 
@@ -177,12 +195,16 @@ class TokenImageGenerator:
 def load_image_generator(
     source: ModelSource, settings: EngineSettings | None = None, progress: Progress | None = None
 ) -> TokenImageGenerator:
-    """Both parts of a folder. Raises ModelRefused."""
+    """Load the language model and the autoencoder of a folder.
+
+    Raises:
+        ModelRefused: If the folder has no weights, or the two parts have different tokens.
+    """
     if source.folder is None:
         raise ModelRefused(f"{source.name} is a config without weights; give a checkpoint folder")
     folder = Path(source.folder)
     loaded = load_engine(source, settings, progress=progress, draws=True)
-    autoencoder = load_vq_autoencoder(source, torch.float32)  # convolutions of the CPU are slow in bf16
+    autoencoder = load_vq_autoencoder(source, torch.float32)  # convolutions in bf16 are slow on the CPU
     if loaded.on_card:
         prepare_on_gpu(autoencoder, loaded.device)
     begins = ImageTokens.read(folder, loaded.tokenizer).begin
@@ -192,8 +214,8 @@ def load_image_generator(
         raise ModelRefused(
             f"{folder}: its autoencoder and its language model do not have the same tokens; fetch it again"
         )
-    # A folder that does not say how to sample is sampled at temperature 1, because the likeliest tokens make flat
-    # pictures, all alike.
+    # Without sampling settings in the folder the temperature is 1, because greedy sampling makes flat images that are
+    # all alike.
     said = source.generation.get("do_sample") is not None
     params = loaded.defaults if said else replace(loaded.defaults, temperature=1.0)
     return TokenImageGenerator(loaded, autoencoder, begins, params)

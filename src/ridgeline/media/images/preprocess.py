@@ -1,7 +1,7 @@
-"""An image before a tower reads it: a file that anybody may have made is opened within bounds; then the image is
-scaled, padded to a square, normalised and cut into patches.
+"""Image preprocessing for vision encoders, from an untrusted file to normalised patches.
 
-As transformers' JanusImageProcessor does it, with Pillow; what its preprocessor_config.json says is read here.
+The file is opened within limits; then the image is scaled, padded to a square, normalised and cut into patches. The
+result equals that of transformers' JanusImageProcessor with Pillow, with the values of preprocessor_config.json.
 """
 
 import warnings
@@ -19,30 +19,33 @@ from ridgeline.core.models.common.model import PlacedRows
 from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.util import untrusted
 
-_FILES = ("preprocessor_config.json", "processor_config.json")  # the second has it in a section
+_FILES = ("preprocessor_config.json", "processor_config.json")  # in the second file it is a section
 _SECTION = "image_processor"
-_MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # of CLIP, which is the default
+_MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's values are the default
 
 _USUAL = {"image_mean": _MEAN, "image_std": _STD}
 
 MAX_PIXELS = 50_000_000
-"""Pixels of an image: 150 MB once it is unpacked, about as many as the largest hand-held cameras make."""
+"""The maximum pixels of an image: 150 MB once unpacked, about as many as the largest hand-held cameras make."""
 MAX_BYTES = 256 << 20
-"""Bytes of a file."""
+"""The maximum bytes of a file."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-"""Those that Pillow reads by itself, without programs beside it."""
+"""The formats that Pillow reads by itself, without external programs."""
 
 
 def read_image(path: Path) -> Image.Image:
-    """The image of a file in RGB, turned upright as its EXIF says; of several frames the first. Raises ValueError, in
-    one line, for what is no image, is broken, or has too many pixels, which is seen before they are unpacked.
+    """Return the image in a file as RGB, rotated as its EXIF states; of several frames the first.
+
+    Raises:
+        ValueError: If the file is not an image, is broken, or has too many pixels, which is checked before they are
+            unpacked. The message is one line.
     """
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise ValueError(f"{path} has {size >> 20:,} MiB; an image of at most {MAX_BYTES >> 20} MiB is read")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the bound here is lower
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our limit is lower than Pillow's
             with Image.open(path, formats=FORMATS) as opened:
                 width, height = opened.size
                 if width * height > MAX_PIXELS:
@@ -54,7 +57,7 @@ def read_image(path: Path) -> Image.Image:
         raise ValueError(
             f"{path} is no image that is read; give a {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
         ) from None
-    except (OSError, SyntaxError, EOFError) as error:  # SyntaxError: what Pillow calls a broken PNG
+    except (OSError, SyntaxError, EOFError) as error:  # Pillow raises SyntaxError for a broken PNG
         why = error.strerror if isinstance(error, OSError) and error.strerror else f"it is broken ({error})"
         raise ValueError(f"{path} cannot be read: {why}") from None
 
@@ -65,26 +68,26 @@ def _too_large(path: Path, what: str) -> ValueError:
 
 @dataclass(frozen=True, slots=True)
 class Preprocessing:
-    """How images are brought to what a tower reads.
-
-    Args:
-        size: pixels of a side.
-        least: of the shorter side, however long and narrow an image is.
-        mean, std: of each channel of what the tower was trained with, from 0 to 1.
-        scale: what a pixel's number is multiplied with first.
-        resample: Pillow's number of the filter.
-    """
+    """The parameters that convert an image to a vision encoder's input."""
 
     size: int
+    """The pixels per side."""
     least: int = 14
+    """The minimum pixels of the shorter side, even of a long and narrow image."""
     mean: tuple[float, ...] = _MEAN
+    """The mean of each channel in the encoder's training data, from 0 to 1."""
     std: tuple[float, ...] = _STD
+    """The standard deviation of each channel in the encoder's training data."""
     scale: float = 1 / 255
+    """The factor applied to pixel values first."""
     resample: int = Image.Resampling.BICUBIC
+    """The number of Pillow's resampling filter."""
 
     def pixels(self, image: Image.Image) -> NDArray[np.float32]:
-        """An image in RGB of any size -> [3, size, size]: its longer side is `size`, the shorter in proportion, in the
-        middle of a square of the mean's colour.
+        """Return an RGB image of any size as normalised pixels [3, size, size].
+
+        Its longer side is scaled to `size`, the shorter in proportion, and the rest of the square is filled with the
+        mean colour.
         """
         width, height = image.size
         ratio = self.size / max(width, height)
@@ -98,8 +101,12 @@ class Preprocessing:
         return normalised.astype(np.float32)
 
     def patches(self, images: Sequence[Image.Image], rows: PlacedRows) -> EncoderFeatures:
-        """Images, at least one -> the patches of all, line by line, as a tower of these `rows` reads them; of a patch
-        its channels one after the other.
+        """Return the patches of one or more images in row-major order, as a vision encoder reads them.
+
+        `rows` describes the encoder's input. A patch has its channels one after the other.
+
+        Raises:
+            ValueError: If the image size does not match the model's patches.
         """
         side = round(rows.rows**0.5)
         patch = self.size // side
@@ -116,7 +123,11 @@ class Preprocessing:
 
 
 def read_preprocessing(folder: Path) -> Preprocessing:
-    """What a model's folder says. Raises ModelRefused where it says nothing, or what is not built."""
+    """Return the preprocessing parameters that a model's folder states.
+
+    Raises:
+        ModelRefused: If the folder states none, or unsupported ones.
+    """
     path = next((folder / name for name in _FILES if (folder / name).is_file()), None)
     if path is None:
         raise ModelRefused(f"{folder} lacks {_FILES[0]}, which says how images are brought to the model; fetch it")
@@ -156,7 +167,11 @@ def _read(said: dict[str, Any], path: Path) -> Preprocessing:
 
 
 def _numbers(value: Any, name: str, path: Path) -> tuple[float, ...]:
-    """A number a channel. Raises ValueError."""
+    """Return a value as three numbers, one per channel.
+
+    Raises:
+        ValueError: If it is not a list of three numbers.
+    """
     good = isinstance(value, list | tuple) and len(value) == 3
     if not good or any(isinstance(n, bool) or not isinstance(n, int | float) or abs(n) > 1e9 for n in value):
         raise ValueError(f"{path}: {name} is {value!r}; it must be a list of 3 numbers")

@@ -1,6 +1,4 @@
-"""Where images stand in a prompt: each is a token that begins it, a place for each of its rows, and a token that ends
-it.
-"""
+"""Image placeholders in a prompt: a begin token, one placeholder token for each row of the image, an end token."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,14 +15,18 @@ _BEGIN, _END = ("boi_token", "<begin_of_image>"), ("eoi_token", "<end_of_image>"
 
 @dataclass(frozen=True, slots=True)
 class ImageTokens:
-    """The ids around an image."""
+    """The ids of the tokens before and after an image."""
 
     begin: int
     end: int
 
     @classmethod
     def read(cls, folder: Path, tokenizer: Tokenizer) -> "ImageTokens":
-        """As the folder's tokenizer_config.json names them, or as Janus does. Raises ModelRefused."""
+        """Return the ids named in the folder's tokenizer_config.json, or those of Janus's names.
+
+        Raises:
+            ModelRefused: If the tokenizer does not have a token.
+        """
         path = folder / "tokenizer_config.json"
         said = untrusted.read_object(path) if path.is_file() else {}
         nested = said.get("extra_special_tokens")
@@ -32,8 +34,10 @@ class ImageTokens:
         return cls(*(_id(named.get(name), usual, tokenizer, folder) for name, usual in (_BEGIN, _END)))
 
     def placed(self, ids: Iterable[int], rows: PlacedRows, images: int) -> list[int]:
-        """The ids of a prompt, with so many images: each placeholder in it becomes an image. Raises ValueError where
-        there are not as many of them.
+        """Return the ids of a prompt with each placeholder expanded to the tokens of an image.
+
+        Raises:
+            ValueError: If the number of placeholders is not the number of images.
         """
         ids = list(ids)
         found = ids.count(rows.placeholder)
@@ -47,18 +51,25 @@ class ImageTokens:
 
 
 def with_images(text: str, images: int) -> list[dict[str, Any]]:
-    """The content of a message of images and a text after them, as chat templates take it."""
+    """Return the content of a chat message with images followed by a text, as chat templates take it."""
     return [*({"type": "image"} for _ in range(images)), {"type": "text", "text": text}]
 
 
 def before(ids: Sequence[int], tokenizer: Tokenizer, rows: PlacedRows, images: int) -> list[int]:
-    """The ids of a text without a template, with places for images before it, after what begins every text."""
+    """Return the ids of a text without a template, with placeholders for images in front of the text.
+
+    The placeholders come after the tokens that begin every text.
+    """
     prefix = len(tokenizer.prefix) if tuple(ids[: len(tokenizer.prefix)]) == tokenizer.prefix else 0
     return [*ids[:prefix], *[rows.placeholder] * images, *ids[prefix:]]
 
 
 def _id(said: Any, usual: str, tokenizer: Tokenizer, folder: Path) -> int:
-    """The id of a token that is named so, or as usual. Raises ModelRefused."""
+    """Return the id of a token by its configured name, or else by its usual one.
+
+    Raises:
+        ModelRefused: If the tokenizer does not have the token.
+    """
     literal = said.get("content") if isinstance(said, dict) else said
     literal = literal if isinstance(literal, str) else usual
     found = tokenizer.control.get(literal)

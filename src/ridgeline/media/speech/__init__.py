@@ -1,5 +1,5 @@
-"""Speech becomes text: windows of sound go through an engine one after the other, what it says becomes segments.
+"""Speech transcription: audio windows go through an engine one after the other, and their tokens become segments.
 
-`speech_vocabulary.py` is what a speech model's tokens mean, `transcriber.py` the walk over the windows and what
-timestamps say of them, `transcript_formats.py` how the result is written.
+`speech_vocabulary.py` has the meaning of a speech model's tokens, `transcriber.py` the loop over the windows and the
+interpretation of timestamps, `transcript_formats.py` the output formats.
 """

@@ -1,6 +1,6 @@
-"""What the tokens of a speech model mean: where a text starts, languages, tasks, moments; and the rules they follow.
+"""The special tokens of a speech model (start of transcript, languages, tasks, timestamps) and the rules for them.
 
-From generation_config.json as Whisper's releases have it; what it leaves out, from the tokenizer's control literals.
+They are read from generation_config.json as in Whisper's releases, and otherwise from the tokenizer's special tokens.
 """
 
 import re
@@ -23,30 +23,37 @@ _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 
 @dataclass(frozen=True, slots=True)
 class SpeechVocabulary:
-    """Ids of tokens, and the sizes of what the encoder reads.
-
-    start: begins every text. end: ends it; ids below are text. no_timestamps: the last id before the moments.
-    languages: by code; of a model of English alone there are none, and no tasks. suppressed: never said;
-    suppressed_first: nor these at the beginning. most_first: the latest moment at which a first segment may begin.
-    bins, frames: of the log-mel features of a window. context: positions of the decoder.
-    """
+    """The special token ids of a speech model, and the sizes of its encoder's input."""
 
     start: int
+    """The token that begins every transcript."""
     end: int
+    """The token that ends it; lower ids are text."""
     no_timestamps: int
+    """The token that disables timestamps, the last id before the timestamps."""
     languages: Mapping[str, int]
+    """The language tokens by code; an English-only model has none."""
     tasks: Mapping[str, int]
+    """The task tokens by name; an English-only model has none."""
     suppressed: tuple[int, ...]
+    """The tokens that are never generated."""
     suppressed_first: tuple[int, ...]
+    """The tokens that are not generated at the beginning."""
     most_first: int | None
+    """The index of the latest timestamp with which the first segment may begin; None if there is no limit."""
     bins: int
+    """The mel bins of the log-mel features."""
     frames: int
+    """The frames of a window's log-mel features."""
     context: int
+    """The positions of the decoder."""
 
     @classmethod
     def read(cls, source: ModelSource, tokenizer: Tokenizer) -> "SpeechVocabulary":
-        """Of a model's folder. Raises ModelRefused for one that is no speech model, or whose tokens do not say what
-        they mean.
+        """Read the vocabulary from a model's folder.
+
+        Raises:
+            ModelRefused: If it is not a speech model, or its special tokens are missing.
         """
         config, stated = source.config, source.generation
         if family_of(config) not in SPEECH:
@@ -80,7 +87,7 @@ class SpeechVocabulary:
         )
 
     def check(self, language: str | None, task: Task) -> None:
-        """Raises ValueError for a language or a task that the model does not have."""
+        """Raise ValueError if the model does not support a language or a task."""
         if language is not None and language not in (self.languages or ("en",)):
             known = ", ".join(sorted(self.languages)) or "en"
             raise ValueError(f"language is {language!r}; the model knows {known}")
@@ -88,8 +95,10 @@ class SpeechVocabulary:
             raise ValueError("task is 'translate'; the model knows English alone and transcribes")
 
     def prompt(self, language: str | None, task: Task, *, timestamps: bool) -> tuple[list[int], TokenRules]:
-        """How a text begins, and the rules that it follows. A language that is not given is the first token that the
-        model chooses; task and form are laid down after it.
+        """Return the prompt of a transcript and the token rules that it follows.
+
+        Without a language, the first token that the model chooses is the language; the rules then force the tokens for
+        the task and, without timestamps, for their absence.
         """
         after = [(self.tasks[task],)] if self.tasks else []
         after += [] if timestamps else [(self.no_timestamps,)]
@@ -105,43 +114,54 @@ class SpeechVocabulary:
         return prompt, rules
 
     def language_of(self, token: int) -> str | None:
-        """The code of a language's token."""
+        """Return the code of a language token, None for any other token."""
         return next((code for code, own in self.languages.items() if own == token), None)
 
 
 def speech_vocabulary(model: str, tokenizer: Tokenizer) -> SpeechVocabulary | None:
-    """Of a model by its name, None for one that reads no sound. Raises ModelRefused as `SpeechVocabulary.read`."""
+    """Return the vocabulary of a model by its name, None if it is not a speech model.
+
+    Raises:
+        ModelRefused: If its special tokens are missing.
+    """
     source = open_source(model)
     return SpeechVocabulary.read(source, tokenizer) if family_of(source.config) in SPEECH else None
 
 
 class _Ids:
-    """Ids as a folder states them, each within the vocabulary."""
+    """The token ids that a folder states, each checked against the vocabulary size."""
 
     def __init__(self, source: ModelSource, tokenizer: Tokenizer, vocabulary: int) -> None:
         self.source, self.tokenizer, self.vocabulary = source, tokenizer, vocabulary
 
     def of(self, field: str, literal: str) -> int:
-        """The one of a field, else of a control literal."""
+        """Return the id that a config field states, else that of a special token."""
         stated = self._stated(field)
         return self.known(stated[0] if isinstance(stated, list) and stated else stated, literal)
 
     def known(self, stated: Any, literal: str) -> int:
-        """An id that is stated, else the one of a literal. Raises ModelRefused where there is neither."""
+        """Return a stated id, else the id of a special token.
+
+        Raises:
+            ModelRefused: If there is neither.
+        """
         found = self.tokenizer.control.get(literal) if stated is None else stated
         if not self._is_id(found) or found is None:
             raise ModelRefused(f"{self.source.title}: {literal} is no token of it ({found}); fetch its files again")
         return int(found)
 
     def listed(self, field: str) -> tuple[int, ...]:
-        """Those of a list; none where there is none."""
+        """Return the ids of a list in the config; none if there is no list."""
         stated = self._stated(field) or []
         if not isinstance(stated, list) or not all(map(self._is_id, stated)):
             raise ModelRefused(f"{self.source.title}: {field} is no list of its token ids; fetch its files again")
         return tuple(stated)
 
     def languages(self, start: int, end: int) -> dict[str, int]:
-        """Codes and ids of languages; as literals they stand between two others."""
+        """Return the language tokens by code.
+
+        If the config does not list them, they are the special tokens with ids between `start` and `end`.
+        """
         stated = self.source.generation.get("lang_to_id")
         literals = stated if isinstance(stated, dict) else self.tokenizer.control
         found = {}
@@ -154,7 +174,7 @@ class _Ids:
         return found
 
     def _stated(self, field: str) -> Any:
-        """What generation_config.json says, else config.json."""
+        """Return the value of a field in generation_config.json, else in config.json."""
         stated = self.source.generation.get(field)
         return self.source.config.values.get(field) if stated is None else stated
 

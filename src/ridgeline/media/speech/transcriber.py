@@ -1,8 +1,8 @@
-"""The transcriber: walks over a recording window by window, each a request to the engine.
+"""The transcriber: it processes a recording window by window, each as a request to the engine.
 
-A window begins where the last one's timestamps say that it was understood up to. Windows stand alone: none is told
-what the one before it said, and there is no second try at another temperature. One in which nothing is louder than a
-step of 16 bits is silence, and is passed over. Several recordings, or callers, run side by side in one engine.
+A window begins at the time up to which the last window's timestamps cover the audio. Windows are independent: they do
+not receive the previous window's text, and there is no fallback to a higher temperature. A window is silent and is
+skipped if no sample exceeds one step of 16-bit audio. Several recordings, or callers, can share one engine.
 """
 
 import asyncio
@@ -24,26 +24,34 @@ from ridgeline.media.audio.mel import HOP, RATE, LogMel
 from ridgeline.media.speech.speech_vocabulary import SpeechVocabulary, Task
 
 Generate = Callable[[list[int], SamplingParams, EncoderFeatures], Awaitable[Completion]]
-"""Has an engine complete a prompt beside what its encoder reads."""
+"""A function that has an engine complete a prompt with encoder features."""
 
 _SILENT: Final = 2.0**-15
 
 
 @dataclass(frozen=True, slots=True)
 class WindowSegment:
-    """A part of a window's text. start, end: seconds from its beginning. tokens: its moments included."""
+    """A segment of a window's transcript."""
 
     start: float
+    """The start in seconds from the beginning of the window."""
     end: float
+    """The end in seconds from the beginning of the window."""
     tokens: tuple[int, ...]
+    """The tokens of the segment, including its timestamps."""
 
 
 def read_window(tokens: Sequence[int], first: int, seconds: float) -> tuple[list[WindowSegment], float]:
-    """What was said in a window of so many seconds, and how many of them are done with: the next window begins there.
+    """Return the segments of a window and the seconds of it that are finished; the next window begins there.
 
-    tokens: without the opening and the end. first: the id of the moment 0. Two moments in a row part two segments; what
-    follows the last such pair was cut off by the window's end and is heard again. A text that ends with one moment has
-    nothing after it. The rules are those of the release (Radford et al., arXiv:2212.04356, `transcribe.py`).
+    Two consecutive timestamps separate two segments. The text after the last such pair was cut off by the end of the
+    window and is transcribed again in the next one. A text that ends with a single timestamp has nothing after it. The
+    rules are those of the release (Radford et al., arXiv:2212.04356, `transcribe.py`).
+
+    Args:
+        tokens: Generated tokens, without the opening and the end token.
+        first: Id of the timestamp 0.
+        seconds: Duration of the window.
     """
     moment = [token >= first for token in tokens]
     cuts = [place + 1 for place, pair in enumerate(pairwise(moment)) if all(pair)]
@@ -65,69 +73,81 @@ def read_window(tokens: Sequence[int], first: int, seconds: float) -> tuple[list
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionOptions:
-    """What is asked for. language: a code; None has the model choose, once for a recording. timestamps: whether
-    segments have times of their own; else each is a window, the next begins where it ends, and what is said across
-    that is cut. temperature: 0 takes the likeliest token.
-    """
+    """The options of a transcription."""
 
     language: str | None = None
+    """The language code; None lets the model choose, once per recording."""
     task: Task = "transcribe"
+    """The task: transcribe, or translate to English."""
     timestamps: bool = True
+    """Whether segments have their own timestamps.
+
+    Without them each segment is a window, the next window begins at its end, and speech across that boundary is cut.
+    """
     temperature: float = 0.0
+    """The sampling temperature; 0 takes the most likely token."""
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptSegment:
-    """start, end: seconds of the recording. logprob: mean natural log-probability of its tokens. seek: the second at
-    which its window began.
-    """
+    """A segment of a recording's transcript."""
 
     start: float
+    """The start in seconds of the recording."""
     end: float
+    """The end in seconds of the recording."""
     text: str
+    """The text of the segment."""
     tokens: tuple[int, ...]
+    """The tokens of the segment, including its timestamps."""
     logprob: float
+    """The mean natural log-probability of the tokens of its window."""
     seek: float
+    """The second at which its window began."""
 
     @property
     def compression(self) -> float:
-        """Bytes of the text over those that zlib makes of it: what repeats itself is above 2.4."""
+        """The ratio of the text's bytes to their zlib-compressed size; repetitive text is above 2.4."""
         data = self.text.encode()
         return len(data) / len(zlib.compress(data))
 
 
 @dataclass(frozen=True, slots=True)
 class TranscribedWindow:
-    """What was heard of a window. done: seconds of the recording that are dealt with. language: its code, None while
-    nothing was heard.
-    """
+    """The transcript of one window."""
 
     segments: tuple[TranscriptSegment, ...]
+    """The segments of the window."""
     done: float
+    """The seconds of the recording that are finished."""
     language: str | None
+    """The language code; None until the first speech."""
 
 
 @dataclass(slots=True)
 class Transcript:
-    """A whole recording. seconds: how long it is."""
+    """The transcript of a whole recording."""
 
     segments: list[TranscriptSegment] = field(default_factory=list)
+    """The segments of all windows."""
     language: str | None = None
+    """The language code; None if there was no speech."""
     seconds: float = 0.0
+    """The duration of the recording."""
 
     def take(self, window: TranscribedWindow) -> None:
-        """Add what was heard of the next window."""
+        """Append the result of the next window."""
         self.segments += window.segments
         self.language, self.seconds = window.language, window.done
 
     @property
     def text(self) -> str:
-        """All that was said."""
+        """The text of all segments."""
         return "".join(segment.text for segment in self.segments).strip()
 
 
 class Transcriber:
-    """A speech model in an engine. Recordings may be transcribed side by side."""
+    """A speech model in an engine, which can transcribe several recordings at the same time."""
 
     def __init__(self, generate: Generate, tokenizer: Tokenizer, vocabulary: SpeechVocabulary) -> None:
         self.generate, self.tokenizer, self.vocabulary = generate, tokenizer, vocabulary
@@ -135,7 +155,7 @@ class Transcriber:
 
     @classmethod
     def of(cls, llm: AsyncLLM, vocabulary: SpeechVocabulary) -> Self:
-        """Around an engine."""
+        """Return a transcriber that uses an engine."""
 
         async def generate(prompt: list[int], params: SamplingParams, features: EncoderFeatures) -> Completion:
             return await llm.generate(prompt, params, encoder=features)
@@ -145,8 +165,11 @@ class Transcriber:
     async def windows(
         self, recording: AudioRecording, options: TranscriptionOptions
     ) -> AsyncGenerator[TranscribedWindow, None]:
-        """What is heard, window by window. Raises ValueError for a language that the model does not know, a recording
-        without any sound in it or damaged, and a request that fails.
+        """Transcribe a recording and yield the result of each window.
+
+        Raises:
+            ValueError: If the model does not support the language or the task, the recording has no samples or is
+                damaged, or a request fails.
         """
         self.vocabulary.check(options.language, options.task)
         start, language = 0, options.language
@@ -161,7 +184,7 @@ class Transcriber:
             raise ValueError(f"{recording.name} holds no sound: it has no samples")
 
     async def transcribe(self, recording: AudioRecording, options: TranscriptionOptions) -> Transcript:
-        """The whole, as `windows`."""
+        """Transcribe a whole recording; for errors see `windows`."""
         transcript = Transcript()
         async for window in self.windows(recording, options):
             transcript.take(window)
@@ -170,7 +193,7 @@ class Transcriber:
     async def _hear(
         self, samples: Samples, start: int, language: str | None, options: TranscriptionOptions
     ) -> tuple[list[TranscriptSegment], float, str | None]:
-        """The segments of a window, the seconds of it that are done with, and its language."""
+        """Return the segments of a window, the seconds of it that are finished, and its language."""
         vocabulary = self.vocabulary
         features = await asyncio.to_thread(self.features, samples, start)
         prompt, rules = vocabulary.prompt(language, options.task, timestamps=options.timestamps)
@@ -190,7 +213,7 @@ class Transcriber:
         return [segment for segment in segments if segment.text.strip()], done, known
 
     def features(self, samples: Samples, start: int) -> EncoderFeatures:
-        """A window as the encoder reads it: two frames a position. start: the sample that it begins with."""
+        """Return a window's features as the encoder reads them, two frames per position."""
         values_FM = self._mel(torch.from_numpy(samples)).numpy()
         return EncoderFeatures.of(values_FM.reshape(-1, FRAMES * self._mel.bins))
 
@@ -200,7 +223,11 @@ class Transcriber:
 
 
 def _sampled(completion: Completion, end: int) -> tuple[list[int], float]:
-    """The tokens of a window without its end, and their mean log-probability. Raises ValueError where it failed."""
+    """Return the tokens of a window without the end token, and their mean log-probability.
+
+    Raises:
+        ValueError: If the request failed.
+    """
     (choice,) = completion.choices
     if choice.error is not None:
         raise ValueError(f"the request failed: {choice.error}")

@@ -1,4 +1,4 @@
-"""How a transcript is written: as text, with times, as subtitles, as data."""
+"""The output formats of a transcript: text, text with times, subtitles and JSON."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,19 +8,19 @@ from ridgeline.media.speech.transcriber import Transcript, TranscriptSegment
 
 
 def clock(seconds: float, point: str = ".") -> str:
-    """`01:02:03.450`; SubRip writes a comma for the point."""
+    """Return a time like `01:02:03.450`; SubRip uses a comma instead of the point."""
     milliseconds = round(seconds * 1000)
     minutes, rest = divmod(milliseconds, 60_000)
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{point}{rest % 1000:03}"
 
 
 def line(segment: TranscriptSegment) -> str:
-    """A segment with its times, for people."""
+    """Return a segment with its times for display."""
     return f"[{clock(segment.start)} --> {clock(segment.end)}] {segment.text.strip()}"
 
 
 def srt(segments: Iterable[TranscriptSegment]) -> str:
-    """Subtitles as SubRip has them."""
+    """Return the segments as SubRip subtitles."""
     blocks = (
         f"{number}\n{clock(each.start, ',')} --> {clock(each.end, ',')}\n{_cue(each.text)}\n"
         for number, each in enumerate(segments, 1)
@@ -29,7 +29,7 @@ def srt(segments: Iterable[TranscriptSegment]) -> str:
 
 
 def vtt(segments: Iterable[TranscriptSegment]) -> str:
-    """Subtitles as WebVTT has them (w3.org/TR/webvtt1): what would begin a tag or a character's name is escaped."""
+    """Return the segments as WebVTT subtitles (w3.org/TR/webvtt1), with the characters of tags and entities escaped."""
     blocks = (
         f"{clock(each.start)} --> {clock(each.end)}\n{_cue(each.text).replace('&', '&amp;').replace('<', '&lt;')}\n"
         for each in segments
@@ -38,14 +38,18 @@ def vtt(segments: Iterable[TranscriptSegment]) -> str:
 
 
 def _cue(text: str) -> str:
-    """The text of a cue: an arrow in it would be read as times, an empty line would end it."""
+    """Return the text of a subtitle cue without arrows and empty lines.
+
+    Players would read an arrow as times and end the cue at an empty line.
+    """
     lines = text.replace("-->", "->").splitlines()
     return "\n".join(line.strip() for line in lines if line.strip())
 
 
 def as_json(transcript: Transcript, task: Task) -> dict[str, Any]:
-    """Everything, under the names of OpenAI's `verbose_json`; language is a code. What was not computed is not there:
-    no_speech_prob.
+    """Return the whole transcript under the names of OpenAI's `verbose_json`; the language is a code.
+
+    A value that is not computed (no_speech_prob) is missing.
     """
     return {
         "task": task,
