@@ -1,1 +1,1 @@
-"""How inference works: experiments, the guide, the web page."""
+"""Teaching material on inference: experiments and exercises, the guide, and the web page."""

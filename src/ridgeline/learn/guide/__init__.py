@@ -1,1 +1,1 @@
-"""What the guide is made of: its numbers, which the ledger gives, and its questions."""
+"""The parts of the guide that are computed or checked: its numbers, from the cost model, and its quiz questions."""

@@ -1,7 +1,7 @@
-"""The guide's numbers: a name, what it asks of the ledger, and how it is written.
+"""The numbers in the guide: each has a name, an expression over the cost model, and a format.
 
-numbers.toml has the questions, numbers.lock the answers. The lock is committed, so that a change of a price is a change
-that somebody reads; it is also what a site and a quiz are made from, which therefore wait for no model.
+numbers.toml has the expressions, numbers.lock the results. The lock file is committed, so a change of a price shows up
+in a diff that a person reviews. The site and the quizzes read only the lock file and therefore need no model.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ridgeline.util.document import humanize
 from ridgeline.util.files import write_whole
 
-if TYPE_CHECKING:  # what reads the lock alone waits for no model
+if TYPE_CHECKING:  # readers of the lock file need no models
     from ridgeline.learn.lab.cost_calculator import CostCalculator
 
 QUESTIONS = Path(__file__).with_name("numbers.toml")
@@ -24,10 +24,12 @@ LOCK = Path(__file__).with_name("numbers.lock")
 
 @dataclass(frozen=True, slots=True)
 class GuideNumber:
-    """text: as people read it, with its unit; value: in the unit that is 1."""
+    """A number of the guide."""
 
     text: str
+    """The number as text for readers, with its unit."""
     value: float
+    """The value in the base unit."""
 
 
 def _count(value: float) -> str:
@@ -62,7 +64,11 @@ FORMATS: Mapping[str, Callable[[float], str]] = {
 
 
 def read_questions(path: Path = QUESTIONS) -> dict[str, tuple[str, str]]:
-    """Of each name the expression and the format. Raises ValueError for a format that there is not."""
+    """Return the expression and the format of each number, by name.
+
+    Raises:
+        ValueError: If a format is unknown or a name occurs twice.
+    """
     asked: dict[str, tuple[str, str]] = {}
     for group in tomllib.loads(path.read_text(encoding="utf-8")).values():
         for name, (expression, kind) in group.items():
@@ -75,8 +81,13 @@ def read_questions(path: Path = QUESTIONS) -> dict[str, tuple[str, str]]:
 
 
 def resolve(asked: Mapping[str, tuple[str, str]], ledger: "CostCalculator") -> dict[str, GuideNumber]:
-    """Every number, from the ledger. An expression is Python over the ledger's methods, `math`, and the numbers before
-    it as `n["name"]`; the file is this package's own. Raises ValueError that names the number for one that fails.
+    """Return every number, computed by the cost model.
+
+    An expression is Python over the methods of `ledger`, `math`, and earlier numbers as `n["name"]`. It may be
+    evaluated because the file is part of this package.
+
+    Raises:
+        ValueError: If an expression fails; the message names the number.
     """
     found: dict[str, GuideNumber] = {}
     values: dict[str, float] = {}
@@ -98,12 +109,12 @@ def resolve(asked: Mapping[str, tuple[str, str]], ledger: "CostCalculator") -> d
 
 
 def read_lock(path: Path = LOCK) -> dict[str, GuideNumber]:
-    """The numbers as they were written last."""
+    """Return the numbers stored in the lock file."""
     return {name: GuideNumber(*entry) for name, entry in json.loads(path.read_text(encoding="utf-8")).items()}
 
 
 def lock_text(found: Mapping[str, GuideNumber]) -> str:
-    """The lock: a line for each number, whose value has the digits that two machines agree on."""
+    """Return the text of the lock file: one line per number, with the six digits on which two machines agree."""
     lines = (f"{json.dumps(name)}: {_entry(one)}" for name, one in found.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -113,5 +124,5 @@ def _entry(one: GuideNumber) -> str:
 
 
 def write_lock(found: Mapping[str, GuideNumber], path: Path = LOCK) -> None:
-    """Write it whole."""
+    """Write the lock file atomically."""
     write_whole(path, lock_text(found))

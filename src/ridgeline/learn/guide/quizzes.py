@@ -1,11 +1,11 @@
-"""Questions of the guide, a TOML file a chapter, and what makes a question a fair one.
+"""The quiz questions of the guide, one TOML file per chapter, and the checks that make a question fair.
 
     [[question]]
     ask = "..."
     choices = [{text = "...", right = true, why = "..."}, ...]
 
-The order of choices is not the file's. Or, instead of choices, `number = {answer = "NAME", within = 0.1}`, NAME one of
-numbers.toml, with a `why`. Texts may refer to numbers as `{NAME}`.
+The choices appear in another order than in the file. Instead of choices a question may have `number = {answer = "NAME",
+within = 0.1}` and a `why`, with NAME a name in numbers.toml. Texts may refer to numbers as `{NAME}`.
 """
 
 import re
@@ -22,50 +22,61 @@ from ridgeline.learn.guide.guide_numbers import GuideNumber
 FOLDER = Path(__file__).with_name("questions")
 _NUMBER = re.compile(r"\{([\w./-]+)\}")
 _PROVEN_BY_CHANCE = 16.27
-"""Chi-square of three degrees of freedom that chance exceeds once in a thousand times."""
+"""The value that chi-square with three degrees of freedom exceeds by chance once in a thousand times."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuizChoice:
-    """An answer to choose; why: what makes it right, or which misconception it is."""
+    """A choice of a question."""
 
     text: str
+    """The text of the choice."""
     right: bool
+    """Whether it is the right one."""
     why: str
+    """The reason why it is right, or the misconception behind it."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuizQuestion:
-    """What is asked in a chapter. choices: at least three, or none where a number is wanted: answer, in the unit of its
-    text, within a share of which an answer is right, and why.
-    """
+    """A question in a chapter, with choices or with a number as its answer."""
 
     chapter: str
+    """The name of the chapter."""
     ask: str
+    """The text of the question."""
     choices: tuple[QuizChoice, ...] = ()
+    """Three or four choices; empty if the answer is a number."""
     answer: GuideNumber | None = None
+    """The number that is the answer, if there are no choices."""
     within: float = 0.0
+    """The relative error up to which a number counts as right."""
     why: str = ""
+    """The explanation of the number."""
 
     @property
     def unit(self) -> str:
-        """Of the number that is wanted."""
+        """The unit of the number that is the answer."""
         assert self.answer is not None
         return self.answer.text.lstrip("$0123456789.,").strip()
 
     @property
     def shown(self) -> float:
-        """The number that is wanted, in its unit."""
+        """The number that is the answer, in the unit of its text."""
         assert self.answer is not None
         return number_in(self.answer.text)
 
     def judge(self, said: float) -> bool:
-        """Whether a number is near enough."""
+        """Return whether a number is close enough to the answer."""
         return abs(said - self.shown) <= self.within * abs(self.shown)
 
 
 def number_in(text: str) -> float:
-    """The first number in a text, which may have commas. Raises ValueError where there is none."""
+    """Return the first number in a text; it may have thousands separators.
+
+    Raises:
+        ValueError: If there is none.
+    """
     found = re.search(r"-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?", text)
     if found is None:
         raise ValueError(f"there is no number in {text!r}")
@@ -73,7 +84,11 @@ def number_in(text: str) -> float:
 
 
 def read_quizzes(numbers: Mapping[str, GuideNumber], folder: Path = FOLDER) -> dict[str, list[QuizQuestion]]:
-    """The questions of each chapter, whose names are those of the files. Raises ValueError that names the file."""
+    """Return the questions of each chapter; a chapter has the name of its file.
+
+    Raises:
+        ValueError: If a file is invalid; the message names it.
+    """
     found = {}
     for path in sorted(folder.glob("*.toml")):
         try:
@@ -95,7 +110,7 @@ def _question(chapter: str, entry: Mapping[str, Any], numbers: Mapping[str, Guid
             chapter, ask, answer=numbers[wanted["answer"]], within=wanted["within"], why=say(entry["why"])
         )
     choices = [QuizChoice(say(each["text"]), each.get("right", False), say(each["why"])) for each in entry["choices"]]
-    Random(entry["ask"]).shuffle(choices)  # whoever writes questions has favourite places; the same order each time
+    Random(entry["ask"]).shuffle(choices)  # authors favour some positions; the seed keeps the order stable
     return QuizQuestion(chapter, ask, tuple(choices))
 
 
@@ -103,8 +118,10 @@ def _question(chapter: str, entry: Mapping[str, Any], numbers: Mapping[str, Guid
 
 
 def faults(quizzes: Mapping[str, Sequence[QuizQuestion]]) -> list[str]:
-    """What is wrong with them, a line each: an answer that can be told by its length or its place, a choice without a
-    reason, two right ones or none.
+    """Return the unfair properties of all questions, one line each.
+
+    They are answers that can be guessed from their length or position, choices without a reason, and questions that do
+    not have exactly one right choice.
     """
     everything = [question for questions in quizzes.values() for question in questions]
     found = [f"{question.chapter}: {question.ask!r} {fault}" for question in everything for fault in _faults(question)]
@@ -140,7 +157,7 @@ def _longest_is_right(question: QuizQuestion) -> bool:
 
 
 def _places(questions: Sequence[QuizQuestion]) -> list[str]:
-    """Places of right answers against even ones, among questions of as many choices."""
+    """Return a line for each number of choices whose right answers are not evenly distributed over the positions."""
     found = []
     for count in (3, 4):
         places = [

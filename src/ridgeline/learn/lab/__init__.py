@@ -1,7 +1,7 @@
-"""Experiments to be run and read: what the texts on inference say, counted and measured; and exercises.
+"""Experiments to run and read, which count and measure what textbooks on inference state; and exercises.
 
-A file is one experiment, from its question over what is counted to the document that says what came out.
-`experiments.py` lists those that say beforehand what they expect, `cost_calculator.py` answers for single figures,
-`instrumented_model.py` opens the built-in model, `statements_*.py` are what texts say, `exercise.py` and `exercises/`
-are for the reader to write.
+Each file is one experiment, from its question through the measurement to the document with the results.
+`experiments.py` lists those with stated expectations, `cost_calculator.py` computes single figures,
+`instrumented_model.py` gives access to the inside of the built-in model, `statements_*.py` have statements of
+textbooks, and `exercise.py` and `exercises/` have the exercises for readers.
 """

@@ -1,4 +1,4 @@
-"""A mixture of experts: how many of them a batch touches, by the formula, by throwing dice, and in a model."""
+"""Mixtures of experts: the number of experts that a batch uses, by formula, by random draws, and in a model."""
 
 import random
 
@@ -15,14 +15,14 @@ BIG, BATCHES, THROWS = "qwen3-235b-a22b", (1, 2, 4, 8, 16, 32, 64, 128), 400
 
 
 def thrown(experts: int, each: int, batch: int) -> float:
-    """Distinct experts of so many that a batch hits, each token choosing some at random: the mean of many throws."""
+    """Return the mean number of distinct experts that a batch uses if each token picks `each` of them at random."""
     draw = random.Random(batch)
     hits = (len({e for _ in range(batch) for e in draw.sample(range(experts), each)}) for _ in range(THROWS))
     return sum(hits) / THROWS
 
 
 def run() -> ExperimentOutcome:
-    """A large mixture by its formula, and the built-in one by its router."""
+    """Run the experiment on a large mixture by formula, and on the built-in one by its router."""
     ledger = CostCalculator()
     formula = {batch: ledger.touched(BIG, batch) for batch in BATCHES}
     dice = {batch: thrown(128, 8, batch) for batch in BATCHES}

@@ -1,5 +1,6 @@
-"""Attention small enough to do by hand, then the triangle that it makes in a model, and why scores are divided by the
-square root of their length.
+"""Attention on an example small enough for paper, its causal triangle in a model, and the reason for the divisor.
+
+The divisor of the scores is the square root of the vectors' length.
 """
 
 import math
@@ -19,19 +20,19 @@ WIDTH, KEYS_DRAWN, DRAWS = 64, 32, 2000
 
 
 def shares(query: list[float], keys: list[list[float]]) -> list[float]:
-    """Of attention, that each key gets: softmax of dot products over the square root of the width."""
+    """Return the attention weight of each key: softmax of dot products divided by the square root of the width."""
     scores = [sum(q * k for q, k in zip(query, key, strict=True)) / math.sqrt(len(query)) for key in keys]
     weights = [math.exp(score) for score in scores]
     return [weight / sum(weights) for weight in weights]
 
 
 def mix(parts: list[float], values: list[list[float]]) -> list[float]:
-    """The values by their shares."""
+    """Return the weighted sum of the values."""
     return [sum(p * value[n] for p, value in zip(parts, values, strict=True)) for n in range(len(values[0]))]
 
 
 def largest_share(divisor: float) -> float:
-    """What the best of 32 random keys of width 64 gets on average, if scores are divided so."""
+    """Return the mean of the largest weight among 32 random keys of width 64, with scores divided by `divisor`."""
     draw = torch.Generator().manual_seed(1)
     q_ND = torch.randn(DRAWS, WIDTH, generator=draw)
     k_NLD = torch.randn(DRAWS, KEYS_DRAWN, WIDTH, generator=draw)
@@ -40,7 +41,7 @@ def largest_share(divisor: float) -> float:
 
 
 def run() -> ExperimentOutcome:
-    """By hand, in the model, and with and without the divisor."""
+    """Run the experiment by hand, in the model, and with and without the divisor."""
     parts = shares(QUERY, KEYS)
     result = mix(parts, VALUES)
     turned = mix(shares([0.0, 1.0], KEYS), VALUES)
@@ -71,7 +72,7 @@ def run() -> ExperimentOutcome:
 
 
 def _figure(pieces: list[str], layers: list[torch.Tensor]) -> Panels:
-    """Every head as a triangle."""
+    """Return the attention weights of every head as a figure."""
     bands = tuple(
         Band(
             f"layer {number}",

@@ -1,4 +1,4 @@
-"""Why layers need a bend between them: a stack of linear layers is one linear layer, and cannot even do XOR."""
+"""The need for a nonlinearity between layers: a stack of linear layers is one linear layer, and cannot learn XOR."""
 
 import torch
 from torch.nn import functional
@@ -13,7 +13,7 @@ WANTED = torch.tensor([0.0, 1.0, 1.0, 0.0])
 
 
 def best_line() -> tuple[list[float], float]:
-    """What the best linear layer (with an offset) says of the four corners, and its mean squared error."""
+    """Return the outputs of the best affine layer for the four inputs of XOR, and its mean squared error."""
     inputs = torch.cat([XOR, torch.ones(4, 1)], 1)
     weights = torch.linalg.lstsq(inputs, WANTED[:, None]).solution
     said = (inputs @ weights)[:, 0]
@@ -21,14 +21,16 @@ def best_line() -> tuple[list[float], float]:
 
 
 def bent() -> float:
-    """The error of relu(x + y) - 2 relu(x + y - 1)."""
+    """Return the mean squared error of relu(x + y) - 2 relu(x + y - 1) on XOR."""
     both = XOR.sum(1)
     return float(functional.mse_loss(both.relu() - 2 * (both - 1).relu(), WANTED))
 
 
 def collapse() -> tuple[float, int]:
-    """Two layers 4 -> 16 -> 4 against their product: the largest difference, relative to the largest output, and the
-    rank of the product.
+    """Compare two linear layers 4 -> 16 -> 4 with their product.
+
+    Returns:
+        The largest difference relative to the largest output, and the rank of the product.
     """
     draw = torch.Generator().manual_seed(1)
     first, second = (torch.randn(*shape, generator=draw) for shape in ((16, 4), (4, 16)))
@@ -38,7 +40,7 @@ def collapse() -> tuple[float, int]:
 
 
 def losses() -> dict[str, float]:
-    """Nats a token on a story, with the activation replaced."""
+    """Return the loss in nats per token on a story, by the function that replaces the activation."""
     tales = InstrumentedModel()
     ids, found = tales.ids(STORY), {}
     functions = {"SiLU, as trained": functional.silu, "ReLU": torch.relu, "none (identity)": lambda x: x}
@@ -51,7 +53,7 @@ def losses() -> dict[str, float]:
 
 
 def run() -> ExperimentOutcome:
-    """XOR, the collapse, and the model."""
+    """Run the experiment on XOR, on stacked linear layers, and on the model."""
     said, error = best_line()
     curved = bent()
     difference, rank = collapse()

@@ -1,6 +1,4 @@
-"""One word changed, and what of the triangles of attention changes with it: nothing before the word, and after it more
-and more with each layer.
-"""
+"""The effect of one changed word on attention: none on earlier tokens, and more with each layer on later ones."""
 
 import torch
 
@@ -10,13 +8,13 @@ from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 from ridgeline.util.document.panels import Band, Panel, Panels
 
 ONE, OTHER = "The dog was hungry and went to", "The dog was tired and went to"
-"""The same, but for one word in the middle."""
+"""Two sentences that differ in one word in the middle."""
 
-_ALIKE = 1e-5  # what sums in another order differ by in fp32
+_ALIKE = 1e-5  # rounding error of fp32 sums in another order
 
 
 def next_words(tales: InstrumentedModel, ids: list[int], count: int = 3) -> list[tuple[str, float]]:
-    """What the model expects after a text, the likeliest first."""
+    """Return the model's most likely next words after a text, with their probabilities."""
     shares_V = tales.logits(ids)[-1].softmax(-1)
     best = shares_V.topk(count)
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -24,20 +22,20 @@ def next_words(tales: InstrumentedModel, ids: list[int], count: int = 3) -> list
 
 
 def without(weights_HTT: torch.Tensor, column: int) -> torch.Tensor:
-    """The shares among all keys but one: [H, T, T - 1], each row sums to 1 again."""
+    """Return the attention weights among all keys but one: [H, T, T - 1], each row normalised to 1 again."""
     kept = torch.cat([weights_HTT[..., :column], weights_HTT[..., column + 1 :]], -1)
     return kept / kept.sum(-1, keepdim=True)
 
 
 def run() -> ExperimentOutcome:
-    """Both sentences, layer by layer."""
+    """Run the experiment: compare both sentences layer by layer."""
     tales = InstrumentedModel()
     one, other = tales.ids(ONE), tales.ids(OTHER)
     (word,) = [at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b]
     first, second = tales.weights(one), tales.weights(other)
-    moved = [(a - b).abs() for a, b in zip(first, second, strict=True)]  # [H, T, T] of each layer
+    moved = [(a - b).abs() for a, b in zip(first, second, strict=True)]  # [H, T, T] for each layer
     streams = zip(tales.states(one), tales.states(other), strict=True)
-    states = [(a - b).norm(dim=-1) / a.norm(dim=-1) for a, b in streams]  # [T], of the table and after each layer
+    states = [(a - b).norm(dim=-1) / a.norm(dim=-1) for a, b in streams]  # [T] after the table and after each layer
     before = max(float(change_T[:word].max()) for change_T in states)
     others = [without(a, word) - without(b, word) for a, b in zip(first, second, strict=True)]
     among = [float(change_HTT[:, word + 1 :].abs().max()) for change_HTT in others]
@@ -74,7 +72,7 @@ def run() -> ExperimentOutcome:
 
 
 def _figure(moved: list[torch.Tensor], pieces: list[str]) -> Panels:
-    """How much each share moved, in the head of a layer where it moved most."""
+    """Return a figure of the change of each attention weight, the largest over the heads of a layer."""
     panels = tuple(
         Panel(f"layer {number}", tuple(map(tuple, change_HTT.amax(0).clamp(max=1.0).tolist())))
         for number, change_HTT in enumerate(moved, 1)

@@ -1,6 +1,4 @@
-"""Interference: one long prompt arrives among users who are reading along, and the budget of a step decides who
-waits.
-"""
+"""Interference: a long prompt arrives while other users are decoding, and a step's token budget decides who waits."""
 
 from dataclasses import dataclass
 
@@ -17,18 +15,20 @@ BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192, PROMPT + USERS)
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What a budget does. steps: that the prompt takes; ttft: seconds to its first token; itl: the longest that a user
-    waits for the next token meanwhile, and alone: without the prompt.
-    """
+    """The waiting times with one token budget."""
 
     steps: int
+    """The number of steps for the prompt."""
     ttft: float
+    """The seconds to the prompt's first token."""
     itl: float
+    """The longest time between two tokens of another user while the prompt runs, in seconds."""
     alone: float
+    """The seconds of a decode step without the prompt."""
 
 
 def arrive(ledger: CostCalculator, budget: int) -> Waits:
-    """Steps of at most `budget` positions: one for each user, the rest for the prompt, as the scheduler deals them."""
+    """Return the waits if steps have at most `budget` positions, one for each user and the rest for the prompt."""
     done, seconds = 0, list[float]()
     while done < PROMPT:
         chunk = min(PROMPT - done, budget - USERS)
@@ -40,7 +40,7 @@ def arrive(ledger: CostCalculator, budget: int) -> Waits:
 
 
 def run() -> ExperimentOutcome:
-    """Every budget, priced."""
+    """Run the experiment: price every budget."""
     ledger = CostCalculator()
     found = {budget: arrive(ledger, budget) for budget in BUDGETS}
     least, most = found[BUDGETS[0]], found[BUDGETS[-1]]

@@ -1,7 +1,7 @@
-"""The ledger asked in one line: a model on a card, from their names.
+"""The cost model with one-line queries: a model on a GPU, both given by name.
 
-What `ridgeline plan` and `trace` rest on, for those who want a single figure of it: the statements of `lab numbers`,
-and every figure of the guide. All of it is the price of the ops that run; nothing here knows a formula.
+It returns the single figures that `ridgeline plan` and `trace` are based on, for the statements of `lab numbers` and
+for every figure of the guide. Every result is the price of the ops that run; this file contains no formula.
 """
 
 from dataclasses import dataclass, replace
@@ -29,35 +29,42 @@ from ridgeline.price.plan import Deployment, DeploymentPlan, PlanWorkload, make_
 from ridgeline.price.price import Price
 
 TEXTS_A100 = "a100"
-"""The A100 of the texts, whose 80 GB come at 2 TB/s even. The card of that size has 2.039 TB/s."""
+"""The name of the A100 of textbooks, whose 80 GB have exactly 2 TB/s; the real GPU of that size has 2.039 TB/s."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """A step. flops; nbytes: read and written of weights and KV, of which weights, kv (both directions). arithmetic,
-    memory: seconds of the matrices' FLOPs at the peak and of those bytes at the bandwidth. floor, bound, expected: as
-    the plan has them. attention: seconds of the attention ops in `bound`.
-    """
+    """The cost of a step."""
 
     flops: float
+    """The FLOPs."""
     nbytes: float
+    """The bytes of weights and KV, read and written."""
     weights: float
+    """The bytes of weights in `nbytes`."""
     kv: float
+    """The bytes of KV in `nbytes`, read and written."""
     arithmetic: float
+    """The seconds of the matrices' FLOPs at peak throughput."""
     memory: float
+    """The seconds of `nbytes` at full bandwidth."""
     floor: float
+    """The floor in seconds, as in the plan."""
     bound: float
+    """The bound in seconds, as in the plan."""
     expected: float
+    """The expected seconds, as in the plan."""
     attention: float
+    """The seconds of the attention ops in `bound`."""
 
     @property
     def intensity(self) -> float:
-        """FLOPs a byte."""
+        """The arithmetic intensity in FLOPs per byte."""
         return self.flops / self.nbytes
 
 
 class CostCalculator:
-    """Answers by name; what was built for one is kept for the next."""
+    """A calculator of costs by the names of models and GPUs, which caches what it builds."""
 
     def __init__(self) -> None:
         self._models: dict[str, Model] = {}
@@ -69,33 +76,33 @@ class CostCalculator:
     # -- models -------------------------------------------------------------------------------------------------------
 
     def model(self, name: str) -> Model:
-        """On meta."""
+        """Return a model on the meta device."""
         if name not in self._models:
             self._models[name] = build(read_config(name))
         return self._models[name]
 
     def bill(self, name: str) -> ParameterBreakdown:
-        """Its parameters."""
+        """Return the parameter breakdown of a model."""
         return bill(self.model(name))
 
     def kv(self, name: str, heads: int | None = None) -> float:
-        """Bytes that a token keeps in all layers; heads: with so many heads of keys and values instead."""
+        """Return the KV bytes per token over all layers; `heads` replaces the number of KV heads."""
         specs = [spec for spec in self.model(name).kv_specs if isinstance(spec, KVSpec)]
         return sum((spec if heads is None else replace(spec, heads=heads)).bytes_per_token for spec in specs)
 
     def kept(self, name: str, positions: int, encoded: int = 0) -> float:
-        """Bytes that a request keeps which has so many positions, and so many that an encoder has read for it."""
+        """Return the KV bytes of a request with `positions` positions and `encoded` positions in an encoder."""
         specs = [spec for spec in self.model(name).kv_specs if not spec.is_state]
         return sum(spec.slot_bytes * spec.slots(positions, encoded) for spec in specs)
 
     def touched(self, name: str, rows: int) -> float:
-        """Experts of a layer that so many tokens hit on average, if each picks at random."""
+        """Return the mean number of experts per layer that `rows` tokens use if each picks at random."""
         return next(op.experts for _, op in self.model(name).ops() if op.experts is not None).of(rows)
 
     # -- cards --------------------------------------------------------------------------------------------------------
 
     def card(self, name: str) -> Device:
-        """By its name; `a100` is the texts' own."""
+        """Return a GPU by its name; `a100` is that of textbooks."""
         if name not in self._cards:
             is_texts = name == TEXTS_A100
             found = load_device("a100-sxm-80gb" if is_texts else name)
@@ -105,13 +112,13 @@ class CostCalculator:
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def price(self, name: str) -> Price:
-        """What its steps cost."""
+        """Return the price of a model's steps."""
         if name not in self._prices:
             self._prices[name] = Price(self.model(name))
         return self._prices[name]
 
     def step(self, name: str, card: str, segments: list[StepSegment]) -> StepCost:
-        """A step of sequences, each of so many new positions at so much context."""
+        """Return the cost of a step with these segments of new positions and context."""
         device, price = self.card(card), self.price(name)
         found = price.on(device, Work.of(segments, price.reaches))
         cost = found.cost
@@ -124,44 +131,50 @@ class CostCalculator:
         )  # fmt: skip
 
     def decode(self, name: str, card: str, users: int = 1, context: int = 1, encoded: int = 0) -> StepCost:
-        """A token for each of so many users, of that much context with the new token in it. encoded: tokens that an
-        encoder has read of each.
+        """Return the cost of a decode step.
+
+        Args:
+            name: Model.
+            card: GPU.
+            users: Users in the batch.
+            context: Context of each user, the new token included.
+            encoded: Tokens of each user that an encoder has read.
         """
         return self.step(name, card, [StepSegment(1, context, encoded)] * users)
 
     def encode(self, name: str, card: str, tokens: int) -> StepCost:
-        """An encoder reads so many tokens, and the decoder beside it begins."""
+        """Return the cost of encoding `tokens` tokens and running the decoder's first position."""
         return self.step(name, card, [StepSegment(1, 1, tokens, encodes=True)])
 
     def verify(self, name: str, card: str, users: int, context: int, guesses: int) -> StepCost:
-        """A decode step that checks so many guesses of each user too."""
+        """Return the cost of a decode step that also verifies `guesses` draft tokens of each user."""
         return self.step(name, card, [StepSegment(1 + guesses, context + guesses)] * users)
 
     def beside(self, name: str, card: str, users: int, context: int, tokens: int) -> StepCost:
-        """A decode step in which a whole prompt of somebody else's runs."""
+        """Return the cost of a decode step that also runs another user's whole prompt of `tokens` tokens."""
         return self.step(name, card, [*[StepSegment(1, context)] * users, StepSegment(tokens, tokens)])
 
     def prefill(self, name: str, card: str, tokens: int) -> StepCost:
-        """A whole prompt in one step."""
+        """Return the cost of a whole prompt in one step."""
         return self.step(name, card, [StepSegment(tokens, tokens)])
 
     def request(self, name: str, card: str, tokens: int, answer: int) -> float:
-        """Seconds at best from a prompt to its last of `answer` tokens, of which the prefill gives the first."""
+        """Return the minimum seconds of a request with `answer` output tokens; the prefill gives the first of them."""
         decodes = (self.decode(name, card, 1, tokens + n).floor for n in range(1, answer))
         return self.prefill(name, card, tokens).floor + sum(decodes)
 
     def batching(self, name: str, card: str, users: int, context: int) -> float:
-        """How many times the tokens a second of one user so many make together."""
+        """Return the throughput of `users` users in one batch relative to that of a single user."""
         return users * self.decode(name, card, 1, context).floor / self.decode(name, card, users, context).floor
 
     # -- where it turns -----------------------------------------------------------------------------------------------
 
     def critical_batch(self, name: str, card: str, context: int = 1) -> float | None:
-        """Users from whom on a decode step is compute-bound; None where no number of them is."""
+        """Return the number of users at which a decode step becomes compute-bound; None if no number is enough."""
         return critical_batch(self.price(name), self.card(card), context)
 
     def never_from(self, name: str, card: str) -> int:
-        """The context from which on no batch makes decode compute-bound."""
+        """Return the context length from which on no batch makes decode compute-bound."""
         some, none = 1, 2
         while self.critical_batch(name, card, none) is not None:
             some, none = none, 2 * none
@@ -171,41 +184,47 @@ class CostCalculator:
         return none
 
     def endless_batch(self, name: str, card: str, context: int) -> float:
-        """FLOPs a byte that decode tends to as the batch grows: each user's own arithmetic over its own bytes."""
+        """Return the FLOPs per byte that decode approaches as the batch grows.
+
+        It is each user's own FLOPs divided by its own KV bytes.
+        """
         one = self.decode(name, card, 1, context)
         return one.flops / one.kv
 
     def compute_bound_prompt(self, name: str, card: str) -> int | None:
-        """Prompt tokens from which on a prefill is compute-bound."""
+        """Return the prompt length from which on a prefill is compute-bound; None if there is none."""
         return compute_bound_prompt(self.price(name), self.card(card))
 
     # -- plans --------------------------------------------------------------------------------------------------------
 
     def users(self, name: str, card: str, context: int) -> GpuUsers:
-        """How many of that much context fit on one card, subtraction by subtraction."""
+        """Return the number of users with this context on one GPU, with every subtraction from its memory."""
         return users_on(name, self.card(card), 1, context)
 
     def plan(
         self, name: str, card: str, tokens: int = 1024, answer: int = 256, cards: int = 1, weights: str | None = None
     ) -> DeploymentPlan:
-        """What `ridgeline plan` gives for requests of so many tokens in and out."""
+        """Return the plan of `ridgeline plan` for requests with `tokens` input and `answer` output tokens."""
         source = open_source(name)
         setup = Deployment(self.card(card), cards, weights=weights)
         return make_plan(source.title, source.config, setup, PlanWorkload(input=tokens, output=answer), ())
 
     def cold(self, name: str, card: str, disk: str = "", cards: int = 1) -> ColdStart:
-        """Loading from a disk of the catalogue, by default from the page cache, onto each of so many cards."""
+        """Return the time to load a model onto each of `cards` GPUs, from a disk or from the page cache.
+
+        `disk` is the name of a disk in the catalogue; "" is the page cache.
+        """
         nbytes = self.bill(name).nbytes
         return cold_start(nbytes, nbytes / cards, self.disk(disk) if disk else None, self.card(card).host_link)
 
     def disk(self, name: str) -> Disk:
-        """By its name."""
+        """Return a disk of the catalogue by its name."""
         return next(each for each in disks() if each.name == name)
 
     def served(
         self, rate: float, budget: int = 2048, count: int = USUAL.count, burstiness: float = USUAL.burstiness
     ) -> LoadOutcome:
-        """What becomes of requests to an 8B on an H100, as the experiments on load ask for them."""
+        """Return the simulated outcome of requests to an 8B model on an H100, as used by the experiments on load."""
         asked = (rate, budget, count, burstiness)
         if asked not in self._served:
             self._served[asked] = OneGpuReplica(budget=budget).serve(
@@ -214,7 +233,7 @@ class CostCalculator:
         return self._served[asked]
 
     def picture(self, name: str, card: str = "h100-sxm", steps: int | None = None) -> PipelinePlan:
-        """What `ridgeline plan` gives of a pipeline that draws, at the size and steps of its release."""
+        """Return the plan of `ridgeline plan` for a diffusion pipeline, with its release's size and steps."""
         source = open_source(name)
         if name not in self._pictures:
             self._pictures[name] = PipelinePrice(outline(source))
@@ -223,5 +242,5 @@ class CostCalculator:
         )
 
     def attention_of_a_pass(self, name: str) -> float:
-        """Attention's share of the FLOPs of a pass of a pipeline's denoiser."""
+        """Return the share of attention in the FLOPs of a denoiser pass."""
         return self.picture(name).alone_request.denoise.attention

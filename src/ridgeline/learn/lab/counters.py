@@ -1,5 +1,6 @@
-"""Two counters: a request knows so many tokens and has computed so many positions. All that a scheduler does is to let
-the second catch up with the first.
+"""The two counters of a request: its known tokens and its computed positions.
+
+A scheduler does nothing but let the second counter catch up with the first.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -16,34 +17,42 @@ from ridgeline.util.document.charts import Chart, Series
 from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 BUDGET, ROOM = 48, 304
-"""Positions that a step may run, and that KV memory has room for: less than all requests need in the end."""
+"""The positions per step, and the positions that fit into KV memory: fewer than all requests need in the end."""
 REQUESTS = {"a long prompt": (0, 150, 40), "a short one": (0, 12, 60), "a late one": (3, 70, 40)}
-"""Of each the step before which it comes, the length of its prompt, and of its answer."""
+"""The step before which each request arrives, the length of its prompt, and that of its output."""
 
 
 @dataclass(slots=True)
 class Race:
-    """A request's counters after each step of the engine while it was there, and the tokens that it was given."""
+    """The counters of a request after each step of the engine, and its generated tokens."""
 
     steps: list[int] = field(default_factory=list)
+    """The engine steps after which the counters were recorded."""
     known: list[int] = field(default_factory=list)
+    """The number of known tokens after each of these steps."""
     computed: list[int] = field(default_factory=list)
+    """The number of computed positions after each of these steps."""
     tokens: list[int] = field(default_factory=list)
+    """The generated tokens."""
 
     @property
     def behind(self) -> list[int]:
-        """How many positions were to be computed after each step."""
+        """The number of positions that remained to be computed after each step."""
         return [known - computed for known, computed in zip(self.known, self.computed, strict=True)]
 
 
 def asked(length: int, answer: int) -> GenerationRequest:
-    """Return a request for so many tokens after a prompt of a length; any prompt will do."""
+    """Return a request for `answer` tokens after an arbitrary prompt of a given length."""
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=answer)
     return GenerationRequest([(7 * position + length) % 2048 for position in range(length)], params)
 
 
 def race(tales: InstrumentedModel) -> tuple[list[Race], list[int], int]:
-    """All requests in one engine: their races, the positions that each step ran, and how often one was preempted."""
+    """Run all requests in one engine.
+
+    Returns:
+        The counters of each request, the positions of each step, and the number of preemptions.
+    """
     model, layout = tales.model, kv_layout(tales.model, 1e12, most_tokens=ROOM)
     engine = build_engine(model, layout, Limits(tokens=BUDGET), prefix_cache=False)
     races, ran = dict[int, Race](), list[int]()
@@ -65,7 +74,7 @@ def race(tales: InstrumentedModel) -> tuple[list[Race], list[int], int]:
 
 
 def alone(tales: InstrumentedModel, length: int, answer: int) -> list[int]:
-    """What a request is given by an engine that serves nobody else, its prompt in one step."""
+    """Return the tokens of a request that runs alone in an engine, with its prompt in one step."""
     engine = build_minimal_engine(tales.model, length + answer + 16)
     engine.add(asked(length, answer))
     events = [event for _ in iter(lambda: engine.has_work, False) for event in engine.step()]
@@ -73,7 +82,7 @@ def alone(tales: InstrumentedModel, length: int, answer: int) -> list[int]:
 
 
 def run() -> ExperimentOutcome:
-    """The races, beside each request by itself."""
+    """Run the experiment: all requests together, and each of them alone."""
     tales = InstrumentedModel()
     races, ran, preempted = race(tales)
     same = [alone(tales, length, answer) for _, length, answer in REQUESTS.values()]

@@ -1,4 +1,4 @@
-"""Words as directions: arithmetic on rows of the embedding table of the built-in model."""
+"""Word vector arithmetic on the rows of the built-in model's embedding table."""
 
 import torch
 from torch import Tensor
@@ -17,48 +17,55 @@ ASKED = (
     ("prince", "boy", "girl", "princess"),
     ("father", "boy", "girl", "mother"),
 )
-"""a - b + c, and what should be nearest."""
+"""The terms of each sum a - b + c, and the word that should be nearest to it."""
 
 
 class WordVectors:
-    """The table's rows, around their mean."""
+    """The rows of an embedding table, with their mean subtracted."""
 
     def __init__(self, table: Tensor, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.rows = table.float() - table.float().mean(0)
 
     def pieces(self, word: str) -> list[int]:
-        """The tokens of a word inside a text: behind another, since some tokenizers begin every text with a space."""
+        """Return the tokens of a word inside a text.
+
+        It follows another word, because some tokenizers begin every text with a space.
+        """
         before, both = (
             self.tokenizer.encode(text, add_special=False, parse_special=False) for text in ("a", f"a {word}")
         )
         return both[len(before) :]
 
     def token(self, word: str) -> int:
-        """The one token of a word inside a text. Raises ValueError where it has several."""
+        """Return the single token of a word inside a text.
+
+        Raises:
+            ValueError: If the word has several tokens.
+        """
         ids = self.pieces(word)
         if len(ids) != 1:
             raise ValueError(f"{word!r} is {len(ids)} tokens here, and no row of the table is its own; take another")
         return ids[0]
 
     def nearest(self, vector: Tensor, without: set[int], count: int = 3) -> list[tuple[str, float]]:
-        """Words by the cosine of the angle to a vector, but for some."""
+        """Return the words with the largest cosine to a vector, without some tokens."""
         cosines = torch.cosine_similarity(self.rows, vector[None], dim=1)
         order = [token for token in cosines.argsort(descending=True).tolist() if token not in without]
         return [(self.tokenizer.piece(token).strip(), float(cosines[token])) for token in order[:count]]
 
     def made(self, a: str, b: str, c: str) -> Tensor:
-        """A - b + c."""
+        """Return the vector a - b + c."""
         first, minus, plus = (self.rows[self.token(word)] for word in (a, b, c))
         return first - minus + plus
 
     def sum(self, a: str, b: str, c: str) -> list[tuple[str, float]]:
-        """What is nearest to a - b + c, the three themselves left out."""
+        """Return the words nearest to a - b + c, without the three themselves."""
         return self.nearest(self.made(a, b, c), {self.token(word) for word in (a, b, c)})
 
 
 def run() -> ExperimentOutcome:
-    """The six sums, and the one that every text has."""
+    """Run the experiment: six sums, and the one with king and queen."""
     tales = InstrumentedModel()
     words = WordVectors(tales.table, tales.tokenizer)
     found = {f"{a} - {b} + {c}": (words.sum(a, b, c), wanted) for a, b, c, wanted in ASKED}

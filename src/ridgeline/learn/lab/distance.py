@@ -1,4 +1,4 @@
-"""Queries and keys by distance: what rotation (RoPE) makes of a score when the same two vectors stand further apart."""
+"""The effect of rotary embedding (RoPE) on the score of a query and a key as the distance between them grows."""
 
 import math
 
@@ -12,27 +12,27 @@ from ridgeline.util.document.charts import Chart, Series
 from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 FARTHEST, PLACES = 48, (48, 100, 211, 463)
-"""Tokens between a query and a key at most, and places of the query in a text."""
+"""The maximum distance between query and key in tokens, and the positions of the query."""
 DRAWN = ((2, 3), (3, 3), (4, 1))
-"""Layers and heads to be drawn, counted from 1."""
+"""The layers and heads in the figure, counted from 1."""
 
-_ALIKE = 1e-4  # what angles of large positions differ by in fp32
+_ALIKE = 1e-4  # fp32 rounding error of angles at large positions
 
 
 def score(table: RotaryTable, q_D: Tensor, k_D: Tensor, at: int, distance: int) -> float:
-    """Of a query at a place with a key so many tokens before it."""
+    """Return the score of a query at position `at` with a key `distance` tokens before it."""
     angles = table(torch.tensor([at, at - distance]))
     turned_2D = rotate(torch.stack([q_D, k_D])[:, None], angles)[:, 0]
     return float(turned_2D[0] @ turned_2D[1]) / math.sqrt(len(q_D))
 
 
 def curve(table: RotaryTable, q_D: Tensor, k_D: Tensor, at: int = PLACES[0]) -> list[float]:
-    """The score at every distance."""
+    """Return the score at every distance."""
     return [score(table, q_D, k_D, at, distance) for distance in range(FARTHEST + 1)]
 
 
 def run() -> ExperimentOutcome:
-    """A query and a key that are alike, then what heads of the model ask and offer on average."""
+    """Run the experiment on an equal query and key, and on the mean queries and keys of the model's heads."""
     tales = InstrumentedModel()
     table = tales.model.get_submodule("model.rotary")
     assert isinstance(table, RotaryTable)

@@ -1,7 +1,7 @@
-"""Exercises: a function for the reader to write, and a check that holds it against the engine.
+"""Exercises: a function for the reader to write, and a check that compares it with the engine.
 
-What is to be written is a file of `exercises/` with its body taken out; what it is held against is the engine
-itself, not that file, so that a solution is checked as a reader's is.
+The reader receives a file of `exercises/` with the function body removed. The check compares the reader's function with
+the engine itself and not with that file, so our solution is checked in the same way.
 """
 
 import ast
@@ -20,21 +20,24 @@ from ridgeline.learn.lab import references
 
 FOLDER = Path(__file__).with_name("exercises")
 _WITHIN = 1e-5
-_LONGEST = 400  # characters of a value that are shown
-_ELEMENTS = 8  # of a container that are shown
+_LONGEST = 400  # maximum characters of a value in a message
+_ELEMENTS = 8  # maximum elements of a container in a message
 
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """A function to write. cases: arguments to try it with; engine: what the engine gives for them."""
+    """A function for the reader to write."""
 
     name: str
+    """The name of the function."""
     cases: tuple[tuple[Any, ...], ...]
+    """The arguments of each test call."""
     engine: Callable[..., object]
+    """The function that computes the expected result with the engine."""
 
     @property
     def file(self) -> str:
-        """What the reader's file is called."""
+        """The name of the reader's file."""
         return f"{self.name}.py"
 
 
@@ -47,7 +50,7 @@ _MERGES = [("l", "o"), ("e", "r"), ("lo", "w"), ("w", "er"), ("a", "a")]
 
 
 def _of_tokens() -> Iterator[Exercise]:
-    """What a model computes for a token, and how one is chosen."""
+    """Yield the exercises on the computation for one token and on sampling."""
     yield Exercise(
         "merged",
         (
@@ -117,7 +120,7 @@ def _of_tokens() -> Iterator[Exercise]:
 
 
 def _of_costs() -> Iterator[Exercise]:
-    """What a step reads, who fits, what is stored; and a picture's guidance."""
+    """Yield the exercises on the bytes that a step reads, users per GPU, parameters and storage, and image guidance."""
     yield Exercise(
         "decode_bytes",
         (
@@ -174,7 +177,7 @@ def _of_costs() -> Iterator[Exercise]:
 
 
 def _of_traffic() -> Iterator[Exercise]:
-    """What many requests make of a card."""
+    """Yield the exercises on many requests to one GPU."""
     yield Exercise(
         "in_time",
         (
@@ -207,12 +210,12 @@ EXERCISES = {each.name: each for each in (*_of_tokens(), *_of_costs(), *_of_traf
 
 
 def solution_of(exercise: Exercise) -> str:
-    """One way to write it."""
+    """Return the text of our solution."""
     return (FOLDER / exercise.file).read_text(encoding="utf-8")
 
 
 def stub_of(exercise: Exercise) -> str:
-    """The solution without the bodies of its functions."""
+    """Return the text of our solution with the bodies of its functions removed."""
     text = solution_of(exercise)
     lines = text.splitlines()
     for node in reversed([node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]):
@@ -223,7 +226,11 @@ def stub_of(exercise: Exercise) -> str:
 
 
 def read_function(exercise: Exercise, path: Path) -> Callable[..., object]:
-    """The reader's function. Raises ValueError in a line for a file that does not run, or does not have it."""
+    """Return the reader's function from a file.
+
+    Raises:
+        ValueError: If the file does not run or does not define the function. The message is one line.
+    """
     again = f"`ridgeline lab exercise {exercise.name}`"
     try:
         text = path.read_text(encoding="utf-8")
@@ -246,7 +253,7 @@ def check(exercise: Exercise, function: Callable[..., object], path: Path) -> st
         call = f"{exercise.name}({', '.join(map(_shown, case))})"
         wanted = exercise.engine(*deepcopy(case))
         try:
-            given = function(*deepcopy(case))  # which it may change
+            given = function(*deepcopy(case))  # a copy, because the function may change its arguments
         except NotImplementedError:
             return f"{path} is still to be written; the first call is {call}, where the engine gives {_shown(wanted)}"
         except (Exception, SystemExit) as error:
@@ -257,7 +264,7 @@ def check(exercise: Exercise, function: Callable[..., object], path: Path) -> st
 
 
 def same(given: object, wanted: object) -> bool:
-    """Return whether two results are equal: numbers within what fp32 leaves, containers element by element."""
+    """Return whether two results are equal: numbers within fp32 rounding, containers element by element."""
     given, wanted = _plain(given), _plain(wanted)
     if isinstance(wanted, bool | str | bytes) or wanted is None:
         return type(given) is type(wanted) and given == wanted
@@ -280,7 +287,7 @@ def same(given: object, wanted: object) -> bool:
 
 
 def _plain(value: object) -> object:
-    """Return an array, a tensor or a scalar of numpy as what Python has for it."""
+    """Return an array, a tensor or a NumPy scalar as the corresponding Python value."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
@@ -290,7 +297,7 @@ def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:
 
 
 def _shown(value: object) -> str:
-    """Return a value as one would type it, with six digits of a float and eight elements of a container."""
+    """Return a value as Python source, with six digits of a float and eight elements of a container."""
     if isinstance(value, np.generic):
         return _shown(value.item())
     if isinstance(value, float):
@@ -314,7 +321,7 @@ def _listed(shown: Iterable[str], of: Sized) -> str:
 
 
 def _represented(value: object) -> str:
-    """Return the `repr` of a value in one line of limited length; that of a reader's own class may fail."""
+    """Return the `repr` of a value in one line of limited length; the `repr` of a reader's own class may fail."""
     try:
         shown = " ".join(repr(value).split())
     except Exception:
@@ -323,7 +330,7 @@ def _represented(value: object) -> str:
 
 
 def _where(given: object, wanted: object) -> str:
-    """Return where two results differ if what is shown of both is the same: `; they differ at [9]: 2 for 3`."""
+    """Return the place where two results with equal text differ, like `; they differ at [9]: 2 for 3`."""
     if _shown(given) != _shown(wanted):
         return ""
     given, wanted = _plain(given), _plain(wanted)
@@ -337,13 +344,13 @@ def _where(given: object, wanted: object) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """What kind of error it is and what it says, in a line."""
+    """Return the type and the message of an error in one line."""
     says = error.msg if isinstance(error, SyntaxError) else str(error)
     return f"{type(error).__name__}: {' '.join(says.split())}"
 
 
 def _line(error: BaseException, path: Path) -> str:
-    """The line of the reader's file that an error comes from: ` (line 12)`."""
+    """Return the line of the reader's file in which an error occurred, like ` (line 12)`."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     number = frames[-1].lineno if frames else getattr(error, "lineno", None)
     return f" (line {number})" if number else ""

@@ -1,4 +1,4 @@
-"""The experiments that say beforehand what they expect, in the order of the guide."""
+"""The experiments that state their expectations, in the order of the guide."""
 
 from ridgeline.learn.lab import (
     active_experts,

@@ -1,4 +1,4 @@
-"""From a file to memory: read and copied, read in place, passed on in pieces, or mapped; and cold starts of a card."""
+"""Loading a file into memory: read and copied, read in place, streamed, or memory-mapped; and cold starts of a GPU."""
 
 import mmap
 import os
@@ -20,12 +20,12 @@ TENSORS, NBYTES, REPEATS, CARD = 24, 4 << 20, 3, "h100-sxm"
 
 
 def naive(path: Path, card: memoryview) -> list[memoryview]:
-    """All of the file, then each tensor copied out of it."""
+    """Read the whole file, then copy each tensor from its contents."""
     return [memoryview(bytearray(part)) for part in cut(memoryview(path.read_bytes()))]
 
 
 def in_place(path: Path, card: memoryview) -> list[memoryview]:
-    """Each tensor read into memory of its own."""
+    """Read each tensor into its own memory."""
     pieces = [memoryview(bytearray(NBYTES)) for _ in range(TENSORS)]
     with path.open("rb", buffering=0) as file:
         list(map(file.readinto, pieces))
@@ -33,7 +33,7 @@ def in_place(path: Path, card: memoryview) -> list[memoryview]:
 
 
 def streamed(path: Path, card: memoryview) -> list[memoryview]:
-    """Each tensor read into the same place, and from there onto a card, for which other memory stands here."""
+    """Read each tensor into the same buffer and copy it to a GPU, for which other memory is a stand-in here."""
     place = memoryview(bytearray(NBYTES))
     with path.open("rb", buffering=0) as file:
         for there in cut(card):
@@ -43,7 +43,7 @@ def streamed(path: Path, card: memoryview) -> list[memoryview]:
 
 
 def mapped(path: Path, card: memoryview) -> list[memoryview]:
-    """Nothing is read: the file's pages in the kernel's cache are the tensors. Each page is touched once."""
+    """Map the file and touch each page once, so that the pages of the kernel's cache are the tensors."""
     with path.open("rb") as file:
         whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     sum(whole[:: mmap.PAGESIZE])
@@ -51,7 +51,7 @@ def mapped(path: Path, card: memoryview) -> list[memoryview]:
 
 
 def cut(whole: memoryview) -> list[memoryview]:
-    """Its tensors."""
+    """Return the tensors in the contents of a file."""
     return [whole[start : start + NBYTES] for start in range(0, len(whole), NBYTES)]
 
 
@@ -59,7 +59,7 @@ WAYS = {"read whole, then copied": naive, "read in place": in_place, "streamed":
 
 
 def measure(path: Path) -> dict[str, tuple[float, float]]:
-    """Of each way the most memory of its own that it takes, in sizes of the file, and its median seconds."""
+    """Return for each way its peak memory in multiples of the file size and its median seconds."""
     wanted, found = path.read_bytes(), {}
     for name, way in WAYS.items():
         card = memoryview(bytearray(len(wanted)))
@@ -73,7 +73,7 @@ def measure(path: Path) -> dict[str, tuple[float, float]]:
 
 
 def run() -> ExperimentOutcome:
-    """The four ways here, and cold starts by the figures of disks and links."""
+    """Run the experiment: four ways of loading on this machine, and cold starts from the figures of disks and links."""
     with TemporaryDirectory() as folder:
         (path := Path(folder) / "weights").write_bytes(os.urandom(TENSORS * NBYTES))
         found = measure(path)

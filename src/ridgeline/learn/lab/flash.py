@@ -1,8 +1,8 @@
-"""FlashAttention in numbers: what the matrix of scores would take, and a softmax that needs none of it.
+"""The memory that FlashAttention saves: the size of the score matrix, and a softmax that does not need the matrix.
 
-Tiles of keys pass by, and for each query three things are kept: the largest score so far, the sum of e to the others
-below it, and the mix of values that goes with it (online softmax: Milakov and Gimelshein, arXiv:1805.02867;
-FlashAttention: Dao et al., arXiv:2205.14135).
+Tiles of keys are processed one after the other. For each query three values are stored: the largest score so far, the
+sum of e to the power of all scores minus the largest, and the corresponding mix of values. This is the online softmax
+of Milakov and Gimelshein (arXiv:1805.02867), which FlashAttention uses (Dao et al., arXiv:2205.14135).
 """
 
 import math
@@ -20,20 +20,23 @@ from ridgeline.util.document.humanize import say
 MODEL, CARD, TILES = "llama-3-8b", "h100-sxm", (1, 7, 64, 300)
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
 NEARER = {"registers": 132 * 256 * 1024, "shared memory": 132 * 228 * 1024}
-"""Bytes of an H100 SXM that are nearer than its caches: 132 multiprocessors with 256 KiB of registers and 228 KiB of
-shared memory each (NVIDIA H100 Tensor Core GPU Architecture, whitepaper of 2022, tables 2 and 3)."""
-PASSES = 4  # of scores through memory: written, read, written as shares, read again
+"""The bytes of an H100 SXM that are closer to its units than its caches.
+
+They are 132 multiprocessors with 256 KiB of registers and 228 KiB of shared memory each (NVIDIA H100 Tensor Core GPU
+Architecture, whitepaper of 2022, tables 2 and 3).
+"""
+PASSES = 4  # transfers of the scores: write, read, write as weights, read
 
 
 def whole(q_QD: Tensor, k_LD: Tensor, v_LD: Tensor) -> Tensor:
-    """All scores at once, causal: a matrix of a row for each query and a column for each key."""
+    """Return causal attention with all scores at once: a matrix with a row for each query and a column for each key."""
     scores_QL = q_QD @ k_LD.T / math.sqrt(q_QD.shape[1])
     hidden_QL = torch.ones(scores_QL.shape, dtype=torch.bool).triu(1)
     return scores_QL.masked_fill(hidden_QL, float("-inf")).softmax(-1) @ v_LD
 
 
 def in_tiles(q_QD: Tensor, k_LD: Tensor, v_LD: Tensor, tile: int) -> tuple[Tensor, int]:
-    """The same, a tile of keys at a time; and how many scores there were at most at a time."""
+    """Return the same attention computed one tile of keys at a time, and the maximum number of scores in memory."""
     queries = torch.arange(len(q_QD))[:, None]
     largest_Q1, sum_Q1 = torch.full((len(q_QD), 1), float("-inf")), torch.zeros(len(q_QD), 1)
     mix_QD, most = torch.zeros_like(q_QD), 0
@@ -51,17 +54,17 @@ def in_tiles(q_QD: Tensor, k_LD: Tensor, v_LD: Tensor, tile: int) -> tuple[Tenso
 
 
 def score_bytes(op: Attention, tokens: int) -> int:
-    """Of the scores of one layer, in the number format of its keys."""
+    """Return the bytes of the scores of one layer, in the dtype of its keys."""
     return op.spec.dtype.itemsize * op.heads * tokens**2
 
 
 def row_bytes(op: Attention, tokens: int) -> int:
-    """Of the queries, keys, values and results of one layer."""
+    """Return the bytes of the queries, keys, values and outputs of one layer."""
     return op.spec.dtype.itemsize * (2 * op.heads + 2 * op.spec.heads) * op.spec.k_dim * tokens
 
 
 def run() -> ExperimentOutcome:
-    """The two ways on random numbers, and the bytes and seconds of the large model."""
+    """Run the experiment: both ways on random numbers, and the bytes and seconds of the large model."""
     draw = torch.Generator().manual_seed(1)
     q_QD, k_LD, v_LD = 2 * torch.randn(3, 601, 32, generator=draw)
     one_QD = whole(q_QD, k_LD, v_LD)
@@ -73,7 +76,7 @@ def run() -> ExperimentOutcome:
     scores = {n: score_bytes(op, n) for n in LENGTHS}
     passing = {n: PASSES * scores[n] / card.bandwidth for n in LENGTHS}
     flash = {n: ledger.prefill(MODEL, CARD, n).attention / len(layers) for n in LENGTHS}
-    intensity = 2 * 2 * op.spec.k_dim / (PASSES * op.spec.dtype.itemsize)  # two products, 2 x width FLOPs a score each
+    intensity = 2 * 2 * op.spec.k_dim / (PASSES * op.spec.dtype.itemsize)  # two products of 2 x width FLOPs per score
     near = NEARER | {f"{cache.name} cache": int(cache.nbytes) for cache in card.caches}
     fits = {name: math.isqrt(nbytes // score_bytes(op, 1)) for name, nbytes in near.items()}
     rows = [

@@ -1,4 +1,4 @@
-"""Goodput: the more requests come, the more are answered, until a little more traffic makes nearly all answers late."""
+"""Goodput: more requests give more responses, until a little more traffic makes nearly all responses late."""
 
 from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
 from ridgeline.learn.lab.load_simulation import TARGETS, LoadOutcome, OneGpuReplica
@@ -8,11 +8,11 @@ from ridgeline.util.document.humanize import say_seconds
 
 RATES = (8, 16, 24, 28, 32, 36, 40)
 FEW, USUAL_BUDGET, MANY, TUNED = 256, 2048, 8192, 28
-"""Positions of a step that are tried, at how many requests a second."""
+"""The token budgets of a step to compare, and the requests per second at which they are compared."""
 
 
 def run() -> ExperimentOutcome:
-    """An 8B on an H100, simulated: rate after rate, then budget after budget."""
+    """Run the experiment: simulate an 8B model on an H100 at several rates, then with several budgets."""
     usual = OneGpuReplica(budget=USUAL_BUDGET)
     found = {rate: usual.serve(rate) for rate in RATES}
     others = {budget: OneGpuReplica(budget=budget).serve(TUNED) for budget in (FEW, MANY)}

@@ -1,5 +1,4 @@
-"""Heads of keys and values, shared by many heads of queries: what a token keeps (MHA, GQA, MQA), and what it costs to
-share what was not trained to be shared.
+"""KV heads shared by several query heads (MHA, GQA, MQA): the memory saved, and the cost of sharing without training.
 
 MQA: Shazeer, arXiv:1911.02150. GQA, and heads averaged into one: Ainslie et al., arXiv:2305.13245.
 """
@@ -22,12 +21,12 @@ from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 MODEL, CARD, CONTEXT = "llama-3-8b", "a100-sxm-80gb", 2000
 HEADS = {"MHA": 32, "GQA": 8, "MQA": 1}
-HEADS_OF_TALES = 6, 3  # of queries, of keys and values
+HEADS_OF_TALES = 6, 3  # query heads, KV heads
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class Regrouped(ExperimentContext):
-    """Attention whose keys and values [T, K, D] are other heads of the same model."""
+    """An attention context that replaces the keys and values [T, K, D] by other heads of the same model."""
 
     def __init__(self, length: int, heads: Callable[[Tensor], Tensor]) -> None:
         super().__init__(length)
@@ -35,19 +34,19 @@ class Regrouped(ExperimentContext):
 
     @override
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
-        """As KVContext.attend, over what `heads` makes of keys and values."""
+        """Attend to the keys and values that `heads` returns; see `KVContext.attend`."""
         assert k_NKD is not None
         assert v_NKW is not None
         return super().attend(op, q_THD, self.heads(k_NKD), self.heads(v_NKW))
 
 
 def one_for_all(x_TKD: Tensor) -> Tensor:
-    """The mean of all heads, in place of each."""
+    """Return the mean of all heads in place of each head."""
     return x_TKD.mean(1, keepdim=True).expand_as(x_TKD)
 
 
 def losses(tales: InstrumentedModel) -> dict[str, float]:
-    """Nats a token on a story, by how heads of keys and values are dealt out."""
+    """Return the loss in nats per token on a story, by the way in which KV heads are shared."""
     ids = tales.ids(STORY)
     each = HEADS_OF_TALES[0] // HEADS_OF_TALES[1]
     return {
@@ -58,7 +57,7 @@ def losses(tales: InstrumentedModel) -> dict[str, float]:
 
 
 def as_if(folder: Path, heads: int) -> str:
-    """The model's config.json with so many heads of keys and values: its path."""
+    """Write the model's config.json with another number of KV heads to a folder and return its path."""
     path = folder / str(heads) / "config.json"
     path.parent.mkdir()
     path.write_text(json.dumps(dict(read_config(MODEL).values) | {"num_key_value_heads": heads}), encoding="utf-8")
@@ -66,7 +65,7 @@ def as_if(folder: Path, heads: int) -> str:
 
 
 def run() -> ExperimentOutcome:
-    """The large model three times by its ledger, the small one by its loss."""
+    """Run the experiment: price the large model with three numbers of KV heads, and measure the small one's loss."""
     ledger = CostCalculator()
     with TemporaryDirectory() as folder:
         models = {name: as_if(Path(folder), heads) for name, heads in HEADS.items()}

@@ -1,4 +1,4 @@
-"""Guidance is two passes: the built-in model of digits draws with and without it, and its calls are counted."""
+"""The cost of guidance: the built-in digits model runs with and without it, and its denoiser passes are counted."""
 
 import statistics
 import time
@@ -16,29 +16,30 @@ from ridgeline.util.document.panels import Band, Panel, Panels
 
 PROMPT, STEPS, SEED, ROUNDS = "a handwritten seven", 20, 7, 3
 SCALES = (0.0, 3.0)
-"""Of guidance as this pipeline states it: 0 is none."""
+"""The guidance scales in the convention of this pipeline, in which 0 is no guidance."""
 SHOWN = (1, 5, 9, 13, 16, 20)
-"""Steps whose guess is drawn."""
+"""The steps whose guess is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuidedDrawing:
-    """passes: of the denoiser, those in one call counted each. seconds: of all steps, the median. guesses: what the
-    finished picture would be, by step, [H, W] from 0 to 1.
-    """
+    """The measurements of generating one image."""
 
     passes: int
+    """The number of denoiser passes; several passes in one call count separately."""
     seconds: float
+    """The median seconds of all steps."""
     guesses: dict[int, Tensor]
+    """The guesses of the finished image by step, [H, W] from 0 to 1."""
 
 
 def draw(pipeline: Pipeline, scale: float, steps: int) -> GuidedDrawing:
-    """Draw the same picture several times, and count."""
+    """Generate the same image several times, and count passes and seconds."""
     passes, seconds, guesses = 0, [], {}
 
     def count(_: Any, inputs: tuple[Tensor, ...], __: Tensor) -> None:
         nonlocal passes
-        passes += len(inputs[0])  # a noise level for each pass in the call
+        passes += len(inputs[0])  # the input has one noise level for each pass in the call
 
     plan = pipeline.plan(DiffusionRequest(PROMPT, steps=steps, guidance=scale, seed=SEED))
     texts = pipeline.encode(plan)
@@ -58,7 +59,7 @@ def draw(pipeline: Pipeline, scale: float, steps: int) -> GuidedDrawing:
 
 
 def run() -> ExperimentOutcome:
-    """With guidance, without, and with fewer steps."""
+    """Run the experiment with guidance, without guidance, and with fewer steps."""
     pipeline = load_pipeline("digits", threads=1)
     plain, guided = (draw(pipeline, scale, STEPS) for scale in SCALES)
     few = draw(pipeline, SCALES[1], 8)

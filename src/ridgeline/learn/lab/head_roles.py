@@ -1,4 +1,4 @@
-"""What heads have become: some look at their own token, some at the one before, some at the first; nobody told them."""
+"""The roles that attention heads have learned: to look at their own token, at the previous one, or at the first."""
 
 from collections.abc import Callable
 
@@ -15,20 +15,20 @@ OTHER = (
     "One day, a big bear was walking in the forest. He saw a small bird with a broken wing. The bear was kind and "
     "helped the bird. The bird said thank you, and they became good friends."
 )
-"""A second story: a role that a head has in one it should have in the other."""
+"""A second story: a head that has a role in one story should have it in the other too."""
 ROLES: dict[str, Callable[[Tensor], Tensor]] = {
     "itself": lambda w_TT: w_TT.diagonal()[1:],
     "the token before": lambda w_TT: w_TT.diagonal(-1)[1:],
     "the first token": lambda w_TT: w_TT[2:, 0],
 }
-"""Of the shares of a head [T, T], what each token gives to whom the role looks at."""
+"""The functions that select, from a head's weights [T, T], the weight of each token on the target of a role."""
 REPEATED, DRAWS = 30, 8
 
 Head = tuple[int, int]
 
 
 def shares(tales: InstrumentedModel, ids: list[int]) -> dict[str, dict[Head, float]]:
-    """Of each role and head (layer and number, from 1) the share on average."""
+    """Return the mean weight on the target of each role, by head (layer and number, counted from 1)."""
     return {
         role: {
             (layer, head): float(of(w_TT).mean())
@@ -40,8 +40,11 @@ def shares(tales: InstrumentedModel, ids: list[int]) -> dict[str, dict[Head, flo
 
 
 def copying(tales: InstrumentedModel) -> tuple[float, float, float]:
-    """Random tokens, then the same again: what the best head gives to the token that followed the last time, and nats a
-    token of the first time and the second; of several draws.
+    """Test whether the model copies: it reads random tokens twice, averaged over several draws.
+
+    Returns:
+        The largest weight of a head on the token that followed the first occurrence, and the nats per token on the
+        first and on the second half.
     """
     after, nats = [], []
     for seed in range(DRAWS):
@@ -57,7 +60,7 @@ def copying(tales: InstrumentedModel) -> tuple[float, float, float]:
 
 
 def run() -> ExperimentOutcome:
-    """Roles in two stories, copying, and layers without attention."""
+    """Run the experiment: roles in two stories, copying, and layers without attention."""
     tales = InstrumentedModel()
     ids = tales.ids(STORY)
     one, other = shares(tales, ids), shares(tales, tales.ids(OTHER))

@@ -1,7 +1,7 @@
-"""The built-in model looked into, in fp32: what each layer has, what happens if a part is taken out.
+"""Access to the inside of the built-in model, in fp32: the values of each layer, and the effect of removing a part.
 
-Nothing of the model is rewritten for it. Positions are arguments of a forward, attention asks a context that is
-given to it, and an activation is a function of its op.
+The model itself is unchanged. Positions are arguments of its forward pass, attention goes through a context argument,
+and an activation is a function of its op.
 
 Shapes: T positions, D hidden, H heads, L layers, V vocabulary.
 """
@@ -33,12 +33,15 @@ STORY = (
     "saw "
     "a big dog. The dog was happy and wanted to play too. Lily threw the ball and the dog ran after it."
 )
-"""A story to measure the loss on. It was written for that, and is in no corpus."""
+"""A story to measure the loss on, written for that purpose and contained in no training corpus."""
 
 
 class ExperimentContext(Uncached):
-    """Attention as an experiment wants it. reach: which keys a query sees, where it is not the model's; without:
-    layers whose attention gives nothing.
+    """An attention context whose attention pattern can be replaced or switched off per layer.
+
+    Attributes:
+        reach: Attention pattern instead of the model's own, if not None.
+        without: Layers whose attention returns zeros.
     """
 
     def __init__(self, length: int, reach: AttentionPattern | None = None, without: Collection[int] = ()) -> None:
@@ -47,7 +50,7 @@ class ExperimentContext(Uncached):
 
     @override
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
-        """As KVContext.attend, of one sequence."""
+        """Attend within one sequence; see `KVContext.attend`."""
         assert k_NKD is not None
         assert v_NKW is not None
         if op.layer in self.without:
@@ -56,7 +59,7 @@ class ExperimentContext(Uncached):
 
 
 def in_fp32(name: str) -> Model:
-    """A model whose weights are stored as they are, widened."""
+    """Load a model and convert its weights to fp32."""
     model = build(read_config(name), torch.float32)
     model.load_state_dict({path: tensor.float() for path, tensor in load_model(name).state_dict().items()}, assign=True)
     model.tie()
@@ -64,7 +67,7 @@ def in_fp32(name: str) -> Model:
 
 
 class InstrumentedModel:
-    """A model and its tokenizer."""
+    """A model and its tokenizer, with access to states, attention weights and parts."""
 
     def __init__(self, name: str = "tales") -> None:
         self.model = in_fp32(name)
@@ -72,17 +75,22 @@ class InstrumentedModel:
         self.blocks: Sequence[Any] = self.model.get_submodule("model.layers")  # type: ignore[assignment]
 
     def ids(self, text: str) -> list[int]:
-        """Of a text."""
+        """Return the token ids of a text."""
         return self.tokenizer.encode(text, parse_special=False)
 
     def pieces(self, text: str) -> list[str]:
-        """Its tokens as text."""
+        """Return the tokens of a text as strings."""
         return [self.tokenizer.piece(token) for token in self.ids(text)]
 
     @torch.inference_mode()
     def logits(self, ids: Sequence[int], context: ExperimentContext | None = None, *, turned: bool = True) -> Tensor:
-        """Of every position [T, V]. turned: whether keys and queries are rotated by their positions; else all are those
-        of position 0, which turns nothing.
+        """Return the logits of every position [T, V].
+
+        Args:
+            ids: Token ids.
+            context: Attention context, if not the normal one.
+            turned: Whether queries and keys are rotated by their positions; if not, all have position 0, which is no
+                rotation.
         """
         count = len(ids)
         positions_T = torch.arange(count) if turned else torch.zeros(count, dtype=torch.int64)
@@ -92,18 +100,18 @@ class InstrumentedModel:
         return out
 
     def loss(self, ids: Sequence[int], context: ExperimentContext | None = None, *, turned: bool = True) -> float:
-        """Nats a token that the model is surprised by, from the second token on."""
+        """Return the mean cross-entropy in nats per token, from the second token on."""
         logits_TV = self.logits(ids, context, turned=turned)
         return float(functional.cross_entropy(logits_TV[:-1], torch.tensor(ids[1:])))
 
     def states(
         self, ids: Sequence[int], context: ExperimentContext | None = None, *, turned: bool = True
     ) -> list[Tensor]:
-        """The stream [T, D]: the embedding, then what each layer leaves."""
+        """Return the residual stream [T, D] after the embedding and after each layer."""
         found: list[Tensor] = []
 
         def begin(_: Any, inputs: tuple[Any, ...]) -> None:
-            found.append(inputs[0].clone())  # a later norm adds to it where it lies
+            found.append(inputs[0].clone())  # clone it, because a later norm adds to it in place
 
         def note(_: Any, __: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
             found.append(output[0] + output[1])
@@ -118,7 +126,7 @@ class InstrumentedModel:
         return found
 
     def weights(self, ids: Sequence[int]) -> list[Tensor]:
-        """The shares of attention of each layer [H, T, T]: row a query, column a key."""
+        """Return the attention weights of each layer [H, T, T], with a row per query and a column per key."""
         found: list[Tensor] = []
 
         def note(_: str, op: Any, inputs: tuple[Any, ...], __: Any) -> None:
@@ -132,8 +140,9 @@ class InstrumentedModel:
         return found
 
     def unrotated(self, ids: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
-        """Of each layer queries and keys [T, H, D] before they are rotated, keys repeated for the heads that share
-        them.
+        """Return each layer's queries and keys [T, H, D] before the rotation.
+
+        A key is repeated for every head that shares it.
         """
         found: list[tuple[Tensor, Tensor]] = []
 
@@ -145,18 +154,18 @@ class InstrumentedModel:
         return found
 
     def _listen(self, ids: Sequence[int], note: Told) -> None:
-        """Run a text; `note` is told of each call of attention."""
+        """Run token ids through the model and call `note` for each attention op."""
         with listening(self.model.ops_of(Attention), note):
             self.logits(ids)
 
     @property
     def table(self) -> Tensor:
-        """The embedding [V, D]."""
+        """The embedding table [V, D]."""
         return self.model.get_parameter("model.embed_tokens.weight")
 
     @contextmanager
     def activated(self, function: Callable[[Tensor], Tensor]) -> Iterator[None]:
-        """While it lasts, the gates of all layers go through another function, in PyTorch."""
+        """Replace the activation in the feed-forward part of all layers by a PyTorch function inside this context."""
 
         def activate(gate_TF: Tensor, up_TF: Tensor | None = None) -> Tensor:
             return function(gate_TF) if up_TF is None else function(gate_TF) * up_TF
@@ -174,7 +183,7 @@ class InstrumentedModel:
 
     @contextmanager
     def without_feed_forward(self) -> Iterator[None]:
-        """While it lasts, the feed-forward part of every layer gives nothing."""
+        """Make the feed-forward part of every layer return zeros inside this context."""
         handles = [
             block.mlp.register_forward_hook(lambda _, __, output: torch.zeros_like(output)) for block in self.blocks
         ]

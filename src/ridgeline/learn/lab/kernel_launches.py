@@ -1,5 +1,6 @@
-"""A decode step taken apart: the kernels it calls, and the Python that asks for them, which a recording (on a card a
-CUDA graph) leaves out.
+"""A decode step in parts: the kernels that it calls, and the Python overhead that a recording of them removes.
+
+On a GPU such a recording is a CUDA graph.
 """
 
 import time
@@ -25,7 +26,7 @@ PROMPT, ANSWER, REPEATS, CARD = 32, 64, 60, "h100-sxm"
 
 
 def usual(run: Callable[[], object]) -> float:
-    """Seconds of a call, the median of many."""
+    """Return the median seconds of a call."""
     taken = list[float]()
     for _ in range(REPEATS):
         start = time.perf_counter()
@@ -35,14 +36,18 @@ def usual(run: Callable[[], object]) -> float:
 
 
 def kernels(ledger: CostCalculator, model: str) -> tuple[int, float]:
-    """Of a decode step on a card: how many kernels it launches, and seconds at best of the whole step."""
+    """Return the number of kernels that a decode step launches on a GPU, and the minimum seconds of the step."""
     price, work = ledger.price(model), Work.of([StepSegment(1, PROMPT + ANSWER)], ledger.model(model).reaches)
     launched = sum(priced.count * sum(kernel.calls for kernel in priced.launches(work)) for priced in price.ops)
     return round(launched), price.on(ledger.card(CARD), work).bound
 
 
 def decoding() -> tuple[Runner, StepRecord, float]:
-    """An engine's runner in the middle of an answer, its last decode step, and the usual seconds of a whole step."""
+    """Run an engine up to the middle of a response.
+
+    Returns:
+        Its runner, its last decode step, and the median seconds of a whole step.
+    """
     records = list[StepRecord]()
     engine = build_minimal_engine(load_model("tales"), PROMPT + ANSWER, records.append)
     engine.add(
@@ -56,8 +61,10 @@ def decoding() -> tuple[Runner, StepRecord, float]:
 
 
 def run() -> ExperimentOutcome:
-    """The step of the built-in model here, and what larger ones launch on a card. Raises ValueError without our
-    kernels.
+    """Run the experiment: a step of the built-in model on this machine, and the launches of larger ones on a GPU.
+
+    Raises:
+        ValueError: If this package's own kernels are missing.
     """
     runner, last, whole = decoding()
     plan = last.plan.again()

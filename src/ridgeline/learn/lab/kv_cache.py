@@ -1,8 +1,8 @@
 """Generation with and without a KV cache.
 
-To choose the next token a model needs the keys and values of every token before it. Without a cache it computes them
-all again, each time: 1 + 2 + ... + N = N(N+1)/2 positions for N tokens. With one it keeps them and computes a single
-position a token: N.
+To choose the next token, a model needs the keys and values of every earlier token. Without a cache it computes all of
+them again for each token: 1 + 2 + ... + N = N(N+1)/2 positions for N tokens. With a cache it stores them and computes
+one position per token: N.
 """
 
 import time
@@ -22,20 +22,24 @@ from ridgeline.util.document.charts import Chart, Series
 from ridgeline.util.document.elements import Bullets, Document, DocumentTable, Paragraph, TableRow, columns
 
 REPEATS, ENOUGH = 5, 30.0
-"""How often both ways are run, whose medians are told; fewer where they have taken so many seconds."""
+"""The number of runs of both ways, whose medians are reported, and the seconds after which no further run starts."""
 
 
 @dataclass(slots=True)
 class GenerationRun:
-    """A generation: the tokens, and after each the positions that ran so far and the seconds that this one took."""
+    """A generation: its tokens, with the positions and seconds that each took."""
 
     tokens: list[int]
+    """The tokens, including the first one, which is the prompt."""
     positions: list[int] = field(default_factory=list)
+    """The total number of positions computed up to each token."""
     took: list[float] = field(default_factory=list)
+    """The seconds of each token."""
     since: float = field(default_factory=time.perf_counter)
+    """The time at which the latest token was ready, by `time.perf_counter`."""
 
     def take(self, token: int, ran: int) -> None:
-        """Another token, for which so many positions ran."""
+        """Append a token for which `ran` positions were computed."""
         self.tokens.append(token)
         self.positions.append(ran + (self.positions[-1] if self.positions else 0))
         now = time.perf_counter()
@@ -44,13 +48,13 @@ class GenerationRun:
 
     @property
     def seconds(self) -> list[float]:
-        """Until each token."""
+        """The seconds from the start to each token."""
         return list(accumulate(self.took))
 
 
 @torch.inference_mode()
 def without_cache(model: Model, first: int, count: int) -> GenerationRun:
-    """`count` tokens after `first`, each the likeliest; every position runs again for each of them."""
+    """Generate `count` tokens after `first` greedily, computing every position again for each token."""
     run = GenerationRun([first])
     for length in range(1, count + 1):
         nothing_kept = Uncached([StepSegment(length, length)])
@@ -62,7 +66,7 @@ def without_cache(model: Model, first: int, count: int) -> GenerationRun:
 
 @torch.inference_mode()
 def with_cache(model: Model, first: int, count: int) -> GenerationRun:
-    """The same, with the keys and values kept: one position a token."""
+    """Generate the same tokens with a KV cache, computing one position per token."""
     run, kept = GenerationRun([first]), KVCache(model.kv_specs, count)
     for position in range(count):
         logits_1V = model(torch.tensor(run.tokens[-1:]), torch.tensor([position]), kept, torch.tensor([0]))
@@ -73,26 +77,30 @@ def with_cache(model: Model, first: int, count: int) -> GenerationRun:
 
 @dataclass(frozen=True, slots=True)
 class CacheComparison:
-    """Both ways, in seconds that are medians of `repeats` runs. flops: without a cache and with it, by the price that
-    the engine puts on it; headless: the same without the head. kept_bytes: of one token.
-    """
+    """A comparison of generation with and without a cache, in medians over `repeats` runs."""
 
     without: GenerationRun
+    """The generation without a cache."""
     kept: GenerationRun
+    """The generation with a cache."""
     flops: tuple[float, float]
+    """The FLOPs without and with a cache, as the engine's cost model counts them."""
     headless: tuple[float, float]
+    """The same FLOPs without those of the head."""
     kept_bytes: float
+    """The KV bytes per token."""
     repeats: int = 1
+    """The number of runs."""
 
     @property
     def same(self) -> int:
-        """How many tokens, from the first on, are the same both ways."""
+        """The number of leading tokens that are equal in both ways."""
         pairs = zip(self.without.tokens[1:], self.kept.tokens[1:], strict=True)
         return next((n for n, (a, b) in enumerate(pairs) if a != b), len(self.kept.positions))
 
 
 def compare(model: Model, first: int, count: int) -> CacheComparison:
-    """The experiment: generate both ways in turn, count and time. What a first call costs is no part of it."""
+    """Run the experiment: generate in both ways alternately, and count and time them after a warm-up."""
     with_cache(model, first, min(count, 2))
     without_cache(model, first, min(count, 2))
     begin, runs = time.perf_counter(), list[tuple[GenerationRun, GenerationRun]]()
@@ -106,12 +114,12 @@ def compare(model: Model, first: int, count: int) -> CacheComparison:
 
 
 def _usual(runs: Sequence[GenerationRun]) -> GenerationRun:
-    """One of several alike, each of its tokens with the median of their seconds."""
+    """Return one of several equal runs with the median seconds of each token."""
     return replace(runs[0], took=list(map(median, zip(*(run.took for run in runs), strict=True))))
 
 
 def _flops(price: Price, segments: Sequence[StepSegment]) -> tuple[float, float]:
-    """Of a step for each, and the same without the head, which runs once a token whatever is kept."""
+    """Return the FLOPs of one step per segment, and those without the head, which runs once per token in both ways."""
     works = [Work.of([segment], price.reaches) for segment in segments]
     heads = [priced for priced in price.ops if priced.op.kind == "head"]
     total = sum(price.step(work).total_flops for work in works)
@@ -124,11 +132,14 @@ _HEAD = ("tokens", "positions without", "with", "ratio", "seconds without", "wit
 
 
 def document(both: CacheComparison, moved: float) -> Document:
-    """Positions and seconds at some lengths, and the curves of both. moved: what `changed` gave of `tales`."""
+    """Return the document with positions and seconds at some lengths, and the curves of both ways.
+
+    `moved` is the result of `changed` for `tales`.
+    """
     without, kept = both.without, both.kept
     count = len(kept.positions)
     shown = [n for n in (8 << i for i in range(20)) if n < count] + [count]
-    step = kept.seconds[-1] / count  # so that both ways of counting begin at one
+    step = kept.seconds[-1] / count  # unit of seconds, so that both measures begin at one
     curves = (
         Series("seconds without", tuple((n, took / step) for n, took in enumerate(without.seconds, 1))),
         Series("seconds with a cache", tuple((n, took / step) for n, took in enumerate(kept.seconds, 1))),
@@ -149,7 +160,7 @@ def document(both: CacheComparison, moved: float) -> Document:
 
 
 def as_json(both: CacheComparison, moved: float) -> dict[str, object]:
-    """The figures of both ways, and what `changed` gave of `tales`."""
+    """Return the figures of both ways, and the result of `changed` for `tales`."""
     return {
         "tokens": len(both.kept.positions),
         "same_tokens": both.same,

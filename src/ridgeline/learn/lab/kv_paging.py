@@ -1,4 +1,4 @@
-"""Reservation or pages: how much of a card's KV memory holds something, and how many users that makes."""
+"""Reserved KV memory compared with pages: the share of a GPU's KV memory that is used, and the users that fit."""
 
 import random
 from collections.abc import Callable
@@ -12,18 +12,22 @@ from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 MODEL, CARD, LONGEST = "llama-3-8b", "rtx-4090", 8192
 SIZES = (1, 16, 64, 256, 512)
 REQUESTS, MEDIAN, SPREAD, SEED = 20_000, 800, 0.9, 1
-"""Lengths of chats: logarithms are normal, a few are ten times as long as most."""
+"""The distribution of chat lengths: log-normal, so that a few are ten times as long as most."""
 
 
 def lengths() -> list[int]:
-    """Tokens of each request at its end."""
+    """Return the final length in tokens of each request."""
     draw = random.Random(SEED)
     return [min(LONGEST, max(1, round(draw.lognormvariate(0, SPREAD) * MEDIAN))) for _ in range(REQUESTS)]
 
 
 def fill(requests: list[int], reserve: Callable[[int], int], room: int) -> tuple[float, int]:
-    """Of memory for `room` tokens: the share that is used, and the users in it, when each takes `reserve` of its
-    length and users come in their order, on average over many fillings.
+    """Return the used share of a memory of `room` tokens and the number of users in it, averaged over many fillings.
+
+    Args:
+        requests: Lengths of requests, which are admitted in this order.
+        reserve: Function from a request's length to the tokens reserved for it.
+        room: Tokens that fit into the memory.
     """
     shares, users, start = [], [], 0
     while start < len(requests):
@@ -40,17 +44,17 @@ def fill(requests: list[int], reserve: Callable[[int], int], room: int) -> tuple
 
 
 def power(length: int) -> int:
-    """The next power of two."""
+    """Return the next power of two."""
     return 1 << (length - 1).bit_length()
 
 
 def in_pages(size: int) -> Callable[[int], int]:
-    """Whole pages of a size."""
+    """Return the function that rounds a length up to whole pages of a size."""
     return lambda length: -(-length // size) * size
 
 
 def run() -> ExperimentOutcome:
-    """Three ways to give memory to requests whose length nobody knows."""
+    """Run the experiment: three ways to give memory to requests of unknown length."""
     ledger = CostCalculator()
     left = ledger.users(MODEL, CARD, 2000).steps[-1].left
     room = kv_layout(ledger.model(MODEL), left).tokens

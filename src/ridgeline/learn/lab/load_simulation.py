@@ -1,4 +1,4 @@
-"""Traffic on a card that is not here, in one line: what `ridgeline simulate` does, for the experiments on load."""
+"""Simulated traffic on a GPU in one call, as in `ridgeline simulate`, for the experiments on load."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -25,13 +25,18 @@ TARGETS = parse_slo("ttft=1s,tpot=50ms")
 
 @dataclass(frozen=True, slots=True)
 class RequestMix:
-    """So many, of about `tokens` in and `answer` out. burstiness: 1 for Poisson arrivals, less for bursts."""
+    """The requests of a simulation."""
 
     tokens: int = 1024
+    """The approximate number of prompt tokens of each request."""
     answer: int = 128
+    """The approximate number of output tokens of each request."""
     count: int = 600
+    """The number of requests."""
     burstiness: float = 1.0
+    """The shape of the gaps between arrivals: 1 for Poisson arrivals, less for bursts."""
     seed: int = 1
+    """The seed of the arrivals and lengths."""
 
 
 USUAL = RequestMix()
@@ -39,21 +44,25 @@ USUAL = RequestMix()
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """What became of requests. metrics: as `ridgeline simulate --json` has them; law: what the load law says."""
+    """The outcome of simulated requests."""
 
     metrics: SimulationMetrics
+    """The metrics of `ridgeline simulate --json`."""
     law: LoadLaw
+    """The prediction of the load law."""
     log: RunLog = field(repr=False)
+    """The log of the simulated run."""
 
     @property
     def verdict(self) -> str:
-        """Whether the replica kept up."""
+        """The verdict on whether the replica kept up with the arrivals."""
         return verdict(self.metrics, open_loop=True)
 
     @property
     def answered(self) -> float:
-        """Answers a second: tokens after the first that come while requests do, once the replica has filled up, by as
-        many as an answer has.
+        """The responses per second after the warm-up and while requests arrive.
+
+        They are counted as tokens after the first, divided by their mean number per response.
         """
         since, until = round(self.metrics.warm_up * SECOND), self.log.requests.arrived[-1]
         gaps = zip(self.log.gaps.at, self.log.gaps.tokens, strict=True)
@@ -62,29 +71,29 @@ class LoadOutcome:
 
     @property
     def good(self) -> float:
-        """As many of these as there are good ones among all that were answered."""
+        """The responses per second that meet the targets, from the share of good requests among all."""
         return self.answered * self.metrics.good_share
 
     @property
     def longest(self) -> float:
-        """Seconds of the longest step."""
+        """The seconds of the longest step."""
         return self.metrics.steps.longest
 
     def latency(self, name: str, percent: int) -> float:
-        """Seconds; infinite where there are too few samples for it."""
+        """Return a percentile of a latency in seconds; infinite if there are too few samples."""
         found = self.metrics.latency(name, percent)
         return float("inf") if found is None else found.mid
 
 
 class OneGpuReplica:
-    """A model on one card, behind the engine's own scheduler."""
+    """A model on one GPU, behind the engine's own scheduler."""
 
     def __init__(self, model: str = "llama-3-8b", card: str = "h100-sxm", budget: int = 2048) -> None:
         case = ModelCache(open_source(model).config).case(Deployment(load_device(card)))
         self.machine: Machine = machine_of(case, Limits(tokens=budget))
 
     def serve(self, rate: float, asked: RequestMix = USUAL, targets: SLO = TARGETS) -> LoadOutcome:
-        """Let them come, `rate` a second on average."""
+        """Simulate requests that arrive at `rate` per second on average."""
         log = run(self.machine, OpenLoop(bounded(_requests(rate, asked), asked.count, None)))
         law = load_law(self.machine, rate, asked.tokens, asked.answer)
         return LoadOutcome(measure(log, targets, open_loop=True), law, log)

@@ -1,5 +1,6 @@
-"""How a tokenizer is made: the commonest pair of neighbours becomes a piece of its own, again and again (byte-pair
-encoding; Sennrich et al., arXiv:1508.07909).
+"""The training of a tokenizer: the most frequent pair of neighbours becomes one piece, again and again.
+
+This is byte-pair encoding (Sennrich et al., arXiv:1508.07909).
 """
 
 import json
@@ -19,14 +20,17 @@ from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 Pair = tuple[str, str]
 Word = tuple[str, ...]
 WORDS = re.compile(r" ?[A-Za-z]+| ?[^A-Za-z\s]+|\s+")
-"""Nothing is merged across these, so that no piece has a blank in its middle; a word has the blank before it."""
+"""The parts of a text across which nothing is merged; a word includes the space before it.
+
+So no piece has a space in its middle.
+"""
 LEARNED, FIRST = 160, 10
 OWN = ("there", "princess", "queen", "Elizabeth")
-"""Words for the rules of `tales`, a blank before each."""
+"""The words to tokenize with the rules of `tales`, each after a space."""
 
 
 def joined(word: Word, pair: Pair) -> Word:
-    """The word with each occurrence of a pair made one piece, from the left."""
+    """Return a word with each occurrence of a pair joined to one piece, from the left."""
     pieces, at = list[str](), 0
     while at < len(word):
         both = word[at : at + 2] == pair
@@ -36,7 +40,7 @@ def joined(word: Word, pair: Pair) -> Word:
 
 
 def learn(text: str) -> Iterator[tuple[Pair, int, int]]:
-    """Rule after rule: the commonest pair, how often it was there, and the pieces that the text has after it."""
+    """Yield rule after rule: the most frequent pair, its count, and the text's number of pieces after joining it."""
     words = Counter(tuple(word) for word in WORDS.findall(text))
     while True:
         pairs = Counter[Pair]()
@@ -51,7 +55,7 @@ def learn(text: str) -> Iterator[tuple[Pair, int, int]]:
 
 
 def applied(word: str, rules: Mapping[Pair, int]) -> Word:
-    """A word by learned rules: the one that was learned first wins, until none applies."""
+    """Return the pieces of a word by learned rules: the rule that was learned first wins, until none applies."""
     pieces = tuple(word)
     while found := [pair for pair in pairwise(pieces) if pair in rules]:
         pieces = joined(pieces, min(found, key=rules.__getitem__))
@@ -59,7 +63,7 @@ def applied(word: str, rules: Mapping[Pair, int]) -> Word:
 
 
 def rules_of(model: str) -> dict[Pair, int]:
-    """The rules of a built-in model's tokenizer, by their ranks; in them a blank is written Ġ."""
+    """Return the rules of a built-in model's tokenizer with their ranks; they write a space as Ġ."""
     folder = open_source(model).folder
     assert folder is not None
     merges = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["merges"]
@@ -67,7 +71,7 @@ def rules_of(model: str) -> dict[Pair, int]:
 
 
 def run() -> ExperimentOutcome:
-    """Rules learned of three texts, and those of `tales` applied by hand."""
+    """Run the experiment: learn rules from three texts, and apply those of `tales` by hand."""
     text = " ".join((STORY, PROSE, VERSE))
     learned = [step for step, _ in zip(learn(text), range(LEARNED), strict=False)]
     sizes = [len(text), *(size for _, _, size in learned)]

@@ -1,6 +1,4 @@
-"""Narrow numbers: the built-in model with its matrices rounded to fewer and fewer bits, and what a story's loss
-says.
-"""
+"""Weight quantisation: the loss of the built-in model with its matrices rounded to fewer and fewer bits."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +14,10 @@ BITS, GROUP = (8, 7, 6, 5, 4, 3, 2), 32
 
 
 def rounded(weight_OI: Tensor, bits: int, group: int) -> Tensor:
-    """To whole multiples of a scale, one for each group of a row's numbers: the largest of them is the largest code."""
+    """Return a matrix rounded to whole multiples of a scale, which each group of a row's numbers shares.
+
+    The largest number of a group becomes the largest code.
+    """
     groups_NG = weight_OI.reshape(-1, group)
     largest = 2 ** (bits - 1) - 1
     scale_N1 = groups_NG.abs().amax(1, keepdim=True).clamp(min=1e-12) / largest
@@ -26,8 +27,12 @@ def rounded(weight_OI: Tensor, bits: int, group: int) -> Tensor:
 
 @contextmanager
 def narrowed(tales: InstrumentedModel, bits: int, group: int | None) -> Iterator[None]:
-    """While it lasts, the matrices of all layers are rounded, norms and the table are not. group: numbers of a row that
-    share a scale, None for all.
+    """Round the matrices of all layers inside this context; the norms and the embedding table stay.
+
+    Args:
+        tales: Model.
+        bits: Bits per number.
+        group: Numbers of a row that share a scale; None for the whole row.
     """
     matrices = [p for name, p in tales.model.named_parameters() if ".layers." in name and p.dim() == 2]
     own = [p.data for p in matrices]
@@ -41,7 +46,7 @@ def narrowed(tales: InstrumentedModel, bits: int, group: int | None) -> Iterator
 
 
 def losses(tales: InstrumentedModel, group: int | None) -> dict[int, float]:
-    """Nats a token of the story by bits."""
+    """Return the loss on the story in nats per token, by number of bits."""
     ids, found = tales.ids(STORY), {}
     for bits in BITS:
         with narrowed(tales, bits, group):
@@ -50,7 +55,7 @@ def losses(tales: InstrumentedModel, group: int | None) -> dict[int, float]:
 
 
 def run() -> ExperimentOutcome:
-    """Fewer and fewer bits, with a scale for each row and one for each 32 numbers."""
+    """Run the experiment with fewer and fewer bits, with a scale per row and with a scale per 32 numbers."""
     tales = InstrumentedModel()
     whole = tales.loss(tales.ids(STORY))
     by_row, by_group = losses(tales, None), losses(tales, GROUP)

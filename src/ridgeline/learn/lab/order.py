@@ -1,4 +1,4 @@
-"""Order without positions: what is left of it when rotations are taken away, and when the causal mask goes too."""
+"""Word order without positions: the effect of removing the rotations, and then the causal mask as well."""
 
 from ridgeline.core.ops.work import AttentionPattern
 from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
@@ -7,14 +7,15 @@ from ridgeline.util.document.charts import Chart, Series
 from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 ONE, OTHER = "The dog and the cat sat", "The cat and the dog sat"
-"""The same words, two of them swapped, and the same word at the end."""
+"""Two sentences with the same words, two of them swapped, and the same last word."""
 
-_ALIKE = 2e-6  # what sums in another order differ by in fp32
+_ALIKE = 2e-6  # rounding error of fp32 sums in another order
 
 
 def differences(tales: InstrumentedModel, *, turned: bool, masked: bool) -> list[float]:
-    """How much the last word's state differs between the two, relative to its length: of the table, after each
-    layer.
+    """Return the relative difference of the last word's state between both sentences.
+
+    It has one value for the embedding and one after each layer.
     """
     one, other = tales.ids(ONE), tales.ids(OTHER)
     assert sorted(one) == sorted(other)
@@ -25,7 +26,7 @@ def differences(tales: InstrumentedModel, *, turned: bool, masked: bool) -> list
 
 
 def run() -> ExperimentOutcome:
-    """The three ways, and what a story's loss says of the rotations."""
+    """Run the experiment in three ways, and measure the loss on a story without rotations."""
     tales = InstrumentedModel()
     found = {
         "neither": differences(tales, turned=False, masked=False),

@@ -1,4 +1,4 @@
-"""A model's parameters from its config alone: added up by hand, held against the bill of the model that is built."""
+"""The parameters of a model from its config: a sum by hand, compared with the breakdown of the built model."""
 
 from ridgeline.core.checkpoint import read_config
 from ridgeline.core.models.common.parameter_breakdown import PARTS
@@ -11,7 +11,10 @@ MODELS = ("llama-3.2-1b", "llama-3-8b", "llama-3-70b", "llama-3.1-405b")
 
 
 def by_hand(name: str, kv_heads: int | None = None) -> dict[str, int]:
-    """Of a model of Llama's kind, part by part, from eight numbers of its config. kv_heads: others than it has."""
+    """Return the parameters of a Llama model by part, from eight numbers of its config.
+
+    `kv_heads` replaces the config's number of KV heads.
+    """
     config = read_config(name).values
     hidden, width, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
     head = config.get("head_dim", hidden // config["num_attention_heads"])
@@ -27,7 +30,7 @@ def by_hand(name: str, kv_heads: int | None = None) -> dict[str, int]:
 
 
 def run() -> ExperimentOutcome:
-    """Four sizes of one family, and the largest as a text walks through it."""
+    """Run the experiment on four sizes of one family, and on the largest as a textbook computes it."""
     ledger = CostCalculator()
     sums, bills = {name: by_hand(name) for name in MODELS}, {name: ledger.bill(name) for name in MODELS}
     equal = all(sums[name] == bills[name].parameters for name in MODELS)

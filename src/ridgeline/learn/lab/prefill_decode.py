@@ -1,8 +1,8 @@
-"""Prefill against decode.
+"""Prefill compared with decode.
 
-Prefill runs many positions of a prompt in one step, decode one position of each user. Both read all weights once a
-step. So a position of a prefill shares that reading with all the others of its prompt, and a lone decoding user pays it
-whole: decode waits for memory, prefill for arithmetic. Where one turns into the other is the ridge.
+Prefill runs many positions of a prompt in one step, decode one position of each user. Both read all weights once per
+step. The positions of a prefill share that read, while a single decoding user pays for the whole read: decode is
+memory-bound, prefill compute-bound. The point where one turns into the other is the ridge.
 """
 
 import math
@@ -25,61 +25,80 @@ from ridgeline.util.document.humanize import percent, say, say_seconds
 from ridgeline.util.document.roofline_chart import Point, Roofline
 
 BATCHES = (1, 4, 16, 64, 256, 1024)
-ANSWER = 8  # tokens after the prompt of a measured request
+ANSWER = 8  # output tokens of a measured request
 
 
 @dataclass(frozen=True, slots=True)
 class StepTiming:
-    """A step. flops, nbytes: what it must do, and read and write of weights and KV. floor: seconds that nothing can
-    beat; expected: on this card. idle: the share of the floor in which the arithmetic units wait. measured: seconds,
-    where the machine at hand ran it.
-    """
+    """The cost and time of a step."""
 
     name: str
+    """The name of the step."""
     positions: int
+    """The number of positions."""
     flops: float
+    """The FLOPs."""
     nbytes: float
+    """The bytes of weights and KV, read and written."""
     floor: float
+    """The minimum seconds, which no kernel can beat."""
     expected: float
+    """The expected seconds on this device."""
     idle: float
+    """The share of the floor in which the arithmetic units wait."""
     measured: float | None = None
+    """The measured seconds, if this machine ran the step."""
 
     @property
     def intensity(self) -> float:
-        """FLOPs a byte."""
+        """The arithmetic intensity in FLOPs per byte."""
         return self.flops / self.nbytes
 
     @property
     def speed_limit(self) -> float:
-        """Tokens a second at the floor."""
+        """The tokens per second at the floor."""
         return self.positions / self.floor
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseComparison:
-    """ridge: FLOPs a byte at which the card turns. batch: from which decode at this context is compute-bound, None if
-    no batch is; intensity: what decode tends to as the batch grows. prompt: from which length on prefill is
-    compute-bound. texts: the decode step of one user as they have it. room: users who fit, None where nobody asked.
-    """
+    """A comparison of prefill and decode."""
 
     device: Device
+    """The device of the comparison."""
     context: int
+    """The length of the prompt and of the decode context."""
     number_format: str
+    """The number format with the most FLOPs."""
     ridge: float
+    """The FLOPs per byte at which the device turns from memory-bound to compute-bound."""
     prefill: StepTiming
+    """The prefill."""
     decodes: tuple[StepTiming, ...]
+    """The decode steps with growing batches."""
     batch: float | None
+    """The batch from which on decode at this context is compute-bound; None if there is none."""
     intensity: float
+    """The FLOPs per byte that decode approaches as the batch grows."""
     prompt: int | None
+    """The prompt length from which on prefill is compute-bound; None if there is none."""
     texts: TextbookStep
+    """The decode step of one user as textbooks compute it."""
     room: int | None = None
+    """The number of users whose KV fits; None if it was not computed."""
 
 
 def compare(
     model: Model, device: Device, prompt: int, measured: tuple[float, float] | None = None, room: int | None = None
 ) -> PhaseComparison:
-    """The experiment: a prefill of `prompt` positions, and decode at that context in growing batches. measured: seconds
-    of that prefill and of the decode step of one user. room: users whose keys and values the device has room for.
+    """Run the experiment: a prefill of `prompt` positions, and decode at that context in growing batches.
+
+    Args:
+        model: Model.
+        device: Device.
+        prompt: Positions of the prompt.
+        measured: Measured seconds of that prefill and of one user's decode step.
+        room: Users whose keys and values fit into the device's memory.
     """
     price = Price(model)
     took = measured or (None, None)
@@ -90,7 +109,7 @@ def compare(
     ]
     cost = price.step(_work(price, [StepSegment(1, prompt)]))
     number_format = max(cost.flops, key=lambda name: cost.flops[name])
-    # What every user brings: its own arithmetic and its own KV. The weights are divided by ever more of them.
+    # Each user adds its own FLOPs and its own KV, while ever more users share the weights.
     limit = cost.flops[number_format] / (cost.kv_read_bytes + cost.kv_write_bytes)
     bandwidth = device.bandwidth_of(cost.memory_bytes)
     texts = TextbookStep(2 * on_the_box(bill(model).total), round_figure(bandwidth), device.peak("bf16"))
@@ -114,7 +133,7 @@ def _phase(name: str, price: Price, device: Device, segments: list[StepSegment],
 
 
 def measure(model: Model, prompt: int, repeats: int = 5) -> tuple[float, float]:
-    """Median seconds of a prefill of so many positions, and of a decode step after it, on the machine at hand."""
+    """Return the median seconds of a prefill of `prompt` positions and of a decode step after it, on this machine."""
     prefills, decodes = [], []
     for _ in range(repeats + 1):
         (_, first), *others = run_requests(model, [prompt], ANSWER, time.perf_counter)
@@ -129,7 +148,7 @@ _HEAD = ("step", "FLOP/byte", "floor", "idle", "limit tok/s", "expected", "measu
 
 
 def document(both: PhaseComparison, model: str) -> Document:
-    """The two phases side by side, batches of decode, and where they lie under the roofs."""
+    """Return the document with both phases, the batches of decode, and their points in the roofline."""
     return Document(
         f"Prefill against decode: {model} on {both.device.title}",
         (
@@ -146,7 +165,7 @@ def document(both: PhaseComparison, model: str) -> Document:
 
 
 def as_json(both: PhaseComparison, model: str) -> dict[str, object]:
-    """The figures of every step, and where decode and prefill turn."""
+    """Return the figures of every step, and the points at which decode and prefill become compute-bound."""
     return {
         "model": model,
         "device": both.device.name,
@@ -178,7 +197,7 @@ def _row(step: StepTiming, room: int | None) -> TableRow:
 
 
 def _figure(both: PhaseComparison, model: str) -> Roofline:
-    """The roofline with a point a step: at its measured speed where there is one, else at the expected."""
+    """Return the roofline with a point for each step, at its measured speed or else at the expected one."""
     points = []
     for step in (both.prefill, *both.decodes):
         rate, roof = step.flops / (step.measured or step.expected), step.flops / step.floor
@@ -190,7 +209,7 @@ def _words(both: PhaseComparison) -> tuple[str, ...]:
     prefill, decode = both.prefill, both.decodes[0]
     device, ridge = both.device, both.ridge
     peak = device.peak(both.number_format)
-    bandwidth = peak / ridge  # of the memory that the lone decode step reads
+    bandwidth = peak / ridge  # bandwidth of the memory that the single user's decode step reads
     turns = f"from {both.prompt:,} tokens on" if both.prompt else "at no length"
     words = [
         f"The ridge: {say(peak, 'FLOP/s')} in {both.number_format} over {say(bandwidth, 'B/s')} is "

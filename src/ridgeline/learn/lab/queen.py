@@ -1,4 +1,4 @@
-"""The sum that every text has, king - man + woman, on the table of a checkpoint whose vocabulary has a queen."""
+"""The textbook sum king - man + woman on the embedding of a checkpoint whose vocabulary has the word queen."""
 
 import torch
 
@@ -12,11 +12,15 @@ from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 KING, QUEEN = "king", "queen"
 PAIRS = (("man", "woman"), ("he", "she"), ("his", "her"), ("boy", "girl"))
-"""Words that differ as king and queen do. The first pair whose words are one token each is taken."""
+"""Pairs of words that differ like king and queen; the first pair whose words are one token each is used."""
 
 
 def words_of(model: str) -> WordVectors:
-    """The embedding of a model and its tokenizer. Raises ValueError where it has none, or its rows are codes."""
+    """Return the word vectors of a model.
+
+    Raises:
+        ValueError: If the model has no embedding table, or its table is quantised.
+    """
     tables = [op for _, op in load_model(model).ops_of(Embedding)]
     if not tables or tables[0].weight is None:
         raise ValueError(
@@ -26,7 +30,11 @@ def words_of(model: str) -> WordVectors:
 
 
 def pair(words: WordVectors) -> tuple[str, str]:
-    """The pair that the sum is made with. Raises ValueError where king, queen or every pair has no row of its own."""
+    """Return the pair with which the sum is computed.
+
+    Raises:
+        ValueError: If king, queen, or a word of every pair has several tokens.
+    """
     for word in (KING, QUEEN):
         words.token(word)
     for one in PAIRS:
@@ -37,14 +45,18 @@ def pair(words: WordVectors) -> tuple[str, str]:
 
 
 def lead(words: WordVectors, vector: torch.Tensor, without: set[int]) -> float:
-    """By how much the cosine to queen exceeds that to the nearest other word, or falls short of it."""
+    """Return by how much the cosine to queen exceeds that to the nearest other word; negative if it is smaller."""
     queen = words.token(QUEEN)
     ((_, other),) = words.nearest(vector, without | {queen}, 1)
     return float(torch.cosine_similarity(vector, words.rows[queen], dim=0)) - other
 
 
 def run(words: WordVectors) -> ExperimentOutcome:
-    """The sum, and those of the built-in model whose words are tokens here. Raises ValueError as `pair` does."""
+    """Run the experiment: the sum with queen, and those of the built-in model whose words are tokens here.
+
+    Raises:
+        ValueError: If there is no pair for the sum; see `pair`.
+    """
     minus, plus = pair(words)
     left_out = {words.token(word) for word in (KING, minus, plus)}
     before = lead(words, words.rows[words.token(KING)], left_out)
@@ -77,7 +89,7 @@ def run(words: WordVectors) -> ExperimentOutcome:
 
 
 def experiment(model: str) -> Experiment:
-    """On a model's table, which is read at once."""
+    """Return the experiment on a model's embedding table, which is read now."""
     words = words_of(model)
     minus, plus = pair(words)
     several = [word for word in PAIRS[0] if len(words.pieces(word)) > 1]

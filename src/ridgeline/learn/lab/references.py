@@ -1,4 +1,4 @@
-"""What exercises are held against: the engine's own ops and rules, asked with plain lists."""
+"""The reference functions for the exercises: the engine's own ops and rules, called with plain lists."""
 
 import io
 import tempfile
@@ -51,18 +51,18 @@ _SIZES = (
 
 
 def sizes(name: str) -> dict[str, int]:
-    """Of a model of the catalogue, as its config has them."""
+    """Return the sizes in the config of a catalogue model."""
     values = read_config(name).values
     return {key: values[key] for key in _SIZES} | {"head_dim": values["hidden_size"] // values["num_attention_heads"]}
 
 
 def attention(query: Vector, keys: list[Vector], values: list[Vector]) -> Vector:
-    """The attention op: one query, as the last of the positions."""
+    """Return the attention op's output for one query at the last position."""
     return causal([query], keys, values)[0]
 
 
 def causal(queries: list[Vector], keys: list[Vector], values: list[Vector]) -> list[Vector]:
-    """The attention op: queries as the last of the positions, each of which sees itself and those before."""
+    """Return the attention op's outputs for queries at the last positions; each sees itself and earlier positions."""
     spec = KVSpec(1, len(queries[0]), len(values[0]), AttentionPattern("causal"), torch.float32)
     q_QHD = torch.tensor(queries)[:, None]
     out_QHW = attend_segment(Attention(0, 1, spec), q_QHD, torch.tensor([keys]), torch.tensor([values]))
@@ -70,32 +70,32 @@ def causal(queries: list[Vector], keys: list[Vector], values: list[Vector]) -> l
 
 
 def gated(gate: Vector, up: Vector) -> Vector:
-    """The activation of Llama's gates."""
+    """Return SiLU(gate) * up, with the activation that Llama uses."""
     return [float(x) for x in ACTIVATIONS["silu"](torch.tensor(gate)) * torch.tensor(up)]
 
 
 def nearest(rows: list[Vector], vector: Vector, without: list[int]) -> int:
-    """By torch's cosine."""
+    """Return the index of the row with the largest cosine to a vector, as computed by PyTorch."""
     cosines = torch.cosine_similarity(torch.tensor(rows), torch.tensor([vector]), dim=1)
     cosines[without] = -2.0
     return int(cosines.argmax())
 
 
 def normalised(x: Vector, weight: Vector, eps: float) -> Vector:
-    """The norm op."""
+    """Return the output of the RMSNorm op."""
     norm = RMSNorm(len(x), eps, torch.float32)
     norm.weight = torch.nn.Parameter(torch.tensor(weight), requires_grad=False)
     return [float(value) for value in norm(torch.tensor([x]))[0]]
 
 
 def rotated(x: Vector, position: int, theta: float) -> Vector:
-    """The rotary op."""
+    """Return a vector rotated by the rotary op."""
     angles = RotaryTable(Rope(len(x), theta))(torch.tensor([position]))
     return [float(value) for value in rotate(torch.tensor([[x]]), angles)[0, 0]]
 
 
 def drawn(logits: Vector, temperature: float, u: float) -> int:
-    """The sampler's candidates."""
+    """Return the token that the engine's sampler draws for u."""
     logits_V = np.array(logits, dtype=np.float32)
     if temperature == 0:
         return int(logits_V.argmax())
@@ -105,25 +105,25 @@ def drawn(logits: Vector, temperature: float, u: float) -> int:
 
 
 def cached(query: Vector, key: Vector, value: Vector, keys: list[Vector], values: list[Vector]) -> Vector:
-    """The attention op over all of it."""
+    """Return the attention op's output over all keys and values, the new ones included."""
     return attention(query, [*keys, key], [*values, value])
 
 
 def users(left: float, model: str, context: int, page: int) -> int:
-    """The pages of the model's keys and values that fit."""
+    """Return the number of requests whose pages of keys and values fit into `left` bytes."""
     layout = kv_layout(build(read_config(model)), left, page)
     return layout.users(context, context)
 
 
 def paged(length: int, page: int) -> tuple[int, int]:
-    """Pages of the engine's layout for a request, and the positions in them that hold nothing."""
+    """Return the pages that the engine's KV layout allocates for a request, and the unused positions in them."""
     layout = deal_layers([KVSpec(1, 4, 4, AttentionPattern("causal"), torch.float32)], page, 1 << 20)
     pages = layout.kept(length, 1)
     return pages, pages * page - length
 
 
 def chunks(prompt: int, budget: int, users: int) -> list[int]:
-    """The engine's scheduler, with the built-in model to run what it plans."""
+    """Return the prompt positions in each step of the engine's scheduler, which runs the built-in model."""
     model, works = load_model("tales"), list[Work]()
     layout = kv_layout(model, 1e12, most_tokens=4096)
     limits = Limits(tokens=budget)
@@ -131,7 +131,7 @@ def chunks(prompt: int, budget: int, users: int) -> list[int]:
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=100)
     for user in range(users):
         engine.add(GenerationRequest([user + 1], params))
-    engine.step()  # all of them have their first token, and read along from now on
+    engine.step()  # from now on each user decodes one token per step
     works.clear()
     long = engine.add(GenerationRequest([position + 1 for position in range(prompt)], params))
     while not any(event.request == long for event in engine.step()):
@@ -140,34 +140,34 @@ def chunks(prompt: int, budget: int, users: int) -> list[int]:
 
 
 def touched(experts: int, each: int, batch: int) -> float:
-    """What the experts op counts its weights with."""
+    """Return the expected number of experts that a batch uses, as the experts op counts its weights."""
     return ExpectedExperts(experts, each).of(batch)
 
 
 def parameters(config: dict[str, int]) -> int:
-    """The bill of a model with these sizes, head and embedding apart."""
+    """Return the parameter count of a Llama model with these sizes, whose head is not tied to its embedding."""
     return bill(build(_llama(config, 8192))).total
 
 
 def stored_bytes(outputs: int, inputs: int, bits: int, group: int, scale_bits: int) -> float:
-    """A format of weights."""
+    """Return the bytes of a matrix in a quantised weight format."""
     return WeightFormat("made", bits, (1, group), scale_bits).nbytes(outputs, inputs)
 
 
 def velocity(positive: Vector, negative: Vector, scale: float) -> Vector:
-    """The pipeline's guidance, around a denoiser that says what it is told."""
+    """Return the velocity that the pipeline's guidance computes from two given predictions."""
 
     def denoiser(_: Tensor, __: float, text: Tensor) -> Tensor:
         return text
 
-    acts = scale > 1  # else one pass is enough
+    acts = scale > 1  # otherwise one pass is enough
     given = torch.tensor(positive), torch.tensor(negative) if acts else None
     followed = guide(denoiser, Guidance(scale, "" if acts else None), *given)(torch.zeros(len(positive)), 0.5)
     return [float(value) for value in followed]
 
 
 def users_at_the_ridge(weights: float, flops: float, kv: float, peak: float, bandwidth: float) -> int | None:
-    """By the engine's balance of arithmetic and memory."""
+    """Return the smallest compute-bound decode batch, by the engine's balance of compute and memory time."""
     card = Device("made", "made", "gpu", {"bf16": peak}, bandwidth, 80e9)
 
     def holds(batch: int) -> bool:
@@ -180,7 +180,7 @@ def users_at_the_ridge(weights: float, flops: float, kv: float, peak: float, ban
 
 
 def merged(word: str, merges: list[tuple[str, str]]) -> list[str]:
-    """The tokenizers' own byte-pair encoding."""
+    """Return the tokens of a word by the byte-pair encoding of the `tokenizers` package."""
     joined = ["".join(pair) for pair in merges]
     vocabulary = {part: number for number, part in enumerate(dict.fromkeys([*word, *"".join(joined), *joined]))}
     return [token.value for token in BPE(vocabulary, merges).tokenize(word)]
@@ -190,25 +190,25 @@ _STACKS = ("num_decoder_layers", "num_heads", "d_kv")
 
 
 def stacks(name: str) -> dict[str, int]:
-    """Sizes of an encoder-decoder of the catalogue, as its config has them."""
+    """Return the sizes in the config of an encoder-decoder of the catalogue."""
     values = read_config(name).values
     return {key: values[key] for key in _STACKS}
 
 
 def kept(config: dict[str, int], source: int, written: int) -> int:
-    """What the layers of a model with these sizes keep, by whom they look at."""
+    """Return the bytes of keys and values of an encoder-decoder with these sizes, cross-attention included."""
     specs = build(Fields({**read_config("flan-t5-small").values, **config}, "these sizes")).kv_specs
     counts = {"cross": source, "causal": written}
     return round(sum(spec.slot_bytes * counts[spec.reach.kind] for spec in specs))
 
 
 def file_of(tensors: dict[str, Vector]) -> bytes:
-    """A safetensors file with these, in fp32."""
+    """Return the contents of a safetensors file with these tensors in fp32."""
     return safetensors.numpy.save({name: np.array(values, dtype=np.float32) for name, values in tensors.items()})
 
 
 def read_tensor(file: bytes, name: str) -> Vector:
-    """The checkpoint's reader of headers, and the bytes that it points at."""
+    """Return a tensor's values, found through the header that the checkpoint reader parses."""
     with tempfile.NamedTemporaryFile() as stored:
         stored.write(file)
         stored.flush()
@@ -218,7 +218,7 @@ def read_tensor(file: bytes, name: str) -> Vector:
 
 
 def in_time(requests: list[tuple[float, float, float, int]], ttft: float, tpot: float) -> int:
-    """By the objectives that a server is held to."""
+    """Return the number of requests that meet the server's latency targets."""
     targets = SLO(ttft=round(ttft * SECOND), tpot=round(tpot * SECOND))
     waits = (
         (round((first - came) * SECOND), (last - first) * SECOND / (tokens - 1) if tokens > 1 else None, tokens)
@@ -228,7 +228,7 @@ def in_time(requests: list[tuple[float, float, float, int]], ttft: float, tpot: 
 
 
 def finished(came: list[int], lengths: list[int], alone: int, each: int) -> list[int]:
-    """The engine, with an executor that runs nothing and takes that long, on a clock of its own."""
+    """Return the end time of each request in the engine, with a simulated executor and clock."""
     model, clock, ends = build(read_config("tales")), SimulatedClock(), [0] * len(came)
     executor = PricedExecutor(lambda plan: alone + each * len(plan.items))
     layout = kv_layout(model, 1e9, most_tokens=4096)
@@ -259,13 +259,13 @@ def finished(came: list[int], lengths: list[int], alone: int, each: int) -> list
 
 
 def best_guesses(right: float, seconds: list[float]) -> int:
-    """By what the engine expects of a step with so many guesses."""
+    """Return the number of guesses with the most expected tokens per second, by the engine's acceptance formula."""
     rates = [expected_tokens(right, count) / took for count, took in enumerate(seconds)]
     return rates.index(max(rates))
 
 
 def decode_bytes(config: dict[str, int], context: int) -> int:
-    """The price of a model with these sizes."""
+    """Return the bytes of a decode step from the price of a model with these sizes."""
     price = Price(build(_llama(config, context)))
     return round(price.step(Work.decode([context])).memory_bytes)
 

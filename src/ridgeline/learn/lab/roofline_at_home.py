@@ -1,5 +1,6 @@
-"""The roofline at home: products of five shapes, timed, under the roofs of this machine as `ridgeline calibrate` has
-measured them (where it was not asked to, as a probe of two seconds did).
+"""The roofline of this machine: matrix products of five shapes are timed and compared with its measured roofs.
+
+The roofs are those of `ridgeline calibrate`, or else of a probe of two seconds.
 """
 
 import time
@@ -20,18 +21,24 @@ from ridgeline.util.document.humanize import say
 from ridgeline.util.document.roofline_chart import Point
 
 EDGE, ROWS, FORMAT, NBYTES = 4096, (1, 2, 8, 32, 128), "fp32", 4
-"""The matrix is square, and larger than most caches; the rows that meet it are a user, a few, a batch, and a prompt."""
+"""The side of the square matrix, the numbers of rows, and the dtype with its bytes.
+
+The matrix is larger than most caches. The rows stand for one user, a few, a batch, and a prompt.
+"""
 REPEATS, DOUBT, THREADS = 7, 1.1, 1
-"""Timings of each shape, and how far above a roof one may lie: the clock and the roof are both measured."""
+"""The timings of each shape, the factor by which a point may exceed its roof, and the threads.
+
+A point may exceed its roof a little, because both the time and the roof are measured.
+"""
 
 
 def work(rows: int) -> tuple[int, int]:
-    """FLOPs and bytes of rows times the matrix."""
+    """Return the FLOPs and the bytes of a product of `rows` rows with the matrix."""
     return 2 * rows * EDGE**2, NBYTES * (EDGE**2 + 2 * rows * EDGE)
 
 
 def seconds(rows: int, matrix: torch.Tensor) -> float:
-    """Of the product, as usual: the median."""
+    """Return the median seconds of a product."""
     given, taken = torch.randn(rows, EDGE), list[float]()
     multiply = partial(torch.matmul, given, matrix)
     multiply()
@@ -43,7 +50,7 @@ def seconds(rows: int, matrix: torch.Tensor) -> float:
 
 
 def point(rows: int, device: Device, took: float) -> Point:
-    """Where a product lies: its intensity, its FLOP/s, and those of the roof over it."""
+    """Return the point of a product in the roofline: its intensity, its FLOP/s, and the FLOP/s of the roof above it."""
     flops, nbytes = work(rows)
     roof = min(device.peak(FORMAT), flops / nbytes * device.bandwidth_of(nbytes))
     return Point(f"{rows} row{'s' if rows > 1 else ''}", "products", flops / nbytes, flops / took, roof, measured=True)
@@ -51,12 +58,12 @@ def point(rows: int, device: Device, took: float) -> Point:
 
 @torch.inference_mode()
 def run() -> ExperimentOutcome:
-    """Every shape, on one core."""
+    """Run the experiment: every shape on one core."""
     torch.set_num_threads(THREADS)
     try:
         device = this_device(THREADS)
     except Uncalibrated:
-        device = probed(Timer(torch.device("cpu"), THREADS), PROBE_SECONDS)  # now, under the load that there is
+        device = probed(Timer(torch.device("cpu"), THREADS), PROBE_SECONDS)  # now, under the present load
     matrix = torch.randn(EDGE, EDGE)
     points = [point(rows, device, seconds(rows, matrix)) for rows in ROWS]
     first, *_, last = points

@@ -1,7 +1,8 @@
-"""Greedy, temperature, top-k and top-p, from scratch.
+"""Greedy, temperature, top-k and top-p sampling, from scratch.
 
-A model gives a number for every token of its vocabulary: the logits. What follows turns them into one token, in forty
-lines of plain Python, and is held against the engine's sampler: the same uniform number, the same token, each time.
+A model computes a number for every token of its vocabulary: the logits. This file turns them into one token in forty
+lines of plain Python and compares the result with the engine's sampler: the same uniform number must give the same
+token every time.
 """
 
 import math
@@ -29,12 +30,15 @@ SETTINGS = {
 
 
 def likeliest_first(logits: Sequence[float]) -> list[int]:
-    """All tokens, the one with the largest logit first; of equals the one with the lower id."""
+    """Return all tokens, sorted by descending logit; of equal ones the lower id first."""
     return sorted(range(len(logits)), key=lambda token: (-logits[token], token))
 
 
 def probabilities(logits: Sequence[float], tokens: Sequence[int], temperature: float) -> list[float]:
-    """Softmax over some tokens. A temperature under 1 makes the likely ones likelier, one above 1 evens them out."""
+    """Return the softmax over some tokens.
+
+    A temperature below 1 makes likely tokens more likely, one above 1 evens them out.
+    """
     largest = max(logits[token] for token in tokens)
     weights = [math.exp((logits[token] - largest) / temperature) for token in tokens]
     total = math.fsum(weights)
@@ -42,7 +46,7 @@ def probabilities(logits: Sequence[float], tokens: Sequence[int], temperature: f
 
 
 def top_p_of(logits: Sequence[float], ranked: list[int], temperature: float, p: float) -> list[int]:
-    """The fewest of the likeliest tokens that together have the probability p."""
+    """Return the shortest prefix of the ranked tokens whose total probability is at least p."""
     mass = 0.0
     for count, probability in enumerate(probabilities(logits, ranked, temperature), 1):
         mass += probability
@@ -52,7 +56,7 @@ def top_p_of(logits: Sequence[float], ranked: list[int], temperature: float, p: 
 
 
 def candidates(logits: Sequence[float], params: SamplingParams) -> list[int]:
-    """The tokens that may be drawn, in the order of their ids."""
+    """Return the tokens that may be drawn, in the order of their ids."""
     ranked = likeliest_first(logits)
     if params.top_k:
         ranked = ranked[: params.top_k]
@@ -62,7 +66,7 @@ def candidates(logits: Sequence[float], params: SamplingParams) -> list[int]:
 
 
 def draw(logits: Sequence[float], params: SamplingParams, u: float) -> int:
-    """A token: the candidates lie side by side, each as wide as it is likely, and u in [0, 1) falls on one of them."""
+    """Draw a token: the candidates lie side by side, each as wide as its probability, and u in [0, 1) falls on one."""
     if params.temperature == 0:
         return likeliest_first(logits)[0]
     tokens = candidates(logits, params)
@@ -71,23 +75,27 @@ def draw(logits: Sequence[float], params: SamplingParams, u: float) -> int:
         end += probability
         if u < end:
             return token
-    return tokens[-1]  # the sum of all may fall short of 1 by a rounding
+    return tokens[-1]  # rounding may leave the total below 1
 
 
 @dataclass(slots=True)
 class ShadowSampler:
-    """Observes an engine's steps, and draws every token a second time."""
+    """An observer of an engine's steps that draws every token a second time."""
 
     runner: Runner
+    """The runner of the engine."""
     agreed: list[bool] = field(default_factory=list)
+    """Whether both samplers drew the same token, for each token."""
     kept: list[int] = field(default_factory=list)
+    """The number of candidates of each token."""
     first: list[float] = field(default_factory=list)
+    """The logits of the first token."""
 
     def __post_init__(self) -> None:
         self.runner.save_states()
 
     def observe(self, record: StepRecord) -> None:
-        """Draw a step's tokens; the step runs once more, for its logits."""
+        """Draw the tokens of a step again; the step runs a second time for its logits."""
         self.runner.rewind()
         logits_RV = self.runner.forward(record.plan.again())
         for logits, row, chosen in zip(logits_RV.tolist(), record.rows, record.outcomes, strict=True):
@@ -100,20 +108,24 @@ class ShadowSampler:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """What a setting wrote, and what was seen of each token: whether both samplers drew it, from how many candidates.
-    logits: those of the first one.
-    """
+    """The continuation that one setting generated, with observations of each token."""
 
     name: str
+    """The name of the setting."""
     text: str
+    """The generated text."""
     tokens: list[int]
+    """The generated tokens."""
     agreed: list[bool]
+    """Whether both samplers drew the same token, for each token."""
     kept: list[int]
+    """The number of candidates of each token."""
     logits: list[float]
+    """The logits of the first token."""
 
 
 def compare(llm: LLM, prompt: str, count: int, seed: int) -> list[Continuation]:
-    """The experiment: every setting continues the same prompt with the same seed."""
+    """Run the experiment: every setting continues the same prompt with the same seed."""
     runner = llm.engine.executor
     assert isinstance(runner, Runner)
     found = []
@@ -129,13 +141,13 @@ def compare(llm: LLM, prompt: str, count: int, seed: int) -> list[Continuation]:
 
 # -- what it says -----------------------------------------------------------------------------------------------------
 
-_SHOWN, _DRAWN, _RANKS = 10, 24, 100  # tokens in the table and in the picture, and the last of these
+_SHOWN, _DRAWN, _RANKS = 10, 24, 100  # rows of the table, points per curve, and the last rank in the figure
 _TEXT = 56  # characters of a text in the table
 _TEMPERATURES = (0.5, 1.0, 1.5, 2.0)
 
 
 def document(written: Sequence[Continuation], prompt: str, tokenizer: Tokenizer) -> Document:
-    """What every setting wrote, and the first token's distribution at several temperatures, with what rules keep."""
+    """Return the document with each setting's text, and the first token's distribution at several temperatures."""
     rows = tuple(
         TableRow(
             (o.name, f"{sum(o.agreed)} of {len(o.agreed)}", f"{mean(o.kept):,.1f}", o.text.replace("\n", " ")[:_TEXT])
@@ -162,7 +174,7 @@ def document(written: Sequence[Continuation], prompt: str, tokenizer: Tokenizer)
 
 
 def _line(temperature: float, shares: Sequence[float]) -> Series:
-    """Its probabilities: of the first ranks each, of later ones as many as a logarithmic axis tells apart."""
+    """Return the curve of probabilities by rank: each of the first ranks, later ones at logarithmic distances."""
     ranks = sorted({round(_RANKS ** (n / _DRAWN)) for n in range(_DRAWN + 1)})
     return Series(
         f"temperature {temperature:g}", tuple((rank, shares[rank - 1]) for rank in ranks if rank <= len(shares))
@@ -170,7 +182,7 @@ def _line(temperature: float, shares: Sequence[float]) -> Series:
 
 
 def as_json(written: Sequence[Continuation], prompt: str) -> dict[str, object]:
-    """What every setting wrote and drew from."""
+    """Return the text, tokens and numbers of candidates of every setting."""
     settings = {
         o.name: {"token_ids": o.tokens, "agreed": sum(o.agreed), "candidates": o.kept, "text": o.text} for o in written
     }
@@ -180,7 +192,7 @@ def as_json(written: Sequence[Continuation], prompt: str) -> dict[str, object]:
 def _first(
     logits: Sequence[float], ranked: Sequence[int], shares: Mapping[float, Sequence[float]], tokenizer: Tokenizer
 ) -> DocumentTable:
-    """How likely the likeliest first tokens are, and which rule keeps them."""
+    """Return the table of the most likely first tokens and the rules that keep them."""
     rules = {"top-k 5": SamplingParams(top_k=5), "top-p 0.9": SamplingParams(top_p=0.9)}
     kept = {name: set(candidates(logits, params)) for name, params in rules.items()}
     rows = [

@@ -1,5 +1,6 @@
-"""A cache of keys and values as simple as it gets, for `lab kv-cache`: a tensor a layer, written at its end; and
-whether what it keeps ever changes.
+"""The simplest KV cache, for `lab kv-cache`, and a test of whether cached values ever change.
+
+The cache has one tensor per layer to which new positions are appended.
 """
 
 from collections.abc import Sequence
@@ -19,17 +20,17 @@ from ridgeline.core.ops.work import StepSegment
 
 
 class KVCache:
-    """The cache: for each layer the keys and values of all positions so far, or its state. That is all that it is."""
+    """A KV cache: for each layer the keys and values of all positions so far, or its recurrent state."""
 
     def __init__(self, specs: Sequence[CacheSpec], most: int) -> None:
         keeping = {layer: spec for layer, spec in enumerate(specs) if isinstance(spec, KVSpec)}
         self.keys = {n: torch.zeros(spec.heads, most, spec.k_dim, dtype=spec.dtype) for n, spec in keeping.items()}
         self.values = {n: torch.zeros(spec.heads, most, spec.v_dim, dtype=spec.dtype) for n, spec in keeping.items()}
         self.states: dict[int, Tensor] = {}
-        self.length = 0  # positions that every layer has
+        self.length = 0  # positions stored in every layer
 
     def attend(self, op: Attention, q_THD: Tensor, k_TKD: Tensor | None, v_TKD: Tensor | None) -> Tensor:
-        """Keep what is new and attend to all that is kept (T rows, H heads, K kv heads, D head dim)."""
+        """Append the new keys and values and attend to all stored ones (T rows, H heads, K KV heads, D head dim)."""
         assert k_TKD is not None
         assert v_TKD is not None, "a cache of keys and values"
         end, layer = self.length + len(k_TKD), op.layer
@@ -38,20 +39,20 @@ class KVCache:
         return attend_segment(op, q_THD, self.keys[layer][:, :end], self.values[layer][:, :end])
 
     def attend_latent(self, op: LatentAttention, q_THD: Tensor, kept_T1E: Tensor) -> Tensor:
-        """The same of a latent for all heads, which stands for keys and values."""
+        """Append the new latents, which replace keys and values for all heads, and attend to all stored ones."""
         end, layer = self.length + len(kept_T1E), op.layer
         self.keys[layer][:, self.length : end] = kept_T1E.transpose(0, 1)
         return op.over_segment(q_THD, self.keys[layer][:, :end], 0, expanded=False)
 
     def recur(self, op: Recurrence, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Move a state on, which is all zeros before the first position."""
+        """Advance a recurrent state, which is all zeros before the first position."""
         state_1N = self.states.get(op.layer, torch.zeros(1, op.spec.numbers, dtype=op.spec.dtype))
         out_1TW, self.states[op.layer] = op.advance(state_1N, *(x[None] for x in inputs))
         return out_1TW[0]
 
 
 class _Noting(Uncached):
-    """Notes keys and values, in the order of the layers."""
+    """An attention context that records keys and values in the order of the layers."""
 
     def __init__(self, length: int) -> None:
         super().__init__([StepSegment(length, length)])
@@ -65,8 +66,10 @@ class _Noting(Uncached):
 
 @torch.inference_mode()
 def changed(model: Model, tokens: Sequence[int]) -> float:
-    """By how much keys and values of the first half of a text differ, computed by themselves and with all that follows,
-    relative to the largest: in fp32 what sums in another order differ by.
+    """Return how much the keys and values of a text's first half change if the rest of the text follows.
+
+    The result is the largest difference relative to the largest value. In fp32 it is only the rounding error of sums in
+    another order.
     """
     half, whole = (_Noting(length) for length in (len(tokens) // 2, len(tokens)))
     for context, length in ((half, len(tokens) // 2), (whole, len(tokens))):

@@ -1,4 +1,4 @@
-"""An engine on a clock that prices move: what a formula says of waiting, and what it cannot know."""
+"""The engine on a simulated clock: a formula's prediction of waiting times, and what it cannot know."""
 
 from ridgeline.learn.lab.experiment import Experiment, ExperimentOutcome
 from ridgeline.learn.lab.load_simulation import LoadOutcome, OneGpuReplica, RequestMix
@@ -8,26 +8,26 @@ from ridgeline.util.document.humanize import say_seconds
 
 RATES = (8, 20, 28)
 WAYS = {"evenly": 100.0, "by chance": 1.0, "in bursts": 0.25}
-"""How requests may come, and the shape of the gaps between them: the larger, the more alike they are."""
+"""The arrival patterns and the shape of the gaps between requests: the larger it is, the more equal the gaps."""
 LOW, HIGH = 8, 28
 COUNT = 400  # requests of each run
 
 
 def mean_tpot(one: LoadOutcome) -> float:
-    """Seconds a token takes after the first, on average."""
+    """Return the mean time per output token after the first, in seconds."""
     found = one.metrics.latencies["TPOT"]
     assert found is not None
     return found.mean
 
 
 def off(one: LoadOutcome) -> float:
-    """By how much the load law misses it, as a share."""
+    """Return the relative error of the load law's time per output token."""
     assert one.law.tpot is not None
     return abs(mean_tpot(one) / one.law.tpot - 1)
 
 
 def run() -> ExperimentOutcome:
-    """An 8B on an H100: the same average rates, in three ways."""
+    """Run the experiment: an 8B model on an H100, with the same average rates in three arrival patterns."""
     replica = OneGpuReplica()
     found = {
         way: {rate: replica.serve(rate, RequestMix(count=COUNT, burstiness=shape)) for rate in RATES}

@@ -1,4 +1,4 @@
-"""Guess and check: several tokens guessed, all verified in one step; nothing changes but the number of steps."""
+"""Speculative decoding: several tokens are guessed and verified in one step; only the number of steps changes."""
 
 from dataclasses import dataclass
 
@@ -14,21 +14,25 @@ from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 MODEL, CARD, CONTEXT, GUESSES = "llama-3-8b", "h100-sxm", 1000, 4
 USERS = (1, 4, 16, 32, 64, 128, 256)
 RIGHT = (0.3, 0.6, 0.9)
-COUNT, MEMORY = 80, 8 << 20  # tokens to write; bytes for keys and values
+COUNT, MEMORY = 80, 8 << 20  # tokens to generate; bytes of KV memory
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculativeRun:
-    """tokens: what was written. steps: of the model that gave them; guessed, right: tokens."""
+    """A generation with or without speculative decoding."""
 
     tokens: list[int]
+    """The generated tokens."""
     steps: int
+    """The number of model steps that generated them."""
     guessed: int = 0
+    """The number of guessed tokens."""
     right: int = 0
+    """The number of accepted tokens."""
 
 
 def write(speculation: Speculation | None = None) -> SpeculativeRun:
-    """The built-in model goes on with a story, greedily."""
+    """Continue a story greedily with the built-in model."""
     llm = LLM("tales", EngineSettings(kv_bytes=MEMORY, speculation=speculation))
     (answer,) = llm.generate([STORY], SamplingParams(temperature=0.0, max_tokens=COUNT, ignore_eos=True))
     stats = llm.engine.stats
@@ -37,7 +41,7 @@ def write(speculation: Speculation | None = None) -> SpeculativeRun:
 
 
 def run() -> ExperimentOutcome:
-    """In the engine, and in the ledger for one user and many."""
+    """Run the experiment in the engine, and in the cost model for one user and for many."""
     ledger = CostCalculator()
     plain, fast = write(), write(Speculation("ngram", GUESSES))
     alone = {n: ledger.decode(MODEL, CARD, n, CONTEXT) for n in USERS}

@@ -1,4 +1,4 @@
-"""A statement of the texts on inference, what the ledger says of the same case, and why they differ."""
+"""A statement of textbooks on inference, with the cost model's result for the same case and an explanation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,13 +6,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """id; row: its number in the project's list of such statements, None for folklore that has no number. text: what
-    the texts say. ledger: what is computed here, in words; figures: the numbers in it. why: they differ, or do not.
-    """
+    """A statement of textbooks, compared with the cost model."""
 
     id: str
+    """The short name."""
     row: int | None
+    """The number in the project's list of such statements; None for folklore without a number."""
     text: str
+    """The statement of the textbooks."""
     ledger: str
+    """The result computed here, as text."""
     why: str
+    """The reason why the two differ, or why they agree."""
     figures: Mapping[str, float]
+    """The numbers in `ledger`, by name."""

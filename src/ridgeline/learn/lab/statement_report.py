@@ -1,6 +1,6 @@
-"""What the texts on inference say, and what an honest ledger says: the difference, with its reason.
+"""The report that compares statements of textbooks on inference with the cost model, and explains the differences.
 
-The texts teach with round numbers. Each is computed here from the model that runs and the card that it runs on.
+Textbooks teach with round numbers. Here each number is computed from the model and the GPU that it is about.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from ridgeline.util.document.elements import Document, Facts, Heading, Paragraph
 
 
 def statements(ledger: CostCalculator) -> list[Statement]:
-    """All of them: the numbered ones in their order, then folklore."""
+    """Return all statements: the numbered ones in their order, then folklore."""
     found = [*steps(ledger), *models(ledger), *words_and_pictures(ledger)]
     return sorted(found, key=lambda one: (one.row is None, one.row or 0))
 
@@ -25,7 +25,7 @@ def statements(ledger: CostCalculator) -> list[Statement]:
 
 
 def document(found: Sequence[Statement]) -> Document:
-    """Each with what the text says, what the ledger says, and why."""
+    """Return the document with each statement, the result of the cost model, and the reason for the difference."""
     blocks: list[Heading | Facts | Bars | Paragraph] = [_figure(found)]
     for one in found:
         number = "" if one.row is None else f"{one.row}. "
@@ -39,7 +39,7 @@ def document(found: Sequence[Statement]) -> Document:
 
 
 def _figure(found: Sequence[Statement]) -> Bars:
-    """The statement that is furthest off: how many users make an A100 compute-bound, by context."""
+    """Return a figure of the statement that is furthest off: the compute-bound batch on an A100, by context."""
     figures = next(one for one in found if one.id == "batch-150").figures
     batches = {int(name.removeprefix("at_")): batch for name, batch in figures.items() if name.startswith("at_")}
     shown = (
@@ -51,7 +51,7 @@ def _figure(found: Sequence[Statement]) -> Bars:
 
 
 def as_json(found: Sequence[Statement]) -> dict[str, Any]:
-    """The same as data."""
+    """Return all statements as JSON data."""
     return {
         "statements": [
             {"id": o.id, "row": o.row, "text": o.text, "ledger": o.ledger, "why": o.why, "figures": dict(o.figures)}

@@ -1,4 +1,4 @@
-"""What texts say of words, chances and pictures: arithmetic, and what built-in models do."""
+"""Textbook statements about tokens, probabilities and images, checked by arithmetic and with built-in models."""
 
 import math
 from collections.abc import Iterator
@@ -29,11 +29,11 @@ VERSE = (
     "not "
     "of it. Away, and let no man stay thee, for the hour is late and thy brother waiteth."
 )
-"""Two texts of one length in the English of two times, written for this."""
+"""A text as long as PROSE, in the English of another time; both were written for this file."""
 
 
 def by_hand(_: CostCalculator) -> Iterator[Statement]:
-    """Rows 14, 23, 24."""
+    """Yield the statements 14, 23 and 24 on calculations by hand."""
     parts = shares(QUERY, KEYS)
     result = mix(parts, VALUES)
     yield Statement(
@@ -61,7 +61,7 @@ def by_hand(_: CostCalculator) -> Iterator[Statement]:
 
 
 def words(_: CostCalculator) -> Iterator[Statement]:
-    """Rows 19 and 20, and a run a word."""
+    """Yield the statements 19 and 20 on tokenizers, and one on model runs per word."""
     yield Statement(
         "byte-tokenizer", 19, "A tokenizer of bytes has 257 symbols.",
         f"{BYTE_SYMBOLS}: all values of a byte, and one that begins and ends texts.",
@@ -85,7 +85,7 @@ def words(_: CostCalculator) -> Iterator[Statement]:
 
 
 def experts(_: CostCalculator) -> Iterator[Statement]:
-    """What is said of experts and domains, measured on the built-in mixture."""
+    """Yield a statement on experts and domains, measured on the built-in mixture."""
     model, tokenizer = load_model("mixture"), tokenizer_of("mixture")
     texts = {"prose": PROSE, "old drama": VERSE}
     found = expert_sources(model, {name: tokenizer.encode(text, add_special=False) for name, text in texts.items()})
@@ -101,7 +101,7 @@ def experts(_: CostCalculator) -> Iterator[Statement]:
 
 
 def pictures(ledger: CostCalculator) -> Iterator[Statement]:
-    """Rows 12 and 13, and what is said of image tokens."""
+    """Yield the statements 12 and 13 on guidance and latents, and one on image tokens."""
     guided, few = ledger.picture("z-image", steps=50), ledger.picture("z-image-turbo", steps=8)
     yield Statement(
         "guidance", 12, "50 steps with guidance are 100 passes; 8 or fewer steps save 80 to 90 %.",
@@ -131,6 +131,6 @@ def pictures(ledger: CostCalculator) -> Iterator[Statement]:
 
 
 def words_and_pictures(ledger: CostCalculator) -> Iterator[Statement]:
-    """All of them."""
+    """Yield all statements about words and images."""
     for group in (by_hand, words, experts, pictures):
         yield from group(ledger)

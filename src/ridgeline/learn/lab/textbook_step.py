@@ -1,4 +1,4 @@
-"""A decode step of one user as texts teach it: all weights read once, two FLOPs for each, round numbers."""
+"""A decode step of one user as textbooks teach it: all weights read once, two FLOPs per weight, round numbers."""
 
 import math
 from dataclasses import dataclass
@@ -9,32 +9,42 @@ from ridgeline.util.document.humanize import percent, say, say_seconds
 
 @dataclass(frozen=True, slots=True)
 class TextbookStep:
-    """A decode step as texts teach it. nbytes: of all weights, two a parameter, from the number on the box; bandwidth:
-    an even one; peak: FLOP/s in bf16.
-    """
+    """A decode step as textbooks teach it."""
 
     nbytes: float
+    """The bytes of all weights, two per parameter, from the rounded parameter count in the model's name."""
     bandwidth: float
+    """The bandwidth, rounded."""
     peak: float
+    """The FLOP/s in bf16."""
 
     @property
     def step(self) -> float:
-        """Seconds: all weights once."""
+        """The seconds to read all weights once."""
         return self.nbytes / self.bandwidth
 
     @property
     def arithmetic(self) -> float:
-        """Seconds of 2 FLOPs a parameter, in one figure, as texts go on with."""
+        """The seconds of 2 FLOPs per parameter, rounded to one digit as textbooks do."""
         return float(f"{self.nbytes / self.peak:.0e}")
 
     @property
     def ridge(self) -> float:
-        """FLOPs a byte, which texts take for a batch, since each user has one FLOP for each of its bytes."""
+        """The ridge in FLOPs per byte.
+
+        Textbooks take it for a batch size, because each user does one FLOP per byte of weights.
+        """
         return self.peak / self.bandwidth
 
     def beside(self, step: float, busy: float, nbytes: float, ridge: float, batch: float | None) -> DocumentTable:
-        """The text's column beside the ledger's. step: seconds at best of the ledger's, which reads `nbytes`; busy: the
-        share of them in which there is arithmetic; batch: from which it is compute-bound, None where none is.
+        """Return a table that compares the textbook's step with that of the cost model.
+
+        Args:
+            step: Minimum seconds of the step in the cost model.
+            busy: Share of them in which the arithmetic units work.
+            nbytes: Bytes that the step reads in the cost model.
+            ridge: Ridge of the device in FLOPs per byte.
+            batch: Batch from which on it is compute-bound; None if there is none.
         """
         rows = (
             ("read for a token", say(self.nbytes, "B"), say(nbytes, "B")),
@@ -54,7 +64,7 @@ class TextbookStep:
 
 
 def round_figure(value: float) -> float:
-    """As texts have it: an even one where that is within a fiftieth (2.039 TB/s are 2), else as it is."""
+    """Return a value rounded to one digit if that is within 2 % (2.039 TB/s become 2), else unchanged."""
     unit = 10.0 ** math.floor(math.log10(value))
     even = unit * round(value / unit)
     return even if abs(value / even - 1) < 0.02 else value

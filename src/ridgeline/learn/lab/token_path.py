@@ -1,4 +1,4 @@
-"""A token's way: a text becomes numbers, the numbers pass the layers, and a word is decided on the way."""
+"""The path of a token through the model: a text becomes numbers, and the layers decide on the next word."""
 
 import torch
 
@@ -11,20 +11,23 @@ from ridgeline.util.document.charts import Chart, Series
 from ridgeline.util.document.elements import DocumentTable, TableRow, columns
 
 TEXT = "One day, Tom and his mom went to the"
-SHOWN = 3  # likeliest words of the end, which are followed from the beginning
+SHOWN = 3  # most likely final words, which the figure follows through all depths
 PARTS = {"embed_tokens": "embedding", "self_attn": "attention", "mlp": "feed-forward", "lm_head": "head"}
-"""What modules of a decoder are for; all others are norms."""
+"""The part of a decoder to which a module belongs, by module name; all others are norms."""
 
 
 @torch.inference_mode()
 def guesses(tales: InstrumentedModel, ids: list[int]) -> torch.Tensor:
-    """What each depth would say next, were it the last [depths, V]: its stream through the final norm and the head."""
+    """Return each depth's next-token probabilities [depths, V], as if it were the last layer.
+
+    The residual stream at each depth goes through the final norm and the head.
+    """
     stream_ND = torch.stack([state_TD[-1] for state_TD in tales.states(ids)])
     return tales.model.head(final_norm(tales.model).normalise(stream_ND)).softmax(-1)
 
 
 def read_by(ledger: CostCalculator, name: str) -> dict[str, float]:
-    """Bytes of weights that a step of one token reads, by part, in the order of the way."""
+    """Return the bytes of weights that a step of one token reads, by part of the model."""
     price = ledger.price(name)
     found: dict[str, float] = {}
     for row in price.on(ledger.card("a100"), Work.decode([1], price.reaches)).rows:
@@ -35,7 +38,7 @@ def read_by(ledger: CostCalculator, name: str) -> dict[str, float]:
 
 
 def run() -> ExperimentOutcome:
-    """In the built-in model, in fp32; bytes as models are stored."""
+    """Run the experiment in the built-in model in fp32; bytes are those of the stored models."""
     tales, ledger = InstrumentedModel(), CostCalculator()
     ids = tales.ids(TEXT)
     back = tales.tokenizer.decode(ids)

@@ -1,4 +1,4 @@
-"""One word in two places: the same row of the table, and what the layers make of it by what stands before it."""
+"""One word in two contexts: its common row of the embedding table, and its different states after the layers."""
 
 import torch
 
@@ -14,11 +14,11 @@ PAIRS = {
     "apple": ("The girl was hungry and ate the apple", "Up in the tree hung a red apple"),
     "ball": ("The boy threw the ball", "The princess danced at the ball"),
 }
-"""A word, and two sentences that end with it."""
+"""The words, each with two sentences that end with it."""
 
 
 def alike(tales: InstrumentedModel, word: str, sentences: tuple[str, str]) -> list[float]:
-    """The cosine of the word's two states, of the table and after each layer."""
+    """Return the cosine of a word's states in two sentences, for the embedding and after each layer."""
     both = [tales.ids(sentence) for sentence in sentences]
     assert both[0][-1] == both[1][-1], f"the sentences end with {word!r} as one token"
     states = [tales.states(ids) for ids in both]
@@ -26,7 +26,7 @@ def alike(tales: InstrumentedModel, word: str, sentences: tuple[str, str]) -> li
 
 
 def run() -> ExperimentOutcome:
-    """Every word, layer by layer."""
+    """Run the experiment: every word, layer by layer."""
     tales = InstrumentedModel()
     found = {word: alike(tales, word, sentences) for word, sentences in PAIRS.items()}
     layers = len(next(iter(found.values()))) - 1

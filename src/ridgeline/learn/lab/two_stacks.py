@@ -1,4 +1,4 @@
-"""Two stacks or one: what an encoder-decoder reads once, whom its decoder looks at, and what each design costs."""
+"""Encoder-decoder compared with decoder only: what the encoder reads, where the decoder attends, and the costs."""
 
 from collections.abc import Sequence
 
@@ -18,19 +18,22 @@ from ridgeline.util.document.heat_map import HeatMap
 
 SOURCE, OTHER = "The red car is new.", "The red car is old."
 CROSSED = ((" voiture", " car"), (" rou", " red"), (" ne", " new"))
-"""Beginnings of words that the decoder writes, and what it should look at meanwhile: the order of the two differs."""
+"""The beginnings of words that the decoder writes, and the source words that it should attend to.
+
+The word order of the two languages differs there.
+"""
 TWO, ONE, INPUT, CARD = "flan-t5-xxl", "falcon3-10b", 1000, "a100"
 
 
 @torch.inference_mode()
 def encoded(model: Model, ids: Sequence[int]) -> torch.Tensor:
-    """What an encoder makes of a text: a row for each token."""
+    """Return the encoder's output for a text, one row per token."""
     kv = Uncached([StepSegment(1, 1, len(ids), encodes=True)])
     return model.encode(torch.tensor(ids), torch.arange(len(ids)), kv)
 
 
 def translated(llm: LLM) -> CrossAttentionWeights:
-    """Translate, and say whom the decoder looked at for each token."""
+    """Translate the source and return the cross-attention weights of each generated token."""
     (answer,) = llm.generate([SOURCE], SamplingParams(temperature=0.0))
     read = llm.tokenizer.encode(SOURCE)
     sources, produced = (
@@ -40,7 +43,10 @@ def translated(llm: LLM) -> CrossAttentionWeights:
 
 
 def run() -> ExperimentOutcome:
-    """In the built-in pair, in `tales`, and in the ledger of two models of like size."""
+    """Run the experiment in the built-in translation model, in `tales`, and in the cost model.
+
+    The cost model compares two models of similar size.
+    """
     llm, tales, ledger = LLM("translate"), InstrumentedModel(), CostCalculator()
     first, other = (encoded(llm.loaded.model, llm.tokenizer.encode(text))[0] for text in (SOURCE, OTHER))
     read_both = float((first - other).norm() / first.norm())

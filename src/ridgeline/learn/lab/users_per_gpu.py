@@ -1,7 +1,7 @@
-"""Users on a card, subtraction by subtraction.
+"""The number of users on a GPU, computed by subtracting from its memory.
 
-A card's memory holds the weights, what a step needs while it runs, and what libraries take. The rest is for keys and
-values, and that divided by what one user's context takes is how many users there can be at a time.
+The memory holds the weights, the activations of a step, and the overhead of libraries. The rest is for keys and values.
+Divided by the bytes of one user's context, it is the number of concurrent users.
 """
 
 import math
@@ -26,58 +26,81 @@ from ridgeline.util.document.humanize import gib, say, say_gib
 
 @dataclass(frozen=True, slots=True)
 class TextbookUsers:
-    """The subtraction as texts teach it, in GB (10^9): parameters x 2 bytes from the number on the box, and the rest
-    divided by 2 x layers x KV heads x head dim x 2 bytes for every token.
+    """The subtraction as textbooks teach it, with sizes in GB (10^9 bytes).
+
+    The weights are 2 bytes per parameter, with the rounded count in the model's name. The rest is divided by 2 x layers
+    x KV heads x head dim x 2 bytes for every token.
     """
 
     card: float
+    """The bytes of GPU memory, by the size in the product's name."""
     weights: float
+    """The bytes of weights."""
     left: float
+    """The remaining bytes."""
     request: float
+    """The KV bytes of a request."""
 
     @property
     def users(self) -> int:
-        """Requests that fit."""
+        """The number of requests that fit."""
         return max(0, int(self.left // self.request))
 
 
 @dataclass(frozen=True, slots=True)
 class Subtraction:
-    """What it takes, in bytes, and what is left of the card after it."""
+    """One subtraction from a GPU's memory."""
 
     name: str
+    """The purpose of the memory."""
     takes: float
+    """The bytes that it takes."""
     left: float
+    """The bytes of the GPU that remain after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuUsers:
-    """A model on `cards` cards of one sort; all bytes are those of one card. steps: from the card to what is left.
-
-    token: KV bytes of a position, state: bytes of a request's states, however long it is, request: of a whole request,
-    in whole pages. users: requests that fit at a time.
-    formula: how `token` comes about, on all cards together, with its factors.
-    fits_on: the fewest cards (1, 2, 4, 8) on which one user fits, None if there is no such number: cards without a link
-    are no two, and a model's heads do not divide over any number of them.
-    """
+    """The users of a model on GPUs of one type; all bytes are per GPU."""
 
     model: str
+    """The name of the model."""
     cards: int
+    """The number of GPUs."""
     total: float
+    """The bytes of memory."""
     steps: tuple[Subtraction, ...]
+    """The subtractions from the memory, in order."""
     token: float
+    """The KV bytes per position."""
     state: float
+    """The bytes of a request's recurrent states, which do not depend on its length."""
     request: float
+    """The bytes of a whole request, in whole pages."""
     users: int
+    """The number of concurrent requests that fit."""
     texts: TextbookUsers
+    """The same calculation as textbooks teach it."""
     fits_on: int | None
+    """The smallest number of GPUs (1, 2, 4, 8) on which one user fits; None if there is none.
+
+    Without a link only one GPU is possible, and a model's heads must divide over the GPUs.
+    """
     formula: str
+    """The derivation of `token`, over all GPUs together, with its factors."""
 
 
 def users_on(model: str, device: Device, cards: int, context: int) -> GpuUsers:
-    """The experiment: a model in its own format on so many cards, users of `context` positions each.
+    """Run the experiment: a model in its own format on `cards` GPUs, with users of `context` positions.
 
-    Raises ValueError for cards that are not joined, more than one machine has, or a context that the model does not.
+    Args:
+        model: Name of the model.
+        device: GPU.
+        cards: Number of GPUs.
+        context: Positions of each user.
+
+    Raises:
+        ValueError: If the GPUs have no link, are more than one machine has, or the model does not support the context.
     """
     if cards > max(DEVICES):
         raise ValueError(f"--devices is {cards}; one machine has up to {max(DEVICES)}")
@@ -101,7 +124,7 @@ def users_on(model: str, device: Device, cards: int, context: int) -> GpuUsers:
 
 
 def _subtract(case: Scenario, workload: PlanWorkload, memory: DeviceMemory) -> tuple[Subtraction, ...]:
-    """Every subtraction, in order."""
+    """Return every subtraction from the memory, in order."""
     left, steps = memory.total, []
     for name, nbytes in {
         f"kept free ({1 - case.setup.utilization:.0%} of the card)": memory.total - memory.budget,
@@ -117,14 +140,14 @@ def _subtract(case: Scenario, workload: PlanWorkload, memory: DeviceMemory) -> t
 def _texts(fields: Fields, device: Device, cards: int, context: int) -> TextbookUsers:
     whole = build(fields)
     gib = device.memory / 2**30
-    box = math.ceil(gib) if gib > 64 else 8 * math.ceil(gib / 8)  # what is sold as 24 GB shows 22.5 to 24 GiB
+    box = math.ceil(gib) if gib > 64 else 8 * math.ceil(gib / 8)  # a GPU sold with 24 GB reports 22.5 to 24 GiB
     weights = 2 * on_the_box(bill(whole).total)
     request = sum(2 * s.heads * s.k_dim * 2 for s in whole.kv_specs if isinstance(s, KVSpec)) * context
     return TextbookUsers(cards * box * 1e9, weights, cards * box * 1e9 - weights, request)
 
 
 def on_the_box(parameters: int) -> float:
-    """Parameters as names have them: 8B, 1.5B, 120M, 71B, 406B."""
+    """Return a parameter count rounded as in model names: 8B, 1.5B, 120M, 71B, 406B."""
     return float(f"{parameters:.1e}") if parameters < 10e9 else round(parameters / 1e9) * 1e9
 
 
@@ -134,7 +157,7 @@ _HEAD = ("", "texts, GB", "ledger, GiB", "left, GiB")
 
 
 def document(users: Sequence[GpuUsers], device: Device, context: int) -> Document:
-    """The subtraction of every model, and the bar of the card."""
+    """Return the document with the subtractions of every model and a bar of the GPU's memory."""
     return Document(
         f"Users on a card: {device.title}",
         (
@@ -154,12 +177,12 @@ def document(users: Sequence[GpuUsers], device: Device, context: int) -> Documen
 
 
 def as_json(users: Sequence[GpuUsers], device: Device, context: int) -> dict[str, object]:
-    """The figures of every model."""
+    """Return the figures of every model."""
     return {"device": device.name, "context": context, "models": [_data(one) for one in users]}
 
 
 def _formula(fields: Fields) -> str:
-    """The bytes that a token keeps, with their factors; one product for each sort of layers."""
+    """Return the KV bytes per token with their factors, one product for each kind of layer."""
     growing = [spec for spec in build(fields).kv_specs if isinstance(spec, KVSpec) and spec.grows]
     alike = Counter((spec.heads, spec.k_dim, spec.v_dim, spec.slot_bytes) for spec in growing)
     products = []
@@ -186,12 +209,12 @@ def _table(one: GpuUsers, context: int) -> DocumentTable:
 
 
 def _figure(value: float, places: int) -> str:
-    """So many places after the point; of what would be 0.00 the first digit that is not."""
+    """Return a number with `places` decimals; a number that would round to 0 has its first nonzero digit instead."""
     return f"{value:.{places}f}" if abs(value) >= 10**-places or not value else f"{value:.1g}"
 
 
 def _stack(one: GpuUsers) -> StackedBar:
-    """What a model takes of a card, and what of it is left for users; or more than it has, with one of them."""
+    """Return the bar of a model: its parts and the memory for users, or one user's memory if not even one fits."""
     free, weights, *others = (gib(step.takes) for step in one.steps)
     left, request = gib(one.steps[-1].left), gib(one.request)
     note = f"{one.users:,} users"

@@ -1,4 +1,5 @@
-"""The page: what it is made of, how it becomes what a server sends or one file that opens from disk, and the prices
-that it computes with. `model_tables.py` has a model's, `device_tables.py` cards and engines; `static/price.js`
+"""The web page: its files, its delivery by a server or as a single HTML file, and the prices that it computes with.
+
+`model_tables.py` has the tables of a model and `device_tables.py` those of devices and engines; `static/price.js`
 evaluates them.
 """

@@ -1,4 +1,4 @@
-"""Assets: the files that the page is made of, read once, each with what a browser is told of it."""
+"""Assets: the files of the page, read once, each with the metadata that a browser needs."""
 
 import gzip
 import hashlib
@@ -15,54 +15,59 @@ _MEDIA = {
     ".json": "application/json",
     ".svg": "image/svg+xml",
 }
-"""The sorts that a browser asks for; those of others (the document's frame, licences) stay here."""
+"""The media types of files that a browser requests; other files (the HTML frame, licences) are not served."""
 
 _DOCUMENT = {".html": "text/html; charset=utf-8"}
 
 
 @dataclass(frozen=True)
 class Asset:
-    """A file of the page, or data for it. name: its path in the folder, which is how modules call each other too."""
+    """A file of the page, or data for it."""
 
     name: str
+    """The path in the folder, which is also the name by which modules import each other."""
     data: bytes
+    """The contents."""
 
     @property
     def media(self) -> str:
-        """Its media type."""
+        """The media type."""
         return (_MEDIA | _DOCUMENT)[Path(self.name).suffix]
 
     @property
     def text(self) -> str:
-        """What is in it."""
+        """The contents as text."""
         return self.data.decode()
 
     @cached_property
     def digest(self) -> str:
-        """What changes with its contents: the first 16 digits of their SHA-256."""
+        """The first 16 digits of the contents' SHA-256, which change with the contents."""
         return hashlib.sha256(self.data).hexdigest()[:16]
 
     @cached_property
     def gzipped(self) -> bytes:
-        """Its contents as most browsers take them."""
+        """The contents compressed with gzip, as most browsers accept them."""
         return gzip.compress(self.data, mtime=0)
 
 
 @cache
 def assets() -> Mapping[str, Asset]:
-    """All of them by name, in order of their names."""
+    """Return all assets by name, in the order of their names."""
     files = sorted(path for path in STATIC.rglob("*") if path.suffix in _MEDIA)
     names = [path.relative_to(STATIC).as_posix() for path in files]
     return {name: Asset(name, _sent(name, path.read_bytes())) for name, path in zip(names, files, strict=True)}
 
 
 def _sent(name: str, data: bytes) -> bytes:
-    """Return a file without comments, an eighth of a first visit. Vendored ones keep theirs, which hold licences."""
+    """Return a file without comments, which are an eighth of a first visit.
+
+    Vendored files keep their comments, which contain licences.
+    """
     return data if name.startswith("vendored/") else without_comments(data.decode()).encode()
 
 
 def without_comments(text: str) -> str:
-    """Return JavaScript or CSS with each line that is only a comment left empty, so that lines keep their numbers."""
+    """Return JavaScript or CSS with each line that is only a comment left empty, so that line numbers stay."""
     lines, inside = [], False
     for line in text.split("\n"):
         words = line.strip()
@@ -74,6 +79,6 @@ def without_comments(text: str) -> str:
 
 
 def of_type(suffix: str) -> list[Asset]:
-    """Those whose name ends so; others' first, so that rules of ours stand over theirs."""
+    """Return the assets with a suffix, vendored ones first, so that our style rules override theirs."""
     found = [asset for asset in assets().values() if asset.name.endswith(suffix)]
     return sorted(found, key=lambda asset: not asset.name.startswith("vendored/"))

@@ -1,7 +1,8 @@
-"""Data of the page by name, as its tabs ask for it: by request of a server, as blocks of a file.
+"""The data of the page by name, as its tabs request it: from a server, or from blocks of a single-file page.
 
-`cards.json` is cards and engines, `models.json` which models there are and how they may be stored, and
-`tables/MODEL.json?weights=fp8&devices=8` a model's price; what is left out is as the model's config says it.
+`cards.json` has devices and engines, `models.json` the models and their possible formats, and
+`tables/MODEL.json?weights=fp8&devices=8` the price of a model; the defaults of its parameters come from the model's
+config.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,19 +23,22 @@ CARDS, MODELS, TRAFFIC = "cards.json", "models.json", "traffic.json"
 MOST_DEVICES = 8
 
 CONFIG = "config.json"
-"""What a model is called of which there is nothing but its config."""
+"""The name of a model of which only the config is known."""
 
 
 def device_data() -> Mapping[str, Any]:
-    """Of `cards.json`: the catalogue's."""
+    """Return the contents of `cards.json` for the devices of the catalogue."""
     return build_device_tables(catalogue_devices())
 
 
 def models_data(
     tables: Mapping[str, Sequence[StoredModel]] | None = None, served: Iterable[str] = ()
 ) -> Mapping[str, Any]:
-    """Of `models.json`. tables: of a file, which it has of each model; None for a server, which makes any. served: the
-    models that run there.
+    """Return the contents of `models.json`.
+
+    Args:
+        tables: Tables that a single-file page has of each model; None for a server, which can make any.
+        served: Models that the server runs.
     """
     names = [*served, *writers()] if tables is None else list(tables)
     return {
@@ -44,13 +48,20 @@ def models_data(
 
 
 def writers() -> list[str]:
-    """The models of the catalogue that write text, which tables are of."""
+    """Return the catalogue's models that generate text; only these have tables."""
     return [name for name in model_names() if family_of(config_of(name)).writes]
 
 
 def table_data(name: str, opened: str, stored: StoredModel) -> Mapping[str, Any]:
-    """The table of a model under this name. opened: what opens it, which neither the table nor an error tells. Raises
-    ValueError for what cannot be stored so.
+    """Return the table of a model under another name.
+
+    Args:
+        name: Name in the table and in errors.
+        opened: Name that opens the model, which neither the table nor an error reveals.
+        stored: Formats and number of devices.
+
+    Raises:
+        ValueError: If the model cannot be stored in these formats.
     """
     source = open_source(opened)
     config = Fields(source.config.values, name, source.config.elsewhere)
@@ -59,8 +70,14 @@ def table_data(name: str, opened: str, stored: StoredModel) -> Mapping[str, Any]
 
 
 def config_table(values: Mapping[str, Any], stored: StoredModel) -> Mapping[str, Any]:
-    """The table of the model that a config.json describes, as `ridgeline page tables config.json` has it. values: of
-    the file, which lies nowhere. Raises ValueError for what describes none, or none that can be stored so.
+    """Return the table of the model that a config.json describes, as `ridgeline page tables config.json` does.
+
+    Args:
+        values: Contents of the config, which is not stored in a file.
+        stored: Formats and number of devices.
+
+    Raises:
+        ValueError: If the config does not describe a supported model, or the model cannot be stored in these formats.
     """
     config = Fields(values, CONFIG)
     source = ModelSource("the model", None, {MODEL: Component(MODEL, CATALOGUE, config.architecture, config)}, {})
@@ -68,7 +85,7 @@ def config_table(values: Mapping[str, Any], stored: StoredModel) -> Mapping[str,
 
 
 def table_name(model: str, stored: StoredModel) -> str:
-    """What a table is called; `source.js` calls it so too."""
+    """Return the name of a table; `source.js` uses the same name."""
     said = {"weights": stored.weights, "kv": stored.kv}
     if stored.devices != 1:
         said["devices"] = str(stored.devices)
@@ -79,7 +96,11 @@ def table_name(model: str, stored: StoredModel) -> str:
 
 
 def stored_of(query: str) -> StoredModel:
-    """How a model of a table is stored, of the part of its name behind the question mark. Raises ValueError."""
+    """Return the storage of a table's model from the query part of its name.
+
+    Raises:
+        ValueError: If a parameter is unknown or invalid.
+    """
     said = dict(parse_qsl(query, strict_parsing=bool(query)))
     unknown = said.keys() - {"weights", "kv", "devices", "attention"}
     if unknown:

@@ -1,4 +1,4 @@
-"""Cards, and the engines that drive them, as data: facts with their sources, kernel times, links, prices."""
+"""Devices, and the engines that run on them, as data: facts with sources, kernel times, links and prices."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,11 +26,15 @@ def build_device_tables(
     driving: Iterable[EngineProfile] | None = None,
     sellers: Sequence[PriceSnapshot] | None = None,
 ) -> dict[str, Any]:
-    """What a page prices on: `cards` and `engines` by name, in SI units, bytes and seconds.
+    """Return the data that the page needs to price models: devices and engines by name, in SI units, bytes and seconds.
 
-    driving: the engines; by default those that plan takes, with attention that is data-parallel too. sellers: whose
-    prices the cards have, all of the package's by default. Cards name `kernels` (constants by class) and `reductions`
-    (all-reduces by kind and number of cards) by their places in lists, since many have the same.
+    Devices refer to `kernels` (constants by class) and `reductions` (all-reduces by kind and number of GPUs) by list
+    index, because many have the same ones.
+
+    Args:
+        cards: Devices.
+        driving: Engines; by default those of `ridgeline plan`, including the variants with data-parallel attention.
+        sellers: Sellers whose prices are included; by default all of the package.
     """
     asked = snapshots() if sellers is None else sellers
     kernels: list[Mapping[str, Any]] = []
@@ -54,8 +58,10 @@ def _card(
     kernels: list[Mapping[str, Any]],
     reductions: list[Mapping[str, Any]],
 ) -> Mapping[str, Any]:
-    """speeds: the peak at which a product in each format runs. instead: what a model's number format is computed in
-    here, where not in itself. engine: the usual one.
+    """Return the data of a device.
+
+    `speeds` has the peak at which a product in each format runs. `instead` maps a format to the one in which this
+    device computes it, if that is another. `engine` is the default engine.
     """
     host, link = card.host, card.link
     return {
@@ -87,7 +93,7 @@ def _card(
 
 
 def _trust(card: Device) -> Mapping[str, Any]:
-    """What measurements of the card say of the figures of each class, under its usual engine (`plan/trust.py`)."""
+    """Return the accuracy of each class of figures on this device, from measurements under its default engine."""
     found = [trust_in(card.name, usual_engine(card).name, metric) for metric in (*PLAN_METRICS, "tp8")]
     return {each.metric: {"rows": each.rows, "within": each.within} for each in found if each.rows}
 
@@ -98,12 +104,16 @@ def _instead(card: Device) -> Mapping[str, str]:
 
 
 def _constants(of: Efficiency) -> list[float | None]:
-    """Seconds a launch, shares of peak and bandwidth, what a further call counts, power, seconds a recorded launch."""
+    """Return an efficiency as a list of its constants.
+
+    They are the seconds per launch, the shares of peak FLOP/s and of bandwidth, the cost of a further call as a share
+    of a launch, the exponent of the blend, and the seconds per recorded launch.
+    """
     return [of.launch, of.compute, of.memory, of.again, of.blend, of.recorded]
 
 
 def _reductions(link: Interconnect) -> Mapping[str, Any]:
-    """By kind of kernel and number of cards: sizes of messages in bytes, and their seconds."""
+    """Return the measured all-reduces by kind of kernel and number of GPUs: message sizes in bytes, and seconds."""
     return {
         kind: {str(cards): [list(curve.nbytes), list(curve.seconds)] for cards, curve in known.items()}
         for kind, known in link.all_reduce.items()
@@ -111,19 +121,19 @@ def _reductions(link: Interconnect) -> Mapping[str, Any]:
 
 
 def _place(pool: list[Mapping[str, Any]], value: Mapping[str, Any]) -> int:
-    """Where a value is in the pool, put there if it is not."""
+    """Return the index of a value in a pool, to which it is added if it is missing."""
     if value not in pool:
         pool.append(value)
     return pool.index(value)
 
 
 def _prices(card: Device, sellers: Sequence[PriceSnapshot]) -> list[Mapping[str, Any]]:
-    """What is asked for it: of a user's card what its file says, else what each seller asks."""
+    """Return the prices of a device: that in a user's device file, else that of each seller."""
     own = [card.price] if card.price is not None else [price for each in sellers if (price := each.price_of(card.name))]
     return [dataclasses.asdict(price) for price in own]
 
 
 def _engine(engine: EngineProfile) -> Mapping[str, Any]:
-    """As EngineProfile has it. overhead: its rule of memory in words."""
+    """Return the fields of an engine profile, with `overhead` as a description of its memory rule."""
     fields = dataclasses.asdict(engine)
     return fields | {"overhead": engine.memory.describe()}

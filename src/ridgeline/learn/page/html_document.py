@@ -1,8 +1,8 @@
-"""The page's HTML: as a server sends it, beside its files, and as one file that holds them all.
+"""The HTML of the page: as a server sends it, with separate files, or as one file that contains all of them.
 
-Modules call each other by bare names (`page/dom.js`), which an import map leads to files of the server or, in one
-file, to `data:` URLs: from `file://` a browser fetches no module. Both have a policy that runs these scripts and no
-other, whatever texts the page comes to hold.
+Modules import each other by bare names (`page/dom.js`). An import map resolves these to files of the server or, in the
+single file, to `data:` URLs, because a browser loads no modules from `file://`. Both versions have a policy that runs
+these scripts and no others, whatever text the page contains.
 """
 
 import base64
@@ -19,14 +19,14 @@ from ridgeline.learn.page.assets import STATIC, Asset, assets, of_type
 _HEAD = "<!-- assets -->"
 _START = "app.js"
 _LONG = 2048
-"""Bytes from which a block is compressed."""
+"""The bytes from which on a block is compressed."""
 _SHARED = "base-uri 'none'; form-action 'none'; trusted-types 'none'; require-trusted-types-for 'script'"
-"""Of both policies. The last two let no text become a script or markup, also where a library would."""
+"""The rules of both policies; the last two keep any text from becoming a script or markup, even inside a library."""
 
 
 @dataclass(frozen=True)
 class HtmlPage:
-    """The document, and the Content-Security-Policy that it is to be shown under."""
+    """The document and its Content-Security-Policy."""
 
     document: Asset
     policy: str
@@ -34,7 +34,7 @@ class HtmlPage:
 
 @cache
 def served_page() -> HtmlPage:
-    """The document of a server, beside whose address `page/NAME` has its files."""
+    """Return the document of a server, which serves the page's files as `page/NAME` next to it."""
     modules = of_type(".js")
     names = json.dumps({"imports": {f"page/{each.name}": f"./{_address(each)}" for each in modules}})
     parts = [
@@ -51,7 +51,7 @@ def served_page() -> HtmlPage:
 
 
 def file_page(blocks: Iterable[str] = ()) -> bytes:
-    """The document with all its files in it. blocks: elements that hold its data (`render_standalone`)."""
+    """Return the document with all its files included; `blocks` are elements with its data (`render_standalone`)."""
     names = json.dumps({"imports": {f"page/{each.name}": _data_url(each) for each in of_type(".js")}})
     start = f'import "page/{_START}";'
     style = "".join(each.text for each in of_type(".css"))
@@ -73,13 +73,13 @@ def file_page(blocks: Iterable[str] = ()) -> bytes:
 def render_standalone(blocks: Mapping[str, object]) -> bytes:
     """Return the page as one file with its data in it.
 
-    blocks: data by the names that tabs ask for it by (`cards.json`), each as JSON has it.
+    `blocks` maps the names that tabs request (`cards.json`) to JSON values.
     """
     return file_page(_block(name, value) for name, value in blocks.items())
 
 
 def _block(name: str, value: object) -> str:
-    """An element with data that `source.js` reads. No text in it can end it."""
+    """Return an element with data for `source.js`, whose text cannot close the element."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     if len(text) < _LONG:
         harmless = text.replace("<", r"\u003c")
@@ -89,18 +89,18 @@ def _block(name: str, value: object) -> str:
 
 
 def page_names() -> Iterator[str]:
-    """The paths by which a server has the page: its own and those of its files."""
+    """Yield the paths at which a server serves the page and its files."""
     yield "/"
     yield from (f"/page/{name}" for name in assets())
 
 
 def page_sizes() -> Mapping[str, int]:
-    """Bytes of all that a server sends for the page, compressed, by name."""
+    """Return the compressed bytes of everything that a server sends for the page, by name."""
     return {"/": len(served_page().document.gzipped)} | {each.name: len(each.gzipped) for each in assets().values()}
 
 
 def _address(asset: Asset) -> str:
-    """With its digest, so that a browser may keep it for ever."""
+    """Return the address of an asset with its digest, so that browsers may cache it forever."""
     return f"page/{asset.name}?v={asset.digest}"
 
 
@@ -109,7 +109,7 @@ def _data_url(asset: Asset) -> str:
 
 
 def _allowed(text: str) -> str:
-    """What a policy says of an element with this text in it."""
+    """Return the policy source that allows an inline element with this text."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

@@ -1,19 +1,21 @@
-"""Straight lines through what a function gives: found by asking it, and exact where its slopes are whole numbers."""
+"""Linear functions through the values of another function: found by evaluating it, and exact for integer slopes."""
 
 from collections.abc import Callable, Mapping, Sequence
 
 Values = Mapping[str, float]
-"""Figures by name; one that is not there is 0."""
+"""The figures by name; a missing figure is 0."""
 
 Line = list[float]
-"""A constant, then a slope for each argument; zeros at the end are left out."""
+"""The coefficients of a linear function: a constant, then a slope per argument; trailing zeros are omitted."""
 
-EXACT = 1e-12  # of a figure: what rounding leaves of a slope that is whole, and of one that is nothing
+EXACT = 1e-12  # relative rounding error of a slope that is an integer or zero
 
 
 def straight(values_at: Callable[[Sequence[int]], Values | None], base: Sequence[int]) -> dict[str, Line]:
-    """The lines that figures are on around a base point, by name: one more step in one direction each. An argument
-    that cannot be changed there (`values_at` gives None) has no slope: it is a constant of that place.
+    """Return the linear functions that the figures follow around a base point, by name.
+
+    Each slope comes from one more evaluation, moved along one argument. An argument that cannot change there
+    (`values_at` returns None) has slope 0.
     """
     here = values_at(base)
     assert here is not None, f"{base} lies outside the place that it is the base of"
@@ -25,9 +27,9 @@ def straight(values_at: Callable[[Sequence[int]], Values | None], base: Sequence
 def _slopes(
     values_at: Callable[[Sequence[int]], Values | None], base: Sequence[int], index: int, here: Values
 ) -> Values:
-    """How figures change with one argument."""
+    """Return the change of each figure per unit of one argument."""
     start = base[index]
-    for moved in (start * 2, start + 1, start - 1):  # far, where that can be: what is not whole is rounded the less
+    for moved in (start * 2, start + 1, start - 1):  # far away if possible: it reduces the rounding error of a slope
         there = values_at([*base[:index], moved, *base[index + 1 :]])
         if there is not None:
             names = {**here, **there}
@@ -43,13 +45,13 @@ def _line(name: str, here: Values, slopes: Sequence[Values], base: Sequence[int]
 
 
 def whole(number: float) -> float:
-    """The whole number that it is but for rounding; itself where it is none."""
+    """Return the nearest integer if a number differs from it only by rounding, else the number."""
     near = round(number)
     return float(near) if abs(number - near) <= EXACT * abs(number) else number
 
 
 def trimmed(line: Sequence[float]) -> Line:
-    """Without the zeros at its end."""
+    """Return a line without trailing zeros."""
     kept = list(line)
     while kept and not kept[-1]:
         kept.pop()
@@ -57,5 +59,5 @@ def trimmed(line: Sequence[float]) -> Line:
 
 
 def at(line: Sequence[float], point: Sequence[float]) -> float:
-    """What a line gives at a point."""
+    """Return the value of a line at a point."""
     return line[0] + sum(slope * x for slope, x in zip(line[1:], point, strict=False)) if line else 0.0

@@ -1,7 +1,7 @@
-"""The price of a model as a table: what `Price` says of every step, as data that a page adds up.
+"""The price of a model as a table: the result of `Price` for every step, as data from which the page computes sums.
 
-Ops are asked (`op_table.py`); what else is here, Python says of the model as it is stored: the pages that its keys and
-values are dealt into, the bill of its parameters. A page that knows no model gives from it what `Price.on` gives.
+`op_table.py` evaluates the ops. The rest describes the stored model: the pages of its keys and values, and its
+parameter breakdown. From the table the page, which knows no model, computes the same result as `Price.on`.
 """
 
 import dataclasses
@@ -29,22 +29,30 @@ from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload, 
 from ridgeline.util.version import __version__
 
 FORMAT = 1
-"""Of the table. A page reads one; another is refused with the command that makes it again (`static/price.js`)."""
+"""The version of the table format.
 
-_CARD = "h100-sxm"  # any that computes in bf16: a table is of no card
+The page reads only this version and refuses others with the command that makes the table again (`static/price.js`).
+"""
+
+_CARD = "h100-sxm"  # any device that computes in bf16 will do, because a table does not depend on the device
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredModel:
-    """How the model of a table is stored, and on how many cards. weights, kv: formats by name, None as the config says.
-    own_attention: whether each card has requests of its own (`Scenario.ranks`). Raises
-    ValueError.
+    """The storage of a table's model, and its number of devices.
+
+    Raises:
+        ValueError: If `own_attention` is set with a single device.
     """
 
     weights: str | None = None
+    """The weight format by name; None for that of the config."""
     kv: str | None = None
+    """The KV format by name; None for that of the config."""
     devices: int = 1
+    """The number of devices."""
     own_attention: bool = False
+    """Whether each device has its own requests (`Scenario.ranks`)."""
 
     def __post_init__(self) -> None:
         if self.own_attention and self.devices == 1:
@@ -52,12 +60,16 @@ class StoredModel:
 
     @property
     def setup(self) -> Deployment:
-        """On a card that computes in whatever a model may be in. Raises ValueError for a format that is none."""
+        """The deployment on a device that supports every format of a model.
+
+        Raises:
+            ValueError: If a format does not exist.
+        """
         engine = with_own_attention(load_engine()) if self.own_attention else load_engine()
         return Deployment(load_device(_CARD), self.devices, self.weights, self.kv, engine=engine)
 
     def command(self, name: str) -> str:
-        """What makes the table of a model stored so."""
+        """Return the command that makes the table of a model with this storage."""
         words = ["ridgeline", "page", "tables", name]
         words += [] if self.weights is None else ["--weights", self.weights]
         words += [] if self.kv is None else ["--kv", self.kv]
@@ -66,11 +78,16 @@ class StoredModel:
 
 
 def model_table(source: ModelSource, stored: StoredModel, models: ModelCache | None = None) -> dict[str, Any]:
-    """The table of a model that writes text. All figures are those of one card, in bytes and FLOPs. models: its own,
-    where it has been built before.
+    """Return the table of a text model; all figures are per device, in bytes and FLOPs.
 
-    Raises ModelRefused where the model cannot be built or divided so, ValueError for one that writes no text, and for
-    an op that does not keep to lines.
+    Args:
+        source: Model.
+        stored: Formats and number of devices.
+        models: Cache with the built model, if it exists.
+
+    Raises:
+        ModelRefused: If the model cannot be built or divided in this way.
+        ValueError: If the model does not generate text, or the cost of an op is not piecewise linear.
     """
     if source.pipeline or not family_of(source.config).writes:
         raise ValueError(f"{source.title} writes no text; tables are of models that do")
@@ -111,7 +128,7 @@ def model_table(source: ModelSource, stored: StoredModel, models: ModelCache | N
 
 
 def _otherwise(models: ModelCache, setup: Deployment) -> list[str]:
-    """The kinds of devices that have the model stored in another way, so that the table is not theirs."""
+    """Return the kinds of devices that store the model in another way, so that the table does not apply to them."""
     kinds = {kind: dataclasses.replace(setup, device=dataclasses.replace(setup.device, kind=kind)) for kind in KINDS}
     return [kind for kind, other in kinds.items() if models.stored(other) != models.stored(setup)]
 
@@ -121,14 +138,14 @@ def _order(reach: AttentionPattern) -> tuple[str, ...]:
 
 
 def _encoder(model: Model) -> dict[str, Any] | None:
-    """What is given to an encoder-decoder's encoder; None where there is none."""
+    """Return the input of an encoder-decoder's encoder; None if there is no encoder."""
     if not model.encodes:
         return None
     return {"context": model.encoder_context, "reads": "sound" if model.encoder_width else "tokens"}
 
 
 def _parameters(models: ModelCache, stored: StoredModel) -> Mapping[str, Any]:
-    """The bill of the undivided model."""
+    """Return the parameter breakdown of the undivided model."""
     whole = models.whole(stored.setup).model
     counted = bill(whole)
     return {
@@ -142,8 +159,9 @@ def _parameters(models: ModelCache, stored: StoredModel) -> Mapping[str, Any]:
 
 
 def _memory(case: Scenario, steps: ReplayedSteps | None) -> Mapping[str, Any]:
-    """What of a card's memory the model says: its weights, the pages of keys and values, a row of logits (fp32).
-    steps: those that our engine replays on a processor.
+    """Return the memory that the model needs: weights, pages of keys and values, and a row of logits (fp32).
+
+    `steps` are those that our engine replays on a CPU.
     """
     model, page_size = case.model, PlanWorkload().page_size
     layout = deal_layers(model.kv_specs, page_size, model.context)
@@ -161,8 +179,10 @@ def _memory(case: Scenario, steps: ReplayedSteps | None) -> Mapping[str, Any]:
 
 
 def _group(group: KVGroup) -> Mapping[str, Any]:
-    """Pages that a sequence has of a group (`KVGroup.kept`): positions a page, what they are positions of, and of one
-    that lets positions go those that it has room for beside the ones of a step.
+    """Return the page rule of a KV group (`KVGroup.kept`).
+
+    It has the positions per page, the kind of positions and, if old positions are freed, the positions that stay in
+    addition to those of the current step.
     """
     if group.spec.is_state:
         return {"page_size": 1, "of": "state"}

@@ -1,7 +1,8 @@
-"""What an op says when it is asked what steps cost, and the lines that its answers are on.
+"""A probe of an op's cost: it evaluates the op for chosen steps and finds the linear functions behind the results.
 
-What is asked for: rows of its space, or, of an op that reads the context, sums over the sequences of each class of
-query length (`AttentionWork`). In each there may be cases: how many rows there are, or which of the op's switches hold.
+The arguments are the rows of the op's space or, for an op that reads the context, sums over the sequences of each class
+of query length (`AttentionWork`). Each class may have several cases, which depend on the number of rows or on the op's
+kernel thresholds.
 """
 
 import random
@@ -23,45 +24,48 @@ from ridgeline.price.priced_op import PricedOp
 CLASSES = ("one", "few", "many")
 ROWS = "rows"
 _MOST_ROWS = 1 << 17
-_MANY = 64  # times as many rows as it takes for each to be alone: (1 - 1/n)^(64 n) rounds to nothing beside 1
-_TRIALS = 3  # random works at which an op is asked again
+_MANY = 64  # 64 n rows use all of n experts: (1 - 1/n)^(64 n) vanishes compared with 1
+_TRIALS = 3  # random steps at which the table is verified
 _BACKENDS = (REFERENCE, priced_backend("cpu"))
-_CANDIDATES = 400  # random sums among which each case is looked for
+_CANDIDATES = 400  # random points that are searched for each case
 
 Point = tuple[int, ...]
-"""Rows; or sequences, queries, pairs, keys and written of a class, as AttentionSum has them."""
+"""The rows; or the sequences, queries, pairs, keys and written positions of a class, as in AttentionSum."""
 Asked = Mapping[str, Point]
-"""By class, or by ROWS, what of it a step has."""
+"""The contents of a step: a point for each class, or for ROWS."""
 Key = tuple[str, str, str, int, int]
-"""Name, number format, stored format and sharers of a kernel, and which of several such it is."""
+"""The identity of a kernel: name, number format, stored format, sharers, and its index among equal ones."""
 Record = dict[str, Line]
 _COST: Key = ("", "", "", 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class OpFigures:
-    """What an op says of a step: its cost, its kernels and those natively."""
+    """The figures of an op for a step: its cost, its kernels, and its kernels on the CPU backend."""
 
     cost: Values
+    """The cost by figure."""
     kernels: dict[Key, Values]
+    """The figures of each kernel."""
     native: dict[Key, Values]
+    """The figures of each kernel of our CPU backend."""
 
     @property
     def keys(self) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
-        """Which kernels there are."""
+        """The identities of the kernels in both lists."""
         return tuple(self.kernels), tuple(self.native)
 
     def keys_of(self, of: str) -> tuple[Key, ...]:
-        """Those of a list; of the cost, which is as one kernel, a key without names."""
+        """Return the kernels of a list; the cost counts as one kernel with a key without names."""
         return (_COST,) if of == "cost" else tuple(self.kernels if of == "kernels" else self.native)
 
     def values_of(self, of: str, key: Key) -> Values:
-        """The figures of one of these; nothing where it is not there."""
+        """Return the figures of one kernel, or none if it does not exist."""
         return self.cost if of == "cost" else (self.kernels if of == "kernels" else self.native).get(key, {})
 
     @property
     def flat(self) -> Values:
-        """All figures by list, kernel and name."""
+        """The figures of all kernels, by list, kernel and name."""
         lists = {"kernels": self.kernels, "native": self.native}
         kernels = {
             f"{of} {i} {name}": value
@@ -74,19 +78,29 @@ class OpFigures:
 
 @dataclass(frozen=True, slots=True)
 class ProbedCase:
-    """One class in one case: what is said at a point of it, and the lines there, by list and by place in it."""
+    """One case of one class: the figures at one of its points, and the linear functions there."""
 
     point: Point
+    """The point at which the figures were computed."""
     said: OpFigures
+    """The figures at that point."""
     lines: dict[str, list[Record]]
+    """The linear functions by list, in the order of its kernels."""
 
 
 Cases = Mapping[str, Mapping[int, ProbedCase]]
-"""By class and number."""
+"""The probed cases by class and number."""
 
 
 class OpProbe:
-    """Asks an op what steps cost. reach: of an op that reads the context; None for one of rows."""
+    """A probe that evaluates an op for steps.
+
+    Attributes:
+        priced: Op to probe.
+        reach: Attention pattern of an op that reads the context; None for an op of rows.
+        touched: Experts of the op, if it has any.
+        steps: Numbers of rows at which another case begins; empty for an op that reads the context.
+    """
 
     def __init__(self, priced: PricedOp) -> None:
         self.priced, self.op = priced, priced.op
@@ -100,38 +114,38 @@ class OpProbe:
 
     @property
     def switches(self) -> list[list[int]]:
-        """As a page reads them: what each query, pair and key counts, and the most."""
+        """The kernel thresholds as the page reads them: the weights of queries, pairs and keys, and the maximum."""
         return [[each.queries, each.pairs, each.keys, each.most] for each in self._switches]
 
     def row_features(self) -> dict[str, Any]:
-        """Of an op of rows: from how many on another case begins, and its experts."""
+        """Return the features of an op of rows: the row numbers at which another case begins, and its experts."""
         touched = {} if self.touched is None else {"touched": [self.touched.count, self.touched.active]}
         return {"steps": self.steps} | touched
 
     def said(self, asked: Asked) -> OpFigures:
-        """What it says of a step."""
+        """Return the figures of the op for a step."""
         work = self._work(asked)
         kernels = (_by_key(self.priced.launches(work, backend)) for backend in _BACKENDS)
         return OpFigures(_figures(self.priced.cost(work)), *kernels)
 
     def arguments(self, name: str, point: Point) -> Sequence[float]:
-        """What the lines of a class are in."""
+        """Return the arguments of a class's linear functions at a point."""
         return (point[0], self.touched.of(point[0])) if name == ROWS and self.touched else point
 
     def case_of(self, name: str, point: Point) -> int:
-        """Which case of its class a point is in."""
+        """Return the number of the case in which a point of a class lies."""
         if name == ROWS:
             return sum(point[0] >= step for step in self.steps) - 1
         sums = AttentionSum(*point)
         return sum(each.holds(sums) << i for i, each in enumerate(self._switches))
 
     def cases(self) -> dict[str, dict[int, ProbedCase]]:
-        """Every case of every class, its lines found."""
+        """Return every case of every class with its linear functions."""
         names = (ROWS,) if self.reach is None else CLASSES
         return {name: {case: self._case(name, point) for case, point in self._bases(name).items()} for name in names}
 
     def trials(self, cases: Mapping[str, Mapping[int, ProbedCase]]) -> Iterator[Asked]:
-        """Random works, of some classes each; and all classes together."""
+        """Yield steps to verify: each case alone, all classes together, and random steps with some classes each."""
         for name, each in cases.items():
             yield from ({name: case.point} for case in each.values())
         yield {name: next(iter(each.values())).point for name, each in cases.items()}
@@ -164,8 +178,11 @@ class OpProbe:
 
     @cached_property
     def _row_lines(self) -> dict[str, Line]:
-        """Those of rows: other kernels run where there are more of them, over the same lines. Where so many rows run
-        that all experts are touched, the rows alone tell; the first row then tells what an expert does.
+        """The linear functions of rows.
+
+        Another number of rows may run other kernels, but with the same functions. With enough rows that all experts are
+        used, only the rows change the figures, which gives the slope per row. The figures of a single row then give the
+        share per expert.
         """
         touched = self.touched or ExpectedExperts(1, 1)
         many = _MANY * -(-touched.count // touched.active)
@@ -180,7 +197,7 @@ class OpProbe:
         return lines
 
     def _bases(self, name: str) -> dict[int, Point]:
-        """A point in each case that there is."""
+        """Return a point in each existing case."""
         if name == ROWS:
             return {case: (step,) for case, step in enumerate(self.steps)}
         found: dict[int, Point] = {}
@@ -190,14 +207,14 @@ class OpProbe:
         return found
 
     def _draw(self, name: str) -> Point:
-        """A random point: of each size alike, and often 1, where much is different."""
+        """Return a random point with sizes of all magnitudes, and often 1, at which much differs."""
         count = 1 if name == ROWS else 5
         return tuple(
             1 if self._random.random() < 0.2 else round(2 ** self._random.uniform(1, 18)) for _ in range(count)
         )
 
     def _steps(self) -> list[int]:
-        """From how many rows on it runs other kernels."""
+        """Return the numbers of rows at which the op switches to other kernels."""
         steps, names, reached = [1], self._names(1), 1
         while reached < _MOST_ROWS:
             if self._names(2 * reached) == names:
@@ -225,7 +242,7 @@ class OpProbe:
 
 
 def _figures(cost: Cost, calls: float = 1.0) -> Values:
-    """A cost as figures by name, those that are nothing left out. again: calls after the first."""
+    """Return a cost as nonzero figures by name, plus `again`, the number of calls after the first."""
     figures = {f"flops/{name}": flops for name, flops in cost.flops.items()}
     figures |= {f"communication/{name}": nbytes for name, nbytes in cost.communication.items()}
     figures |= {

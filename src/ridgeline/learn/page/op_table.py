@@ -1,7 +1,7 @@
-"""An op as data: the lines that its cost and its kernels are on, found by asking it (`op_probe.py`).
+"""An op as data: the linear functions of its cost and its kernels, found by evaluating it (`op_probe.py`).
 
-Within a case the list of kernels stays as it is, and every figure is a line in what is asked for and in the features
-that the op states. One that does not keep to that is refused by name, as its probes at random works show.
+Within a case the list of kernels stays the same, and every figure is linear in the arguments and in the features that
+the op states. Probes at random steps detect an op that violates this, and it is refused by name.
 """
 
 from collections import Counter
@@ -15,18 +15,18 @@ from ridgeline.learn.page.linear_functions import Values, at
 from ridgeline.learn.page.op_probe import Asked, Cases, Key, OpProbe, Record
 from ridgeline.price.priced_op import PricedOp
 
-_SAME = 1e-12  # relative difference of what is written from what the op says
+_SAME = 1e-12  # maximum relative difference between the table and the op
 
 
 class LinePool:
-    """The lines of a model's ops: those that are alike are written once."""
+    """A pool of the linear functions of a model's ops, in which equal ones are stored once."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self._places: dict[tuple[Any, ...], int] = {}
 
     def place(self, record: Record) -> int:
-        """Where a record is."""
+        """Return the index of a record, which is added if it is new."""
         kept = {name: list(map(_plain, line)) for name, line in sorted(record.items()) if line}
         key = tuple((name, tuple(line)) for name, line in kept.items())
         if key not in self._places:
@@ -36,19 +36,26 @@ class LinePool:
 
 
 def _plain(number: float) -> float:
-    """As JSON writes it in the fewest characters."""
+    """Return a number as JSON writes it in the fewest characters."""
     return int(number) if number.is_integer() else number
 
 
 def op_table(
     priced: PricedOp, reaches: Sequence[AttentionPattern], pool: LinePool, *, gathers: bool = False
 ) -> dict[str, Any]:
-    """What a page needs of an op, its lines put into `pool`. gathers: of an op as if one rank had rows alone, whether
-    those of others come to it.
+    """Return the page's data for an op, and add its linear functions to `pool`.
 
-    `cost`, and each of `kernels` and `native` (left out where it is the same), has `of`: by class and case the place of
-    its lines; `once`: the place of what is counted once however many classes have it. Raises ValueError for an op whose
-    figures are not on such lines, with its path.
+    `cost`, and each of `kernels` and `native` (omitted if equal to `kernels`), has `of`, the index of its functions by
+    class and case, and `once`, the index of the figures that count once even if several classes have them.
+
+    Args:
+        priced: Op, as if one rank alone had rows.
+        reaches: Attention patterns of the model.
+        pool: Pool of linear functions.
+        gathers: Whether the op also receives the rows of other ranks.
+
+    Raises:
+        ValueError: If the op's figures are not on such functions; the message has its path.
     """
     asker = OpProbe(priced)
     cases = asker.cases()
@@ -75,7 +82,7 @@ def op_table(
 
 
 def _entries(of: str, cases: Cases, shared: "_Shared", pool: LinePool) -> list[dict[str, Any]]:
-    """The cost (as if it were a kernel), or the kernels of a list: each once, with its lines by class and case."""
+    """Return the cost (as one kernel) or the kernels of a list, each once, with its functions by class and case."""
     entries: dict[tuple[Key, str], dict[str, Any]] = {}
     for name, each in cases.items():
         for number, case in each.items():
@@ -89,7 +96,7 @@ def _entries(of: str, cases: Cases, shared: "_Shared", pool: LinePool) -> list[d
 
 
 def _written(key: Key) -> dict[str, Any]:
-    """A kernel's names, what is usual left out."""
+    """Return the names of a kernel without default values."""
     name, number_format, stored, sharers, _ = key
     values = {"name": name, "format": number_format, "stored": stored}
     return {field: value for field, value in values.items() if value} | ({"sharers": sharers} if sharers != 1 else {})
@@ -97,16 +104,16 @@ def _written(key: Key) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """first: of a kernel that several classes run in one, the first of these, by list, key and class. once: what is
-    counted once of it, by list and key.
-    """
+    """The kernels and figures that several classes share."""
 
     first: dict[tuple[str, Key, str], str]
+    """The first of the classes that run a kernel together, by list, kernel and class."""
     once: dict[tuple[str, Key], Record]
+    """The figures of a kernel that count once, by list and kernel."""
 
 
 def _shared(asker: OpProbe, cases: Cases) -> _Shared:
-    """What two classes together have once, as asking for both shows."""
+    """Return what two classes share, found by evaluating both together."""
     shared = _Shared({}, {})
     for one, other in combinations(cases, 2):
         a, b = (next(iter(cases[name].values())) for name in (one, other))
@@ -123,7 +130,7 @@ def _shared(asker: OpProbe, cases: Cases) -> _Shared:
 
 
 def _less(some: Values, others: Values, both: Values) -> dict[str, float]:
-    """What the sum of two has more than both together."""
+    """Return by how much the sum of two figures exceeds that of both together."""
     names = {**some, **others}
     return {name: some.get(name, 0.0) + others.get(name, 0.0) - both.get(name, 0.0) for name in names}
 
@@ -132,7 +139,7 @@ def _less(some: Values, others: Values, both: Values) -> dict[str, float]:
 
 
 def _check(asker: OpProbe, table: Mapping[str, Any], pool: LinePool, asked: Asked) -> None:
-    """Raises ValueError where a table gives other figures than the op for a step."""
+    """Raise ValueError if a table gives other figures than the op for a step."""
     said = asker.said(asked)
     places = [(name, asker.case_of(name, point), asker.arguments(name, point)) for name, point in asked.items()]
     lists = {"cost": [table["cost"]], "kernels": table["kernels"], "native": table.get("native", table["kernels"])}
@@ -150,7 +157,7 @@ def _check(asker: OpProbe, table: Mapping[str, Any], pool: LinePool, asked: Aske
 
 
 def _sum(entry: Mapping[str, Any], places: Sequence[tuple[str, int, Sequence[float]]], pool: LinePool) -> Values:
-    """The figures of an entry in a step, as a page adds them up."""
+    """Return the figures of an entry in a step, summed as the page does."""
     total: dict[str, float] = {}
     present = 0
     for name, case, arguments in places:
@@ -167,7 +174,7 @@ def _sum(entry: Mapping[str, Any], places: Sequence[tuple[str, int, Sequence[flo
 
 def _alike(some: Values, others: Values) -> bool:
     figures = ((some.get(name, 0.0), others.get(name, 0.0)) for name in {**some, **others})
-    return all(abs(a - b) <= _SAME * max(abs(a), abs(b), 1.0) for a, b in figures)  # they are counts
+    return all(abs(a - b) <= _SAME * max(abs(a), abs(b), 1.0) for a, b in figures)  # figures are counts
 
 
 def _key_of(entry: Mapping[str, Any]) -> Key:

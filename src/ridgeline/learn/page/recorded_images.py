@@ -1,5 +1,6 @@
-"""Recorded pictures: what a pipeline draws, as events of `/v1/images/generations` tell of it. Unlike a server's, every
-step has its preview.
+"""Recorded images: the generation of a pipeline as events of `/v1/images/generations`.
+
+Unlike those of a server, every step has a preview.
 """
 
 import base64
@@ -25,14 +26,15 @@ _FORMAT = "png"
 
 
 def record_images(device: Device, prompts: Sequence[str] = USUAL) -> list[dict[str, Any]]:
-    """The block `pictures.json` of a file: each prompt as the built-in pipeline draws it now. device: that it is
-    priced on.
+    """Return the block `pictures.json` of a single-file page: each prompt as the built-in pipeline generates it now.
+
+    `device` is the one for which the prices are computed.
     """
     pipeline = load_pipeline(MODEL)
     found = []
     for prompt in prompts:
         plan = pipeline.plan(DiffusionRequest(prompt, steps=_STEPS, seed=_SEED))
-        list(run_work_units(pipeline, plan))  # the first of a size takes longer
+        list(run_work_units(pipeline, plan))  # warm-up: the first image of a size takes longer
         events = list(_events(pipeline, plan, device))
         found.append({"model": MODEL, "prompt": prompt, "events": events})
     return found
@@ -40,7 +42,7 @@ def record_images(device: Device, prompts: Sequence[str] = USUAL) -> list[dict[s
 
 def _events(pipeline: Pipeline, plan: DiffusionPlan, device: Device) -> Iterator[dict[str, Any]]:
     each = seconds_per_unit(plan, Forecaster(pipeline, device).seconds(plan, None))
-    each["encode"] = 0.0  # the texts are kept
+    each["encode"] = 0.0  # the warm-up has cached the texts
     ahead, schedule = count_by_stage(plan), plan.schedule
     steps, measured, predicted = 0, 0.0, 0.0
     started = time.perf_counter()

@@ -1,8 +1,8 @@
-"""The recorder: has a model that is loaded run one text, and records it for the page.
+"""The recorder: it has a loaded model run one text, and records the run for the page.
 
-Asked of a server's engine (engine/worker/inspector.py) it works in the engine's process, between two steps, with a
-second engine around the same weights: no request under way is touched, all of them wait, and the recording says how
-long. One that would take longer than the asker allows is refused after its first two steps.
+As the inspector of a server's engine (engine/worker/inspector.py) it works in the engine's process, between two steps,
+with a second engine on the same weights. It changes no running request, but all of them wait, and the recording states
+how long. A recording that would take longer than the caller allows is refused after its first two steps.
 """
 
 import math
@@ -30,46 +30,55 @@ from ridgeline.learn.page.request_recording import RecordingTime, recording
 from ridgeline.price.device import Device
 
 MOST_TOKENS = 64
-"""Of a text that is recorded."""
+"""The maximum tokens of a recorded text."""
 
 MOST_PAUSE = 30.0
-"""Seconds that others may wait for a recording, where the asker says no other number."""
+"""The default of the maximum seconds that other requests may wait for a recording."""
 
 INSPECTOR = f"{__name__}:inspect"
-"""The recorder as an engine's inspector; it is asked a Question, and answers with a recording in JSON."""
+"""The recorder as an engine's inspector: it receives a RecordingRequest and returns a recording in JSON."""
 
 _WRITTEN = 8
 _PREFILLS, _DECODES = 6, 2 * _WRITTEN
-"""Passes of a recording beside those that are measured: a first one, the answer, draws, looks inside, attention."""
-_BYTES = 1e15  # of KV memory; it is the positions that say how much
+"""The passes of a recording in addition to the measured ones.
+
+They are a warm-up, the response, the draws, the views of the model's inside, and attention.
+"""
+_BYTES = 1e15  # effectively unlimited KV memory; `most_tokens` limits the pages
 _MOST_SHARES = 400_000
-"""Of attention that a recording holds. Of a model with more layers and heads only the last token's row is kept."""
+"""The maximum attention weights in a recording; for a larger model only the last token's row is recorded."""
 
 
 class RecordingRequest(msgspec.Struct, frozen=True):
-    """What is to be recorded. name: what the model is called. text, ids: the prompt. max_pause: seconds that it may
-    be expected to take at most. The rest as SamplingParams.
-    """
+    """A request to record a run; the sampling fields are as in SamplingParams."""
 
     name: str
+    """The name of the model."""
     text: str
+    """The prompt as text."""
     ids: list[int]
+    """The prompt as token ids."""
     temperature: float
     top_k: int
     top_p: float
     min_p: float
     seed: int
     max_pause: float = MOST_PAUSE
+    """The maximum seconds that the recording may be expected to take."""
 
     def params(self) -> SamplingParams:
-        """How its tokens are chosen."""
+        """Return the sampling parameters."""
         return SamplingParams(
             temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p, seed=self.seed
         )
 
 
 def inspect(loaded: LoadedEngine, device: Device | None, question: bytes) -> bytes:
-    """Answer a Question. Raises ValueError for what cannot be recorded."""
+    """Decode a RecordingRequest, make the recording, and return it as JSON.
+
+    Raises:
+        ValueError: If the run cannot be recorded.
+    """
     asked = msgspec.json.decode(question, type=RecordingRequest)
     if device is None:
         raise ValueError("nothing is known of what this machine can do, so that there is nothing to compare with")
@@ -87,8 +96,20 @@ def record(
     repeats: int | None = None,
     max_pause: float = math.inf,
 ) -> dict[str, Any]:
-    """A recording of a prompt and of its first token's decode. repeats: as Wanted. max_pause: the most seconds that it
-    may be expected to take. Raises ValueError for what cannot be recorded, and for what is expected to take longer.
+    """Return a recording of a prompt and of its first token's decode.
+
+    Args:
+        loaded: Loaded model.
+        name: Name of the model.
+        text: Prompt as text.
+        ids: Prompt as token ids.
+        params: Sampling parameters.
+        device: Device for which the prices are computed.
+        repeats: Repetitions of each measurement; see `TraceOptions`.
+        max_pause: Maximum seconds that the recording may be expected to take.
+
+    Raises:
+        ValueError: If the run cannot be recorded, or is expected to take longer than `max_pause`.
     """
     if not 0 < len(ids) <= MOST_TOKENS:
         raise ValueError(f"the text has {len(ids)} tokens; give 1 to {MOST_TOKENS}")
@@ -120,7 +141,7 @@ def record(
 
 
 def _expected_pause(llm: LLM, ids: Sequence[int], repeats: int | None) -> float:
-    """Seconds that a recording takes, from what its prefill and its first decode step take when they are run once."""
+    """Return the expected seconds of a recording, from one run of its prefill and its first decode step."""
     engine, moments = llm.engine, [time.perf_counter()]
     engine.add(GenerationRequest(list(ids), SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)))
     while engine.has_work:
@@ -132,7 +153,7 @@ def _expected_pause(llm: LLM, ids: Sequence[int], repeats: int | None) -> float:
 
 
 def _second_engine(loaded: LoadedEngine, positions: int) -> LoadedEngine:
-    """The same model in an engine of its own, with KV memory for one request of so many positions."""
+    """Return the same model in a second engine, with KV memory for one request of `positions` positions."""
     first = loaded.engine
     layout = kv_layout(loaded.model, _BYTES, first.kv_cache_manager.page_size, most_tokens=positions, most_requests=1)
     engine = build_engine(
@@ -147,9 +168,7 @@ def _second_engine(loaded: LoadedEngine, positions: int) -> LoadedEngine:
 
 
 def _attention(llm: LLM, ids: Sequence[int], written: Sequence[int]) -> list[AttentionWeights]:
-    """Whom each token of a prompt looked at, in the pass that the ledger's looks are of; the last one alone where that
-    would be too much.
-    """
+    """Return the attention weights of each prompt token in one pass, or only of the last if they would be too many."""
     last = len(ids) - 1
     calls = capture(llm.loaded.model, [*ids, *written], last).attention
     rows = [attention_at(calls, last)]

@@ -1,6 +1,6 @@
-"""Recorded runs of an engine, for a page that has none: the built-in model, steps that ran, told frame by frame.
+"""Recorded runs of an engine, for a page without a server: the built-in model, frame by frame.
 
-Each run is a snapshot and a frame a step, as /v1/engine/events has them (engine/worker/feed.py).
+Each run is a snapshot and one frame per step, in the format of /v1/engine/events (engine/worker/feed.py).
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,28 +28,37 @@ from ridgeline.price.device import Device
 
 _MODEL = "tales"
 RUNS = "runs.json"
-"""The name that the page asks for them by."""
+"""The name by which the page requests the runs."""
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request: before which step it comes, its prompt, how many tokens are sampled after it."""
+    """A request of a recorded run."""
 
     step: int
+    """The step before which it arrives."""
     prompt: str
+    """The prompt."""
     output: int
+    """The number of tokens to generate."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A run to record. words: what is to be seen. pages: of KV memory. limits: what a step may hold."""
+    """A run to record."""
 
     id: str
+    """The identifier on the page."""
     title: str
+    """The title on the page."""
     words: str
+    """The text that explains what the run shows."""
     pages: int
+    """The number of pages of KV memory."""
     limits: Limits
+    """The limits of a step."""
     arrivals: Sequence[Arrival]
+    """The requests."""
 
 
 _OPENINGS = (
@@ -107,13 +116,13 @@ SCENES = (
 
 
 def recorded_runs(device: Device, scenes: Sequence[Scene] = SCENES) -> dict[str, Any]:
-    """The block `runs.json` of a file: each scene as it runs now. device: that its steps are priced on."""
+    """Return the block `runs.json` of a single-file page: each scene, run now, with its steps priced on `device`."""
     loaded = load_engine(_MODEL)
     return {"model": _MODEL, "runs": [_Recording(loaded, device, scene).run() for scene in scenes]}
 
 
 class _Recording:
-    """A scene and the engine that plays it."""
+    """A scene and the engine that runs it."""
 
     def __init__(self, loaded: LoadedEngine, device: Device, scene: Scene) -> None:
         layout = replace(loaded.layout, pages=scene.pages)
@@ -123,10 +132,11 @@ class _Recording:
         self._info = replace(loaded, engine=self.engine, layout=layout).info(device)
         self._scene, self._texts = scene, loaded.texts
         self._feed, self._told = Feed(), list[dict[str, Any]]()
-        self._lengths: dict[int, list[int]] = {}  # of each request: its prompt, what was found of it, what was sampled
+        # By request: the tokens of its prompt, those found in the cache, and those generated.
+        self._lengths: dict[int, list[int]] = {}
 
     def run(self) -> dict[str, Any]:
-        """What the page plays."""
+        """Run the scene and return its recording for the page."""
         self._warm_up()
         self._feed.begin()
         self._loop.take(WatchPages(True))
@@ -144,7 +154,10 @@ class _Recording:
         return {"id": scene.id, "title": scene.title, "words": scene.words, "snapshot": snapshot, "frames": frames}
 
     def _warm_up(self) -> None:
-        """Run batches of every size: the first one of a size takes longer. None fills a page, which would be kept."""
+        """Run batches of every size before the recording, because the first of a size takes longer.
+
+        No request fills a page, because a full page would stay in the prefix cache.
+        """
         params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
         for count in range(1, self._scene.limits.requests + 1):
             for _ in range(count):
@@ -178,11 +191,11 @@ class _Recording:
 
 
 def _unnamed(request: int) -> None:
-    """No server has given it an id."""
+    """Return None: without a server, requests have no id."""
 
 
 def _rounded(told: Any) -> Any:
-    """To nanoseconds: digits past them say nothing, and take most of a file."""
+    """Return data with times rounded to nanoseconds; further digits are noise and would be most of the file."""
     if isinstance(told, float):
         return round(told, 9)
     if isinstance(told, Mapping):

@@ -1,7 +1,7 @@
 """A recording: one request as the page plays it, from its text to its token.
 
-It holds what a trace's ledger does, compactly: an op of a step is a row under COLUMNS, its numbers have seven digits,
-attention has four decimals. Times are seconds. What was priced and what was measured is the ledger's alone.
+It is a compact form of a trace's ledger: an op of a step is a row under COLUMNS, its numbers have seven digits, and
+attention has four decimals. Times are in seconds. All prices and measurements come from the ledger.
 """
 
 import dataclasses
@@ -22,24 +22,29 @@ from ridgeline.price.op_time import compute_seconds, memory_seconds
 VERSION = 1
 
 RECORDED = "recordings.json"
-"""The name of a file's recordings, in a list."""
+"""The name of the list of recordings in a single-file page."""
 
 COLUMNS = (
     "measured", "gap", "expected", "bound", "floor", "limit", "compute", "memory",
     "flops", "weights", "read", "written", "activations", "inputs", "outputs", "impossible", "note",
 )  # fmt: skip
-"""Of an op in a step. compute, memory: seconds of either alone, at the roof. weights, read, written, activations:
-bytes, those read and written of keys and values. gap: seconds before it that no op has."""
+"""The columns of an op in a step.
+
+compute and memory are the seconds of either alone, at the roof. weights, read, written and activations are bytes; read
+and written are those of keys and values. gap is the seconds before the op that belong to no op.
+"""
 
 _DIGITS, _DECIMALS = 7, 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecordingTime:
-    """Seconds that a recording took, and that were expected once its first two steps had run."""
+    """The duration of a recording in seconds."""
 
     measured: float
+    """The measured seconds."""
     expected: float
+    """The seconds that were expected after its first two steps."""
 
 
 def recording(
@@ -50,10 +55,15 @@ def recording(
     special: Collection[int],
     pause: RecordingTime,
 ) -> dict[str, Any]:
-    """A ledger as plain data.
+    """Return a ledger as plain data.
 
-    draws: of the ledger's steps, by `params`. attention: of positions of the prompt, the last one among them. special:
-    ids of control tokens. pause: for which nothing else ran.
+    Args:
+        ledger: Ledger of the trace.
+        params: Sampling parameters.
+        draws: Sampling of the ledger's steps with these parameters.
+        attention: Attention weights of positions of the prompt, including the last one.
+        special: Ids of special tokens.
+        pause: Seconds during which no other request ran.
     """
     return {
         "version": VERSION,
@@ -85,7 +95,7 @@ def recording(
 
 
 def _short(value: float) -> float:
-    """A number with as many digits as anybody reads."""
+    """Return a number rounded to seven digits."""
     return float(f"{value:.{_DIGITS}g}")
 
 
@@ -132,7 +142,7 @@ def _entry(ledger: Ledger, step: LedgerStep, entry: LedgerEntry) -> list[Any]:
 
 
 def _attention(found: Sequence[AttentionWeights]) -> dict[str, Any] | None:
-    """rows: by position, then layer, head and position looked at."""
+    """Return the attention weights: rows by position, then by layer, head and attended position."""
     if not found or not found[-1].layers:
         return None
     rows = {
@@ -171,7 +181,7 @@ def _neurons(memory: FeedForwardMemory) -> dict[str, Any]:
 
 
 def _experts(routing: Routing) -> dict[str, Any]:
-    """Of each mixture the picks of the token that was asked about, and how all tokens' fell."""
+    """Return for each mixture the experts picked for the recorded token, and the distribution over all tokens."""
     layers = [
         {
             "layer": each.layer,

@@ -4,10 +4,10 @@ import math
 
 
 def attention(query: list[float], keys: list[list[float]], values: list[list[float]]) -> list[float]:
-    """The values, mixed by how well their keys match the query.
+    """Return the values, mixed by how well their keys match the query.
 
-    The score of a key is its dot product with the query over the square root of their length. Softmax makes shares of
-    the scores. The result has the length of a value.
+    The score of a key is its dot product with the query divided by the square root of their length. Softmax turns the
+    scores into weights. The result has the length of a value.
     """
     scores = [sum(q * k for q, k in zip(query, key, strict=True)) / math.sqrt(len(query)) for key in keys]
     largest = max(scores)

@@ -1,11 +1,11 @@
-"""How many tokens to guess before a model checks them."""
+"""The best number of tokens to guess before a model checks them (speculative decoding)."""
 
 
 def best_guesses(right: float, seconds: list[float]) -> int:
-    """The number of guesses that gives most tokens a second; of several, the smallest.
+    """Return the number of guesses that gives the most tokens per second; of several, the smallest.
 
-    `seconds[k]` is what a step takes that checks k guesses. Each is right with the chance `right`; those after a wrong
-    one are thrown away. A step gives the guesses that are kept, and one token of the model's own.
+    A step that checks k guesses takes `seconds[k]`. Each guess is right with probability `right`; the guesses after a
+    wrong one are discarded. A step yields the accepted guesses and one token of the model's own.
     """
 
     def rate(count: int) -> float:

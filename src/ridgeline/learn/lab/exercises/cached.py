@@ -1,4 +1,4 @@
-"""Attention with a cache: one token's step."""
+"""One token's attention step with a KV cache."""
 
 import math
 
@@ -6,9 +6,10 @@ import math
 def cached(
     query: list[float], key: list[float], value: list[float], keys: list[list[float]], values: list[list[float]]
 ) -> list[float]:
-    """Keep the new token's key and value at the end of `keys` and `values`, then attend to all that is kept.
+    """Append the new token's key and value to `keys` and `values`, then attend to all of them.
 
-    The lists hold what earlier steps kept, and are changed. The result has the length of a value.
+    The lists contain the keys and values of earlier steps and are changed in place. The result has the length of a
+    value.
     """
     keys.append(key)
     values.append(value)

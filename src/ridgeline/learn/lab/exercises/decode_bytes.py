@@ -1,12 +1,12 @@
-"""What a decode step of one user must move, from a config of Llama's kind, in bf16."""
+"""The bytes that a decode step of one user must move, from a Llama config, in bf16."""
 
 
 def decode_bytes(config: dict[str, int], context: int) -> int:
-    """Bytes of weights and of keys and values that one step reads or writes, at two bytes a number.
+    """Return the bytes of weights and of keys and values that one step reads or writes, at two bytes per number.
 
     The step is for one user with `context` tokens, the new one included. It reads one row of the embedding and all of
-    the head; each layer has matrices for q, k, v and the output, three for the feed-forward part, and two norms; one
-    norm stands at the end. It reads keys and values of all of the context, and writes those of the new token. The
+    the head. Each layer has matrices for q, k, v and the output, three for the feed-forward part, and two norms; there
+    is one final norm. The step reads keys and values of the whole context, and writes those of the new token. The
     config has hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim and
     vocab_size.
     """

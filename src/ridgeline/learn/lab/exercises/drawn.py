@@ -1,12 +1,13 @@
-"""A token from logits: temperature, softmax, and one number between 0 and 1."""
+"""Sampling a token from logits: temperature, softmax, and one number between 0 and 1."""
 
 import math
 
 
 def drawn(logits: list[float], temperature: float, u: float) -> int:
-    """The place of the token that u falls on, when all lie side by side, each as wide as it is likely.
+    """Return the index of the token that u falls on if all lie side by side, each as wide as its probability.
 
-    Chances are softmax of logits / temperature. Temperature 0 takes the largest logit, the first of equal ones.
+    The probabilities are softmax of logits / temperature. Temperature 0 takes the largest logit, the first of equal
+    ones.
     """
     largest = max(logits)
     if temperature == 0:

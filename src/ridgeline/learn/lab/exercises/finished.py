@@ -1,12 +1,13 @@
-"""A server on a clock of one's own: requests come, steps take their time, answers end."""
+"""A server simulated with your own clock: requests arrive, steps take time, responses end."""
 
 
 def finished(came: list[int], lengths: list[int], alone: int, each: int) -> list[int]:
-    """When each request has its last token.
+    """Return the time at which each request has its last token.
 
-    Requests come at the moments `came`, in order, and want `lengths` tokens. A step gives a token to everybody who was
-    there when it began, and takes `alone` and, for each of them, `each`. Steps follow each other without a pause while
-    somebody wants a token; whoever comes at the moment at which one begins is in it.
+    Requests arrive at the times `came`, in order, and each needs as many tokens as `lengths` states. A step gives a
+    token to every request that was there when the step began. It takes `alone` plus `each` for every one of these
+    requests. Steps follow each other without a pause while any request needs a token. A request that arrives at the
+    moment a step begins is in that step.
     """
     left, ends, now = list(lengths), [0] * len(came), 0
     while any(left):

@@ -4,5 +4,5 @@ import math
 
 
 def gated(gate: list[float], up: list[float]) -> list[float]:
-    """SiLU(gate) * up, entry by entry; SiLU(x) is x / (1 + e^-x)."""
+    """Return SiLU(gate) * up, entry by entry; SiLU(x) is x / (1 + e^-x)."""
     return [g / (1 + math.exp(-g)) * u for g, u in zip(gate, up, strict=True)]

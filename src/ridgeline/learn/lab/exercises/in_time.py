@@ -1,11 +1,12 @@
-"""Goodput: how many requests were answered in time."""
+"""Goodput: the number of requests that were answered in time."""
 
 
 def in_time(requests: list[tuple[float, float, float, int]], ttft: float, tpot: float) -> int:
-    """How many kept to both targets, in seconds.
+    """Return the number of requests that met both targets, in seconds.
 
-    A request is when it came, when its first and its last token came, and how many tokens it got. `ttft`: the most
-    until the first token. `tpot`: the most for each token after it, on average; one that got a single token has none.
+    A request is a tuple: its arrival time, the times of its first and its last token, and its number of tokens. `ttft`
+    is the maximum time from arrival to the first token. `tpot` is the maximum average time for each token after the
+    first; it does not apply to a request with a single token.
     """
     good = 0
     for came, first, last, tokens in requests:

@@ -1,13 +1,13 @@
-"""A word becomes tokens: pairs of neighbours are joined, the pair that was learned first before all others."""
+"""A word becomes tokens: pairs of neighbours are joined, and the pair that was learned first goes first."""
 
 from itertools import pairwise
 
 
 def merged(word: str, merges: list[tuple[str, str]]) -> list[str]:
-    """The word's tokens, which begin as its letters.
+    """Return the word's tokens, starting from its letters.
 
-    `merges` are pairs in the order in which they were learned. Join the pair that comes first in it, at its first
-    place in the word; then look again, until no pair of neighbours is in the list.
+    `merges` are pairs in the order in which they were learned. Join the pair that comes first in this list, at its
+    first place in the word. Repeat this until no pair of neighbours is in the list.
     """
     rank = {tuple(pair): place for place, pair in enumerate(merges)}
     parts = list(word)

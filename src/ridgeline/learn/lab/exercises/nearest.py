@@ -1,12 +1,12 @@
-"""Which row of a table points most nearly where a vector points."""
+"""The row of a table that points most nearly in the direction of a vector."""
 
 import math
 
 
 def nearest(rows: list[list[float]], vector: list[float], without: list[int]) -> int:
-    """The place of the row with the largest cosine to the vector, of those that are not in `without`.
+    """Return the index of the row with the largest cosine to the vector, among those not in `without`.
 
-    The cosine is the dot product over the product of both lengths. No row is all zeros.
+    The cosine is the dot product divided by the product of both lengths. No row is all zeros.
     """
 
     def cosine(row: list[float]) -> float:

@@ -1,7 +1,7 @@
-"""How many pages a request takes, and what is empty in them."""
+"""The pages that a request takes, and the empty places in them."""
 
 
 def paged(length: int, page: int) -> tuple[int, int]:
-    """Pages of `page` tokens that hold `length` tokens, and the places in them that hold nothing."""
+    """Return the number of pages of `page` tokens that hold `length` tokens, and the number of empty places in them."""
     pages = -(-length // page)
     return pages, pages * page - length

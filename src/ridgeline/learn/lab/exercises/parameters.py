@@ -1,11 +1,11 @@
-"""A model's parameters from its config."""
+"""The parameters of a model, from its config."""
 
 
 def parameters(config: dict[str, int]) -> int:
-    """Parameters of a model of Llama's kind, whose head is not its embedding.
+    """Return the number of parameters of a Llama model, whose head is separate from its embedding.
 
-    Each layer has matrices for q, k, v and the output of attention, three for the feed-forward part, and two norms; one
-    norm stands at the end. The config has hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
+    Each layer has matrices for q, k, v and the output of attention, three for the feed-forward part, and two norms;
+    there is one final norm. The config has hidden_size, intermediate_size, num_hidden_layers, num_attention_heads,
     num_key_value_heads, head_dim and vocab_size.
     """
     hidden, head = config["hidden_size"], config["head_dim"]

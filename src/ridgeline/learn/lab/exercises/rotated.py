@@ -1,12 +1,12 @@
-"""Rotary positions: a query or key, turned by where its token stands."""
+"""Rotary positions: a query or key, rotated by the position of its token."""
 
 import math
 
 
 def rotated(x: list[float], position: int, theta: float) -> list[float]:
-    """X [d] with pairs (x[n], x[n + d/2]) turned by the angle position / theta^(2n/d), counterclockwise.
+    """Return x [d] with pairs (x[n], x[n + d/2]) rotated by the angle position / theta^(2n/d), counterclockwise.
 
-    Turned so, (a, b) becomes (a cos - b sin, b cos + a sin).
+    The rotation turns (a, b) into (a cos - b sin, b cos + a sin).
     """
     half = len(x) // 2
     result = [0.0] * len(x)

@@ -1,9 +1,10 @@
-"""How many experts a batch touches."""
+"""The number of experts that a batch uses."""
 
 
 def touched(experts: int, each: int, batch: int) -> float:
-    """Distinct experts of a layer that are hit on average, when each of `batch` tokens picks `each` of them at random.
+    """Return the mean number of distinct experts used in a layer if each of `batch` tokens picks `each` at random.
 
-    One token misses a given expert with chance 1 - each / experts. All of them miss it with that to the power of batch.
+    One token misses a given expert with probability 1 - each / experts. All tokens miss it with that number to the
+    power of batch.
     """
     return experts * (1 - (1 - each / experts) ** batch)

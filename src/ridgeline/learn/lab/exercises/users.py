@@ -1,10 +1,11 @@
-"""Users on a card: whole requests in whole pages."""
+"""Users on a GPU: whole requests in whole pages."""
 
 
 def users(left: float, model: str, context: int, page: int) -> int:
-    """Requests of `context` tokens whose keys and values fit into `left` bytes, each in whole pages of `page` tokens.
+    """Return the number of requests of `context` tokens whose keys and values fit into `left` bytes.
 
-    A token keeps 131,072 bytes of llama-3-8b and 327,680 of llama-3-70b. Pages are whole, and so are users.
+    Each request has whole pages of `page` tokens. A token takes 131,072 bytes in llama-3-8b and 327,680 in llama-3-70b.
+    Only whole pages and whole users count.
     """
     token = {"llama-3-8b": 131_072, "llama-3-70b": 327_680}[model]
     pages = int(left // (token * page))
