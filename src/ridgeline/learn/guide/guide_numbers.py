@@ -24,12 +24,12 @@ LOCK = Path(__file__).with_name("numbers.lock")
 
 @dataclass(frozen=True, slots=True)
 class GuideNumber:
-    """A number of the guide."""
+    """A number that the guide quotes, as text and as value."""
 
     text: str
     """The number as text for readers, with its unit."""
     value: float
-    """The value in the base unit."""
+    """The value of a guide number in the base unit (bytes, seconds, dollars ...)."""
 
 
 def _count(value: float) -> str:
@@ -124,5 +124,5 @@ def _entry(one: GuideNumber) -> str:
 
 
 def write_lock(found: Mapping[str, GuideNumber], path: Path = LOCK) -> None:
-    """Write the lock file atomically."""
+    """Write the lock file of the guide's numbers atomically."""
     write_whole(path, lock_text(found))

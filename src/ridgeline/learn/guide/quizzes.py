@@ -27,42 +27,42 @@ _PROVEN_BY_CHANCE = 16.27
 
 @dataclass(frozen=True, slots=True)
 class QuizChoice:
-    """A choice of a question."""
+    """A choice of a multiple-choice question."""
 
     text: str
-    """The text of the choice."""
+    """The text of a quiz choice."""
     right: bool
-    """Whether it is the right one."""
+    """Whether a quiz choice is the right one."""
     why: str
-    """The reason why it is right, or the misconception behind it."""
+    """The reason why a quiz choice is right, or the misconception behind a wrong one."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuizQuestion:
-    """A question in a chapter, with choices or with a number as its answer."""
+    """A quiz question of a chapter, with choices or with a number as its answer."""
 
     chapter: str
-    """The name of the chapter."""
+    """The name of the chapter with the quiz question."""
     ask: str
-    """The text of the question."""
+    """The text of the quiz question."""
     choices: tuple[QuizChoice, ...] = ()
     """Three or four choices; empty if the answer is a number."""
     answer: GuideNumber | None = None
-    """The number that is the answer, if there are no choices."""
+    """The number that answers the question, if it has no choices."""
     within: float = 0.0
     """The relative error up to which a number counts as right."""
     why: str = ""
-    """The explanation of the number."""
+    """The explanation of a numeric answer."""
 
     @property
     def unit(self) -> str:
-        """The unit of the number that is the answer."""
+        """The unit in which a numeric question expects its answer."""
         assert self.answer is not None
         return self.answer.text.lstrip("$0123456789.,").strip()
 
     @property
     def shown(self) -> float:
-        """The number that is the answer, in the unit of its text."""
+        """The number that answers a numeric question, in the unit of its text."""
         assert self.answer is not None
         return number_in(self.answer.text)
 

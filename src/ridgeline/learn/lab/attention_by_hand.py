@@ -41,7 +41,7 @@ def largest_share(divisor: float) -> float:
 
 
 def run() -> ExperimentOutcome:
-    """Run the experiment by hand, in the model, and with and without the divisor."""
+    """Run the experiment: attention by hand, in the built-in model, and with and without the divisor of the scores."""
     parts = shares(QUERY, KEYS)
     result = mix(parts, VALUES)
     turned = mix(shares([0.0, 1.0], KEYS), VALUES)

@@ -40,7 +40,7 @@ def arrive(ledger: CostCalculator, budget: int) -> Waits:
 
 
 def run() -> ExperimentOutcome:
-    """Run the experiment: price every budget."""
+    """Run the experiment: price the long prompt and the decoding users with every token budget."""
     ledger = CostCalculator()
     found = {budget: arrive(ledger, budget) for budget in BUDGETS}
     least, most = found[BUDGETS[0]], found[BUDGETS[-1]]

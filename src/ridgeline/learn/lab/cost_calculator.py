@@ -34,28 +34,28 @@ TEXTS_A100 = "a100"
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """The cost of a step."""
+    """The cost of an engine step on a GPU: FLOPs, bytes and seconds."""
 
     flops: float
-    """The FLOPs."""
+    """The FLOPs of the step."""
     nbytes: float
-    """The bytes of weights and KV, read and written."""
+    """The bytes of weights and KV that the step reads and writes."""
     weights: float
-    """The bytes of weights in `nbytes`."""
+    """The bytes of weights that the step reads."""
     kv: float
-    """The bytes of KV in `nbytes`, read and written."""
+    """The bytes of KV that the step reads and writes."""
     arithmetic: float
-    """The seconds of the matrices' FLOPs at peak throughput."""
+    """The seconds of the step's matrix FLOPs at peak throughput."""
     memory: float
-    """The seconds of `nbytes` at full bandwidth."""
+    """The seconds to move the step's weights and KV at full bandwidth."""
     floor: float
-    """The floor in seconds, as in the plan."""
+    """The minimum seconds of the step, which nothing can beat."""
     bound: float
-    """The bound in seconds, as in the plan."""
+    """The seconds of the step with a perfect kernel for every op."""
     expected: float
-    """The expected seconds, as in the plan."""
+    """The expected seconds of the step with real kernels."""
     attention: float
-    """The seconds of the attention ops in `bound`."""
+    """The seconds of the attention ops within the step's bound."""
 
     @property
     def intensity(self) -> float:
@@ -118,7 +118,7 @@ class CostCalculator:
         return self._prices[name]
 
     def step(self, name: str, card: str, segments: list[StepSegment]) -> StepCost:
-        """Return the cost of a step with these segments of new positions and context."""
+        """Return the cost of a step whose segments state each sequence's new positions and context."""
         device, price = self.card(card), self.price(name)
         found = price.on(device, Work.of(segments, price.reaches))
         cost = found.cost
@@ -198,7 +198,7 @@ class CostCalculator:
     # -- plans --------------------------------------------------------------------------------------------------------
 
     def users(self, name: str, card: str, context: int) -> GpuUsers:
-        """Return the number of users with this context on one GPU, with every subtraction from its memory."""
+        """Return the number of users with a given context on one GPU, with every subtraction from its memory."""
         return users_on(name, self.card(card), 1, context)
 
     def plan(

@@ -24,20 +24,20 @@ REQUESTS = {"a long prompt": (0, 150, 40), "a short one": (0, 12, 60), "a late o
 
 @dataclass(slots=True)
 class Race:
-    """The counters of a request after each step of the engine, and its generated tokens."""
+    """The history of a request's counters after each engine step, and its generated tokens."""
 
     steps: list[int] = field(default_factory=list)
-    """The engine steps after which the counters were recorded."""
+    """The engine steps after which a request's counters were recorded."""
     known: list[int] = field(default_factory=list)
-    """The number of known tokens after each of these steps."""
+    """The request's number of known tokens after each recorded step."""
     computed: list[int] = field(default_factory=list)
-    """The number of computed positions after each of these steps."""
+    """The request's number of computed positions after each recorded step."""
     tokens: list[int] = field(default_factory=list)
-    """The generated tokens."""
+    """The tokens generated for the request."""
 
     @property
     def behind(self) -> list[int]:
-        """The number of positions that remained to be computed after each step."""
+        """The number of the request's positions that remained to be computed after each step."""
         return [known - computed for known, computed in zip(self.known, self.computed, strict=True)]
 
 
@@ -48,7 +48,7 @@ def asked(length: int, answer: int) -> GenerationRequest:
 
 
 def race(tales: InstrumentedModel) -> tuple[list[Race], list[int], int]:
-    """Run all requests in one engine.
+    """Run all requests of the experiment in one engine and record their counters.
 
     Returns:
         The counters of each request, the positions of each step, and the number of preemptions.

@@ -27,7 +27,7 @@ def score(table: RotaryTable, q_D: Tensor, k_D: Tensor, at: int, distance: int) 
 
 
 def curve(table: RotaryTable, q_D: Tensor, k_D: Tensor, at: int = PLACES[0]) -> list[float]:
-    """Return the score at every distance."""
+    """Return the score of a query and a key at every distance up to the maximum."""
     return [score(table, q_D, k_D, at, distance) for distance in range(FARTHEST + 1)]
 
 

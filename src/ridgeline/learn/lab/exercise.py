@@ -29,15 +29,15 @@ class Exercise:
     """A function for the reader to write."""
 
     name: str
-    """The name of the function."""
+    """The name of the function to write."""
     cases: tuple[tuple[Any, ...], ...]
-    """The arguments of each test call."""
+    """The arguments with which the check calls the reader's function, one tuple per case."""
     engine: Callable[..., object]
     """The function that computes the expected result with the engine."""
 
     @property
     def file(self) -> str:
-        """The name of the reader's file."""
+        """The name of the file that the reader edits."""
         return f"{self.name}.py"
 
 
@@ -210,12 +210,12 @@ EXERCISES = {each.name: each for each in (*_of_tokens(), *_of_costs(), *_of_traf
 
 
 def solution_of(exercise: Exercise) -> str:
-    """Return the text of our solution."""
+    """Return the source text of our solution of an exercise."""
     return (FOLDER / exercise.file).read_text(encoding="utf-8")
 
 
 def stub_of(exercise: Exercise) -> str:
-    """Return the text of our solution with the bodies of its functions removed."""
+    """Return the source text that the reader starts with: our solution without its function bodies."""
     text = solution_of(exercise)
     lines = text.splitlines()
     for node in reversed([node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]):

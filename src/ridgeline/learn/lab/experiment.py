@@ -9,35 +9,35 @@ from ridgeline.util.document.elements import Bullets, Document, DocumentBlock, F
 
 @dataclass(frozen=True, slots=True)
 class ExperimentOutcome:
-    """The results of an experiment."""
+    """The results of an experiment and their comparison with its expectations."""
 
     held: tuple[tuple[bool, str], ...]
     """The verdict on each expectation: whether it held, and the figures that show it."""
     blocks: tuple[DocumentBlock, ...]
     """The tables and the figure of the report."""
     data: dict[str, Any]
-    """The figures for JSON output."""
+    """The figures of an experiment for JSON output."""
 
     @property
     def as_expected(self) -> bool:
-        """Whether all expectations held."""
+        """Whether all expectations of an experiment held."""
         return all(holds for holds, _ in self.held)
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """An experiment of `ridgeline lab`."""
+    """An experiment of `ridgeline lab`, with the expectations that it states before it measures."""
 
     name: str
-    """The name of its command."""
+    """The name of the experiment's command."""
     question: str
-    """The question that it answers."""
+    """The question that the experiment answers."""
     expected: tuple[str, ...]
-    """The expectations, as sentences stated before the measurement."""
+    """The expectations of the experiment, as sentences stated before the measurement."""
     run: Callable[[], ExperimentOutcome]
-    """The function that runs it."""
+    """The function that runs the experiment."""
     file: str
-    """The path of its code."""
+    """The path of the experiment's source file."""
     timed: tuple[int, ...] = ()
     """The expectations, counted from 1, that depend on a clock: other load on the machine may break them."""
 
@@ -46,7 +46,7 @@ class Experiment:
         return Document(self.question, (Heading("Expected"), Bullets(self.expected)))
 
     def report(self, outcome: ExperimentOutcome) -> Document:
-        """Return the document with the results: each expectation with its figures, then tables and figure."""
+        """Return the document with an experiment's results: expectations with their figures, tables and figure."""
         assert len(outcome.held) == len(self.expected)
         rows = tuple(
             (f"{number}. {'held' if holds else 'did not hold'}", said)
@@ -56,7 +56,7 @@ class Experiment:
         return Document("Measured", (Facts(rows), *outcome.blocks, code))
 
     def as_json(self, outcome: ExperimentOutcome) -> dict[str, Any]:
-        """Return the expectations, whether they held, and the figures."""
+        """Return an experiment's expectations, whether they held, and its figures as JSON data."""
         held = [
             {"expected": expected, "held": holds, "found": found}
             for expected, (holds, found) in zip(self.expected, outcome.held, strict=True)

@@ -20,12 +20,12 @@ TENSORS, NBYTES, REPEATS, CARD = 24, 4 << 20, 3, "h100-sxm"
 
 
 def naive(path: Path, card: memoryview) -> list[memoryview]:
-    """Read the whole file, then copy each tensor from its contents."""
+    """Read a whole weight file, then copy each tensor from its contents."""
     return [memoryview(bytearray(part)) for part in cut(memoryview(path.read_bytes()))]
 
 
 def in_place(path: Path, card: memoryview) -> list[memoryview]:
-    """Read each tensor into its own memory."""
+    """Read each tensor of a weight file directly into its own memory."""
     pieces = [memoryview(bytearray(NBYTES)) for _ in range(TENSORS)]
     with path.open("rb", buffering=0) as file:
         list(map(file.readinto, pieces))
@@ -33,7 +33,7 @@ def in_place(path: Path, card: memoryview) -> list[memoryview]:
 
 
 def streamed(path: Path, card: memoryview) -> list[memoryview]:
-    """Read each tensor into the same buffer and copy it to a GPU, for which other memory is a stand-in here."""
+    """Read each tensor of a file into one buffer and copy it to a GPU; other host memory stands in for the GPU here."""
     place = memoryview(bytearray(NBYTES))
     with path.open("rb", buffering=0) as file:
         for there in cut(card):
@@ -43,7 +43,7 @@ def streamed(path: Path, card: memoryview) -> list[memoryview]:
 
 
 def mapped(path: Path, card: memoryview) -> list[memoryview]:
-    """Map the file and touch each page once, so that the pages of the kernel's cache are the tensors."""
+    """Map a weight file and touch each page once, so that the pages of the kernel's cache are the tensors."""
     with path.open("rb") as file:
         whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     sum(whole[:: mmap.PAGESIZE])
@@ -51,7 +51,7 @@ def mapped(path: Path, card: memoryview) -> list[memoryview]:
 
 
 def cut(whole: memoryview) -> list[memoryview]:
-    """Return the tensors in the contents of a file."""
+    """Return the tensors in the contents of a weight file."""
     return [whole[start : start + NBYTES] for start in range(0, len(whole), NBYTES)]
 
 
@@ -59,7 +59,7 @@ WAYS = {"read whole, then copied": naive, "read in place": in_place, "streamed":
 
 
 def measure(path: Path) -> dict[str, tuple[float, float]]:
-    """Return for each way its peak memory in multiples of the file size and its median seconds."""
+    """Return for each way of loading its peak memory in multiples of the file size and its median seconds."""
     wanted, found = path.read_bytes(), {}
     for name, way in WAYS.items():
         card = memoryview(bytearray(len(wanted)))

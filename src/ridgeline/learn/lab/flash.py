@@ -36,7 +36,7 @@ def whole(q_QD: Tensor, k_LD: Tensor, v_LD: Tensor) -> Tensor:
 
 
 def in_tiles(q_QD: Tensor, k_LD: Tensor, v_LD: Tensor, tile: int) -> tuple[Tensor, int]:
-    """Return the same attention computed one tile of keys at a time, and the maximum number of scores in memory."""
+    """Return causal attention computed one tile of keys at a time, and the maximum number of scores in memory."""
     queries = torch.arange(len(q_QD))[:, None]
     largest_Q1, sum_Q1 = torch.full((len(q_QD), 1), float("-inf")), torch.zeros(len(q_QD), 1)
     mix_QD, most = torch.zeros_like(q_QD), 0
@@ -64,7 +64,7 @@ def row_bytes(op: Attention, tokens: int) -> int:
 
 
 def run() -> ExperimentOutcome:
-    """Run the experiment: both ways on random numbers, and the bytes and seconds of the large model."""
+    """Run the experiment: attention with and without tiles on random numbers, and the cost for a large model."""
     draw = torch.Generator().manual_seed(1)
     q_QD, k_LD, v_LD = 2 * torch.randn(3, 601, 32, generator=draw)
     one_QD = whole(q_QD, k_LD, v_LD)

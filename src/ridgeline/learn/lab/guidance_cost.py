@@ -18,17 +18,17 @@ PROMPT, STEPS, SEED, ROUNDS = "a handwritten seven", 20, 7, 3
 SCALES = (0.0, 3.0)
 """The guidance scales in the convention of this pipeline, in which 0 is no guidance."""
 SHOWN = (1, 5, 9, 13, 16, 20)
-"""The steps whose guess is shown."""
+"""The denoising steps whose guess of the finished image is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuidedDrawing:
-    """The measurements of generating one image."""
+    """The passes, seconds and intermediate guesses of generating one image."""
 
     passes: int
-    """The number of denoiser passes; several passes in one call count separately."""
+    """The number of denoiser passes for an image; several passes in one call count separately."""
     seconds: float
-    """The median seconds of all steps."""
+    """The median seconds of all denoising steps of an image."""
     guesses: dict[int, Tensor]
     """The guesses of the finished image by step, [H, W] from 0 to 1."""
 

@@ -50,7 +50,7 @@ class ExperimentContext(Uncached):
 
     @override
     def attend(self, op: Attention, q_THD: Tensor, k_NKD: Tensor | None, v_NKW: Tensor | None) -> Tensor:
-        """Attend within one sequence; see `KVContext.attend`."""
+        """Attend within one sequence, with the experiment's changes; see `KVContext.attend`."""
         assert k_NKD is not None
         assert v_NKW is not None
         if op.layer in self.without:
@@ -160,7 +160,7 @@ class InstrumentedModel:
 
     @property
     def table(self) -> Tensor:
-        """The embedding table [V, D]."""
+        """The model's embedding table [V, D]."""
         return self.model.get_parameter("model.embed_tokens.weight")
 
     @contextmanager

@@ -22,19 +22,22 @@ from ridgeline.util.document.charts import Chart, Series
 from ridgeline.util.document.elements import Bullets, Document, DocumentTable, Paragraph, TableRow, columns
 
 REPEATS, ENOUGH = 5, 30.0
-"""The number of runs of both ways, whose medians are reported, and the seconds after which no further run starts."""
+"""The number of timed runs with and without a cache, and the seconds after which no further run starts.
+
+The medians of the runs are reported.
+"""
 
 
 @dataclass(slots=True)
 class GenerationRun:
-    """A generation: its tokens, with the positions and seconds that each took."""
+    """A timed generation: its tokens, with the positions and seconds that each took."""
 
     tokens: list[int]
     """The tokens, including the first one, which is the prompt."""
     positions: list[int] = field(default_factory=list)
     """The total number of positions computed up to each token."""
     took: list[float] = field(default_factory=list)
-    """The seconds of each token."""
+    """The seconds that each generated token took."""
     since: float = field(default_factory=time.perf_counter)
     """The time at which the latest token was ready, by `time.perf_counter`."""
 
@@ -66,7 +69,7 @@ def without_cache(model: Model, first: int, count: int) -> GenerationRun:
 
 @torch.inference_mode()
 def with_cache(model: Model, first: int, count: int) -> GenerationRun:
-    """Generate the same tokens with a KV cache, computing one position per token."""
+    """Generate `count` tokens after `first` greedily with a KV cache, computing one position per token."""
     run, kept = GenerationRun([first]), KVCache(model.kv_specs, count)
     for position in range(count):
         logits_1V = model(torch.tensor(run.tokens[-1:]), torch.tensor([position]), kept, torch.tensor([0]))
@@ -80,27 +83,27 @@ class CacheComparison:
     """A comparison of generation with and without a cache, in medians over `repeats` runs."""
 
     without: GenerationRun
-    """The generation without a cache."""
+    """The run that generated without a KV cache."""
     kept: GenerationRun
-    """The generation with a cache."""
+    """The run that generated with a KV cache."""
     flops: tuple[float, float]
-    """The FLOPs without and with a cache, as the engine's cost model counts them."""
+    """The FLOPs of generating without and with a KV cache, as the engine's cost model counts them."""
     headless: tuple[float, float]
-    """The same FLOPs without those of the head."""
+    """The FLOPs of generating without and with a KV cache, those of the head excluded."""
     kept_bytes: float
-    """The KV bytes per token."""
+    """The KV cache bytes per token."""
     repeats: int = 1
-    """The number of runs."""
+    """The number of timed runs behind the medians."""
 
     @property
     def same(self) -> int:
-        """The number of leading tokens that are equal in both ways."""
+        """The number of leading tokens that are equal with and without a KV cache."""
         pairs = zip(self.without.tokens[1:], self.kept.tokens[1:], strict=True)
         return next((n for n, (a, b) in enumerate(pairs) if a != b), len(self.kept.positions))
 
 
 def compare(model: Model, first: int, count: int) -> CacheComparison:
-    """Run the experiment: generate in both ways alternately, and count and time them after a warm-up."""
+    """Run the experiment: generate with and without a KV cache in turn, and count and time both after a warm-up."""
     with_cache(model, first, min(count, 2))
     without_cache(model, first, min(count, 2))
     begin, runs = time.perf_counter(), list[tuple[GenerationRun, GenerationRun]]()
@@ -132,7 +135,7 @@ _HEAD = ("tokens", "positions without", "with", "ratio", "seconds without", "wit
 
 
 def document(both: CacheComparison, moved: float) -> Document:
-    """Return the document with positions and seconds at some lengths, and the curves of both ways.
+    """Return the document that compares positions and seconds with and without a KV cache.
 
     `moved` is the result of `changed` for `tales`.
     """
@@ -160,7 +163,10 @@ def document(both: CacheComparison, moved: float) -> Document:
 
 
 def as_json(both: CacheComparison, moved: float) -> dict[str, object]:
-    """Return the figures of both ways, and the result of `changed` for `tales`."""
+    """Return the figures of generation with and without a KV cache as JSON data.
+
+    `moved` is the result of `changed` for `tales`.
+    """
     return {
         "tokens": len(both.kept.positions),
         "same_tokens": both.same,

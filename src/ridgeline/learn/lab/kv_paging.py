@@ -44,7 +44,7 @@ def fill(requests: list[int], reserve: Callable[[int], int], room: int) -> tuple
 
 
 def power(length: int) -> int:
-    """Return the next power of two."""
+    """Return a length rounded up to a power of two."""
     return 1 << (length - 1).bit_length()
 
 

@@ -25,14 +25,14 @@ TARGETS = parse_slo("ttft=1s,tpot=50ms")
 
 @dataclass(frozen=True, slots=True)
 class RequestMix:
-    """The requests of a simulation."""
+    """The number, lengths and arrival pattern of a simulation's requests."""
 
     tokens: int = 1024
     """The approximate number of prompt tokens of each request."""
     answer: int = 128
     """The approximate number of output tokens of each request."""
     count: int = 600
-    """The number of requests."""
+    """The number of requests in the simulation."""
     burstiness: float = 1.0
     """The shape of the gaps between arrivals: 1 for Poisson arrivals, less for bursts."""
     seed: int = 1
@@ -44,14 +44,14 @@ USUAL = RequestMix()
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """The outcome of simulated requests."""
+    """The outcome of simulated requests to one replica."""
 
     metrics: SimulationMetrics
-    """The metrics of `ridgeline simulate --json`."""
+    """The measured metrics, as in `ridgeline simulate --json`."""
     law: LoadLaw
-    """The prediction of the load law."""
+    """The load law's prediction for the simulated requests."""
     log: RunLog = field(repr=False)
-    """The log of the simulated run."""
+    """The log of all requests and steps of the simulated run."""
 
     @property
     def verdict(self) -> str:
@@ -76,7 +76,7 @@ class LoadOutcome:
 
     @property
     def longest(self) -> float:
-        """The seconds of the longest step."""
+        """The seconds of the longest engine step in the simulation."""
         return self.metrics.steps.longest
 
     def latency(self, name: str, percent: int) -> float:

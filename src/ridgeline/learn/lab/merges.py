@@ -63,7 +63,7 @@ def applied(word: str, rules: Mapping[Pair, int]) -> Word:
 
 
 def rules_of(model: str) -> dict[Pair, int]:
-    """Return the rules of a built-in model's tokenizer with their ranks; they write a space as Ġ."""
+    """Return the BPE merge rules of a built-in model's tokenizer with their ranks; a space is written as Ġ."""
     folder = open_source(model).folder
     assert folder is not None
     merges = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["merges"]

@@ -1,4 +1,4 @@
-"""Prefill compared with decode.
+"""Prefill and decode compared: why one is limited by arithmetic and the other by memory.
 
 Prefill runs many positions of a prompt in one step, decode one position of each user. Both read all weights once per
 step. The positions of a prefill share that read, while a single decoding user pays for the whole read: decode is
@@ -30,24 +30,24 @@ ANSWER = 8  # output tokens of a measured request
 
 @dataclass(frozen=True, slots=True)
 class StepTiming:
-    """The cost and time of a step."""
+    """The cost of a prefill or decode step and its seconds in theory and measurement."""
 
     name: str
-    """The name of the step."""
+    """The name of the step in the table."""
     positions: int
-    """The number of positions."""
+    """The number of positions that the step computes."""
     flops: float
-    """The FLOPs."""
+    """The FLOPs of the step."""
     nbytes: float
-    """The bytes of weights and KV, read and written."""
+    """The bytes of weights and KV that the step reads and writes."""
     floor: float
-    """The minimum seconds, which no kernel can beat."""
+    """The minimum seconds of the step, which no kernel can beat."""
     expected: float
-    """The expected seconds on this device."""
+    """The expected seconds of the step on the device."""
     idle: float
-    """The share of the floor in which the arithmetic units wait."""
+    """The share of the step's minimum time in which the arithmetic units wait."""
     measured: float | None = None
-    """The measured seconds, if this machine ran the step."""
+    """The measured seconds of the step, if this machine ran it."""
 
     @property
     def intensity(self) -> float:
@@ -62,20 +62,20 @@ class StepTiming:
 
 @dataclass(frozen=True, slots=True)
 class PhaseComparison:
-    """A comparison of prefill and decode."""
+    """A comparison of a prefill with decode steps of growing batches on one device."""
 
     device: Device
-    """The device of the comparison."""
+    """The device on which prefill and decode are compared."""
     context: int
     """The length of the prompt and of the decode context."""
     number_format: str
-    """The number format with the most FLOPs."""
+    """The number format in which the decode step has the most FLOPs."""
     ridge: float
     """The FLOPs per byte at which the device turns from memory-bound to compute-bound."""
     prefill: StepTiming
-    """The prefill."""
+    """The step that prefills the prompt."""
     decodes: tuple[StepTiming, ...]
-    """The decode steps with growing batches."""
+    """The decode steps, with growing batches."""
     batch: float | None
     """The batch from which on decode at this context is compute-bound; None if there is none."""
     intensity: float
@@ -148,7 +148,7 @@ _HEAD = ("step", "FLOP/byte", "floor", "idle", "limit tok/s", "expected", "measu
 
 
 def document(both: PhaseComparison, model: str) -> Document:
-    """Return the document with both phases, the batches of decode, and their points in the roofline."""
+    """Return the document that compares prefill with decode: a table of steps and their points in the roofline."""
     return Document(
         f"Prefill against decode: {model} on {both.device.title}",
         (

@@ -52,7 +52,9 @@ def lead(words: WordVectors, vector: torch.Tensor, without: set[int]) -> float:
 
 
 def run(words: WordVectors) -> ExperimentOutcome:
-    """Run the experiment: the sum with queen, and those of the built-in model whose words are tokens here.
+    """Run the experiment: the sum with queen, and those sums of the built-in model's experiment that are possible.
+
+    A sum is possible if each of its words is one token in this vocabulary.
 
     Raises:
         ValueError: If there is no pair for the sum; see `pair`.

@@ -145,7 +145,7 @@ def touched(experts: int, each: int, batch: int) -> float:
 
 
 def parameters(config: dict[str, int]) -> int:
-    """Return the parameter count of a Llama model with these sizes, whose head is not tied to its embedding."""
+    """Return the parameter count of a Llama model with given sizes, whose head is not tied to its embedding."""
     return bill(build(_llama(config, 8192))).total
 
 
@@ -196,14 +196,14 @@ def stacks(name: str) -> dict[str, int]:
 
 
 def kept(config: dict[str, int], source: int, written: int) -> int:
-    """Return the bytes of keys and values of an encoder-decoder with these sizes, cross-attention included."""
+    """Return the bytes of keys and values of an encoder-decoder with given sizes, cross-attention included."""
     specs = build(Fields({**read_config("flan-t5-small").values, **config}, "these sizes")).kv_specs
     counts = {"cross": source, "causal": written}
     return round(sum(spec.slot_bytes * counts[spec.reach.kind] for spec in specs))
 
 
 def file_of(tensors: dict[str, Vector]) -> bytes:
-    """Return the contents of a safetensors file with these tensors in fp32."""
+    """Return the contents of a safetensors file with the given tensors in fp32."""
     return safetensors.numpy.save({name: np.array(values, dtype=np.float32) for name, values in tensors.items()})
 
 
@@ -265,7 +265,7 @@ def best_guesses(right: float, seconds: list[float]) -> int:
 
 
 def decode_bytes(config: dict[str, int], context: int) -> int:
-    """Return the bytes of a decode step from the price of a model with these sizes."""
+    """Return the bytes of a decode step, from the price of a model with given sizes."""
     price = Price(build(_llama(config, context)))
     return round(price.step(Work.decode([context])).memory_bytes)
 

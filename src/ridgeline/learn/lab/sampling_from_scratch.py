@@ -35,7 +35,7 @@ def likeliest_first(logits: Sequence[float]) -> list[int]:
 
 
 def probabilities(logits: Sequence[float], tokens: Sequence[int], temperature: float) -> list[float]:
-    """Return the softmax over some tokens.
+    """Return the probabilities of some tokens: the softmax of their logits divided by the temperature.
 
     A temperature below 1 makes likely tokens more likely, one above 1 evens them out.
     """
@@ -83,19 +83,19 @@ class ShadowSampler:
     """An observer of an engine's steps that draws every token a second time."""
 
     runner: Runner
-    """The runner of the engine."""
+    """The runner of the observed engine."""
     agreed: list[bool] = field(default_factory=list)
-    """Whether both samplers drew the same token, for each token."""
+    """Whether the engine's sampler and this one drew the same token, for each token."""
     kept: list[int] = field(default_factory=list)
-    """The number of candidates of each token."""
+    """The number of candidates that this sampler kept, for each token."""
     first: list[float] = field(default_factory=list)
-    """The logits of the first token."""
+    """The logits of the first observed token."""
 
     def __post_init__(self) -> None:
         self.runner.save_states()
 
     def observe(self, record: StepRecord) -> None:
-        """Draw the tokens of a step again; the step runs a second time for its logits."""
+        """Draw the tokens of an engine step a second time; the step runs again for its logits."""
         self.runner.rewind()
         logits_RV = self.runner.forward(record.plan.again())
         for logits, row, chosen in zip(logits_RV.tolist(), record.rows, record.outcomes, strict=True):
@@ -108,20 +108,20 @@ class ShadowSampler:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The continuation that one setting generated, with observations of each token."""
+    """The text that one sampling setting generated, with a comparison of two samplers for each token."""
 
     name: str
-    """The name of the setting."""
+    """The name of the sampling setting."""
     text: str
-    """The generated text."""
+    """The text that the sampling setting generated."""
     tokens: list[int]
-    """The generated tokens."""
+    """The tokens that the sampling setting generated."""
     agreed: list[bool]
-    """Whether both samplers drew the same token, for each token."""
+    """Whether the engine's sampler and our own drew the same token, for each token."""
     kept: list[int]
-    """The number of candidates of each token."""
+    """The number of candidates that the sampling setting kept, for each token."""
     logits: list[float]
-    """The logits of the first token."""
+    """The logits of the first generated token."""
 
 
 def compare(llm: LLM, prompt: str, count: int, seed: int) -> list[Continuation]:

@@ -22,13 +22,13 @@ class SpeculativeRun:
     """A generation with or without speculative decoding."""
 
     tokens: list[int]
-    """The generated tokens."""
+    """The tokens of the run."""
     steps: int
-    """The number of model steps that generated them."""
+    """The number of model steps that generated the run's tokens."""
     guessed: int = 0
-    """The number of guessed tokens."""
+    """The number of guessed (draft) tokens."""
     right: int = 0
-    """The number of accepted tokens."""
+    """The number of guessed tokens that the model accepted."""
 
 
 def write(speculation: Speculation | None = None) -> SpeculativeRun:

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement of textbooks, compared with the cost model."""
+    """A statement of textbooks on inference, compared with the cost model's result."""
 
     id: str
-    """The short name."""
+    """The short name of the statement."""
     row: int | None
-    """The number in the project's list of such statements; None for folklore without a number."""
+    """The statement's number in the project's list of textbook statements; None for folklore without a number."""
     text: str
-    """The statement of the textbooks."""
+    """The statement as textbooks make it."""
     ledger: str
-    """The result computed here, as text."""
+    """The cost model's result for the statement's case, as text."""
     why: str
-    """The reason why the two differ, or why they agree."""
+    """The reason why textbook and cost model differ, or why they agree."""
     figures: Mapping[str, float]
-    """The numbers in `ledger`, by name."""
+    """The numbers in the cost model's result, by name."""

@@ -51,7 +51,7 @@ def _figure(found: Sequence[Statement]) -> Bars:
 
 
 def as_json(found: Sequence[Statement]) -> dict[str, Any]:
-    """Return all statements as JSON data."""
+    """Return all textbook statements and the cost model's results as JSON data."""
     return {
         "statements": [
             {"id": o.id, "row": o.row, "text": o.text, "ledger": o.ledger, "why": o.why, "figures": dict(o.figures)}

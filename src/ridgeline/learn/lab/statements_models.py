@@ -126,7 +126,7 @@ def weights(ledger: CostCalculator) -> Iterator[Statement]:
 
 
 def models(ledger: CostCalculator) -> Iterator[Statement]:
-    """Yield all statements about models."""
+    """Yield all textbook statements about models."""
     yield from keys_and_values(ledger)
     yield from configs(ledger)
     yield from weights(ledger)

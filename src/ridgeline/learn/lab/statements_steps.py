@@ -135,7 +135,7 @@ def prompts(ledger: CostCalculator) -> Iterator[Statement]:
 
 
 def steps(ledger: CostCalculator) -> Iterator[Statement]:
-    """Yield all statements about steps."""
+    """Yield all textbook statements about steps."""
     yield from one_user(ledger)
     yield from many_users(ledger)
     yield from prompts(ledger)

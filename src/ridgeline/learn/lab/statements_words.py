@@ -101,7 +101,7 @@ def experts(_: CostCalculator) -> Iterator[Statement]:
 
 
 def pictures(ledger: CostCalculator) -> Iterator[Statement]:
-    """Yield the statements 12 and 13 on guidance and latents, and one on image tokens."""
+    """Yield the textbook statements 12 and 13 on guidance and latents, and one on image tokens."""
     guided, few = ledger.picture("z-image", steps=50), ledger.picture("z-image-turbo", steps=8)
     yield Statement(
         "guidance", 12, "50 steps with guidance are 100 passes; 8 or fewer steps save 80 to 90 %.",
@@ -131,6 +131,6 @@ def pictures(ledger: CostCalculator) -> Iterator[Statement]:
 
 
 def words_and_pictures(ledger: CostCalculator) -> Iterator[Statement]:
-    """Yield all statements about words and images."""
+    """Yield all textbook statements about words and images."""
     for group in (by_hand, words, experts, pictures):
         yield from group(ledger)

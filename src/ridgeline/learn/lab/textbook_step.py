@@ -9,14 +9,14 @@ from ridgeline.util.document.humanize import percent, say, say_seconds
 
 @dataclass(frozen=True, slots=True)
 class TextbookStep:
-    """A decode step as textbooks teach it."""
+    """A decode step of one user, computed with the simplifications of textbooks."""
 
     nbytes: float
     """The bytes of all weights, two per parameter, from the rounded parameter count in the model's name."""
     bandwidth: float
-    """The bandwidth, rounded."""
+    """The device's bandwidth as a round number."""
     peak: float
-    """The FLOP/s in bf16."""
+    """The device's peak FLOP/s in bf16."""
 
     @property
     def step(self) -> float:
@@ -30,7 +30,7 @@ class TextbookStep:
 
     @property
     def ridge(self) -> float:
-        """The ridge in FLOPs per byte.
+        """The device's ridge in FLOPs per byte.
 
         Textbooks take it for a batch size, because each user does one FLOP per byte of weights.
         """

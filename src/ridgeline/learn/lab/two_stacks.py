@@ -1,4 +1,4 @@
-"""Encoder-decoder compared with decoder only: what the encoder reads, where the decoder attends, and the costs."""
+"""An encoder-decoder compared with a decoder-only model: what the encoder reads, where the decoder attends, costs."""
 
 from collections.abc import Sequence
 

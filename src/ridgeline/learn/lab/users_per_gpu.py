@@ -26,7 +26,7 @@ from ridgeline.util.document.humanize import gib, say, say_gib
 
 @dataclass(frozen=True, slots=True)
 class TextbookUsers:
-    """The subtraction as textbooks teach it, with sizes in GB (10^9 bytes).
+    """The number of users on a GPU as textbooks compute it, with sizes in GB (10^9 bytes).
 
     The weights are 2 bytes per parameter, with the rounded count in the model's name. The rest is divided by 2 x layers
     x KV heads x head dim x 2 bytes for every token.
@@ -35,59 +35,59 @@ class TextbookUsers:
     card: float
     """The bytes of GPU memory, by the size in the product's name."""
     weights: float
-    """The bytes of weights."""
+    """The bytes of the model's weights by the textbook's count."""
     left: float
-    """The remaining bytes."""
+    """The bytes of GPU memory that remain after the weights."""
     request: float
-    """The KV bytes of a request."""
+    """The KV bytes of one request by the textbook's formula."""
 
     @property
     def users(self) -> int:
-        """The number of requests that fit."""
+        """The number of requests that fit by the textbook's calculation."""
         return max(0, int(self.left // self.request))
 
 
 @dataclass(frozen=True, slots=True)
 class Subtraction:
-    """One subtraction from a GPU's memory."""
+    """One item that is subtracted from a GPU's memory, and the rest."""
 
     name: str
-    """The purpose of the memory."""
+    """The use of the subtracted memory."""
     takes: float
-    """The bytes that it takes."""
+    """The bytes that are subtracted."""
     left: float
-    """The bytes of the GPU that remain after it."""
+    """The bytes of the GPU that remain after the subtraction."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuUsers:
-    """The users of a model on GPUs of one type; all bytes are per GPU."""
+    """The number of users that a model can serve on GPUs of one type; all bytes are per GPU."""
 
     model: str
     """The name of the model."""
     cards: int
     """The number of GPUs."""
     total: float
-    """The bytes of memory."""
+    """The bytes of each GPU's memory."""
     steps: tuple[Subtraction, ...]
-    """The subtractions from the memory, in order."""
+    """The subtractions from the GPU's memory, in order."""
     token: float
-    """The KV bytes per position."""
+    """The KV bytes per position of a request."""
     state: float
     """The bytes of a request's recurrent states, which do not depend on its length."""
     request: float
-    """The bytes of a whole request, in whole pages."""
+    """The bytes of a whole request's KV, in whole pages."""
     users: int
     """The number of concurrent requests that fit."""
     texts: TextbookUsers
-    """The same calculation as textbooks teach it."""
+    """The number of users as textbooks compute it."""
     fits_on: int | None
-    """The smallest number of GPUs (1, 2, 4, 8) on which one user fits; None if there is none.
+    """The smallest number of GPUs (1, 2, 4, 8) on which one user fits; None if the model does not fit on any of them.
 
     Without a link only one GPU is possible, and a model's heads must divide over the GPUs.
     """
     formula: str
-    """The derivation of `token`, over all GPUs together, with its factors."""
+    """The derivation of the KV bytes per token, over all GPUs together, with its factors."""
 
 
 def users_on(model: str, device: Device, cards: int, context: int) -> GpuUsers:
@@ -177,7 +177,7 @@ def document(users: Sequence[GpuUsers], device: Device, context: int) -> Documen
 
 
 def as_json(users: Sequence[GpuUsers], device: Device, context: int) -> dict[str, object]:
-    """Return the figures of every model."""
+    """Return the user counts of every model, with their subtractions, as JSON data."""
     return {"device": device.name, "context": context, "models": [_data(one) for one in users]}
 
 

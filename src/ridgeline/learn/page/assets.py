@@ -25,28 +25,28 @@ class Asset:
     """A file of the page, or data for it."""
 
     name: str
-    """The path in the folder, which is also the name by which modules import each other."""
+    """The path of the file in the static folder, which is also the name by which modules import each other."""
     data: bytes
-    """The contents."""
+    """The contents of the file."""
 
     @property
     def media(self) -> str:
-        """The media type."""
+        """The media type of the file."""
         return (_MEDIA | _DOCUMENT)[Path(self.name).suffix]
 
     @property
     def text(self) -> str:
-        """The contents as text."""
+        """The contents of the file as text."""
         return self.data.decode()
 
     @cached_property
     def digest(self) -> str:
-        """The first 16 digits of the contents' SHA-256, which change with the contents."""
+        """The first 16 digits of the file's SHA-256, which change with its contents."""
         return hashlib.sha256(self.data).hexdigest()[:16]
 
     @cached_property
     def gzipped(self) -> bytes:
-        """The contents compressed with gzip, as most browsers accept them."""
+        """The contents of the file compressed with gzip, as most browsers accept them."""
         return gzip.compress(self.data, mtime=0)
 
 

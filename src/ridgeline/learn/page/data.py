@@ -34,7 +34,7 @@ def device_data() -> Mapping[str, Any]:
 def models_data(
     tables: Mapping[str, Sequence[StoredModel]] | None = None, served: Iterable[str] = ()
 ) -> Mapping[str, Any]:
-    """Return the contents of `models.json`.
+    """Return the contents of `models.json`: the models that the page offers, and the tables that it has.
 
     Args:
         tables: Tables that a single-file page has of each model; None for a server, which can make any.
@@ -96,7 +96,7 @@ def table_name(model: str, stored: StoredModel) -> str:
 
 
 def stored_of(query: str) -> StoredModel:
-    """Return the storage of a table's model from the query part of its name.
+    """Return the formats and the number of devices that the query part of a table's name states.
 
     Raises:
         ValueError: If a parameter is unknown or invalid.

@@ -58,7 +58,7 @@ def _card(
     kernels: list[Mapping[str, Any]],
     reductions: list[Mapping[str, Any]],
 ) -> Mapping[str, Any]:
-    """Return the data of a device.
+    """Return the page's data about a device: peaks, memory, links, prices and kernel constants.
 
     `speeds` has the peak at which a product in each format runs. `instead` maps a format to the one in which this
     device computes it, if that is another. `engine` is the default engine.

@@ -21,12 +21,15 @@ _START = "app.js"
 _LONG = 2048
 """The bytes from which on a block is compressed."""
 _SHARED = "base-uri 'none'; form-action 'none'; trusted-types 'none'; require-trusted-types-for 'script'"
-"""The rules of both policies; the last two keep any text from becoming a script or markup, even inside a library."""
+"""The rules in both Content-Security-Policies of the page: that of a server and that of the single file.
+
+The last two rules keep any text from becoming a script or markup, even inside a library.
+"""
 
 
 @dataclass(frozen=True)
 class HtmlPage:
-    """The document and its Content-Security-Policy."""
+    """The page's HTML document and its Content-Security-Policy."""
 
     document: Asset
     policy: str
@@ -34,7 +37,7 @@ class HtmlPage:
 
 @cache
 def served_page() -> HtmlPage:
-    """Return the document of a server, which serves the page's files as `page/NAME` next to it."""
+    """Return the HTML document that a server sends, whose links point to the page's files at `page/NAME`."""
     modules = of_type(".js")
     names = json.dumps({"imports": {f"page/{each.name}": f"./{_address(each)}" for each in modules}})
     parts = [
@@ -51,7 +54,10 @@ def served_page() -> HtmlPage:
 
 
 def file_page(blocks: Iterable[str] = ()) -> bytes:
-    """Return the document with all its files included; `blocks` are elements with its data (`render_standalone`)."""
+    """Return the page's HTML document with all its files included.
+
+    `blocks` are elements that contain its data (`render_standalone`).
+    """
     names = json.dumps({"imports": {f"page/{each.name}": _data_url(each) for each in of_type(".js")}})
     start = f'import "page/{_START}";'
     style = "".join(each.text for each in of_type(".css"))
@@ -79,7 +85,7 @@ def render_standalone(blocks: Mapping[str, object]) -> bytes:
 
 
 def _block(name: str, value: object) -> str:
-    """Return an element with data for `source.js`, whose text cannot close the element."""
+    """Return an HTML element with JSON data for `source.js`, whose text cannot close the element."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     if len(text) < _LONG:
         harmless = text.replace("<", r"\u003c")
@@ -109,7 +115,7 @@ def _data_url(asset: Asset) -> str:
 
 
 def _allowed(text: str) -> str:
-    """Return the policy source that allows an inline element with this text."""
+    """Return the source expression of a Content-Security-Policy that allows an inline element with a given text."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

@@ -6,7 +6,7 @@ Values = Mapping[str, float]
 """The figures by name; a missing figure is 0."""
 
 Line = list[float]
-"""The coefficients of a linear function: a constant, then a slope per argument; trailing zeros are omitted."""
+"""The coefficients of a linear function: a constant, then a slope per argument, without trailing zeros."""
 
 EXACT = 1e-12  # relative rounding error of a slope that is an integer or zero
 
@@ -51,7 +51,7 @@ def whole(number: float) -> float:
 
 
 def trimmed(line: Sequence[float]) -> Line:
-    """Return a line without trailing zeros."""
+    """Return the coefficients of a linear function without trailing zeros."""
     kept = list(line)
     while kept and not kept[-1]:
         kept.pop()
@@ -59,5 +59,5 @@ def trimmed(line: Sequence[float]) -> Line:
 
 
 def at(line: Sequence[float], point: Sequence[float]) -> float:
-    """Return the value of a line at a point."""
+    """Return the value of a linear function at a point."""
     return line[0] + sum(slope * x for slope, x in zip(line[1:], point, strict=False)) if line else 0.0

@@ -29,7 +29,7 @@ from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload, 
 from ridgeline.util.version import __version__
 
 FORMAT = 1
-"""The version of the table format.
+"""The version of the model tables' format.
 
 The page reads only this version and refuses others with the command that makes the table again (`static/price.js`).
 """
@@ -39,7 +39,7 @@ _CARD = "h100-sxm"  # any device that computes in bf16 will do, because a table 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredModel:
-    """The storage of a table's model, and its number of devices.
+    """The formats in which a table's model is stored, and its number of devices.
 
     Raises:
         ValueError: If `own_attention` is set with a single device.
@@ -50,7 +50,7 @@ class StoredModel:
     kv: str | None = None
     """The KV format by name; None for that of the config."""
     devices: int = 1
-    """The number of devices."""
+    """The number of devices that share the model."""
     own_attention: bool = False
     """Whether each device has its own requests (`Scenario.ranks`)."""
 
@@ -69,7 +69,7 @@ class StoredModel:
         return Deployment(load_device(_CARD), self.devices, self.weights, self.kv, engine=engine)
 
     def command(self, name: str) -> str:
-        """Return the command that makes the table of a model with this storage."""
+        """Return the `ridgeline` command that makes the table of a model with these formats and devices."""
         words = ["ridgeline", "page", "tables", name]
         words += [] if self.weights is None else ["--weights", self.weights]
         words += [] if self.kv is None else ["--kv", self.kv]

@@ -1,4 +1,4 @@
-"""A probe of an op's cost: it evaluates the op for chosen steps and finds the linear functions behind the results.
+"""A probe of an op's cost: it evaluates the op for chosen steps and finds linear functions that give the same figures.
 
 The arguments are the rows of the op's space or, for an op that reads the context, sums over the sequences of each class
 of query length (`AttentionWork`). Each class may have several cases, which depend on the number of rows or on the op's
@@ -30,9 +30,12 @@ _BACKENDS = (REFERENCE, priced_backend("cpu"))
 _CANDIDATES = 400  # random points that are searched for each case
 
 Point = tuple[int, ...]
-"""The rows; or the sequences, queries, pairs, keys and written positions of a class, as in AttentionSum."""
+"""The arguments of an op's cost: rows; or the sequences, queries, pairs, keys and written positions of a class.
+
+The latter have the order of AttentionSum.
+"""
 Asked = Mapping[str, Point]
-"""The contents of a step: a point for each class, or for ROWS."""
+"""The contents of a step for the probed op: a point for each class of query length, or for ROWS."""
 Key = tuple[str, str, str, int, int]
 """The identity of a kernel: name, number format, stored format, sharers, and its index among equal ones."""
 Record = dict[str, Line]
@@ -41,31 +44,31 @@ _COST: Key = ("", "", "", 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class OpFigures:
-    """The figures of an op for a step: its cost, its kernels, and its kernels on the CPU backend."""
+    """The figures of an op for a step: its cost, its kernels, and its kernels on our CPU backend."""
 
     cost: Values
-    """The cost by figure."""
+    """The op's cost in a step: FLOPs and bytes by name."""
     kernels: dict[Key, Values]
-    """The figures of each kernel."""
+    """The figures of each kernel that the op launches in the reference backend."""
     native: dict[Key, Values]
-    """The figures of each kernel of our CPU backend."""
+    """The figures of each kernel that the op launches in our CPU backend."""
 
     @property
     def keys(self) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
-        """The identities of the kernels in both lists."""
+        """The identities of the op's kernels in the reference backend and in the CPU backend."""
         return tuple(self.kernels), tuple(self.native)
 
     def keys_of(self, of: str) -> tuple[Key, ...]:
-        """Return the kernels of a list; the cost counts as one kernel with a key without names."""
+        """Return the kernels in one of the lists; the cost counts as one kernel with a key without names."""
         return (_COST,) if of == "cost" else tuple(self.kernels if of == "kernels" else self.native)
 
     def values_of(self, of: str, key: Key) -> Values:
-        """Return the figures of one kernel, or none if it does not exist."""
+        """Return the figures of one kernel in one of the lists, or none if it is not there."""
         return self.cost if of == "cost" else (self.kernels if of == "kernels" else self.native).get(key, {})
 
     @property
     def flat(self) -> Values:
-        """The figures of all kernels, by list, kernel and name."""
+        """The figures of the cost and all kernels as one mapping, by list, kernel and name."""
         lists = {"kernels": self.kernels, "native": self.native}
         kernels = {
             f"{of} {i} {name}": value
@@ -78,18 +81,18 @@ class OpFigures:
 
 @dataclass(frozen=True, slots=True)
 class ProbedCase:
-    """One case of one class: the figures at one of its points, and the linear functions there."""
+    """One case of one class of an op: the figures at one point, and the linear functions around it."""
 
     point: Point
     """The point at which the figures were computed."""
     said: OpFigures
-    """The figures at that point."""
+    """The op's figures at the point of the case."""
     lines: dict[str, list[Record]]
-    """The linear functions by list, in the order of its kernels."""
+    """The linear functions of the case by list, in the order of the list's kernels."""
 
 
 Cases = Mapping[str, Mapping[int, ProbedCase]]
-"""The probed cases by class and number."""
+"""The probed cases of an op by class and number."""
 
 
 class OpProbe:
@@ -123,13 +126,13 @@ class OpProbe:
         return {"steps": self.steps} | touched
 
     def said(self, asked: Asked) -> OpFigures:
-        """Return the figures of the op for a step."""
+        """Return the figures of the probed op for a step."""
         work = self._work(asked)
         kernels = (_by_key(self.priced.launches(work, backend)) for backend in _BACKENDS)
         return OpFigures(_figures(self.priced.cost(work)), *kernels)
 
     def arguments(self, name: str, point: Point) -> Sequence[float]:
-        """Return the arguments of a class's linear functions at a point."""
+        """Return the arguments at which a class's linear functions are evaluated for a point."""
         return (point[0], self.touched.of(point[0])) if name == ROWS and self.touched else point
 
     def case_of(self, name: str, point: Point) -> int:
@@ -140,7 +143,7 @@ class OpProbe:
         return sum(each.holds(sums) << i for i, each in enumerate(self._switches))
 
     def cases(self) -> dict[str, dict[int, ProbedCase]]:
-        """Return every case of every class with its linear functions."""
+        """Return every case of every class of the probed op, with its linear functions."""
         names = (ROWS,) if self.reach is None else CLASSES
         return {name: {case: self._case(name, point) for case, point in self._bases(name).items()} for name in names}
 
@@ -178,7 +181,7 @@ class OpProbe:
 
     @cached_property
     def _row_lines(self) -> dict[str, Line]:
-        """The linear functions of rows.
+        """The linear functions of an op of rows.
 
         Another number of rows may run other kernels, but with the same functions. With enough rows that all experts are
         used, only the rows change the figures, which gives the slope per row. The figures of a single row then give the
@@ -197,7 +200,7 @@ class OpProbe:
         return lines
 
     def _bases(self, name: str) -> dict[int, Point]:
-        """Return a point in each existing case."""
+        """Return one point in each case of a class that exists."""
         if name == ROWS:
             return {case: (step,) for case, step in enumerate(self.steps)}
         found: dict[int, Point] = {}

@@ -26,7 +26,7 @@ class LinePool:
         self._places: dict[tuple[Any, ...], int] = {}
 
     def place(self, record: Record) -> int:
-        """Return the index of a record, which is added if it is new."""
+        """Return the index of a record of linear functions in the pool, which is added if it is new."""
         kept = {name: list(map(_plain, line)) for name, line in sorted(record.items()) if line}
         key = tuple((name, tuple(line)) for name, line in kept.items())
         if key not in self._places:
@@ -82,7 +82,10 @@ def op_table(
 
 
 def _entries(of: str, cases: Cases, shared: "_Shared", pool: LinePool) -> list[dict[str, Any]]:
-    """Return the cost (as one kernel) or the kernels of a list, each once, with its functions by class and case."""
+    """Return the table's entries for an op's cost (as one kernel) or for the kernels of a list.
+
+    Each kernel has one entry, with its linear functions by class and case.
+    """
     entries: dict[tuple[Key, str], dict[str, Any]] = {}
     for name, each in cases.items():
         for number, case in each.items():
@@ -113,7 +116,7 @@ class _Shared:
 
 
 def _shared(asker: OpProbe, cases: Cases) -> _Shared:
-    """Return what two classes share, found by evaluating both together."""
+    """Return the kernels and figures that two classes share, found by evaluating both together."""
     shared = _Shared({}, {})
     for one, other in combinations(cases, 2):
         a, b = (next(iter(cases[name].values())) for name in (one, other))
@@ -130,7 +133,7 @@ def _shared(asker: OpProbe, cases: Cases) -> _Shared:
 
 
 def _less(some: Values, others: Values, both: Values) -> dict[str, float]:
-    """Return by how much the sum of two figures exceeds that of both together."""
+    """Return by how much the sum of two classes' figures exceeds the figures of both together."""
     names = {**some, **others}
     return {name: some.get(name, 0.0) + others.get(name, 0.0) - both.get(name, 0.0) for name in names}
 
@@ -139,7 +142,7 @@ def _less(some: Values, others: Values, both: Values) -> dict[str, float]:
 
 
 def _check(asker: OpProbe, table: Mapping[str, Any], pool: LinePool, asked: Asked) -> None:
-    """Raise ValueError if a table gives other figures than the op for a step."""
+    """Raise ValueError if an op's table gives other figures than the op itself for a step."""
     said = asker.said(asked)
     places = [(name, asker.case_of(name, point), asker.arguments(name, point)) for name, point in asked.items()]
     lists = {"cost": [table["cost"]], "kernels": table["kernels"], "native": table.get("native", table["kernels"])}
@@ -157,7 +160,7 @@ def _check(asker: OpProbe, table: Mapping[str, Any], pool: LinePool, asked: Aske
 
 
 def _sum(entry: Mapping[str, Any], places: Sequence[tuple[str, int, Sequence[float]]], pool: LinePool) -> Values:
-    """Return the figures of an entry in a step, summed as the page does."""
+    """Return the figures of a table entry in a step, summed as the page does."""
     total: dict[str, float] = {}
     present = 0
     for name, case, arguments in places:

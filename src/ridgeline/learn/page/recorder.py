@@ -53,11 +53,11 @@ class RecordingRequest(msgspec.Struct, frozen=True):
     """A request to record a run; the sampling fields are as in SamplingParams."""
 
     name: str
-    """The name of the model."""
+    """The name of the model to record."""
     text: str
-    """The prompt as text."""
+    """The prompt to record, as text."""
     ids: list[int]
-    """The prompt as token ids."""
+    """The prompt to record, as token ids."""
     temperature: float
     top_k: int
     top_p: float
@@ -67,7 +67,7 @@ class RecordingRequest(msgspec.Struct, frozen=True):
     """The maximum seconds that the recording may be expected to take."""
 
     def params(self) -> SamplingParams:
-        """Return the sampling parameters."""
+        """Return the request's sampling parameters."""
         return SamplingParams(
             temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p, seed=self.seed
         )

@@ -33,32 +33,32 @@ RUNS = "runs.json"
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request of a recorded run."""
+    """A request in a recorded engine run."""
 
     step: int
-    """The step before which it arrives."""
+    """The engine step before which the request arrives."""
     prompt: str
-    """The prompt."""
+    """The prompt of the request."""
     output: int
-    """The number of tokens to generate."""
+    """The number of tokens that the request generates."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A run to record."""
+    """An engine run to record, with its title, text, limits and requests."""
 
     id: str
-    """The identifier on the page."""
+    """The identifier of the scene on the page."""
     title: str
-    """The title on the page."""
+    """The title of the scene on the page."""
     words: str
-    """The text that explains what the run shows."""
+    """The text that explains what the scene shows."""
     pages: int
-    """The number of pages of KV memory."""
+    """The number of pages of KV memory in the scene."""
     limits: Limits
-    """The limits of a step."""
+    """The limits of an engine step in the scene."""
     arrivals: Sequence[Arrival]
-    """The requests."""
+    """The requests that arrive in the scene."""
 
 
 _OPENINGS = (

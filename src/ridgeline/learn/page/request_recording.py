@@ -1,4 +1,4 @@
-"""A recording: one request as the page plays it, from its text to its token.
+"""The recording of one request, which the page plays from its text to its generated token.
 
 It is a compact form of a trace's ledger: an op of a step is a row under COLUMNS, its numbers have seven digits, and
 attention has four decimals. Times are in seconds. All prices and measurements come from the ledger.
@@ -42,9 +42,9 @@ class RecordingTime:
     """The duration of a recording in seconds."""
 
     measured: float
-    """The measured seconds."""
+    """The seconds that the recording took."""
     expected: float
-    """The seconds that were expected after its first two steps."""
+    """The seconds that the recording was expected to take, after its first two steps."""
 
 
 def recording(
@@ -55,7 +55,7 @@ def recording(
     special: Collection[int],
     pause: RecordingTime,
 ) -> dict[str, Any]:
-    """Return a ledger as plain data.
+    """Return a trace's ledger of one request as plain data for the page.
 
     Args:
         ledger: Ledger of the trace.

@@ -38,7 +38,7 @@ class AudioRecording:
     """
 
     def __init__(self, source: Path | BinaryIO, name: str | None = None) -> None:
-        """Open a file.
+        """Open an audio file.
 
         Args:
             source: Path, or a seekable binary file.
@@ -73,7 +73,7 @@ class AudioRecording:
         self.close()
 
     def close(self) -> None:
-        """Close the file; a window that another thread reads ends after the current block."""
+        """Close the audio file; a window that another thread reads ends after the current block."""
         self._closed = True
         with self._reading:
             self._file.close()
@@ -84,7 +84,7 @@ class AudioRecording:
             self._own.close()
 
     def window(self, start: int, count: int) -> Samples:
-        """Return `count` samples from `start` on, fewer at the end of the recording, and none after it.
+        """Return `count` audio samples from `start` on, fewer at the end of the recording, and none after it.
 
         A later window must not begin before an earlier one.
 
@@ -106,7 +106,7 @@ class AudioRecording:
             return self._held[:count].copy()
 
     def _drop(self, start: int) -> None:
-        """Discard the samples before `start`."""
+        """Discard the audio samples before `start`."""
         gone = min(start - self._first, len(self._held))
         self._held, self._first = self._held[gone:], self._first + gone
 
@@ -128,7 +128,7 @@ class AudioRecording:
             raise ValueError(f"{self.name} is no sound that can be read: {_reason(error)}; {_FIX}") from None
 
     def _check_whole(self) -> None:
-        """Raise ValueError if the file has too many channels or samples per second, or is truncated."""
+        """Raise ValueError if an audio file has too many channels or samples per second, or is truncated."""
         rate, channels = self._file.samplerate, self._file.channels
         if not 1 <= rate <= MAX_RATE or not 1 <= channels <= MAX_CHANNELS:
             raise ValueError(
@@ -144,7 +144,7 @@ class AudioRecording:
                 )
 
     def _read(self) -> Iterator[Samples]:
-        """Yield the file block by block as mono samples at 16 kHz."""
+        """Yield the audio file block by block as mono samples at 16 kHz."""
         rate, frames = self._file.samplerate, max(1, _BLOCK // self._file.channels)
         resampler = None if rate == RATE else self._soxr.ResampleStream(rate, RATE, 1, dtype="float32")
         while True:

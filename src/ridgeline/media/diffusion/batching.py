@@ -36,9 +36,9 @@ class Batching:
     """The number of images per denoiser call, and whether the call contains both guidance passes."""
 
     pictures: int
-    """The number of images in one batch."""
+    """The number of images that one denoiser call computes."""
     paired: bool
-    """Whether one call runs both guidance passes."""
+    """Whether one denoiser call runs both guidance passes."""
 
     def calls(self, passes: int) -> int:
         """Return the number of denoiser calls per step if each image needs `passes` passes."""

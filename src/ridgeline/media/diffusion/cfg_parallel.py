@@ -24,7 +24,7 @@ class CFGParallelPair:
         self.rank = distributed.get_rank()
 
     def check(self, seed: int, guidance: Guidance) -> None:
-        """Check that both processes can share a request.
+        """Check that both processes of the pair can share a request.
 
         Raises:
             ValueError: If the request has one pass per step, or the processes have different seeds.
@@ -35,7 +35,7 @@ class CFGParallelPair:
             raise ValueError(f"one process of the pair has seed {seeds[0]}, the other {seeds[1]}; give both one seed")
 
     def exchange(self, mine: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both processes' values of a tensor, that of rank 0 first.
+        """Exchange a tensor between both processes and return both values, that of rank 0 first.
 
         Raises:
             ConnectionError: If the other process has ended.
@@ -57,7 +57,10 @@ def check_divides(guidance: Guidance) -> None:
 def guide_apart(
     denoiser: Pass[Text], guidance: Guidance, own: Text, pair: CFGParallelPair
 ) -> Callable[[Tensor, float], Tensor]:
-    """Return the denoiser with guidance whose two passes run in two processes; `own` is this process's encoded text."""
+    """Return the denoiser with guidance whose two passes run in two processes.
+
+    `own` is the encoded text of this process's pass.
+    """
     assert guidance.negative is not None, "one pass is no pair"
 
     def apart(x: Tensor, t: float) -> Tensor:

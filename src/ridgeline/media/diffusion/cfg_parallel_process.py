@@ -17,32 +17,32 @@ from ridgeline.media.diffusion.cfg_parallel import CFGParallelPair
 from ridgeline.media.diffusion.diffusion_request import DiffusionPlan
 
 READY = "ready"
-"""The first line that a process prints once it has loaded; any other line is the reason why it has not."""
+"""The first line that the second process prints once it has loaded; any other line is an error."""
 _WAITS = timedelta(days=1)  # for the other's pass; if a process ends, its connection closes at once
 _LAST_WORDS = 5.0  # seconds for a process to end after its connection closed
 
 
 @dataclass(frozen=True, slots=True)
 class CFGParallelStart:
-    """The message that tells the second process what to run."""
+    """The message that tells the second process of a CFG-parallel pair what to run."""
 
     model: str
-    """The model argument of `load_pipeline`."""
+    """The model argument of `load_pipeline` in the second process."""
     dtype: torch.dtype | None
-    """The dtype argument of `load_pipeline`."""
+    """The dtype argument of `load_pipeline` in the second process."""
     threads: int
-    """The threads argument of `load_pipeline`."""
+    """The threads argument of `load_pipeline` in the second process."""
     rendezvous: str
-    """The file through which both processes connect."""
+    """The path of the file through which both processes connect."""
     plan: DiffusionPlan
-    """The plan that both processes run."""
+    """The diffusion plan that both processes run."""
 
 
 @contextmanager
 def second_process(
     model: str, dtype: torch.dtype | None, threads: int, plan: DiffusionPlan
 ) -> Iterator[CFGParallelPair]:
-    """Start a second process that runs the same plan, and yield the pair with this process as rank 0.
+    """Start a second process that runs the same diffusion plan, and yield the pair with this process as rank 0.
 
     The other process loads the pipeline from the same folder. Ctrl-C reaches only this process.
 
@@ -74,13 +74,13 @@ def second_process(
 
 
 def join(rendezvous: str, rank: int) -> None:
-    """Join a process group of two processes that connect through a file."""
+    """Join a torch.distributed group of two processes that connect through a file."""
     at = Path(rendezvous).as_uri()
     distributed.init_process_group("gloo", init_method=at, rank=rank, world_size=2, timeout=_WAITS)
 
 
 def _started(child: "subprocess.Popen[bytes]", start: CFGParallelStart) -> str:
-    """Return the reason why a process has not started, "" if it has."""
+    """Return the reason why the second process has not started, "" if it has."""
     assert child.stdin is not None
     assert child.stdout is not None
     try:

@@ -18,9 +18,9 @@ from ridgeline.media.diffusion.video_autoencoder import VideoAutoencoder
 from ridgeline.util.document.humanize import gib, say_gib
 
 TILES = (64, 32, 16)
-"""The tile sizes in latents per side, in the order in which they are tried."""
+"""The sizes of decode tiles in latents per side, in the order in which they are tried."""
 SPARE = 0.5
-"""The fraction of the free memory that activations may use; the workspace of kernels is not predicted."""
+"""The fraction of the free memory that a decode's activations may use; the workspace of kernels is not predicted."""
 PREVIEW = 64
 """The maximum latents per side of a preview.
 
@@ -78,7 +78,7 @@ def decode(autoencoder: AutoencoderKL | VideoAutoencoder, latents_BCHW: Tensor, 
 def decode_parts(
     autoencoder: AutoencoderKL | VideoAutoencoder, latents_CHW: Tensor, tiling: Tiling | None = None
 ) -> Iterator[Tensor]:
-    """Yield the pixels of one image or video in parts; other latents may be decoded between two parts.
+    """Yield the decoded pixels of one image or video in parts; other latents may be decoded between two parts.
 
     An image is one part [channels, rows, columns]. A video has one part per latent frame, [channels, frames, rows,
     columns].
@@ -103,6 +103,6 @@ def decode_parts(
 
 
 def preview(autoencoder: AutoencoderKL, latents_BCHW: Tensor) -> Tensor:
-    """Return a cheap preview: the pixels of latents that are averaged to at most PREVIEW per side."""
+    """Return a cheap preview of images: the decoded pixels of latents averaged to at most PREVIEW per side."""
     factor = -(-max(latents_BCHW.shape[2:]) // PREVIEW)
     return decode(autoencoder, functional.avg_pool2d(latents_BCHW, factor) if factor > 1 else latents_BCHW)

@@ -20,7 +20,7 @@ from ridgeline.price.price import Price
 
 @dataclass(frozen=True, slots=True)
 class ParallelDegrees:
-    """The degrees of parallelism of a request."""
+    """The degrees of parallelism of a diffusion request: by guidance pass and by sequence."""
 
     guidance: int = 1
     """The value 2 if the two guidance passes run on different GPUs, else 1."""
@@ -29,7 +29,7 @@ class ParallelDegrees:
 
     @property
     def cards(self) -> int:
-        """The number of GPUs."""
+        """The number of GPUs for these degrees of parallelism."""
         return self.guidance * self.sequence
 
     @override
@@ -85,7 +85,7 @@ class ParallelPass:
         return Work(rows, 1, {reach: self._part(reach, each) for reach, each in work.attention.items()})
 
     def _part(self, reach: AttentionPattern, attention: AttentionWork) -> AttentionWork:
-        """Return one GPU's share of attention.
+        """Return the attention work of one GPU in a denoiser pass divided by sequence.
 
         The GPU computes its own heads over all rows. This is as much work as its own rows for all heads and is stated
         in that form. If the heads do not divide evenly, the share is that of the GPU with the most heads.
@@ -118,7 +118,7 @@ class ParallelPass:
 
 
 def exchange(latents: Sequence[int]) -> Cost:
-    """Return the exchange of both velocities of a guidance pair, after which all GPUs perform the same step."""
+    """Return the cost of exchanging both velocities of a guidance pair, after which all GPUs perform the same step."""
     return Cost(communication={"all_gather": float(2 * 4 * math.prod(latents))})
 
 
@@ -128,5 +128,5 @@ def heads_of(price: Price) -> int:
 
 
 def message_bytes(costs: Iterable[Cost]) -> float:
-    """Return the bytes of these messages that each GPU has after the communication."""
+    """Return the bytes of some messages between GPUs, as each GPU has them after the communication."""
     return sum(cost.communication_bytes for cost in costs)

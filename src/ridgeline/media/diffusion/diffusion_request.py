@@ -18,7 +18,7 @@ class DiffusionRequest:
     """
 
     prompt: str
-    """The text that describes the image."""
+    """The text that describes the image or video."""
     negative: str | None = None
     """The negative prompt, which only acts with guidance."""
     size: Size | None = None
@@ -30,7 +30,7 @@ class DiffusionRequest:
     seed: int | None = None
     """The seed of the first image; image i uses seed + i."""
     images: int = 1
-    """The number of images or videos."""
+    """The number of images or videos to generate."""
     frames: int | None = None
     """The number of frames of a video; only for video models."""
     second_guidance: float | None = None
@@ -65,16 +65,16 @@ def concerning(field: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class DiffusionPlan:
-    """A validated request whose open values are all filled in."""
+    """A validated diffusion request whose open values are all filled in."""
 
     request: DiffusionRequest
-    """The request as it was received."""
+    """The diffusion request as it was received."""
     seed: int
-    """The seed of the first image."""
+    """The seed of the plan's first image."""
     scale: float | None
     """The guidance scale in the convention of the model's pipeline; None if the model has none."""
     geometry: Geometry
-    """The shapes that follow from the size and the frames."""
+    """The shapes of pixels, latents and tokens that follow from the size and the frames."""
     schedule: Schedule
     """The noise levels and timesteps that follow from the number of steps."""
     guidance: Guidance

@@ -20,7 +20,7 @@ from ridgeline.price.plan.request_phases import ClassRow, Estimate, PhasePrice
 from ridgeline.price.price import Price
 
 _FUSED = ("elementwise", "norm", "embedding")
-"""The classes of our kernels that do the work of those ops."""
+"""The classes of our kernels that do the work of diffusers' unfused ops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class Unfused:
     """The ops by kind: (bytes moved for any image, additional bytes per token of latents, number of ops)."""
 
     def nbytes(self, tokens: int) -> float:
-        """Return the bytes that all these ops move for an image of `tokens` tokens of latents."""
+        """Return the bytes that all unfused ops of a pass move for an image of `tokens` tokens of latents."""
         return float(sum((fixed + each * tokens) * count for fixed, each, count in self.kernels))
 
     def seconds(self, device: Device, tokens: int) -> tuple[float, float]:
-        """Return the bound and the expected seconds of all these ops, run one after the other."""
+        """Return the bound and the expected seconds of all unfused ops of a pass, run one after the other."""
         bound = expected = 0.0
         for fixed, each, count in self.kernels:
             cost = Cost(activation_bytes=float(fixed + each * tokens))

@@ -29,7 +29,7 @@ class FluxTextEncoder(T5TextEncoder):
     def __init__(
         self, model: Encoder, tokenizer: Tokenizer, most_tokens: int, padding: int, clip: Encoder, pairs: Tokenizer
     ) -> None:
-        """Store the two encoders.
+        """Store T5 and CLIP with their tokenizers.
 
         Args:
             model: T5's encoder.
@@ -97,7 +97,7 @@ def load_flux_encoder(pipeline: ModelSource, progress: Progress | None = None, *
 
 
 def _encoder(part: Component, progress: Progress | None) -> Encoder:
-    """Load one of the two encoders.
+    """Load T5 or CLIP from its folder.
 
     The pipeline's index states its class and the tensors its dtype, because FLUX.1's config of T5 has neither.
     """

@@ -57,9 +57,9 @@ class PipelineLayout:
     """The mapping of a model from pixels to latents and tokens, and the image sizes that it supports."""
 
     channels: int
-    """The channels of a latent."""
+    """The number of channels of a latent."""
     sizes: tuple[Size, ...]
-    """The sizes that a request may have, the default first."""
+    """The image sizes that a request may have, the default first."""
     spatial: int = 8
     """The pixels per latent along each side."""
     temporal: int = 1
@@ -106,7 +106,7 @@ class PipelineLayout:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The shapes of one request."""
+    """The shapes of one image or video: pixels, latents and tokens."""
 
     layout: PipelineLayout
     size: Size
@@ -125,20 +125,20 @@ class Geometry:
 
     @property
     def _counts(self) -> tuple[int, int, int]:
-        """The latents along frames, rows and columns."""
+        """The numbers of latents along frames, rows and columns."""
         layout = self.layout
         frames = 1 + (self.frames - 1) // layout.temporal
         return frames, self.size.height // layout.spatial, self.size.width // layout.spatial
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """The tokens along frames, rows and columns."""
+        """The numbers of tokens along frames, rows and columns."""
         frames, rows, columns = (count // patch for count, patch in zip(self._counts, self.layout.patch, strict=True))
         return frames, rows, columns
 
     @property
     def tokens(self) -> int:
-        """The number of tokens: the patches of the latents."""
+        """The number of tokens of an image or video: the patches of its latents."""
         return math.prod(self.grid)
 
     @property

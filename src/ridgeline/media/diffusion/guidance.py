@@ -37,12 +37,12 @@ class Convention(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Guidance:
-    """The guidance of a request, independent of the model's convention."""
+    """The guidance of a diffusion request, independent of the model's convention."""
 
     scale: float = 1.0
-    """The w of the formula; 1 if there is no second pass."""
+    """The scale w of classifier-free guidance; 1 if there is no second pass."""
     negative: str | None = None
-    """The text of the second pass; None if there is none."""
+    """The text of the second guidance pass; None if there is none."""
     embedded: float | None = None
     """The guidance input of the denoiser; None if it has none."""
 

@@ -17,13 +17,13 @@ class QuotedRatio:
     """A quantity of a video model relative to an image model, with the range that is often quoted for this ratio."""
 
     own: int
-    """The quantity of the video model."""
+    """The parameters or latents of the video model."""
     picture: int
-    """The quantity of the image model."""
+    """The parameters or latents of the image model."""
     least: float
-    """The lower end of the quoted range."""
+    """The lower end of the range that is often quoted for the ratio."""
     most: float
-    """The upper end of the quoted range."""
+    """The upper end of the range that is often quoted for the ratio."""
 
     @property
     def times(self) -> float:
@@ -46,9 +46,9 @@ class ImageComparison:
     """A comparison of a video model with an image model."""
 
     parameters: QuotedRatio
-    """The ratio of the parameters of the denoiser, including all experts."""
+    """The ratio of the denoisers' parameters, including all experts, between video and image model."""
     latents: QuotedRatio
-    """The ratio of the latent positions."""
+    """The ratio of the latent positions of a video to those of an image."""
 
     @classmethod
     def of(cls, parameters: int, geometry: Geometry) -> "ImageComparison":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = {".png": "PNG", ".webp": "WEBP", ".jpg": "JPEG", ".jpeg": "JPEG"}
-"""The formats by file suffix."""
+"""The image formats by file suffix."""
 PARAMETERS = "parameters"
 """The name of the PNG chunk with all parameters as JSON.
 

@@ -18,7 +18,7 @@ class Noise:
     """
 
     def __init__(self, seed: int, images: int, shape: Sequence[int], device: torch.device = _PROCESSOR) -> None:
-        """Seed a generator for each image.
+        """Create a seeded noise generator for each image of a request.
 
         Args:
             seed: Seed of the first image.
@@ -34,7 +34,7 @@ class Noise:
         self._shape, self._device = tuple(shape), device
 
     def __call__(self) -> Tensor:
-        """Return the next noise of every image.
+        """Return the next noise of every image of a request.
 
         Sampling begins with the first draw; samplers that add noise use the others.
         """

@@ -51,24 +51,24 @@ class LowNoiseExpert:
     boundary: float
 
     def asked(self, schedule: Schedule, step: int) -> bool:
-        """Return whether this expert runs a step of a schedule, counted from 0."""
+        """Return whether this low-noise denoiser runs a step of a schedule, counted from 0."""
         return schedule.timesteps[step] < self.boundary * schedule.train_steps
 
 
 @dataclass(frozen=True, slots=True)
 class DenoiseOutput:
-    """The result of one denoising step."""
+    """The result of one denoising step for a batch of images."""
 
     images: range
     """The indexes of the batch's images in the request, counted from 0."""
     number: int
-    """The step, counted from 1."""
+    """The number of the denoising step, counted from 1."""
     of: int
-    """The number of steps for these images."""
+    """The number of denoising steps for the batch's images."""
     latents: Tensor
-    """The latents after the step, [B, C, H, W] fp32."""
+    """The latents after the denoising step, [B, C, H, W] fp32."""
     skipped: int
-    """The passes of the step that ran only the first block (`StepCache`)."""
+    """The denoiser passes of the step that ran only the first block (`StepCache`)."""
     _shown: Tensor
     _prediction: Tensor
     _schedule: Schedule
@@ -81,12 +81,12 @@ class DenoiseOutput:
 
     @property
     def last(self) -> bool:
-        """Whether the latents of these images are finished."""
+        """Whether the latents of the batch's images are finished."""
         return self.number == self.of
 
 
 class Pipeline:
-    """A loaded pipeline, for one caller at a time; several requests may alternate between the steps of `denoise`."""
+    """A loaded diffusion pipeline, for one caller at a time; requests may alternate between the steps of `denoise`."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Pipeline:
         layout: PipelineLayout,
         second: LowNoiseExpert | None = None,
     ) -> None:
-        """Store the parts of a pipeline.
+        """Store the parts of a diffusion pipeline.
 
         Args:
             name: Name of the model.
@@ -118,11 +118,11 @@ class Pipeline:
 
     @property
     def device(self) -> torch.device:
-        """The device of the pipeline's parts."""
+        """The device on which the pipeline's models are."""
         return next(self.denoiser.parameters()).device
 
     def plan(self, request: DiffusionRequest, call_seconds: CallSeconds | None = None) -> DiffusionPlan:
-        """Validate a request and return its plan; nothing runs.
+        """Validate a diffusion request and return its plan, without running anything.
 
         Args:
             request: Request for images or videos.
@@ -169,7 +169,7 @@ class Pipeline:
         return DiffusionPlan(request, seed, scale, geometry, schedule, guidance, tuple(texts), batching, second)
 
     def _guidance(self, request: DiffusionRequest, scale: float | None) -> tuple[Guidance, Guidance | None]:
-        """Return the guidance of a request and that of the second expert, None if there is one denoiser.
+        """Return the guidance of a diffusion request and that of the second expert, None if there is one denoiser.
 
         Raises:
             InvalidRequest: If the scale or the negative prompt is invalid.
@@ -182,7 +182,7 @@ class Pipeline:
             return guidance, self._second_guidance(request, scale, guidance)
 
     def _second_guidance(self, request: DiffusionRequest, scale: float | None, guidance: Guidance) -> Guidance | None:
-        """Return the guidance of the second expert, None if there is one denoiser.
+        """Return the guidance of a two-expert model's second denoiser, None if there is one denoiser.
 
         Raises:
             ValueError: If the request has a second guidance but the model has no second expert, or if only one of the
@@ -216,7 +216,7 @@ class Pipeline:
         return each * plan.batching.pictures * len(plan.texts) * (1 if plan.second is None else 2)
 
     def encode(self, plan: DiffusionPlan) -> tuple[Tensor, ...]:
-        """Return the hidden states of a plan's texts, each [tokens, width]: of the prompt, then of the negative prompt.
+        """Return the hidden states of a plan's texts, each [tokens, width]: of the prompt, then the negative prompt.
 
         If the denoiser also needs a pooled vector of the prompt, this computes and caches it for `denoise`.
         """
@@ -310,13 +310,13 @@ class DenoiserCalls:
     """The way in which the denoiser is called for one batch."""
 
     images: int
-    """The number of images in the batch."""
+    """The number of images in a denoiser call."""
     paired: bool = False
-    """Whether one call runs both guidance passes."""
+    """Whether one denoiser call runs both guidance passes."""
     pair: CFGParallelPair | None = None
     """The connection to the process that runs the other guidance pass, if any."""
     cache: StepCache | None = None
-    """The step cache, if passes may skip blocks."""
+    """The step cache, if denoiser passes may skip blocks."""
 
 
 def guided_denoiser(

@@ -30,32 +30,35 @@ class LoadEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PipelineClass:
-    """The properties of one pipeline class."""
+    """The properties of a pipeline class: its parts, text encoder, guidance convention, layout and defaults."""
 
     text_parts: tuple[str, ...]
-    """The parts of the folder that `load_encoder` reads; the folder also has a transformer, a vae and a scheduler."""
+    """The parts of a pipeline's folder that `load_encoder` reads, in addition to transformer, vae and scheduler."""
     load_encoder: LoadEncoder
-    """The function that loads the text encoder."""
+    """The function that loads the pipeline's text encoder."""
     convention: Convention
-    """The convention of the guidance scale."""
+    """The convention of the pipeline's guidance scale."""
     layout: PipelineLayout
-    """The layout with the sizes that its releases support; the parts of a folder define the rest of the layout."""
+    """The layout with the image sizes that the class's releases support.
+
+    The parts of a folder define the rest of the layout.
+    """
     steps: int
-    """The default number of steps."""
+    """The default number of denoising steps."""
     guidance: float | None
     """The default guidance scale."""
     timesteps: TimestepCall
-    """The arguments with which it requests timesteps from its scheduler."""
+    """The arguments with which the pipeline requests timesteps from its scheduler."""
     frames: int = 1
     """The default number of frames of a video; 1 for images."""
     layout_of: Callable[[Denoiser], PipelineLayout] | None = None
     """The function from the denoiser to the layout, if releases of the class support different sizes."""
     settled: "Callable[[PipelineClass, ModelSource], PipelineClass] | None" = None
-    """The function that adapts the class to one folder, if its releases work in several ways."""
+    """The function that adapts the pipeline class to one folder, if its releases work in several ways."""
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts that a folder must have, in loading order."""
+        """The parts that a pipeline's folder must have, in loading order."""
         return (*self.text_parts, "transformer", "vae", "scheduler")
 
 
@@ -173,7 +176,7 @@ def pipeline_class_of(source: ModelSource) -> PipelineClass:
 
 
 def check_parts(source: ModelSource, parts: Iterable[str]) -> None:
-    """Raise ModelRefused if the folder of a pipeline lacks one of these parts."""
+    """Raise ModelRefused if the folder of a pipeline lacks one of the given parts."""
     for part in parts:
         component = _listed(source, part)
         if not component.folder.is_dir():
@@ -181,7 +184,7 @@ def check_parts(source: ModelSource, parts: Iterable[str]) -> None:
 
 
 def check_configs(source: ModelSource, parts: Iterable[str]) -> None:
-    """Raise ModelRefused if one of these parts has no config; a plan reads nothing else of them."""
+    """Raise ModelRefused if one of a pipeline's parts has no config; a plan reads nothing else of them."""
     for part in parts:
         component = _listed(source, part)
         if component.config is None:

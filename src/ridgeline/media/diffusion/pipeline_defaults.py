@@ -22,7 +22,7 @@ from ridgeline.media.diffusion.pipeline_price import PipelineComponents
 from ridgeline.media.diffusion.video_decode_price import VideoDecodePrice
 
 PROMPT, NEGATIVE = 96, 32
-"""The tokens of a typical prompt, and of an empty one in its template, for pipelines that do not pad texts."""
+"""The tokens of a typical prompt, and of an empty one in its template, for pipelines with texts of any length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class EncoderSpec:
     """The way in which one text encoder of a pipeline reads texts."""
 
     part: str
-    """The name of its part in the pipeline."""
+    """The name of the encoder's part in the pipeline."""
     layers: int = 0
-    """The number of its layers that run; negative counts from the end, 0 is all."""
+    """The number of the encoder's layers that run; negative counts from the end, 0 is all."""
     tokens: int = 0
-    """The length to which it pads every text if the denoiser receives another length; 0 if it receives the same."""
+    """The length to which the encoder pads texts; 0 if it is the length that the denoiser receives."""
 
 
 ENCODER_SPECS: Mapping[str, tuple[EncoderSpec, ...]] = {
@@ -59,25 +59,25 @@ class PipelineDefaults:
     layout: PipelineLayout
     """The layout, with the sizes that a request may have."""
     size: Size
-    """The default size."""
+    """The default image size."""
     steps: int
-    """The default number of steps."""
+    """The default number of denoising steps."""
     convention: Convention
-    """The convention of the guidance scale."""
+    """The convention of the pipeline's guidance scale."""
     guidance: float | None
     """The default guidance scale, in the convention of the release."""
     frames: int = 1
     """The default number of frames; 1 for images."""
     rate: int = 0
-    """The frames per second of a video."""
+    """The frames per second of a video; 0 if the catalogue states none."""
     tokens: int = 0
-    """The length to which texts are padded; 0 if they are not padded."""
+    """The token count of every text if it is fixed; 0 if texts keep their own length."""
     refused: str = ""
     """The reason why `load_pipeline` refuses the scheduler of the folder; "" if it does not."""
 
     @classmethod
     def of(cls, source: ModelSource, parts: PipelineComponents | None = None) -> "PipelineDefaults":
-        """Return the defaults that the catalogue states, or else those of the folder and its class.
+        """Return the default request of a pipeline: from the catalogue, or else from the folder and its class.
 
         Args:
             source: Catalogue entry or folder of a pipeline.
@@ -107,7 +107,7 @@ class PipelineDefaults:
         return ((self.tokens or PROMPT), (self.tokens or NEGATIVE))[:passes]
 
     def read(self, texts: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        """Return for each encoder the token counts of the same texts as that encoder reads them."""
+        """Return for each text encoder the token counts of some texts as that encoder reads them."""
         return tuple(tuple(reading.tokens or tokens for tokens in texts) for reading in self.readings)
 
 

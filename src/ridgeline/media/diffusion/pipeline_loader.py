@@ -40,7 +40,7 @@ def load_pipeline(
     progress: Progress | None = None,
     device: torch.device = _PROCESSOR,
 ) -> Pipeline:
-    """Load the pipeline in a folder.
+    """Load the diffusion pipeline in a folder.
 
     Args:
         model: Source, or a name that `open_source` accepts.
@@ -166,7 +166,7 @@ def _each(sizes: Mapping[str, int], progress: Progress | None) -> dict[str, Prog
 def _check_fits(
     source: ModelSource, encoder: TextEncoder, denoiser: Denoiser, autoencoder: AutoencoderKL | VideoAutoencoder
 ) -> None:
-    """Raise ModelRefused if the parts belong to different pipelines."""
+    """Raise ModelRefused if the parts of a folder belong to different pipelines."""
     if encoder.width != denoiser.text_width:
         raise ModelRefused(
             f"{source.folder}: the text encoder's states have {encoder.width} numbers, the transformer reads "
@@ -256,7 +256,7 @@ def _layout(
     denoiser: Denoiser,
     autoencoder: AutoencoderKL | VideoAutoencoder | VideoDecodePrice,
 ) -> PipelineLayout:
-    """Return the layout of a folder: its parts define channels, patches and pixels per latent.
+    """Return the layout of a pipeline's folder, whose parts define channels, patches and pixels per latent.
 
     The supported sizes are the `sizes` of its generation_config.json, which no other file of a pipeline contains;
     without them, the sizes of the class's releases.
@@ -296,7 +296,7 @@ def _frames(
 
 
 def _sizes(stated: Fields) -> tuple[Size, ...]:
-    """Return the sizes that a folder states; () for none.
+    """Return the image sizes that a folder states; () for none.
 
     Raises:
         ModelRefused: If `sizes` is not a list of valid sizes.

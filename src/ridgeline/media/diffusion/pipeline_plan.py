@@ -16,18 +16,18 @@ from ridgeline.price.engine_profile import OWN_ENGINE, load_engine
 from ridgeline.price.plan.request_phases import Estimate
 
 STEPS = (4, 8, 20, 28, 50)
-"""The numbers of steps to compare with, typical of distilled and of other models."""
+"""The numbers of denoising steps to compare a plan with, typical of distilled and of other models."""
 SIDE_BY_SIDE = (2, 4, 8)
-"""The numbers of images per pass to compare with a single one."""
+"""The numbers of images per denoiser pass to compare a single image with."""
 _HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
-    """The options of a plan; None means the release's default."""
+    """The options of a pipeline's plan; None means the release's default."""
 
     size: Size | None = None
-    """The width and height in pixels."""
+    """The requested width and height in pixels."""
     steps: int | None = None
     """The number of denoising steps."""
     guidance: float | None = None
@@ -35,7 +35,7 @@ class PipelineOptions:
     frames: int | None = None
     """The number of frames of a video."""
     count: int = 1
-    """The number of images or videos."""
+    """The number of images or videos to plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +43,19 @@ class MemoryFit:
     """The memory of a request on one GPU in bytes, compared with the available memory."""
 
     resident: float
-    """The peak of a request if all parts stay in GPU memory."""
+    """The peak bytes of a request if all parts stay in GPU memory."""
     tiled: float
-    """The same peak with a tiled decode."""
+    """The peak bytes of a request with a tiled decode if all parts stay in GPU memory."""
     taking_turns: float
-    """The peak over the stages if each stage has only its own part in GPU memory."""
+    """The peak bytes over the stages if each stage has only its own part in GPU memory."""
     overhead: float
-    """The bytes used by the driver and libraries."""
+    """The bytes of GPU memory used by the driver and libraries."""
     budget: float
-    """The bytes that may be used."""
+    """The bytes of GPU memory that may be used."""
 
     @property
     def least(self) -> float:
-        """The minimum bytes for the request, with the parts taking turns."""
+        """The minimum bytes of GPU memory for the request, with the parts taking turns."""
         return self.overhead + self.taking_turns
 
     @property
@@ -67,7 +67,7 @@ class MemoryFit:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The same request with one change: its name, seconds and passes."""
+    """The planned request with one change: its name, seconds and passes."""
 
     name: str
     seconds: Estimate
@@ -92,7 +92,7 @@ class PipelinePlan:
         *,
         eager: bool = False,
     ) -> None:
-        """Price a request.
+        """Price a request to a pipeline.
 
         Args:
             name: Release in the catalogue.
@@ -191,7 +191,7 @@ class PipelinePlan:
 
     @cached_property
     def fewer_steps(self) -> tuple[Variant, ...]:
-        """The request with other numbers of steps, on one GPU."""
+        """The planned request with other numbers of steps, on one GPU."""
         return tuple(self._variant(f"{steps} steps", steps, self.passes) for steps in STEPS if steps != self.steps)
 
     @cached_property
@@ -209,7 +209,7 @@ class PipelinePlan:
 
     @cached_property
     def otherwise(self) -> Variant | None:
-        """The request with fusion if the plan is without, else without; None if unfused ops were not recorded."""
+        """The planned request with fusion if the plan is without, or the reverse; None without recorded ops."""
         if self.unfused is None:
             return None
         ops, name = (None, "fused (compiled)") if self.eager else (self.unfused, "not fused (eager)")
@@ -217,7 +217,7 @@ class PipelinePlan:
 
     @property
     def alone(self) -> Variant:
-        """The unchanged request on one GPU."""
+        """The planned request without changes, on one GPU."""
         return Variant("as asked", self.alone_request.seconds, self.job.passes)
 
     def _variant(self, name: str, steps: int, passes: int) -> Variant:
@@ -258,7 +258,7 @@ def _in_turns(memory: PipelineMemory) -> float:
 
 
 def _positive(value: int, option: str) -> int:
-    """Return the value of an option.
+    """Return the value of a command-line option.
 
     Raises:
         ValueError: If it is not from 1 to 1000.

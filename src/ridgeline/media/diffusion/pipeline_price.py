@@ -83,7 +83,7 @@ class PipelineComponents:
 
 @dataclass(frozen=True, slots=True)
 class PipelineWorkload:
-    """The properties of a request that determine its cost."""
+    """The properties of a diffusion request that determine its cost."""
 
     geometry: Geometry
     """The shapes of an image or a video."""
@@ -92,9 +92,9 @@ class PipelineWorkload:
     texts: tuple[int, ...]
     """The tokens that the denoiser receives for the text of each pass of a step: one text, or with guidance two."""
     pictures: int = 1
-    """The number of images, generated one after the other from these texts."""
+    """The number of images, generated one after the other from the same texts."""
     read: tuple[tuple[int, ...], ...] = ()
-    """The tokens of the same texts as each encoder reads them, including padding, by encoder; if empty, as `texts`."""
+    """The tokens of each text as each encoder reads it, including padding, by encoder; if empty, as in `texts`."""
     seen: tuple[int, ...] = ()
     """The tokens of each text without padding, if padding is masked."""
 
@@ -109,38 +109,38 @@ class StagePrice:
     """The price of one stage of a request on one GPU: encode, denoise or decode."""
 
     once: PhasePrice
-    """The price of the work that the stage repeats `count` times.
+    """The price of one repetition of the stage's work, which the stage does `count` times.
 
     It is encoding all texts, a step with all its passes, or decoding an image or one of its tiles.
     """
     talk: Estimate = _NOTHING
-    """The time of the communication between GPUs during `once`."""
+    """The time of the communication between GPUs in one repetition of the stage's work."""
     message_bytes: float = 0.0
-    """The bytes of these messages that each GPU has after the communication."""
+    """The bytes that GPUs exchange in one repetition of the stage's work, as each has them afterwards."""
 
     @property
     def name(self) -> str:
-        """The name of the stage: encode, denoise or decode."""
+        """The name of the pipeline stage: encode, denoise or decode."""
         return self.once.name
 
     @property
     def count(self) -> int:
-        """The number of repetitions of `once`."""
+        """The number of repetitions of the stage's work."""
         return self.once.count
 
     @property
     def runs(self) -> int:
-        """The number of model runs: one per text and encoder, per pass, or per tile."""
+        """The number of model runs in the stage: one per text and encoder, per pass, or per tile."""
         return self.count * self.once.steps
 
     @property
     def seconds(self) -> Estimate:
-        """The seconds of the whole stage."""
+        """The seconds of the whole pipeline stage."""
         return (self.once.seconds + self.talk) * self.count
 
     @property
     def flops(self) -> float:
-        """The FLOPs of the whole stage."""
+        """The FLOPs of the whole pipeline stage."""
         return self.once.flops * self.count
 
     @property
@@ -164,10 +164,10 @@ class StagePrice:
 
 @dataclass(frozen=True, slots=True)
 class PipelineMemory:
-    """The bytes on one GPU if all parts of the pipeline stay there."""
+    """The bytes of a diffusion request on one GPU if all parts of the pipeline stay there."""
 
     weights: Mapping[str, float]
-    """The bytes of weights by part."""
+    """The bytes of the pipeline's weights by part."""
     encode: float
     """The bytes of activations of encoding a text."""
     denoise: float
@@ -179,16 +179,16 @@ class PipelineMemory:
     tiled: float
     """The bytes of activations of a decode with the default tiles."""
     experts: int = 1
-    """The number of denoisers."""
+    """The number of the pipeline's denoisers."""
 
     @property
     def all_weights(self) -> float:
-        """The bytes of the weights of all parts."""
+        """The bytes of the weights of all parts of the pipeline."""
         return sum(self.weights.values())
 
     @property
     def peak(self) -> float:
-        """The peak bytes of the request."""
+        """The peak bytes of the diffusion request."""
         return self.with_decode(self.decode)
 
     def with_decode(self, activations: float) -> float:
@@ -236,7 +236,7 @@ class PipelinePrice:
         division: ParallelDegrees = WHOLE,
         eager: Unfused | None = None,
     ) -> RequestPrice:
-        """Return the price of a request on a device.
+        """Return the price of a diffusion request on a device.
 
         Args:
             device: Device of the request.
@@ -271,7 +271,7 @@ class PipelinePrice:
         return self._denoiser.on(device, _pass(self.parts.denoisers[0], geometry, texts))
 
     def prepare(self, device: Device, texts: Sequence[int]) -> float:
-        """Return the expected seconds of each denoiser's one-time processing of these texts, in one call.
+        """Return the expected seconds of all denoisers' one-time processing of some texts, in one call.
 
         This is a part of the encode stage.
         """
@@ -283,9 +283,10 @@ class PipelinePrice:
         return divisions(cards, len(job.texts), heads_of(self._denoiser))
 
     def _encode(self, device: Device, job: PipelineWorkload) -> StagePrice:
-        """Return the price of running every text through every encoder, one after the other, once per request.
+        """Return the price of the encode stage: every text through every text encoder, once per request.
 
-        It includes the parts of the denoiser that do not depend on the noise level.
+        The encoders run one after the other. The price includes the parts of the denoiser that do not depend on the
+        noise level.
         """
         read = list(zip(self._encoders, self._texts_read(job), strict=True))
         steps = [
@@ -365,7 +366,7 @@ class PipelinePrice:
 
 
 def _pass(denoiser: Denoiser, geometry: Geometry, texts: Sequence[int]) -> Work:
-    """Return the work of a denoiser call with one image for each of these texts."""
+    """Return the work of a denoiser call with one image for each of some texts."""
     _, *size = geometry.latents
     return denoiser.pass_work(tuple(size), texts)
 

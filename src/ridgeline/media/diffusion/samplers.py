@@ -51,7 +51,7 @@ class DiffusionSampler(Protocol):
     def __call__(
         self, schedule: Schedule, step: int, state: SamplerState, prediction: Tensor, draw: Draw
     ) -> SamplerState:
-        """Return the state after a step.
+        """Return the state of the sampler after a step.
 
         Only samplers that add noise call `draw`, at most once per step.
         """
@@ -159,7 +159,7 @@ def _carried(schedule: Schedule, step: int, x: Tensor) -> Tensor:
 
 
 def _length(schedule: Schedule, step: int) -> float:
-    """Return the length h of a step, which is its change of lambda; infinite for the step to data."""
+    """Return the length h of a sampler step, which is its change of lambda; infinite for the step to data."""
     here, there = schedule.levels[step : step + 2]
     return there.half_log_snr - here.half_log_snr
 

@@ -21,12 +21,12 @@ _TENSOR, _PARAMETERS = "latents", "parameters"
 
 
 def latents_path(picture: Path) -> Path:
-    """Return the path of the file for an image's latents, in the same folder."""
+    """Return the path where an image's latents are saved, in the same folder as the image."""
     return picture.with_name(picture.stem + SUFFIX)
 
 
 def drawn_path(latents: Path, suffix: str) -> Path:
-    """Return the path of the image or video for a file of latents, in the same folder and with this suffix."""
+    """Return the path of the image or video decoded from a file of latents, in its folder and with a given suffix."""
     return latents.with_name(latents.name.removesuffix(SUFFIX).removesuffix(".safetensors") + suffix)
 
 

@@ -34,17 +34,17 @@ Shift = Callable[[int, int], float]
 
 @dataclass(frozen=True, slots=True)
 class DiffusionScheduler:
-    """A sampler together with its schedules."""
+    """A diffusion sampler together with its schedules."""
 
     sampler: DiffusionSampler
-    """The function that performs one step."""
+    """The function that performs one sampling step."""
     most_steps: int
     """The maximum number of steps; with more, the denoiser could not tell their timesteps apart."""
     make: Callable[[int, int], Schedule]
     """The function from (steps, tokens of the latent) to a schedule."""
 
     def schedule(self, steps: int, tokens: int) -> Schedule:
-        """Return the schedule of a request.
+        """Return the schedule of noise levels for a request.
 
         Raises:
             ValueError: If the number of steps is below 1 or above `most_steps`.
@@ -91,12 +91,12 @@ def scheduler_of(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
 
 
 def _euler(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
-    """Read FlowMatchEulerDiscreteScheduler."""
+    """Read a FlowMatchEulerDiscreteScheduler config."""
     return _flow_match(fields, call, renoise if fields.flag("stochastic_sampling", False) else euler)
 
 
 def _flow_lcm(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
-    """Read FlowMatchLCMScheduler, which is the stochastic sampling of flow-match Euler under its own name."""
+    """Read a FlowMatchLCMScheduler config, which is the stochastic sampling of flow-match Euler under another name."""
     fields.require_off("scale_factors")
     return _flow_match(fields, call, renoise)
 
@@ -126,7 +126,7 @@ def _flow_match(fields: Fields, call: TimestepCall, step: DiffusionSampler) -> D
 
 
 def _unipc(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
-    """Read UniPCMultistepScheduler of order 2."""
+    """Read a UniPCMultistepScheduler config of order 2."""
     fields.require("solver_order", 2)
     _refuse_but_read_as(fields, "solver_type", "bh2", "midpoint", "heun", "logrho")
     fields.require("predict_x0", True)
@@ -145,7 +145,7 @@ def _unipc(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
 
 
 def _dpmpp(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
-    """Read DPMSolverMultistepScheduler as DPM-Solver++ 2M."""
+    """Read a DPMSolverMultistepScheduler config as DPM-Solver++ 2M."""
     fields.require("algorithm_type", "dpmsolver++")
     fields.require("solver_order", 2)
     _refuse_but_read_as(fields, "solver_type", "midpoint", "logrho", "bh1", "bh2")
@@ -174,7 +174,7 @@ def _dpmpp(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
 
 
 def _lcm(fields: Fields, call: TimestepCall) -> DiffusionScheduler:
-    """Read LCMScheduler.
+    """Read an LCMScheduler config.
 
     Its timesteps are those of the distillation, so timestep_spacing has no effect. No step ends before the first
     timestep, so set_alpha_to_one has no effect either.

@@ -24,7 +24,7 @@ Prediction = Literal["velocity", "noise"]
 """The output of a denoiser for a noisy latent: noise - data (flow matching), or the noise (DDPM's epsilon)."""
 
 Floats = NDArray[Any]
-"""An array of fp32 or fp64; schedules round as diffusers does, which computes some levels in fp32 and some in both."""
+"""An array of fp32 or fp64: schedules round as in diffusers, which computes some levels in one and some in both."""
 
 TOLD_STEPS = 1000
 """The number of training steps by which every pipeline divides a timestep, whatever its scheduler's config states."""
@@ -54,7 +54,7 @@ class Schedule:
     """The noise levels and timesteps of all steps from noise to data."""
 
     prediction: Prediction
-    """The quantity that the denoiser predicts."""
+    """The quantity that the denoiser predicts: velocity or noise."""
     timesteps: tuple[float, ...]
     """The denoiser's timestep at each step, in training units: train_steps is noise, 0 is data."""
     levels: tuple[NoiseLevel, ...]
@@ -92,13 +92,13 @@ def shifted(sigma: Levels, shift: float) -> Levels:
 
 
 def dynamically_shifted(sigmas_S: Floats, shift: float) -> Floats:
-    """Return the same levels as `shifted`, computed by the formula of dynamic shifting, which rounds differently."""
+    """Return noise levels shifted by the formula of dynamic shifting, which rounds differently from `shifted`."""
     shifted_S: Floats = shift / (shift + (1 / sigmas_S - 1))
     return shifted_S
 
 
 def euler_flow(sigmas_S: Floats, shift: float, train_steps: int, *, dynamic: bool = False) -> Schedule:
-    """Return the flow-matching schedule of FlowMatchEulerDiscreteScheduler through these sigmas, after shifting them.
+    """Return the flow-matching schedule of FlowMatchEulerDiscreteScheduler for given sigmas, after shifting them.
 
     The shift is computed in the precision of `sigmas_S` and everything after it in fp32, as in diffusers: the last bit
     of a level is 6e-5 of a radian in a denoiser's sinusoids.
@@ -151,7 +151,7 @@ def _whole(sigmas_S: Floats, train_steps: int) -> list[float]:
 
 
 def _flow(sigmas: Sequence[float], timesteps: Sequence[float], train_steps: int) -> Schedule:
-    """Return a velocity schedule through these sigmas, rounded to fp32 as in diffusers.
+    """Return a velocity schedule with given sigmas, rounded to fp32 as in diffusers.
 
     The rounding matters: at 1 - 1e-6 it moves alpha by 1.3 %.
     """
@@ -221,7 +221,7 @@ def _spaced(steps: int, train_steps: int, spacing: Spacing, offset: int) -> list
 
 
 def _preserving(kept: np.float32) -> NoiseLevel:
-    """Return the variance-preserving noise level with this alpha^2.
+    """Return the variance-preserving noise level with a given alpha^2.
 
     Like diffusers it computes sigma / alpha in fp32 and derives the level from that.
     """

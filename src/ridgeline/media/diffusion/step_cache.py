@@ -44,7 +44,7 @@ class StepCache:
         self.threshold, self.skipped = threshold, 0
 
     def take(self, pair: CFGParallelPair | None) -> int:
-        """Return the number of passes skipped since the last call of this method.
+        """Return the number of denoiser passes that the step cache skipped since the last call of this method.
 
         With a `pair` it includes the passes of the other process.
         """
@@ -127,9 +127,9 @@ class _CachedBlockRunner:
         return ResidualStream(after_PND.to(like.x_ND.dtype).flatten(0, 1), self._rest.flatten(0, 1), gate_PD)
 
     def _chosen(self, fresh: Sequence[bool], new: Tensor | None, old: Tensor | None) -> Any:
-        """Return the new rows of the fresh images and the old rows of the others.
+        """Return the new rows of the images that ran completely and the cached rows of the others.
 
-        Without old rows, or if all images are fresh, the result is `new`.
+        Without cached rows, or if all images ran completely, the result is `new`.
         """
         if new is None or old is None or all(fresh):
             return new

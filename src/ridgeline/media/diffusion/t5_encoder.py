@@ -41,7 +41,7 @@ class T5TextEncoder(TextEncoder):
     """
 
     def __init__(self, model: Encoder, tokenizer: Tokenizer, clean: Clean, most_tokens: int) -> None:
-        """Store the parts of the encoder.
+        """Store the T5 encoder with its tokenizer.
 
         Args:
             model: Encoder.
@@ -80,7 +80,7 @@ class T5TextEncoder(TextEncoder):
 def load_t5_encoder(
     pipeline: ModelSource, progress: Progress | None = None, *, clean: Clean, most_tokens: int
 ) -> T5TextEncoder:
-    """Load the `text_encoder` of a pipeline with its `tokenizer`.
+    """Load T5 from the `text_encoder` of a pipeline, with its `tokenizer`.
 
     Raises:
         ModelRefused: If the model is not an encoder of T5 or UMT5, or the tokenizer is missing.

@@ -45,7 +45,7 @@ class TextEncoder(ABC):
     @property
     @abstractmethod
     def models(self) -> tuple[Model, ...]:
-        """The models that run."""
+        """The models that encode the texts."""
 
     @abstractmethod
     def ids(self, text: str, what: str = "prompt") -> list[int]:
@@ -92,7 +92,7 @@ class ChatEncoder(TextEncoder):
     """A language model as text encoder, which reads the text as a user message that it is about to answer.
 
     Its result is the hidden states before the last layers, without the final norm. If texts are padded, it includes the
-    states of padding, which attends only to the text and itself.
+    states of padding, which attends only to the text.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ChatEncoder(TextEncoder):
         width: int,
         padding: int | None = None,
     ) -> None:
-        """Store the parts of the encoder.
+        """Store the language model with its tokenizer and chat template.
 
         Args:
             model: Language model, cut off after the last layer that is needed.
@@ -163,7 +163,7 @@ def load_chat_encoder(
     most_tokens: int = 512,
     padded: bool = False,
 ) -> ChatEncoder:
-    """Load the `text_encoder` of a pipeline with its `tokenizer`.
+    """Load a language model from the `text_encoder` of a pipeline, with its `tokenizer` and chat template.
 
     Args:
         pipeline: Folder of the pipeline.

@@ -59,7 +59,7 @@ class TokenMu:
     """The second point of the line: (tokens, mu)."""
 
     def __call__(self, tokens: int, steps: int) -> float:
-        """Return the mu for a latent of `tokens` tokens; it does not depend on the steps."""
+        """Return the dynamic-shifting mu for a latent of `tokens` tokens; it does not depend on the steps."""
         (base_tokens, base_mu), (most_tokens, most_mu) = self.base, self.most
         slope = (most_mu - base_mu) / (most_tokens - base_tokens)
         return tokens * slope + (base_mu - slope * base_tokens)

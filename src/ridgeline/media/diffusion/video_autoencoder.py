@@ -32,9 +32,9 @@ class VideoLatentShape:
     temporal: int
     """The frames per latent frame, except that the first latent frame has only the first frame."""
     mean: tuple[float, ...]
-    """The mean of each channel."""
+    """The mean of each latent channel."""
     std: tuple[float, ...]
-    """The standard deviation of each channel."""
+    """The standard deviation of each latent channel."""
 
     @property
     def latents(self) -> int:
@@ -50,7 +50,7 @@ class VideoAutoencoder:
     """The decoder of an AutoencoderKLWan, of Wan 2.1 or 2.2."""
 
     def __init__(self, theirs: Any, shape: VideoLatentShape, config: Fields) -> None:
-        """Wrap diffusers' model.
+        """Wrap diffusers' video VAE.
 
         Args:
             theirs: Model of diffusers with its weights.
@@ -70,7 +70,7 @@ class VideoAutoencoder:
         return self.shape.latents
 
     def parameters(self) -> Iterator[Tensor]:
-        """Return an iterator over the weights."""
+        """Return an iterator over the VAE's weights."""
         found: Iterator[Tensor] = self.theirs.parameters()
         return found
 
@@ -148,7 +148,7 @@ def load_video_autoencoder(model: ModelSource | str, dtype: torch.dtype = torch.
 
 
 def shape_of(fields: Fields) -> VideoLatentShape:
-    """Return the properties of latents that a config states.
+    """Return the properties of latents that a video VAE's config states.
 
     Raises:
         ModelRefused: If the class is not supported or a value is invalid.
@@ -175,7 +175,7 @@ def _numbers(fields: Fields, name: str, count: int) -> tuple[float, ...]:
 
 
 def _class(name: str) -> Any:
-    """Import and return diffusers' class; the import is local because it takes seconds.
+    """Import and return diffusers' AutoencoderKLWan; the import is local because it takes seconds.
 
     Raises:
         ModelRefused: If diffusers is not installed.

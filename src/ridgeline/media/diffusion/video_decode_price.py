@@ -26,28 +26,28 @@ _NORM_FLOPS = 8  # per value: square, sum, products with the root and the scale;
 
 @dataclass(frozen=True, slots=True)
 class DecodeLayer:
-    """All calls of one layer in a decode."""
+    """All calls of one VAE layer in the decode of a video, with their cost."""
 
     kind: str
-    """The kind of layer: convolution, attention or norm."""
+    """The kind of the VAE layer: convolution, attention or norm."""
     calls: int
-    """The number of calls."""
+    """The number of calls of the layer in a decode."""
     cost: Cost
-    """The FLOPs and bytes of all calls together."""
+    """The FLOPs and bytes of all calls of the layer together."""
     numbers: int
-    """The values that one call reads and writes."""
+    """The values that one call of the layer reads and writes."""
     kept: int = 0
     """The values that the layer caches from one call to the next."""
     parameters: int = 0
-    """The number of parameters."""
+    """The number of the layer's parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FeatureMapSize:
-    """The size of the feature maps at a layer."""
+    """The size of the feature maps at one layer of a video VAE."""
 
     latents: int
-    """The number of latent frames."""
+    """The number of the video's latent frames."""
     rate: int
     """The number of frames at this layer for each latent frame except the first."""
     pixels: int
@@ -81,7 +81,7 @@ class VideoDecodePrice:
 
     @property
     def weight_bytes(self) -> float:
-        """The bytes of these parameters."""
+        """The bytes of the decoder's convolution weights."""
         return self.parameters * self.dtype.itemsize
 
     def activations(self, geometry: Geometry) -> float:
@@ -152,7 +152,7 @@ class VideoDecodePrice:
         yield self._convolution(place, self._widths[-1], self._outputs, 27)
 
     def _block(self, place: _FeatureMapSize, inputs: int, width: int) -> Iterator[DecodeLayer]:
-        """Yield the layers of a residual block: norm and convolution, twice."""
+        """Yield the layers of a VAE's residual block: norm and convolution, twice."""
         yield self._norm(place, inputs)
         yield self._convolution(place, inputs, width, 27)
         yield self._norm(place, width)

@@ -20,7 +20,7 @@ from ridgeline.media.diffusion.image_file import encode_image, pillow_options, t
 from ridgeline.media.diffusion.video_autoencoder import PIP
 
 FORMATS = {".mp4": "MP4", ".gif": "GIF", ".webp": "WEBP"}
-"""The formats by file suffix; a name without a suffix is a folder of PNG files."""
+"""The video formats by file suffix; a name without a suffix is a folder of PNG files."""
 FPS = 16.0
 """The default number of frames per second."""
 MAX_FPS = 240.0
@@ -66,7 +66,7 @@ def check_fps(fps: float) -> None:
 def write_video(
     out: IO[bytes], chunks_CFHW: Iterable[Tensor], format_: str, fps: float, parameters: Mapping[str, Any]
 ) -> None:
-    """Write a video to a file.
+    """Write the frames of a video to a file.
 
     MP4 is written as the frames arrive; the other formats hold all frames in memory, 3 bytes per pixel.
 
@@ -92,7 +92,7 @@ def write_video(
 
 
 def encode_frames(chunks_CFHW: Iterable[Tensor], parameters: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield each frame as a PNG file; for the chunks see `write_video`."""
+    """Yield each frame of a video as a PNG file; for the chunks see `write_video`."""
     frames = (frame for chunk in chunks_CFHW for frame in chunk.unbind(1))
     for number, frame in enumerate(frames, 1):
         yield encode_image(frame, "PNG", {**parameters, "frame": number})

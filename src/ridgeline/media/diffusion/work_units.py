@@ -20,10 +20,10 @@ StageName = Literal["encode", "denoise", "decode"]
 
 @dataclass(frozen=True, slots=True)
 class WorkUnit:
-    """A unit of a request that has just finished."""
+    """A unit of a diffusion request that has just finished."""
 
     stage: StageName
-    """The stage that the unit belongs to."""
+    """The pipeline stage of the unit."""
     step: DenoiseOutput | None = None
     """The denoiser's result, for a denoising unit."""
     image: int | None = None
@@ -34,11 +34,11 @@ class WorkUnit:
     For a video these are its next frames [channels, frames, rows, columns].
     """
     whole: bool = False
-    """Whether that image or video is now completely decoded."""
+    """Whether the unit completes the decode of its image or video."""
 
 
 def run_work_units(pipeline: Pipeline, plan: DiffusionPlan, tiling: Tiling | None = None) -> Iterator[WorkUnit]:
-    """Run a plan unit by unit, and decode each image as soon as its latents are finished.
+    """Run a diffusion plan unit by unit, and decode each image as soon as its latents are finished.
 
     So the first image is ready early. The pixels equal those of `Pipeline.draw` bit for bit.
 
@@ -61,15 +61,15 @@ def run_work_units(pipeline: Pipeline, plan: DiffusionPlan, tiling: Tiling | Non
 
 
 def count_by_stage(plan: DiffusionPlan) -> dict[StageName, int]:
-    """Return the number of units of each stage in a plan."""
+    """Return the number of work units of each stage in a plan."""
     return {"encode": 1, "denoise": plan.steps, "decode": plan.request.images * plan.geometry.parts}
 
 
 def count_work_units(plan: DiffusionPlan) -> int:
-    """Return the number of units in a plan."""
+    """Return the number of work units in a plan."""
     return sum(count_by_stage(plan).values())
 
 
 def seconds_per_unit(plan: DiffusionPlan, seconds: Mapping[str, float]) -> dict[StageName, float]:
-    """Return the seconds of one unit of each stage, from the total seconds of each stage."""
+    """Return the seconds of one work unit of each stage, from the total seconds of each stage."""
     return {stage: seconds[stage] / many for stage, many in count_by_stage(plan).items()}

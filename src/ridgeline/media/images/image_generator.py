@@ -36,7 +36,7 @@ _MAX_IMAGES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TokenPlan:
-    """The plan for images of one prompt."""
+    """The plan for generating images of one prompt as tokens."""
 
     prompt: tuple[int, ...]
     """The token ids of the prompt in the drawing model's numbering, in which text follows image tokens."""
@@ -50,7 +50,7 @@ class TokenPlan:
 
 @dataclass(frozen=True, slots=True)
 class TokenForecast:
-    """The cost and the expected seconds of a plan, by stage."""
+    """The cost and the expected seconds of generating a plan's images, by stage."""
 
     costs: dict[str, Cost]
     seconds: dict[str, float]
@@ -58,7 +58,7 @@ class TokenForecast:
 
     @property
     def cost(self) -> Cost:
-        """The cost of all stages."""
+        """The total cost of all stages."""
         total = Cost()
         for stage in self.costs.values():
             total += stage
@@ -67,7 +67,7 @@ class TokenForecast:
 
 @dataclass(frozen=True, slots=True)
 class ImageTokenProgress:
-    """The progress of a plan after an engine step."""
+    """The progress of image token generation after an engine step."""
 
     tokens: int
     """The number of tokens generated so far, over all images."""
@@ -84,7 +84,7 @@ class TokenImageGenerator:
     """A model in an engine that generates image tokens, with the autoencoder that decodes them to pixels."""
 
     def __init__(self, loaded: LoadedEngine, autoencoder: VQAutoencoder, begins: int, params: SamplingParams) -> None:
-        """Store both parts.
+        """Store the engine and the autoencoder.
 
         Args:
             loaded: Engine with the model.

@@ -28,9 +28,9 @@ _USUAL = {"image_mean": _MEAN, "image_std": _STD}
 MAX_PIXELS = 50_000_000
 """The maximum pixels of an image: 150 MB once unpacked, about as many as the largest hand-held cameras make."""
 MAX_BYTES = 256 << 20
-"""The maximum bytes of a file."""
+"""The maximum bytes of an image file."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-"""The formats that Pillow reads by itself, without external programs."""
+"""The image formats that Pillow reads by itself, without external programs."""
 
 
 def read_image(path: Path) -> Image.Image:
@@ -71,9 +71,9 @@ class Preprocessing:
     """The parameters that convert an image to a vision encoder's input."""
 
     size: int
-    """The pixels per side."""
+    """The pixels per side of the square image."""
     least: int = 14
-    """The minimum pixels of the shorter side, even of a long and narrow image."""
+    """The minimum pixels of the scaled image's shorter side, even if the image is long and narrow."""
     mean: tuple[float, ...] = _MEAN
     """The mean of each channel in the encoder's training data, from 0 to 1."""
     std: tuple[float, ...] = _STD
@@ -81,7 +81,7 @@ class Preprocessing:
     scale: float = 1 / 255
     """The factor applied to pixel values first."""
     resample: int = Image.Resampling.BICUBIC
-    """The number of Pillow's resampling filter."""
+    """The number of the resampling filter in Pillow."""
 
     def pixels(self, image: Image.Image) -> NDArray[np.float32]:
         """Return an RGB image of any size as normalised pixels [3, size, size].

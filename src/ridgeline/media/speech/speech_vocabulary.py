@@ -28,17 +28,17 @@ class SpeechVocabulary:
     start: int
     """The token that begins every transcript."""
     end: int
-    """The token that ends it; lower ids are text."""
+    """The token that ends every transcript; lower ids are text."""
     no_timestamps: int
     """The token that disables timestamps, the last id before the timestamps."""
     languages: Mapping[str, int]
     """The language tokens by code; an English-only model has none."""
     tasks: Mapping[str, int]
-    """The task tokens by name; an English-only model has none."""
+    """The task tokens (transcribe, translate) by name; an English-only model has none."""
     suppressed: tuple[int, ...]
-    """The tokens that are never generated."""
+    """The tokens that a transcript never contains."""
     suppressed_first: tuple[int, ...]
-    """The tokens that are not generated at the beginning."""
+    """The tokens with which a transcript never begins."""
     most_first: int | None
     """The index of the latest timestamp with which the first segment may begin; None if there is no limit."""
     bins: int
@@ -46,11 +46,11 @@ class SpeechVocabulary:
     frames: int
     """The frames of a window's log-mel features."""
     context: int
-    """The positions of the decoder."""
+    """The number of positions of the decoder."""
 
     @classmethod
     def read(cls, source: ModelSource, tokenizer: Tokenizer) -> "SpeechVocabulary":
-        """Read the vocabulary from a model's folder.
+        """Read the special tokens and sizes of a speech model from its folder.
 
         Raises:
             ModelRefused: If it is not a speech model, or its special tokens are missing.
@@ -119,7 +119,7 @@ class SpeechVocabulary:
 
 
 def speech_vocabulary(model: str, tokenizer: Tokenizer) -> SpeechVocabulary | None:
-    """Return the vocabulary of a model by its name, None if it is not a speech model.
+    """Return the special tokens and sizes of a speech model by its name, None if the model is no speech model.
 
     Raises:
         ModelRefused: If its special tokens are missing.

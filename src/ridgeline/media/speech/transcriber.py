@@ -31,7 +31,7 @@ _SILENT: Final = 2.0**-15
 
 @dataclass(frozen=True, slots=True)
 class WindowSegment:
-    """A segment of a window's transcript."""
+    """A segment of the transcript of one audio window."""
 
     start: float
     """The start in seconds from the beginning of the window."""
@@ -73,7 +73,7 @@ def read_window(tokens: Sequence[int], first: int, seconds: float) -> tuple[list
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionOptions:
-    """The options of a transcription."""
+    """The options of a transcription: language, task, timestamps and temperature."""
 
     language: str | None = None
     """The language code; None lets the model choose, once per recording."""
@@ -90,20 +90,20 @@ class TranscriptionOptions:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptSegment:
-    """A segment of a recording's transcript."""
+    """A segment of a recording's transcript, with its times and tokens."""
 
     start: float
     """The start in seconds of the recording."""
     end: float
     """The end in seconds of the recording."""
     text: str
-    """The text of the segment."""
+    """The text of the transcript segment."""
     tokens: tuple[int, ...]
     """The tokens of the segment, including its timestamps."""
     logprob: float
-    """The mean natural log-probability of the tokens of its window."""
+    """The mean natural log-probability of the tokens of the segment's window."""
     seek: float
-    """The second at which its window began."""
+    """The second of the recording at which the segment's window began."""
 
     @property
     def compression(self) -> float:
@@ -114,35 +114,35 @@ class TranscriptSegment:
 
 @dataclass(frozen=True, slots=True)
 class TranscribedWindow:
-    """The transcript of one window."""
+    """The transcript of one audio window."""
 
     segments: tuple[TranscriptSegment, ...]
-    """The segments of the window."""
+    """The transcript segments of the window."""
     done: float
-    """The seconds of the recording that are finished."""
+    """The seconds of the recording that are transcribed so far."""
     language: str | None
     """The language code; None until the first speech."""
 
 
 @dataclass(slots=True)
 class Transcript:
-    """The transcript of a whole recording."""
+    """The transcript of a whole recording: its segments, language and duration."""
 
     segments: list[TranscriptSegment] = field(default_factory=list)
-    """The segments of all windows."""
+    """The transcript segments of all windows."""
     language: str | None = None
     """The language code; None if there was no speech."""
     seconds: float = 0.0
     """The duration of the recording."""
 
     def take(self, window: TranscribedWindow) -> None:
-        """Append the result of the next window."""
+        """Append the transcript of the next window."""
         self.segments += window.segments
         self.language, self.seconds = window.language, window.done
 
     @property
     def text(self) -> str:
-        """The text of all segments."""
+        """The text of all transcript segments."""
         return "".join(segment.text for segment in self.segments).strip()
 
 
@@ -155,7 +155,7 @@ class Transcriber:
 
     @classmethod
     def of(cls, llm: AsyncLLM, vocabulary: SpeechVocabulary) -> Self:
-        """Return a transcriber that uses an engine."""
+        """Return a transcriber that uses a given engine."""
 
         async def generate(prompt: list[int], params: SamplingParams, features: EncoderFeatures) -> Completion:
             return await llm.generate(prompt, params, encoder=features)

@@ -15,12 +15,12 @@ def clock(seconds: float, point: str = ".") -> str:
 
 
 def line(segment: TranscriptSegment) -> str:
-    """Return a segment with its times for display."""
+    """Return a transcript segment with its start and end time as a line for display."""
     return f"[{clock(segment.start)} --> {clock(segment.end)}] {segment.text.strip()}"
 
 
 def srt(segments: Iterable[TranscriptSegment]) -> str:
-    """Return the segments as SubRip subtitles."""
+    """Return transcript segments as SubRip (.srt) subtitles."""
     blocks = (
         f"{number}\n{clock(each.start, ',')} --> {clock(each.end, ',')}\n{_cue(each.text)}\n"
         for number, each in enumerate(segments, 1)
@@ -29,7 +29,7 @@ def srt(segments: Iterable[TranscriptSegment]) -> str:
 
 
 def vtt(segments: Iterable[TranscriptSegment]) -> str:
-    """Return the segments as WebVTT subtitles (w3.org/TR/webvtt1), with the characters of tags and entities escaped."""
+    """Return transcript segments as WebVTT subtitles (w3.org/TR/webvtt1), with `&` and `<` escaped."""
     blocks = (
         f"{clock(each.start)} --> {clock(each.end)}\n{_cue(each.text).replace('&', '&amp;').replace('<', '&lt;')}\n"
         for each in segments
