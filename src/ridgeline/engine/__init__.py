@@ -1,11 +1,13 @@
-"""The engine: many requests, one model, steps.
+"""The inference engine, which runs many requests on one model in a sequence of steps.
 
-A request's way: `llm.py` (a script) or `async_llm.py` (a server) -> `engine.py` -> `scheduler.py` over `kv/` makes a
-`step_plan.py` -> `runner.py` turns it into a `batch_builder.py` and runs the model -> `sampling/` -> `events.py` ->
-`output_processor.py` makes text of the tokens, and `result.py` gathers it. `setup.py` puts it all together for a
-folder. `worker/` steps an engine for somebody else, in a thread or a process.
+The path of a request: `llm.py` (for a script) or `async_llm.py` (for a server) adds it to `engine.py`. The
+`scheduler.py` allocates KV pages from `kv/` and produces a `step_plan.py`. The `runner.py` turns the plan into a batch
+(`batch_builder.py`) and runs the model. `sampling/` chooses tokens from the logits, and the engine reports them as
+`events.py`. `output_processor.py` turns the tokens into text, and `result.py` collects it. `setup.py` builds all of
+this for a checkpoint folder. `worker/` steps an engine in a thread or process of its own.
 
-What decides (requests, scheduler, plans, pages) imports without torch: a simulation needs no more.
+The modules that make decisions (requests, scheduler, plans, pages) import without torch, because a simulation needs
+only them.
 """
 
 from importlib import import_module
@@ -33,7 +35,7 @@ __all__ = ["LLM", "AsyncLLM", "Choice", "Completion", "EngineSettings", "Samplin
 
 
 def __getattr__(name: str) -> Any:
-    """Each name when it is first asked for (PEP 562)."""
+    """Import a public name when it is first accessed (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,4 +1,4 @@
-"""AsyncLLM: the engine for a server. Many callers await; the engine steps in a thread or a process of its own."""
+"""The engine for a server: many callers await requests while the engine steps in a thread or process of its own."""
 
 import asyncio
 import itertools
@@ -50,7 +50,10 @@ from ridgeline.engine.worker.inspector import PendingInspections
 from ridgeline.engine.worker.loop import EngineThread
 
 Take = Callable[[Event | Exception], None]
-"""Told a request's events as they come; an exception is the last that it is told. It raises nothing itself."""
+"""A callback that receives the events of a request as they come; after an exception it receives nothing.
+
+It must not raise.
+"""
 
 
 StepObserver = Callable[[StepReport, Stats], None]
@@ -59,51 +62,74 @@ TransferObserver = Callable[[Transferred | PeerChanged], None]
 
 
 class EngineDied(RuntimeError):
-    """The engine is gone, and with it every request that was under way."""
+    """The error that the engine is gone, and with it every request that had not ended."""
 
 
 class EngineRestarting(EngineDied):
-    """The engine is gone and another is being started: a request that is new was not taken."""
+    """The error that the engine is gone and a new one is starting: the engine did not take a new request."""
 
 
 @runtime_checkable
 class EngineHost(Protocol):
-    """Where an engine runs: EngineThread, EngineProcess, or a thread that it shares with other models. connect: `tell`
-    takes what the engine says. send: have it do something before its next step. close: end it after its present step,
-    which it says.
+    """The interface of the place in which an engine runs.
+
+    EngineThread and EngineProcess have it, and so does a thread that several models share.
     """
 
     texts: TextProcessor
+    """The text processor of the engine's model."""
     info: EngineInfo
+    """The description of the engine."""
 
-    def connect(self, tell: Callable[[FromEngine], None]) -> None: ...
-    def send(self, message: ToEngine) -> None: ...
-    def close(self) -> None: ...
+    def connect(self, tell: Callable[[FromEngine], None]) -> None:
+        """Pass the engine's messages to `tell` from now on."""
+        ...
+
+    def send(self, message: ToEngine) -> None:
+        """Send the engine a message, which it handles before its next step."""
+        ...
+
+    def close(self) -> None:
+        """End the engine after its current step, which sends Died."""
+        ...
 
 
 @dataclass(eq=False, slots=True)
 class _Caller:
-    """Somebody who awaits a request. ticket: our number for it; request: the engine's. take: told its events, on
-    `loop`. unfinished: choices that go on. left: does not wait any more.
-    """
+    """A caller who awaits a request."""
 
     ticket: int
+    """The number that AsyncLLM gave the request."""
     spec: GenerationRequest
+    """The request."""
     take: Take
+    """The callback that receives its events, on `loop`."""
     loop: asyncio.AbstractEventLoop
+    """The event loop of the caller."""
     unfinished: int
+    """The number of choices that have not ended."""
     request: int | None = None
+    """The engine's id for the request; None until the engine has added it."""
     left: bool = False
+    """Whether the caller does not wait any more."""
     added: Callable[[int], None] | None = None
+    """The callback that receives the engine's id for the request."""
     begun: Callable[[], None] | None = None
+    """The callback that runs just before the first step of the request."""
 
 
 class AsyncLLM:
-    """A model for many callers. Use `async with`, or call `close`."""
+    """A model that serves many callers on event loops. Use `async with`, or call `close`."""
 
     def __init__(self, model: str | LoadedEngine | EngineHost) -> None:
-        """`model`: a checkpoint folder, a built-in name, or what load_engine gave, for an engine in a thread of this
-        process; or where an engine runs already. Raises ValueError for others.
+        """Start serving a model.
+
+        Args:
+            model: A checkpoint folder, a built-in name, or a loaded engine, to run in a thread of this process; or the
+                host of an engine that runs already.
+
+        Raises:
+            ValueError: If `model` is none of these, or cannot be loaded.
         """
         if isinstance(model, str):
             model = load_engine(model)
@@ -115,21 +141,27 @@ class AsyncLLM:
         self.texts, self.info = self.host.texts, self.host.info
         self.stats = Stats()
         self.alive = True
-        """Whether requests are taken now."""
+        """Whether the engine accepts requests now."""
         self.restarts = 0
-        """Times the engine came back after it had died."""
+        """The number of times that the engine came back after it had died."""
         self.why = ""
-        """Why it died, the last time that it did."""
+        """The reason why the engine died, the last time that it did."""
         self.ended: Future[str] = Future()
-        """Done, with the reason, when the engine is gone for good."""
+        """A future that completes, with the reason, when the engine is gone for good."""
         self.observers: list[StepObserver] = []
-        """Told of each step: on the event loop of a process's engine, in the thread of a thread's."""
+        """The callbacks that receive each step.
+
+        They run on the event loop if the engine is in a process, and in the engine's thread if it is in a thread.
+        """
         self.page_observers: list[PageObserver] = []
-        """Told there too which KV pages changed, while they are watched."""
+        """The callbacks that receive the changed KV pages, in the same place, while pages are watched."""
         self.transfer_observers: list[TransferObserver] = []
-        """Told there of prompts that were asked of other engines, and of whether those may be asked."""
+        """The callbacks that receive, in the same place, transfers of KV pages from other engines.
+
+        They also receive changes of whether those engines are reachable.
+        """
         self.peers: dict[str, PeerChanged] = {}
-        """What was heard last of each of those engines, by its address."""
+        """The latest state of each of those engines, by its address."""
         self._callers: dict[int, _Caller] = {}  # by ticket
         self._by_request: dict[int, _Caller] = {}
         self._next_ticket = itertools.count(1)
@@ -137,7 +169,7 @@ class AsyncLLM:
         self._questions = PendingInspections()
         self._watched = False
         self.heard = 0
-        """Messages that came from the engine."""
+        """The number of messages that came from the engine."""
         self._lock = threading.Lock()  # nobody becomes a caller of an engine that is gone
         self._transcript = self.texts.new_output_processor()  # touched by whoever brings the engine's messages alone
         self.host.connect(self._receive)
@@ -150,12 +182,15 @@ class AsyncLLM:
 
     @classmethod
     async def start(cls, model: str, settings: EngineSettings | None = None, **options: Any) -> Self:
-        """The same with the engine in a process of its own; arguments and errors are those of EngineProcess.start."""
+        """Load a model in a process of its own; the arguments and errors are those of EngineProcess.start."""
         return cls(await EngineProcess.start(model, settings, **options))
 
     @property
     def awaited(self) -> int:
-        """Requests that somebody waits for. While there are any, `heard` moves with each step, or the engine hangs."""
+        """The number of requests that callers await.
+
+        While there are any, `heard` grows with each step, or the engine hangs.
+        """
         return len(self._callers)
 
     def stream(
@@ -166,8 +201,15 @@ class AsyncLLM:
         encoder: EncoderInput = (),
         adapter: str = "",
     ) -> AsyncGenerator[Event, None]:
-        """Complete one prompt, event by event. Cancelling the consumer aborts the request. encoder, adapter: as
-        GenerationRequest. Errors are those of `submit`.
+        """Complete one prompt and yield its events. Cancelling the consumer aborts the request.
+
+        The errors are those of `submit`.
+
+        Args:
+            prompt: Text or token ids.
+            params: Sampling parameters; by default those of the model's generation_config.json.
+            encoder: The input of the model's encoder, as in GenerationRequest.
+            adapter: Name of the LoRA adapter, "" for none.
         """
         return self._events(self._request(prompt, params, encoder, adapter))
 
@@ -200,13 +242,22 @@ class AsyncLLM:
         added: Callable[[int], None] | None = None,
         begun: Callable[[], None] | None = None,
     ) -> Callable[[], None]:
-        """Have one prompt completed and `take` told of it, on the event loop that runs now. Returns what to call when
-        nobody waits for it any more, which aborts it.
+        """Send a request to the engine; a callback receives its events on the event loop that is running now.
 
-        spec: of a model that gives vectors its sampling parameters are not read. added: told the engine's number for
-        the request, wherever observers are told of steps, and before they are. begun: called there just before the
-        first step of the request runs. Raises ValueError for what cannot run, as far as that is known here, EngineDied
-        (a RuntimeError) if the engine has stopped, EngineRestarting (one of those) while another is being started.
+        Args:
+            spec: The request. If the model gives vectors, its sampling parameters are ignored.
+            take: Receives the events of the request.
+            added: Receives the engine's id for the request, in the place where observers run, and before they see its
+                steps.
+            begun: Called in the same place, just before the first step of the request runs.
+
+        Returns:
+            A function to call when the events are not needed any more, which aborts the request.
+
+        Raises:
+            ValueError: If the request cannot run, as far as that is known here.
+            EngineDied: (a RuntimeError) If the engine has stopped.
+            EngineRestarting: (an EngineDied) If a new engine is starting.
         """
         self.texts.check_request(spec)
         loop = asyncio.get_running_loop()
@@ -223,7 +274,7 @@ class AsyncLLM:
         encoder: EncoderInput = (),
         adapter: str = "",
     ) -> Completion:
-        """Complete one prompt; as `stream`, all at once."""
+        """Complete one prompt and return the whole result; the arguments and errors are those of `stream`."""
         spec = self._request(prompt, params, encoder, adapter)
         completion = Completion.empty(spec.prompt, spec.params.n)
         async for event in self._events(spec):
@@ -231,13 +282,17 @@ class AsyncLLM:
         return completion
 
     def watch(self, on: bool) -> None:
-        """Have page observers told of the pages that change, or no longer."""
+        """Turn the messages on changed KV pages to the page observers on or off."""
         self._watched = on
         self.host.send(WatchPages(on))
 
     def look(self, told: Callable[[EngineSnapshot | None], None], *, pages: bool = True) -> None:
-        """Have `told` told what the engine holds, where observers are told of steps, after the steps before it and
-        before those after it; None if the engine is gone. pages: as of Look.
+        """Request a snapshot of what the engine holds.
+
+        Args:
+            told: Receives the snapshot in the place where observers run, after the steps before it and before those
+                after it; None if the engine is gone.
+            pages: Whether the snapshot includes the KV pages.
         """
         with self._lock:
             alive = self.alive
@@ -249,8 +304,12 @@ class AsyncLLM:
             told(None)
 
     async def inspect(self, question: bytes) -> bytes:
-        """What the engine's inspector finds before the next step, which waits for it. Raises ValueError for a question
-        that has no answer, RuntimeError for a fault of the inspector's own, EngineDied (one of those).
+        """Return the answer of the engine's inspector to a question; the engine's next step waits for it.
+
+        Raises:
+            ValueError: If the question has no answer.
+            RuntimeError: If the inspector fails.
+            EngineDied: (a RuntimeError) If the engine is gone.
         """
         ticket = next(self._next_ticket)
         with self._lock:
@@ -260,7 +319,7 @@ class AsyncLLM:
         return await asyncio.wrap_future(answer)
 
     def close(self) -> None:
-        """End the engine after its present step. Requests under way get an EngineDied."""
+        """End the engine after its current step. Requests that have not ended receive an EngineDied."""
         self.host.close()
 
     async def __aenter__(self) -> Self:
@@ -285,8 +344,9 @@ class AsyncLLM:
             raise EngineRestarting("the engine is being started again")
 
     def _leave(self, caller: _Caller) -> None:
-        """A caller has gone; to abort a request that has finished is no error. One that has no number yet is aborted
-        when it gets it.
+        """Abort the request of a caller who does not wait any more; do nothing if the request has ended.
+
+        A request that has no id yet is aborted when it gets one.
         """
         caller.left = True
         if caller.ticket in self._callers and caller.request is not None:
@@ -396,7 +456,7 @@ class AsyncLLM:
         self._tell([(caller, EngineDied(f"the engine stopped: {died.reason}")) for caller in callers])
 
     def _tell(self, told: "list[tuple[_Caller, Event | Exception]]") -> None:
-        """Hand over what the engine said; once a step for each event loop, if that is another thread's."""
+        """Deliver events to their callers: at once on this event loop, and as one call per step on any other."""
         here = asyncio._get_running_loop()
         elsewhere: defaultdict[asyncio.AbstractEventLoop, list[tuple[_Caller, Event | Exception]]] = defaultdict(list)
         for caller, event in told:

@@ -1,4 +1,4 @@
-"""From a StepPlan to the batch that a model takes: ids, positions, and the page tables that the plans have told of.
+"""The conversion of a StepPlan to the batch that a model takes: ids, positions and page tables.
 
 Shapes: T rows of tokens, E rows of an encoder.
 """
@@ -17,18 +17,18 @@ from ridgeline.engine.encoder_features import EncoderFeatures
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 
 PageTables = list[list[int]]
-"""The tables of a request, a group each: made anew when it begins, or begins again."""
+"""The page tables of a request, one per group of layers; a new list when the request starts or restarts."""
 
 
 class BatchBuilder:
-    """The page tables of all requests, as plans tell them, and the maker of each plan's Batch."""
+    """The runner's copy of all requests' page tables, from which it builds the batch of each plan."""
 
     def __init__(self, groups: Sequence[KVGroup], device: torch.device) -> None:
         self.groups, self.device = tuple(groups), device
         self._tables: dict[int, PageTables] = {}
 
     def build(self, items: Sequence[PlanItem]) -> ForwardBatch:
-        """Return the batch of a plan's items. `hear` has taken their page tables before."""
+        """Return the batch of a plan's items, whose page tables `hear` has received."""
         tokens = self._rows(self._placed(items))
         starts = list(zip(items, tokens.starts, strict=False))
         wanted = [start + offset for item, start in starts for offset in item.logits]
@@ -44,21 +44,21 @@ class BatchBuilder:
         )
 
     def hear(self, plan: StepPlan) -> None:
-        """Take what a plan tells of page tables. Plans must come in the order in which they were made."""
+        """Apply a plan's changes to the page tables. Plans must come in the order in which they were made."""
         for request in plan.forget:
             self._tables.pop(request, None)
         for item in plan.items:
             self._update_table(item)
 
     def tables(self, request: int) -> PageTables:
-        """The page tables of a request, to be read."""
+        """Return the page tables of a request, for reading only."""
         return self._tables[request]
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:
         return staged(numbers, self.device, torch.int64)
 
     def _rows(self, parts: Iterable[tuple[int, Sequence[int]]]) -> Rows:
-        """Rows of sequences, each given by its first position and its ids."""
+        """Make the rows of sequences, each given by its first position and its ids."""
         ids: list[int] = []
         positions: list[int] = []
         starts = [0]
@@ -70,7 +70,7 @@ class BatchBuilder:
 
     @staticmethod
     def _placed(items: Iterable[PlanItem]) -> Iterator[tuple[int, Sequence[int]]]:
-        """Where each item begins and its tokens, rows of an encoder counted over all items."""
+        """Yield the first position and the tokens of each item; encoder rows are renumbered over all items."""
         before = 0
         for item in items:
             tokens = item.tokens
@@ -80,7 +80,7 @@ class BatchBuilder:
             before += len(item.encoder)
 
     def _encoder_rows(self, items: Sequence[PlanItem]) -> Rows:
-        """Rows of encoders that run: ids, or the numbers of features, whose inputs are apart."""
+        """Return the rows of the encoders that run: token ids, or features, each input as a sequence of its own."""
         inputs = [item.encoder for item in items]
         features = [each.values for each in inputs if isinstance(each, EncoderFeatures)]
         rows = self._rows(
@@ -100,7 +100,7 @@ class BatchBuilder:
                 table.extend(pages)
 
     def states(self, items: Sequence[PlanItem]) -> list[int]:
-        """The pages of the states of these items."""
+        """Return the pages of the recurrent states of these items."""
         fixed = [index for index, group in enumerate(self.groups) if group.spec.is_state]
         return [page for item in items for index in fixed for page in self._tables[item.request][index]]
 
@@ -109,7 +109,11 @@ class BatchBuilder:
         return GroupPageTables(self._tensor(slots), seen, first)
 
     def places(self, items: Sequence[PlanItem], index: int) -> tuple[list[int], list[list[int]], list[int]]:
-        """What a group's Tables say of these items, as plain numbers: slots, pages, first."""
+        """Return a group's page tables for these items as plain numbers.
+
+        Returns:
+            The slots that the step writes, the pages that each item's rows see, and the first position of those pages.
+        """
         group, size = self.groups[index], self.groups[index].page_size
         slots: list[int] = []
         seen: list[list[int]] = []

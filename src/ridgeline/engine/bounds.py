@@ -1,4 +1,4 @@
-"""Bounds: what a request may be, and how many tokens there is room for; what cannot run is refused before it waits."""
+"""The checks that refuse a request which cannot run, before it is queued, and compute how many tokens it may sample."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,13 @@ if TYPE_CHECKING:  # it imports torch, which the bookkeeping of steps does witho
 
 @contextmanager
 def numbered(what: str, place: int, count: int) -> Iterator[None]:
-    """Where one of several is refused, say which: `what`, counted from 1."""
+    """Prefix the message of a ValueError with the number of the item that it concerns, if there are several.
+
+    Args:
+        what: The word for an item.
+        place: The index of the item; the message counts from 1.
+        count: The number of items.
+    """
     try:
         yield
     except ValueError as error:
@@ -28,7 +34,7 @@ def numbered(what: str, place: int, count: int) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of a model in an engine. The fields are as of Engine."""
+    """The limits of a model and its engine, against which requests are checked. The fields are those of Engine."""
 
     kv_cache_manager: KVCacheManager
     scheduler: Scheduler
@@ -43,8 +49,10 @@ class Bounds:
     def room(self, spec: GenerationRequest) -> int:
         """Check that a request can run, and return the most tokens that it may sample.
 
-        Of a model without a head the number is 1: it samples no token, but its last position gives a row. Raises
-        ValueError for a request that cannot run.
+        For a model without a head the number is 1: it samples no token, but its last position gives a row.
+
+        Raises:
+            ValueError: If the request cannot run.
         """
         prompt, params, encoder = spec.prompt, spec.params, spec.encoder
         self._check_encoder(encoder)
@@ -85,7 +93,11 @@ class Bounds:
         return room if params.max_tokens is None else min(params.max_tokens, room)
 
     def places(self, prompt: Sequence[int], images: EncoderFeatures) -> tuple[int, ...]:
-        """The positions in a prompt at which rows of these images stand. Raises ValueError where they do not fit."""
+        """Return the positions of a prompt at which the rows of these images go.
+
+        Raises:
+            ValueError: If the images do not fit the model or the prompt.
+        """
         if self.images is None:
             raise ValueError("the model reads no images; leave them out, or give one that has a vision tower")
         rows, width = self.images.rows, self.images.width
@@ -103,7 +115,11 @@ class Bounds:
         return places
 
     def _check_encoder(self, encoder: Sequence[int] | EncoderFeatures) -> None:
-        """Raises ValueError for what the encoder does not read."""
+        """Check that the encoder can read this input.
+
+        Raises:
+            ValueError: If it cannot.
+        """
         if not encoder:
             return
         if not isinstance(encoder, EncoderFeatures):

@@ -9,32 +9,32 @@ from ridgeline.engine.sampling.sample_row import Outcome, Sampled
 from ridgeline.engine.step_plan import PlanItem
 
 _LAST = (0,)
-"""The logit row of an item that has one position."""
+"""The logit row of a plan item that has one position."""
 
 PlanOne = Callable[[Request, int, Sequence[int]], PlanItem]
-"""The general way to plan a request: from its positions in this step and guesses at the tokens after them."""
+"""The general way to plan a request: from the number of its positions in this step and guesses at the next tokens."""
 TakeOne = Callable[[Request, PlanItem, Outcome | None, int, list[TokenEvent]], None]
-"""The general way to take what a step gave to a request, at a moment, and to add the events of it."""
+"""The general way to take the outcome of a step into a request, at a given time, and to append its events."""
 End = Callable[[Request, FinishReason, Sampled, int, list[TokenEvent]], None]
-"""The way to end a request with its last token, at a moment, and to add the events of it."""
+"""The way to end a request with its last token, at a given time, and to append its events."""
 
 
 class DecodeFastPath:
-    """The way to plan and take decode steps without a question to the ledger, for as long as the ledger has no work.
+    """The planning and accepting of decode steps without calls to the KV cache manager, as long as that has no work.
 
-    In general, a step asks the ledger three things for each request: whether it has the pages (`grow`), which of them
-    the runner does not know (`unsent`), and which of them are full or passed now (`commit`). If a request decodes, the
-    answers are known in advance until its newest page is full. `Request.decode_fast_until` says how far: while fewer
+    In general, a step makes three calls to the KV cache manager for each request. They allocate pages (`grow`), return
+    the entries that the runner lacks (`unsent`), and publish or release pages (`commit`). If a request decodes, the
+    results are known in advance until its newest page is full. `Request.decode_fast_until` is that limit. While fewer
     positions are computed, the request is on the path, and its next step runs its newest token and no other position.
 
-    A request enters the path when a decode step of it has been planned in the general way (`items`), unless its plan
-    items carry more than a token: an adapter, or the input of an encoder. It leaves the path
+    A request enters the path when one of its decode steps was planned in the general way (`items`), unless its plan
+    items carry more than a token, such as an adapter or the input of an encoder. It leaves the path
 
-    - at the position at which the ledger has work; `accept` tells the ledger when the request gets there,
+    - at the position at which the KV cache manager has work; `accept` calls it when the request gets there,
     - if it loses its pages, because it is preempted, its step fails, or it ends (`leave`).
 
-    Two things take the general way for one step, and leave the request on the path: guesses at its next tokens, and an
-    outcome that is no single token, such as a failure.
+    Guesses at a request's next tokens take the general way for one step, and so does an outcome that is not a single
+    token, such as a failure. Both leave the request on the path.
     """
 
     def __init__(self, ledger: KVCacheManager) -> None:
@@ -46,8 +46,8 @@ class DecodeFastPath:
         """Return a plan item for each request that was granted positions, in their order.
 
         Args:
-            grants: How many positions of each request run. A request on the path has one.
-            guesses: Guesses at next tokens that run too.
+            grants: Number of positions of each request that run. A request on the path has one.
+            guesses: Guesses at next tokens that run, too.
             general: Plans the requests that are not on the path, or have guesses.
         """
         nothing = self._ledger.nothing
@@ -59,7 +59,7 @@ class DecodeFastPath:
         ]
 
     def _entering(self, request: Request, count: int, item: PlanItem) -> PlanItem:
-        """Let a request enter the path that decodes and was planned in the general way; return its plan item."""
+        """Put a request on the path if it decodes and carries nothing but a token; return its plan item unchanged."""
         if (
             count == 1
             and request.tokens.output
@@ -79,15 +79,15 @@ class DecodeFastPath:
         general: TakeOne,
         end: End,
     ) -> int:
-        """Take the outcomes of a step, in the order of its items. Return how many were taken on the path.
+        """Take the outcomes of a step, in the order of its items; return how many were taken on the path.
 
-        Each of these is a token and a computed position, which the caller counts.
+        Each of these is one token and one computed position, which the caller counts.
 
         Args:
             outcomes: The items of the step, each with its outcome.
-            requests: Requests under way, by id. The outcomes of others are dropped.
-            now: The moment of the events, in nanoseconds of the engine's clock.
-            events: Where the events of the step are added.
+            requests: The running requests, by id. The outcomes of others are dropped.
+            now: The time of the events, in nanoseconds of the engine's clock.
+            events: The list to append the events to.
             general: Takes the outcomes that are not taken on the path.
             end: Ends a request whose token on the path is its last.
         """
@@ -114,5 +114,5 @@ class DecodeFastPath:
 
     @staticmethod
     def leave(request: Request) -> None:
-        """Take a request off the path, because its pages are taken."""
+        """Take a request off the path because it loses its pages."""
         request.decode_fast_until = 0

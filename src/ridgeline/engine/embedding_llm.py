@@ -1,6 +1,6 @@
-"""Embeddings: texts in, vectors out; or, of a model that reads a query and a document together, scores.
+"""The engine for embeddings: texts in, vectors out; or scores, from a model that reads a query and a document together.
 
-`EmbeddingLLM("folder").embed(["a cat", "a dog"])`. The engine runs as many texts a step as its positions hold.
+`EmbeddingLLM("folder").embed(["a cat", "a dog"])`. The engine runs as many texts in a step as its token budget allows.
 """
 
 import math
@@ -28,20 +28,29 @@ NO_VECTORS = (
     "modules.json and 1_Pooling of the release beside the weights"
 )
 _COMMON: Mapping[str, tuple[str, ...]] = {"document": ("document", "passage", "corpus"), "query": ("query",)}
-"""Names that models have for the prompts of the two sides of a search."""
+"""The names that models use for the prompts of the two sides of a search."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """What a text became: fp32 [width], and how many tokens it had."""
+    """The embedding of a text."""
 
     values: NDArray[np.float32]
+    """The vector, fp32 [width]."""
     tokens: int
+    """The number of tokens of the text."""
 
 
 def prompt_text(said: EmbeddingConfig | None, name: str | None) -> str:
-    """What goes before a text: the prompt of this name, `query` or `document` also where the model has another name for
-    it; by default the one that the model takes. Raises ValueError for a name that it does not have.
+    """Return the instruction text that precedes a text to embed.
+
+    Args:
+        said: The embedding config of the model, if it has one.
+        name: Name of the prompt. `query` and `document` also work if the model uses another name for them. None for the
+            model's default.
+
+    Raises:
+        ValueError: If the model has no prompt of this name.
     """
     prompts = said.prompts if said is not None else {}
     if name is None:
@@ -57,9 +66,17 @@ def prompt_text(said: EmbeddingConfig | None, name: str | None) -> str:
 
 
 def text_ids(texts: TextProcessor, text: str, context: int, prompt: str = "", *, add_special: bool = True) -> list[int]:
-    """Return the ids of a prompt and a text. Raises ValueError for a text that is empty or far beyond the context.
+    """Return the token ids of a prompt followed by a text.
 
-    add_special: Whether the tokenizer's own tokens (BOS, [CLS]) are added.
+    Args:
+        texts: The text processor of the model.
+        text: The text to embed.
+        context: Maximum number of positions of a sequence.
+        prompt: The text to put before it.
+        add_special: Whether to add the tokenizer's own tokens (BOS, [CLS]).
+
+    Raises:
+        ValueError: If the text is empty or far longer than the context.
     """
     if not text:
         raise ValueError("the text is empty; give at least one character")
@@ -71,8 +88,12 @@ def text_ids(texts: TextProcessor, text: str, context: int, prompt: str = "", *,
 
 
 def pair_ids(texts: TextProcessor, info: VectorInfo, query: str, document: str, context: int) -> list[int]:
-    """Ids of a query and a document that are read together, those of the second moved on where the model tells the two
-    apart. Raises ValueError.
+    """Return the token ids of a query and a document that the model reads together.
+
+    If the model distinguishes the two (token types), the ids of the document are shifted by the size of the vocabulary.
+
+    Raises:
+        ValueError: If either text is empty or far longer than the context.
     """
     if not query or not document:
         raise ValueError(f"the {'document' if query else 'query'} is empty; give at least one character")
@@ -84,7 +105,11 @@ def pair_ids(texts: TextProcessor, info: VectorInfo, query: str, document: str, 
 
 
 def relevance(info: VectorInfo, values: NDArray[np.float32]) -> float:
-    """The score of a document. Raises ValueError where the model gives none."""
+    """Return the relevance score of a document, through a sigmoid if the model's config requires it.
+
+    Raises:
+        ValueError: If the model does not score documents.
+    """
     check_scores(info)
     score = float(values[0])
     if not info.squashed:
@@ -93,7 +118,11 @@ def relevance(info: VectorInfo, values: NDArray[np.float32]) -> float:
 
 
 def check_scores(info: VectorInfo | None) -> None:
-    """Raises ValueError for a model that gives no score of a query and a document."""
+    """Check that a model scores a query and a document.
+
+    Raises:
+        ValueError: If it does not.
+    """
     if info is None or not info.labels:
         raise ValueError("the model gives no scores of a query and a document; give a reranker (one label)")
     if info.labels != 1:
@@ -101,7 +130,11 @@ def check_scores(info: VectorInfo | None) -> None:
 
 
 def check_embeds(info: VectorInfo | None) -> None:
-    """Raises ValueError for a model that gives no vectors."""
+    """Check that a model embeds texts.
+
+    Raises:
+        ValueError: If it does not.
+    """
     if info is None:
         raise ValueError(f"the model {NO_VECTORS}")
     if info.labels:
@@ -109,8 +142,15 @@ def check_embeds(info: VectorInfo | None) -> None:
 
 
 def cut(said: EmbeddingConfig | None, values: NDArray[np.float32], dimensions: int | None) -> NDArray[np.float32]:
-    """The first entries of a vector, made one of length 1 again (Kusupati et al., arXiv:2205.13147); the vector itself
-    for None. Raises ValueError for a length that the model does not say it may have.
+    """Shorten a vector to its first entries and normalise it to length 1 (Kusupati et al., arXiv:2205.13147).
+
+    Args:
+        said: The embedding config of the model, if it has one.
+        values: The vector.
+        dimensions: Number of entries; None to return the vector itself.
+
+    Raises:
+        ValueError: If the model's config does not permit this number of entries.
     """
     if dimensions is None or dimensions == len(values):
         return values
@@ -128,13 +168,13 @@ def cut(said: EmbeddingConfig | None, values: NDArray[np.float32], dimensions: i
 
 
 def similarity(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
-    """The cosine of the angle between two vectors."""
+    """Return the cosine of the angle between two vectors."""
     lengths = float(np.linalg.norm(one)) * float(np.linalg.norm(other))
     return float(one @ other) / max(lengths, 1e-12)
 
 
 class EmbeddingLLM:
-    """A model that embeds texts, or scores documents, in the caller's thread. One caller at a time."""
+    """A model that embeds texts or scores documents in the caller's thread, for one caller at a time."""
 
     def __init__(
         self,
@@ -145,7 +185,11 @@ class EmbeddingLLM:
         threads: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """As `LLM`. Raises ModelRefused, also for a model that generates text."""
+        """Load a model, with the arguments of `LLM`.
+
+        Raises:
+            ModelRefused: If the model cannot be loaded, or generates text.
+        """
         self.name = model
         self.loaded, self.threads = load_with_threads(
             model, settings, dummy_weights=dummy_weights, threads=threads, progress=progress
@@ -164,8 +208,16 @@ class EmbeddingLLM:
     def embed(
         self, texts: Sequence[str], prompt: str | None = None, *, dimensions: int | None = None, what: str = "text"
     ) -> list[Vector]:
-        """A vector for each text. prompt: the name of one of the model's, for all; dimensions: as `cut`; what: they are
-        called in errors. Raises ValueError for what cannot run, before anything does, and for a text that failed.
+        """Return a vector for each text.
+
+        Args:
+            texts: The texts.
+            prompt: Name of one of the model's prompts, for all texts.
+            dimensions: Number of entries of the vectors, as in `cut`.
+            what: The word for a text in error messages.
+
+        Raises:
+            ValueError: If a text cannot run, before any does, or if one fails.
         """
         check_embeds(self.info)
         before, said = prompt_text(self.texts.embedding, prompt), self.texts.embedding
@@ -178,7 +230,11 @@ class EmbeddingLLM:
         return [Vector(cut(said, vector.values, dimensions), vector.tokens) for vector in vectors]
 
     def score(self, query: str, documents: Sequence[str]) -> list[float]:
-        """How well each document answers a query, in the same order. Raises ValueError as `embed`."""
+        """Return the relevance of each document to a query, in the same order.
+
+        Raises:
+            ValueError: If a document cannot run, before any does, or if one fails.
+        """
         check_scores(self.info)
         pairs = []
         for place, text in enumerate(documents):
@@ -187,8 +243,14 @@ class EmbeddingLLM:
         return [relevance(self.info, vector.values) for vector in self.run(pairs, "document")]
 
     def run(self, prompts: Sequence[Sequence[int]], what: str = "text") -> list[Vector]:
-        """What the model gives for prompts of ids, as many a step as it holds. what: they are called in errors. Raises
-        ValueError.
+        """Run prompts of token ids and return the vector of each, as many in a step as fit.
+
+        Args:
+            prompts: The token ids of each prompt.
+            what: The word for a prompt in error messages.
+
+        Raises:
+            ValueError: If a prompt cannot run or fails; then all of them are aborted.
         """
         added: dict[int, int] = {}
         try:

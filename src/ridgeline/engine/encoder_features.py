@@ -1,4 +1,4 @@
-"""Features: what an encoder reads that takes no token ids, such as log-mel frames of sound."""
+"""The input of encoders that read features instead of token ids, such as log-mel frames or patches of images."""
 
 import hashlib
 from bisect import bisect_left
@@ -12,15 +12,17 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class EncoderFeatures:
-    """So many numbers for each position of an encoder. Plain data, which crosses processes as it is.
+    """The features of an encoder's positions, as plain data that crosses processes.
 
-    data: fp32 in this machine's order, position after position. width: numbers a position. inputs: how many inputs of
-    equal length they are, none of which sees another. `len` is positions.
+    Its length is the number of positions.
     """
 
     data: bytes
+    """The features as fp32 in this machine's byte order, position after position."""
     width: int
+    """The number of features of a position."""
     inputs: int = 1
+    """The number of inputs of equal length that the positions belong to; none attends to another."""
 
     def __post_init__(self) -> None:
         if self.width < 1 or len(self.data) % (4 * self.width):
@@ -30,17 +32,17 @@ class EncoderFeatures:
 
     @classmethod
     def of(cls, values: NDArray[np.float32]) -> Self:
-        """Of numbers [positions, width]."""
+        """Make features from an array [positions, width]."""
         assert values.ndim == 2
         return cls(np.ascontiguousarray(values, np.float32).tobytes(), values.shape[1])
 
     @property
     def each(self) -> int:
-        """Positions of an input."""
+        """The number of positions of one input."""
         return len(self) // self.inputs
 
     def part(self, start: int, stop: int) -> "EncoderFeatures":
-        """The inputs from `start` to `stop`."""
+        """Return the inputs from `start` to `stop`."""
         nbytes = 4 * self.width * self.each
         return EncoderFeatures(self.data[start * nbytes : stop * nbytes], self.width, stop - start)
 
@@ -49,30 +51,35 @@ class EncoderFeatures:
 
     @property
     def values(self) -> NDArray[np.float32]:
-        """The numbers [positions, width], which are not to be changed."""
+        """The features as a read-only array [positions, width]."""
         return np.frombuffer(self.data, np.float32).reshape(-1, self.width)
 
     @property
     def digest(self) -> bytes:
-        """What stands for them where prefixes are compared."""
+        """The digest of the features, which stands for them in prefix caching."""
         return hashlib.blake2b(self.data, digest_size=32).digest()
 
     def told(self) -> dict[str, Any]:
-        """What a plan in JSON says of them."""
+        """Return a summary of the features for a plan in JSON."""
         several = {"inputs": self.inputs} if self.inputs > 1 else {}
         return {"positions": len(self), "width": self.width, "digest": self.digest.hex(), **several}
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedImages:
-    """Images of a prompt: what a tower reads of them, and the positions at which its rows stand, in their order."""
+    """The images of a prompt, and the positions of the prompt at which the rows of their encoder output go."""
 
     features: EncoderFeatures
+    """The patches that the image encoder reads."""
     places: tuple[int, ...]
+    """The positions of the rows, in increasing order."""
 
     def of_step(self, start: int, tokens: Sequence[int]) -> tuple[Sequence[int], EncoderFeatures] | None:
-        """What a step that runs these tokens from a position on needs: the tokens, with the number of a row in each
-        place of one (-1 the first), and the images that have those rows; None where it has no such place.
+        """Return the image input of a step that runs these tokens from a position on.
+
+        Returns:
+            The tokens, with the number of a row at each image position (-1 the first), and the images that have those
+            rows; None if the step runs no image position.
         """
         first, last = (bisect_left(self.places, position) for position in (start, start + len(tokens)))
         if first == last:
@@ -86,4 +93,4 @@ class PlacedImages:
 
 
 EncoderInput = Sequence[int] | EncoderFeatures
-"""What an encoder reads: token ids, or features."""
+"""The input of an encoder: token ids, or features."""

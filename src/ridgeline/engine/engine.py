@@ -1,6 +1,7 @@
-"""The engine: add requests, take steps. Token ids in, token events out; the caller's thread does the work.
+"""The engine: it takes requests of token ids and runs steps in the caller's thread, which return token events.
 
-A step is `plan`, `execute`, `accept`; `step` is the three in one. Text is a transcript's (output_processor.py).
+A step is `plan`, `execute` and `accept`; `step` does all three. An output processor (output_processor.py) turns tokens
+into text.
 """
 
 import random
@@ -37,25 +38,31 @@ if TYPE_CHECKING:
 
 Observer = Callable[[StepRecord], None]
 WALL_CLOCK: Callable[[], int] = time.perf_counter_ns
-"""The clock of an engine that is told no other."""
+"""The default clock of an engine, in nanoseconds."""
 
 
 class EngineLost(ValueError):
-    """The executor has lost what it computes with, and no step will run again; why, in one line."""
+    """The error that the executor can run no further step; its message is the reason, in one line."""
 
 
 class Executor(Protocol):
-    """What the engine asks of whoever runs its plans: a model, a price, or in tests something that only pretends."""
+    """The interface of the object that runs an engine's plans: a model's runner, a cost model, or a fake in tests."""
 
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
-        """Run a plan. Returns what each item with logit or scored rows gives to its request, in order; `rows`: one a
-        logit row, made as they are read.
+        """Run a plan and return the outcomes of its items.
+
+        Args:
+            plan: The plan to run.
+            rows: The sampling inputs, one per logit row, which are made when they are read.
+
+        Returns:
+            The outcome of each item with logit rows or scored rows, in order.
         """
         ...
 
 
 class Engine:
-    """Requests, a scheduler, and an executor that runs its plans."""
+    """The requests of one model, a scheduler for them, and an executor that runs the scheduler's plans."""
 
     def __init__(
         self,
@@ -81,17 +88,32 @@ class Engine:
         seed: int | None = None,
         clock: Callable[[], int] = WALL_CLOCK,
     ) -> None:
-        """context: positions a sequence may have. vocabulary: how many token ids there are. reaches: those of the
-        model's layers that keep nothing, of which the ledger does not know. has_head: whether it gives logits; else a
-        request ends when its prompt has run, with the hidden states; where it is pooled, with what its last position
-        gives. whole: whether prompts run in one step; by default where their positions see later ones. encoder_width:
-        numbers of a position that an encoder reads, which then reads `encoder_context` of them, no more and no fewer; 0
-        where it reads ids. outputs: how many ids are sampled from, the first of the vocabulary, where those are not
-        all. images: how images stand in a prompt, where they may. guides: hold answers to a form, where they are asked
-        to be. adapters: by their names what stands for the contents of each; their order is that of their numbers.
-        speculator: guesses at next tokens, which steps verify. on_step: told of each step that ran. seed: where the
-        seeds of requests that state none come from. clock: the time in integer nanoseconds; the engine knows no other,
-        and orders nothing by it.
+        """Make an engine without requests.
+
+        Args:
+            executor: Runs the plans.
+            ledger: The KV cache manager.
+            limits: The limits of a step.
+            context: Maximum number of positions of a sequence.
+            vocabulary: Number of token ids.
+            eos_ids: Token ids that end a text.
+            reaches: Attention patterns of the layers that keep no KV, which the KV cache manager does not know.
+            has_head: Whether the model gives logits. Without a head, a request ends with hidden states when its prompt
+                has run.
+            whole: Whether each prompt runs in one step; by default if positions see later ones.
+            pooled: Whether a model without a head gives one pooled vector for each prompt, instead of all hidden
+                states.
+            encoder_width: Number of features of an encoder position; 0 if the encoder reads token ids.
+            encoder_context: Number of positions that an encoder of features reads, no more and no fewer; the maximum
+                for one of token ids.
+            outputs: Number of ids that can be sampled, the first of the vocabulary; None for all.
+            images: How images appear in a prompt, if the model reads any.
+            guides: Makes the constraints of structured outputs; None without a tokenizer.
+            adapters: A digest of the contents of each LoRA adapter, by its name. Their order is that of their numbers.
+            speculator: Guesses next tokens, which steps verify.
+            on_step: Receives a record of each step that ran.
+            seed: The seed from which the seeds of requests without one are drawn.
+            clock: Returns the time in integer nanoseconds. The engine uses no other clock and orders nothing by it.
         """
         self.executor, self.kv_cache_manager, self.on_step, self.clock = executor, ledger, on_step, clock
         self.on_begin: Callable[[Sequence[int]], None] | None = None
@@ -114,7 +136,7 @@ class Engine:
         )
         self.requests: dict[int, Request] = {}
         self.parked: dict[int, Request] = {}
-        """Of requests that were added and wait to be begun the first choice, by their ids."""
+        """Requests added with `parked=True`, by group id, until `begin()` enqueues them."""
         self._next_id = 1
         self._isolation = FailureIsolation(self.scheduler)
         self._outcomes = RequestUpdater(self.requests, self.parked, self.scheduler, speculator)
@@ -122,12 +144,12 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would have something to do."""
+        """Whether the next step has something to run."""
         return bool(self.scheduler.running or self.scheduler.waiting)
 
     @property
     def speculator(self) -> "Speculator | None":
-        """The source of guesses at next tokens; None if nothing is guessed. It may change between two steps."""
+        """The source of guesses at next tokens; None if there is none. It may be replaced between two steps."""
         return self._outcomes.speculator
 
     @speculator.setter
@@ -136,7 +158,7 @@ class Engine:
 
     @property
     def stats(self) -> Stats:
-        """What was done so far, and what is held now."""
+        """The counters of the work done so far, and the numbers of requests and pages held now."""
         scheduler, pool, guesses = self.scheduler, self.kv_cache_manager.pool, self.speculator
         guidance = GuideStats() if self.structured_output_manager is None else self.structured_output_manager.stats
         return Stats(
@@ -163,15 +185,21 @@ class Engine:
     # -- coming and going ---------------------------------------------------------------------------------------------
 
     def number_from(self, first: int) -> None:
-        """The next request's id, for engines whose requests one server tells apart by theirs."""
+        """Set the id of the next request, so that a server can tell the requests of several engines apart by id."""
         assert not self.requests, "the numbers of those under way may not come again"
         self._next_id = first
 
     def add(self, spec: GenerationRequest, *, received: int = 0, parked: bool = False) -> int:
-        """Queue a request and return its id. Raises ValueError for what cannot run, and queues nothing.
+        """Queue a request and return its id.
 
-        received: positions of the prompt, not all, that another engine has computed and whose keys and values the
-        executor finds there. parked: not to be queued until `begin` says so.
+        Args:
+            spec: The request.
+            received: Number of prompt positions, not all, whose KV another engine has computed and the executor finds
+                in place.
+            parked: Whether to hold the request back until `begin` is called.
+
+        Raises:
+            ValueError: If the request cannot run; then nothing is queued.
         """
         if spec.params != DEFAULT_PARAMS and not self.has_head:
             raise ValueError("the model has no head to sample with; leave the sampling parameters out")
@@ -195,7 +223,7 @@ class Engine:
         return first.group
 
     def begin(self, group: int) -> None:
-        """Queue a request that was parked; one that has ended since is no error."""
+        """Queue a request that was parked; do nothing if it has ended since."""
         request = self.parked.pop(group, None)
         if request is not None:
             self.scheduler.add(request)
@@ -203,7 +231,7 @@ class Engine:
     def _choices(
         self, spec: GenerationRequest, limit: int, adapter: int, cache_namespace: bytes, images: PlacedImages | None
     ) -> list[Request]:
-        """A request for each choice. What is said of the prompt itself, the first one says."""
+        """Create one Request per choice (`n`). Only the first reports prompt log-probabilities."""
         prompt, params = spec.prompt, spec.params
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(63)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.eos_ids)
@@ -232,12 +260,16 @@ class Engine:
         ]
 
     def _history(self, prompt: Sequence[int]) -> History:
-        """What penalties count of a prompt: the ids that may be sampled too."""
+        """Return the token counts for penalties over a prompt: only ids that can be sampled count."""
         known = prompt if self.outputs == self.vocabulary else [token for token in prompt if token < self.outputs]
         return History(known)
 
     def number_of(self, name: str) -> int:
-        """The number of an adapter, 0 for none. Raises ValueError for one that is not loaded."""
+        """Return the number of a LoRA adapter, counted from 1; 0 for no name.
+
+        Raises:
+            ValueError: If no adapter of this name is loaded.
+        """
         if name and name not in self.adapters:
             loaded = ", ".join(self.adapters) or "none"
             raise ValueError(f"no adapter {name!r} is loaded; there is {loaded}")
@@ -246,8 +278,12 @@ class Engine:
     def _guide(
         self, prompt: Sequence[int], params: SamplingParams, ends: Collection[int]
     ) -> "OutputConstraint | TokenRuleProcessor | None":
-        """What holds the answers to the form, or the rules, that were asked for. Raises ValueError for one that cannot
-        be followed.
+        """Return the constraint that a request's token rules or structured output put on its response.
+
+        Returns None if the request has neither.
+
+        Raises:
+            ValueError: If the structured output cannot be compiled, or the engine has no tokenizer for it.
         """
         if params.rules is not None:
             return TokenRuleProcessor(params.rules, self.outputs)
@@ -262,15 +298,15 @@ class Engine:
             self._guiding += self.clock() - started
 
     def abort(self, group: int) -> list[TokenEvent]:
-        """End every choice of a request, wherever it stands. Unknown and finished ids are no error."""
+        """End every choice of a request, in whatever state it is; do nothing for an unknown or finished id."""
         now = self.clock()
         choices = [r for r in self.requests.values() if r.group == group]
         return [self._outcomes.finish(request, FinishReason.ABORT, now) for request in choices]
 
     def stop(self, group: int, choice: int, kept: int) -> list[TokenEvent]:
-        """End one choice, whose text says that only its first `kept` tokens count. One that has ended is no error.
+        """End one choice because its text is complete after its first `kept` tokens; do nothing if it has ended.
 
-        Those past them are counted as dropped, as long as no further step was accepted since a choice ended by itself.
+        The tokens after those count as dropped, unless a further step was accepted since the choice ended by itself.
         """
         self._outcomes.drop(group, choice, kept)
         request = self.requests.get(group + choice)
@@ -279,8 +315,13 @@ class Engine:
     # -- one step -----------------------------------------------------------------------------------------------------
 
     def step(self) -> list[TokenEvent]:
-        """Run one step. A request that fails fails alone: its event says why, the others go on. Raises EngineLost where
-        none can go on.
+        """Run one step and return its events.
+
+        If a step of several requests fails, each of them runs alone until the failing one is found. The event of a
+        failed request gives the reason, and the others continue.
+
+        Raises:
+            EngineLost: If no request can continue.
         """
         plan = self.plan()
         if plan is None:
@@ -300,7 +341,7 @@ class Engine:
         return self.accept(plan, outcomes)
 
     def plan(self) -> StepPlan | None:
-        """Decide what runs next; None if there is nothing to do. It is to be accepted, or to fail, before the next."""
+        """Plan the next step; None if there is nothing to do. Accept or fail the plan before the next one."""
         now = self.clock()
         if self._isolation.active:
             return self._isolation.schedule(now)
@@ -309,16 +350,20 @@ class Engine:
         return self.scheduler.schedule(now, guesses=speculator.guesses(self.scheduler))
 
     def rows(self, plan: StepPlan) -> Sequence[SampleRow]:
-        """What the sampler has to know about the plan's logit rows; where there is no head, nothing is sampled."""
+        """Return the sampling inputs of the plan's logit rows; nothing if the model has no head."""
         return SampleRows(plan, self.requests) if self.has_head else ()
 
     def execute(self, plan: StepPlan) -> Sequence[Outcome]:
-        """Have the plan run; what it gives to each item with logit or scored rows. Raises what the executor raises."""
+        """Run the plan and return the outcome of each item with logit or scored rows.
+
+        The executor's errors pass through.
+        """
         return self.executor.execute(plan, self.rows(plan))
 
     def accept(self, plan: StepPlan, outcomes: Sequence[Outcome]) -> list[TokenEvent]:
-        """Take what a plan gave into its requests: counters move, full pages are published, requests end. What it gave
-        to requests that have ended since it was made is dropped.
+        """Apply the outcomes of a plan to its requests: advance counters, publish full pages, end requests.
+
+        Outcomes of requests that have ended since the plan was made are dropped.
         """
         now = self.clock()
         self.kv_cache_manager.copied([copy for copy in plan.copies if copy in self.kv_cache_manager.copies])
@@ -327,8 +372,9 @@ class Engine:
         return events
 
     def fail(self, plan: StepPlan, error: Exception) -> list[TokenEvent]:
-        """Undo a plan that failed. The request that was alone in it has failed; of several, the one to blame is found
-        by running them one at a time.
+        """Undo a plan that failed. A request that was alone in it ends with an error.
+
+        If there were several, they run one at a time from now on, until the one to blame fails alone.
         """
         blamed = self._isolation.isolate(plan, self.requests, error)
         if blamed is None:

@@ -1,4 +1,4 @@
-"""Engines around models, with folder or without: token ids in, token ids out."""
+"""Functions that build an engine around a loaded model: token ids in, token ids out."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -39,8 +39,22 @@ def build_engine(
     on_step: Callable[[StepRecord], None] | None = None,
     clock: Callable[[], int] = WALL_CLOCK,
 ) -> Engine:
-    """Make an engine for a model. context: positions a sequence may have, by default the model's. executor: what runs
-    its plans; by default a Runner. guides, adapters, speculator, clock: as Engine.
+    """Make an engine for a model.
+
+    Args:
+        model: The model.
+        layout: The layout of the KV pages.
+        limits: The limits of a step.
+        context: Maximum number of positions of a sequence; by default the model's.
+        executor: Runs the plans; by default a Runner.
+        prefix_cache: Whether requests share the KV pages of equal prefixes.
+        seed: The seed from which the seeds of requests without one are drawn.
+        eos_ids: Token ids that end a text.
+        guides: Makes the constraints of structured outputs.
+        adapters: A digest of the contents of each LoRA adapter, by its name.
+        speculator: Guesses next tokens, which steps verify.
+        on_step: Receives a record of each step that ran.
+        clock: Returns the time in nanoseconds.
     """
     return Engine(
         executor or Runner(model, layout),
@@ -75,7 +89,7 @@ def build_minimal_engine(
     on_step: Callable[[StepRecord], None] | None = None,
     executor: MakeExecutor = Runner,
 ) -> Engine:
-    """An engine whose KV memory holds `positions` positions, without a prefix cache: for measurements, experiments."""
+    """Make an engine for measurements: a KV cache of a given number of positions, without a prefix cache."""
     layout = kv_layout(model, _ANY_BUDGET, most_tokens=positions)
     limits = Limits(tokens=positions)
     return build_engine(model, layout, limits, executor=executor(model, layout), prefix_cache=False, on_step=on_step)
@@ -88,8 +102,17 @@ def run_requests(
     now: Callable[[], float],
     executor: MakeExecutor = Runner,
 ) -> Iterator[tuple[Work, float]]:
-    """Run requests side by side, with prompts of these lengths and so many new tokens each. After each step: what it
-    asked, and its seconds by the clock `now`, scheduler and sampler included.
+    """Run requests in one batch and yield the work and the duration of each step.
+
+    Args:
+        model: The model.
+        prompts: Lengths of the prompts.
+        tokens: Number of new tokens of each request.
+        now: Returns the time in seconds.
+        executor: Makes the executor.
+
+    Yields:
+        The work of a step, and its seconds, scheduler and sampler included.
     """
     works: list[Work] = []
     positions = sum(length + tokens + 16 for length in prompts)
@@ -105,8 +128,10 @@ def run_requests(
 
 
 def warm_up(engine: Engine) -> None:
-    """Run short requests that nobody is told of, one after the other: kernels for a card are compiled when they are
-    first asked for, in seconds, and so is a decode step captured. Their pages stay for prompts that begin the same.
+    """Run short requests, one after the other, without telling the observer.
+
+    The first use of a GPU kernel compiles it, which takes seconds, and the first decode step is captured. The pages of
+    these prompts stay in the prefix cache.
     """
     told, engine.on_step = engine.on_step, None
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=2, seed=0)

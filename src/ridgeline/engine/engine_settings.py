@@ -1,4 +1,4 @@
-"""EngineSettings: how an engine is set up."""
+"""The settings with which an engine is built."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,46 +10,71 @@ from ridgeline.engine.speculation.config import Speculation
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """How an engine is set up.
-
-    kv_bytes: memory for keys and values; None for half of what is available, at most 4 GiB. memory_share: instead of
-    kv_bytes, the share of the available memory that weights, a step, and keys and values take together. context:
-    positions a sequence may have, where that is to be less than the model's. limits: what a step may hold. page_size:
-    positions a KV page. prefix_cache: keep and share the pages of equal prefixes. grammar_bytes: of compiled grammars
-    that are kept. chat_template: a file with one, instead of the model's own. reasoning: as in Texts. seed: where the
-    seeds of requests that state none come from; None for anywhere. whole_context: refuse KV memory in which a sequence
-    of the whole context has no room. adapters: folders of LoRA adapters by the names that requests choose them by.
-    adapter_rank: the most that one of them may have. memory: bytes that are available to all of it, where other models
-    are to have the rest; None for what the machine has free. weights: the format that plain weights are quantised to
-    while they are loaded (int8, int4, int4-g64, int4-g32, fp8; int8+head for the embedding and the head too); None to
-    leave them as they are stored. kv: the format that keys and values are kept in, int8 or fp8; None for the one that
-    the model's config says. device: where it runs: cpu, cuda, cuda:N, or auto for a card where there is one. Of a card
-    memory_share is that of all its memory, 0.9 where neither it nor kv_bytes is stated. eager: ask for every op of a
-    step, which is made again otherwise where it can be. speculation: guess at next tokens, which steps verify; a
-    draft model keeps its keys and values in the same memory. ranks: processes of this machine that share the model,
-    each with a part of every matrix; memory and kv_bytes are for all of them.
-    """
+    """The settings with which an engine is built: memory, limits, device, weight formats and features."""
 
     kv_bytes: float | None = None
+    """Bytes of memory for the KV cache, over all ranks; None to choose a size from the available memory.
+
+    On the CPU the default is half of the memory that weights and a step leave free, at most 4 GiB. On a GPU it is all
+    that `memory_share` leaves.
+    """
     memory_share: float | None = None
+    """The share of memory that weights, a step and the KV cache take together, over 0 and at most 1.
+
+    On the CPU it is a share of the available memory and replaces `kv_bytes`. On a GPU it is a share of the GPU's whole
+    memory, by default 0.9. `kv_bytes` and `memory_share` exclude each other.
+    """
     context: int | None = None
+    """The maximum number of positions of a sequence, if it is to be less than the model's; None for the model's."""
     limits: Limits = field(default_factory=Limits)
+    """The limits of a step: tokens, requests and chunk size."""
     page_size: int = 16
+    """The number of positions in a KV page."""
     prefix_cache: bool = True
+    """Whether the engine keeps the KV pages of prompts and shares them among requests with equal prefixes."""
     grammar_bytes: int = 64 << 20
+    """The maximum number of bytes of compiled grammars to cache for structured outputs."""
     chat_template: str | None = None
+    """The path of a chat template file that replaces the model's own; None for the model's own."""
     reasoning: tuple[str, ...] | None = None
+    """The opening and the closing tag of the model's reasoning sections.
+
+    `()` if it writes none; None to take the tags from the model's chat templates.
+    """
     seed: int | None = None
+    """The seed from which the seeds of requests without one are drawn; None for a random one."""
     whole_context: bool = False
+    """Whether to refuse a KV cache that cannot hold one sequence of the whole context.
+
+    If its size is not given, it first grows to as much as half of the free memory.
+    """
     adapters: Mapping[str, str] = field(default_factory=dict)
+    """The LoRA adapters to load: the name that requests use, and the folder."""
     adapter_rank: int | None = None
+    """The maximum rank of a LoRA adapter; None for no limit."""
     memory: float | None = None
+    """Bytes of memory available to this engine, over all ranks; None for all that the machine has free.
+
+    Set it if other models need the rest of the memory.
+    """
     weights: str | None = None
+    """The weight format to which plain weights are quantised while they load; None to keep the stored format.
+
+    One of int8, int4, int4-g64, int4-g32 and fp8; int8+head quantises the embedding and the head, too.
+    """
     kv: str | None = None
+    """The format of the KV cache, int8 or fp8; None for the one in the model's config."""
     device: str = "cpu"
+    """The device to run on: cpu, cuda, cuda:N, or auto for a GPU if there is one."""
     eager: bool = False
+    """Whether to launch every op of every step, instead of replaying captured decode steps when possible."""
     speculation: Speculation | None = None
+    """The speculative decoding to use, or None. The KV cache of a draft model comes out of the same memory."""
     ranks: int = 1
+    """The number of processes on this machine that share the model by tensor parallelism.
+
+    Each holds a part of every matrix.
+    """
 
     def __post_init__(self) -> None:
         if not 1 <= self.ranks <= MOST_RANKS:

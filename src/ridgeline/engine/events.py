@@ -1,4 +1,4 @@
-"""What the engine tells the outside, and what the outside tells it back: plain messages, which may cross a process."""
+"""The messages between an engine and its users: events, stops and statistics, as data that may cross processes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,59 +17,78 @@ PromptLogprobs = tuple[PromptLogprob | None, ...]
 
 
 def describe_error(error: Exception) -> str:
-    """What an error that nobody expected is told as: its type and its message, in one line."""
+    """Return the type and the message of an unexpected error, in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 class TokenEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One choice of one request moved on: a token, an end, or both.
-
-    at: when, in nanoseconds of the engine's clock. cached: positions of the prompt that were found in KV memory.
-    timing: moments of the request's life so far. error: why it failed, or why its structured output is incomplete, in
-    one line; out_of_memory: because an allocation was refused. prompt_logprobs: those of the prompt's next tokens, None
-    for its first token, if the request asked for them. Only its first choice has them, while the prompt is computed;
-    the last come with the first token, or with the end if there is no token. hidden: with the end of a request to a
-    model without a head, the last hidden states of its prompt, fp32 [positions, hidden].
-    """
+    """The progress of one choice of a request: a token, an end, or both."""
 
     request: int
+    """The id of the request, which its choices share."""
     choice: int
+    """The index of the choice."""
     token: Sampled | None
+    """The sampled token; None for an event without one."""
     at: int
+    """The time of the event, in nanoseconds of the engine's clock."""
     cached: int
+    """The number of prompt positions that were found in the prefix cache."""
     timing: Timing
+    """The times of the request's life so far."""
     finish: FinishReason | None = None
+    """The reason why the choice ended; None if it continues."""
     error: str | None = None
+    """The reason why the request failed, or why its structured output is incomplete, in one line."""
     prompt_logprobs: PromptLogprobs | None = None
+    """The log-probabilities of the prompt's next tokens, if the request asked for them; None for its first token.
+
+    Only the first choice reports them, while the prompt is computed. The last come with the first token, or with the
+    end if there is no token.
+    """
     hidden: NDArray[np.float32] | None = None
+    """The last hidden states of the prompt, fp32 [positions, hidden], if the model has no head.
+
+    They come with the end of the request.
+    """
     out_of_memory: bool = False
+    """Whether the request failed because a memory allocation was refused."""
 
 
 class Stop(NamedTuple):
-    """A choice's text has ended: `kept` of its tokens count, and no further ones are wanted."""
+    """A message to the engine that the text of a choice has ended and needs no further tokens."""
 
     request: int
+    """The id of the request."""
     choice: int
+    """The index of the choice."""
     kept: int
+    """The number of its tokens that count."""
 
 
 class Event(NamedTuple):
-    """A TokenEvent with the text that became safe to show with it.
+    """A TokenEvent with the text that it makes safe to show.
 
-    `text` and `reasoning` lag behind the token while a character, a stop string or a tag may still be completed. With
-    the end come `output_tokens`, how many of the choice's tokens count (those past a stop string do not, though they
-    may have been told), and `reasoning_tokens`, how many of them were reasoning. The rest as in TokenEvent.
+    `text` and `reasoning` lag behind the token while a character, a stop string or a tag may still be completed. Fields
+    without a description are those of TokenEvent.
     """
 
     request: int
     choice: int
     token: Sampled | None = None
     text: str = ""
+    """The new text of the response, without reasoning."""
     reasoning: str = ""
+    """The new text of the reasoning."""
     finish: FinishReason | None = None
     error: str | None = None
     reasoning_tokens: int = 0
+    """The number of tokens of the reasoning, reported with the end."""
     output_tokens: int | None = None
+    """The number of the choice's tokens that count, reported with the end.
+
+    Tokens past a stop string do not count, though earlier events may have reported them.
+    """
     at: int = 0
     cached: int = 0
     timing: Timing | None = None
@@ -80,33 +99,35 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """A step that ran, as an observer sees it before its tokens are accepted.
-
-    rows: what the sampler was told. outcomes: what came back. started and finished: in nanoseconds of the engine's
-    clock, from the plan to the sampled tokens.
-    """
+    """The record of a step that ran, which an observer receives before its tokens are accepted."""
 
     plan: StepPlan
+    """The plan of the step."""
     work: Work
+    """The work of the step, for the cost model."""
     rows: Sequence[SampleRow]
+    """The sampling inputs."""
     outcomes: Sequence[Outcome]
+    """The outcomes of the plan's items."""
     started: int
+    """The time when the executor received the plan, in nanoseconds of the engine's clock."""
     finished: int
+    """The time when it returned the outcomes, in nanoseconds of the engine's clock."""
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The duration of the step in seconds."""
         return (self.finished - self.started) * NANOSECONDS
 
     @property
     def decodes_only(self) -> bool:
-        """Whether every sequence of the step ran a single position, or that and guesses at those after it."""
+        """Whether every sequence of the step ran a single position, or one and the guesses that follow it."""
         tokens = self.work.tokens
         return tokens == self.work.sequences or (tokens == self.plan.logit_rows and bool(self.rows))
 
     @property
     def sampled(self) -> int:
-        """Tokens that requests had of it."""
+        """The number of tokens that requests got from the step."""
         return sum([_sampled(outcome) for outcome in self.outcomes])
 
 
@@ -118,39 +139,50 @@ def _sampled(outcome: Outcome | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What an engine has done so far, and what it holds now.
-
-    running, waiting: requests now; a choice that is to start from another's pages is in neither. computed_tokens:
-    positions run. reused_tokens: positions of prompts that were found in KV memory instead, by every choice: the second
-    of a request finds the first's. output_tokens: tokens sampled. dropped_tokens: those of them past a stop.
-    wasted_tokens: positions run again after a preemption.
-    held_pages: KV pages that requests hold. cached_pages: those that nobody holds and whose contents are kept.
-    grammars: compiled for structured outputs, in grammar_seconds; grammar_bytes: of those that are kept.
-    drafts: how often tokens of a request were guessed and verified. draft_tokens: how many; accepted_tokens: those that
-    were right, accepted_at: by their place among the guesses.
-    """
+    """The counters of an engine's work so far, and what it holds now."""
 
     running: int = 0
+    """The number of requests that run now.
+
+    A choice that waits for the prompt of another is neither running nor waiting.
+    """
     waiting: int = 0
+    """The number of requests that wait now."""
     steps: int = 0
+    """The number of steps planned."""
     computed_tokens: int = 0
+    """The number of positions run in steps that did not fail."""
     reused_tokens: int = 0
+    """The number of prompt positions found in KV memory instead, counted for every choice of a request."""
     output_tokens: int = 0
+    """The number of tokens sampled."""
     dropped_tokens: int = 0
+    """The number of sampled tokens past a stop."""
     preemptions: int = 0
+    """The number of preemptions."""
     wasted_tokens: int = 0
+    """The number of positions run again after a preemption."""
     held_pages: int = 0
+    """The number of KV pages that requests hold."""
     cached_pages: int = 0
+    """The number of KV pages that no request holds and whose contents remain findable."""
     grammars: int = 0
+    """The number of grammars compiled for structured outputs."""
     grammar_seconds: float = 0.0
+    """The seconds spent on preparing structured outputs."""
     grammar_bytes: int = 0
+    """The bytes of compiled grammars in the cache."""
     drafts: int = 0
+    """The number of times that a step verified guesses at a request's next tokens."""
     draft_tokens: int = 0
+    """The number of guessed tokens that steps verified."""
     accepted_tokens: int = 0
+    """The number of guessed tokens that were right."""
     accepted_at: tuple[int, ...] = ()
+    """The number of right guesses at each place among the guesses of a step."""
 
     def guessed(self) -> str:
-        """How right guesses were, in words; "" where nothing was guessed."""
+        """Return a sentence on how many guesses were right; "" if nothing was guessed."""
         if not self.drafts:
             return ""
         share, each = self.accepted_tokens / self.draft_tokens, 1 + self.accepted_tokens / self.drafts
@@ -160,5 +192,5 @@ class Stats:
         )
 
     def base(self, before: "Stats") -> "Stats":
-        """What to count from since `before`: nothing where another engine has begun in its place."""
+        """Return the counters to subtract for the work since `before`: zeros if another engine has taken its place."""
         return before if before.steps <= self.steps else Stats()

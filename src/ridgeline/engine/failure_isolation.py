@@ -12,17 +12,17 @@ logger = logging.getLogger("ridgeline.engine.suspects")  # documented: log filte
 
 
 class FailureIsolation:
-    """The requests of a step that failed, which run one at a time until the one to blame has failed alone.
+    """The requests of a failed step, which run one at a time until the one to blame has failed alone.
 
-    A request is isolated until it has computed, alone, all positions that it had reached with the failed step. If its
-    own step fails, it is to blame; else it is cleared, and joins the others again. No new request gets ahead of those
-    that are isolated.
+    A request is isolated until it has computed, alone, all positions that the failed step would have brought it to. If
+    its own step fails, it is to blame; otherwise it is cleared, and joins the others again. No new request starts
+    before the isolated ones.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._ends: dict[Request, int] = {}
-        """How many positions each isolated request has to compute before it is cleared."""
+        """The number of positions that each isolated request has to compute before it is cleared."""
 
     @property
     def active(self) -> bool:
@@ -30,13 +30,13 @@ class FailureIsolation:
         return bool(self._ends) and any(request.finish is None for request in self._ends)
 
     def isolate(self, plan: StepPlan, requests: Mapping[int, Request], error: Exception) -> Request | None:
-        """Undo a step that failed, and isolate its requests. Return the one to blame if it was alone in the step.
+        """Undo a failed step and isolate its requests; return the one to blame if it was alone in the step.
 
-        A step of several is logged: if each of them runs well alone, nobody else hears of the failure.
+        The failure of a step of several requests is logged: if each of them runs well alone, nothing else reports it.
 
         Args:
             plan: The plan that failed.
-            requests: All requests under way, by id. Those of the plan that have ended since are not isolated.
+            requests: All requests that have not ended, by id. Those of the plan that have ended since are not isolated.
             error: The exception that the executor raised.
         """
         self._scheduler.undo(plan)
@@ -48,8 +48,9 @@ class FailureIsolation:
         return None
 
     def schedule(self, now: int) -> StepPlan | None:
-        """Plan the next step of the first isolated request. While there are no pages for it, those that hold pages run
-        instead.
+        """Plan the next step of the first isolated request.
+
+        As long as there are no pages for it, the requests that hold pages run instead.
         """
         isolated = [request for request in self._ends if request.finish is None]
         plan = self._scheduler.schedule(now, only=isolated[:1])

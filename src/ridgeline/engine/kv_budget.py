@@ -1,6 +1,4 @@
-"""KV memory as much as there is room for: beside the weights, a step and what else is kept, before any of it is
-taken.
-"""
+"""The size of the KV cache that fits next to the weights and a step, computed before anything is allocated."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,8 +31,24 @@ def fit_kv_layout(
     place: torch.device,
     draft: Draft | None,
 ) -> KVLayout:
-    """KV memory beside the weights, a step and what the backend holds, before any of it is taken. Raises
-    ModelRefused where those do not fit, ValueError where the KV memory asked for does not.
+    """Compute the layout of a KV cache that fits next to the weights, a step's activations and the backend's memory.
+
+    Args:
+        source: The checkpoint.
+        model: The model, of one rank.
+        price: The cost model of the model.
+        settings: The settings of the engine.
+        context: Maximum number of positions of a sequence.
+        adapters: The LoRA adapters to load.
+        place: The device to run on.
+        draft: The draft model of speculative decoding, if any.
+
+    Returns:
+        The layout of one rank's KV pages.
+
+    Raises:
+        ModelRefused: If the weights and a step do not fit.
+        ValueError: If the requested KV memory does not fit.
     """
     positions, limits = context * settings.limits.requests, settings.limits
     encoded = model.encoder_context
@@ -79,9 +93,18 @@ def fit_kv_layout(
 def _with_whole_context(
     layout: KVLayout, context: int, encoded: int, settings: EngineSettings, free: float, share: float
 ) -> KVLayout:
-    """The layout, if a sequence of the whole context has room in it; where its size is ours to choose, one in which it
-    has, of as much as half of the free memory. share: the layout's of KV memory, of which other ranks and a draft model
-    have the rest. Raises ValueError.
+    """Check that a KV layout holds a sequence of the whole context; enlarge a layout of default size if it does not.
+
+    Args:
+        layout: The layout to check.
+        context: Maximum number of positions of a sequence.
+        encoded: Number of encoder positions of a sequence.
+        settings: The settings of the engine.
+        free: Bytes that weights and a step leave free. An enlarged layout takes at most half of them.
+        share: The layout's share of the KV memory; other ranks and a draft model have the rest.
+
+    Raises:
+        ValueError: If the layout is too small and may not grow.
     """
     chunk = settings.limits.max_request_tokens
     needed = layout.kept(context, min(context, chunk), encoded)
@@ -98,7 +121,16 @@ def _with_whole_context(
 
 
 def _budget(settings: EngineSettings, free: float, taken: float) -> float:
-    """Bytes for keys and values. free: beside weights and a step, which take `taken`. Raises ValueError."""
+    """Return the bytes for the KV cache on a CPU.
+
+    Args:
+        settings: The settings of the engine.
+        free: Bytes that weights and a step leave free.
+        taken: Bytes that weights and a step take.
+
+    Raises:
+        ValueError: If the share of memory in the settings leaves nothing for the KV cache.
+    """
     if settings.memory_share is None:
         return default_budget(free)
     budget = settings.memory_share * (free + taken) - taken

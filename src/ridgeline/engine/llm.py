@@ -1,4 +1,4 @@
-"""LLM: the engine for a script. `LLM("folder").generate(["Once upon a time"])`."""
+"""The engine for a script: `LLM("folder").generate(["Once upon a time"])`."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ from ridgeline.engine.text_processor import Messages, Prompt, checked
 
 
 class TextEngine:
-    """A loaded engine and a transcript beside it, in one process: prompts of ids in, events with text out."""
+    """A loaded engine with an output processor, in one process: prompts of token ids in, events with text out."""
 
     def __init__(self, loaded: LoadedEngine) -> None:
         self.engine, self.texts, self.output_processor = (
@@ -32,8 +32,9 @@ class TextEngine:
         )
 
     def add(self, spec: GenerationRequest) -> int:
-        """Queue a request, as Engine.add. Its stop strings are the transcript's; its prompt is what an encoder reads,
-        where there is one.
+        """Queue a request, as `Engine.add` does, and return its id.
+
+        The output processor finds its stop strings. If the model has an encoder, the encoder reads the prompt.
         """
         self.texts.check(spec.params)
         own = self.texts.for_engine(spec)
@@ -46,19 +47,19 @@ class TextEngine:
         return request
 
     def step(self) -> list[Event]:
-        """One step of the engine, with the text of its tokens; a choice whose text has ended is stopped."""
+        """Run one step of the engine and return its events with text; stop the choices whose text has ended."""
         events, stops = self.output_processor.take(self.engine.step())
         for stop in stops:
             self.engine.stop(*stop)
         return events
 
     def abort(self, request: int) -> list[Event]:
-        """End a request; the last of its text comes with the events."""
+        """End a request; return its last events, with the rest of its text."""
         return self.output_processor.take(self.engine.abort(request))[0]
 
 
 class LLM:
-    """A model that generates, in the caller's thread. One caller at a time; `AsyncLLM` serves many."""
+    """A model that generates text in the caller's thread, for one caller at a time; `AsyncLLM` serves many."""
 
     def __init__(
         self,
@@ -72,10 +73,22 @@ class LLM:
         threads: int | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """`model`: a checkpoint folder, a GGUF file, a built-in name, or the source of one. weights, kv, device: as of
-        EngineSettings, `LLM("tales", weights="int8", device="cuda")`. threads: that torch computes with, in all of the
-        process; by default all cores, and one for a small model. The rest as `load_engine`, errors too. Raises
-        ValueError for more threads than cores.
+        """Load a model.
+
+        Args:
+            model: A checkpoint folder, a GGUF file, a built-in name, or the source of one.
+            settings: The settings of the engine.
+            weights: Replaces the weight format of the settings.
+            kv: Replaces the KV cache format of the settings.
+            device: Replaces the device of the settings.
+            dummy_weights: Whether to use random weights, for measuring speed.
+            threads: Number of threads that torch computes with, in the whole process; by default one per core, and one
+                for a small model.
+            progress: Receives the bytes loaded and the bytes in total while weights load.
+
+        Raises:
+            ModelRefused: If the model cannot be loaded.
+            ValueError: If there are more threads than cores, or a setting does not fit.
         """
         self.name = model if isinstance(model, str) else model.name
         own = settings or EngineSettings()
@@ -88,7 +101,11 @@ class LLM:
 
     @classmethod
     def around(cls, loaded: LoadedEngine, name: str) -> Self:
-        """The same around what is loaded already, on the threads that torch has. Raises ModelRefused."""
+        """Return an LLM for an engine that is already loaded, with the current number of torch threads.
+
+        Raises:
+            ModelRefused: If the model gives vectors or scores instead of text.
+        """
         llm = cls.__new__(cls)
         llm.name = name
         llm._take(loaded, torch.get_num_threads())
@@ -115,9 +132,16 @@ class LLM:
     ) -> list[Completion]:
         """Complete prompts (text or token ids) together, in one continuous batch.
 
-        params: for all prompts, or one each; by default what the model's generation_config.json says. adapter: the name
-        of the one that is asked (EngineSettings.adapters), "" for none; for all prompts, or one each. Raises ValueError
-        for a prompt or a parameter that cannot run, before anything does. A request that fails later has an `error`.
+        A request that fails later has an `error`.
+
+        Args:
+            prompts: One prompt, or a list of them.
+            params: Sampling parameters, for all prompts or one for each; by default those of the model's
+                generation_config.json.
+            adapter: Name of the LoRA adapter (EngineSettings.adapters), "" for none; for all prompts or one for each.
+
+        Raises:
+            ValueError: If a prompt or a parameter cannot run; then no request runs.
         """
         self._refuse_second_caller()
         given, ids = _each(prompts), list[list[int]]()
@@ -149,8 +173,13 @@ class LLM:
         adapter: str = "",
         images: EncoderFeatures | None = None,
     ) -> Generator[Event, None, None]:
-        """Complete one prompt, event by event. adapter: as `generate`. images: the patches of those that stand in it,
-        whose places are in its ids. Leaving the loop early aborts the request.
+        """Complete one prompt and yield its events. Leaving the loop early aborts the request.
+
+        Args:
+            prompt: Text or token ids.
+            params: Sampling parameters; by default those of the model's generation_config.json.
+            adapter: Name of the LoRA adapter, "" for none.
+            images: The patches of the images in the prompt, whose places are in the prompt's ids.
         """
         self._refuse_second_caller()
         ids, own = self.encode(prompt), checked(params or self.loaded.defaults)
@@ -186,8 +215,15 @@ class LLM:
     ) -> Completion | list[Completion]:
         """Answer a conversation [{"role": ..., "content": ...}], or each of a list of them, in one batch.
 
-        params, adapter: as `generate`. template: variables that the chat template reads. Raises ValueError if the model
-        has no chat template, it refuses the messages, or they are none.
+        Args:
+            messages: The messages of a conversation, or a list of conversations.
+            params: As in `generate`.
+            adapter: As in `generate`.
+            **template: Variables that the chat template reads.
+
+        Raises:
+            ValueError: If the model has no chat template, the template refuses the messages, or the messages are
+                malformed.
         """
         several = _are_conversations(messages)
         conversations = list(messages) if several else [messages]
@@ -196,18 +232,19 @@ class LLM:
         return completions if several else completions[0]
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt; ids stay as they are. Control tokens written in the text are text.
+        """Return the token ids of a prompt. Ids pass through; control tokens written in a text count as text.
 
-        Raises ValueError for an empty prompt, and for a text far longer than the context.
+        Raises:
+            ValueError: If the prompt is empty, or its text is far longer than the context.
         """
         return self.loaded.texts.encode(prompt, self.engine.context)
 
     def encode_chat(self, messages: Messages, **template: Any) -> list[int]:
-        """Token ids of a conversation, ready to be answered."""
+        """Return the token ids of a conversation, ready for the model's response."""
         return self.loaded.texts.encode_chat(messages, self.engine.context, **template)
 
     def _refuse_second_caller(self) -> None:
-        """One caller's loop would take the other's events."""
+        """Raise ValueError if another call is in progress: one caller's loop would take the other's events."""
         if self.engine.has_work:
             raise ValueError("this LLM is in the middle of another stream; end that first, or use AsyncLLM for several")
 
@@ -221,14 +258,14 @@ class LLM:
         return [checked(own) for own in params]
 
     def _abort(self, requests: Mapping[int, Completion]) -> None:
-        """What is still under way when the caller is interrupted."""
+        """Abort the requests that have not ended when the caller is interrupted."""
         for request, completion in requests.items():
             if not completion.done:
                 self._texts.abort(request)
 
 
 def _each(prompts: Any) -> list[Any]:
-    """One prompt or several as a list; an array or a tensor of ids as its rows."""
+    """Return one prompt or several as a list; an array or tensor of ids becomes a list of its rows."""
     if hasattr(prompts, "tolist"):
         prompts = prompts.tolist()
     if not isinstance(prompts, Sequence):
@@ -237,12 +274,12 @@ def _each(prompts: Any) -> list[Any]:
 
 
 def _is_prompt(value: Any) -> bool:
-    """Whether it is a prompt rather than one of its ids, which may be an array of no dimension."""
+    """Return whether a value is a prompt, not a single token id, which may be an array without dimensions."""
     return isinstance(value, str | Sequence) or getattr(value, "ndim", 0) > 0
 
 
 def _are_conversations(messages: Any) -> bool:
-    """Whether they are conversations rather than the messages of one."""
+    """Return whether the messages are a list of conversations, not the messages of a single one."""
     return _is_list(messages) and _is_list(next(iter(messages), None))
 
 

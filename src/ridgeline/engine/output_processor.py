@@ -1,7 +1,7 @@
-"""Transcript: the text of requests under way, beside the engine, which knows only tokens.
+"""The output processor, which turns the engine's token events into events with text.
 
-It takes the engine's token events and gives events with text; where a text has ended it asks for a stop. The two talk
-through plain messages (events.py) alone, so that the transcript may run in a process of its own.
+The engine knows only tokens. When a text has ended, the output processor returns a stop for the engine. The two
+exchange plain messages (events.py) only, so that they can run in different processes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,14 +15,20 @@ from ridgeline.engine.request import FinishReason
 
 @dataclass(slots=True)
 class _DetokenizerState:
-    """One choice: its way from tokens to text, and how many tokens went that way."""
+    """The state of detokenizing one choice."""
 
     stream: OutputStream
+    """The incremental detokenizer, which also finds stop strings and reasoning."""
     include_stop: bool
+    """Whether the text includes the token that ends it."""
     tokens: int = 0
+    """The number of tokens received so far."""
 
     def push(self, event: TokenEvent) -> Delta:
-        """What an event's token releases. A token that ends the text is not part of it, unless asked for."""
+        """Return the text that an event's token releases.
+
+        A token that ends the text releases none, unless `include_stop` is set.
+        """
         if event.token is None:
             return Delta()
         self.tokens += 1
@@ -31,7 +37,7 @@ class _DetokenizerState:
         return self.stream.push(event.token.token)
 
     def end(self, delta: Delta) -> Delta:
-        """The last text, after what the last token released."""
+        """Return the last text: what the last token released, followed by all that was held back."""
         rest = self.stream.finish()
         return Delta(delta.text + rest.text, delta.reasoning + rest.reasoning, delta.stop or rest.stop)
 
@@ -41,15 +47,27 @@ class _DetokenizerState:
 
 
 class OutputProcessor:
-    """Detokenizes, splits reasoning from answers, and finds stop strings, for many requests."""
+    """The detokenizer of many requests, which also separates reasoning from the response and finds stop strings."""
 
     def __init__(self, tokenizer: Tokenizer, tags: tuple[str, str] | None = None) -> None:
-        """`tags`: what the model writes its reasoning between, None for a model that has no reasoning sections."""
+        """Make an output processor without requests.
+
+        Args:
+            tokenizer: The model's tokenizer.
+            tags: The tags between which the model writes its reasoning; None for a model without reasoning sections.
+        """
         self._tokenizer, self._tags = tokenizer, tags
         self._lines: dict[tuple[int, int], _DetokenizerState] = {}
 
     def open(self, request: int, prompt: Sequence[int], params: SamplingParams, *, sections: bool = True) -> None:
-        """Follow a request that the engine gave this id. sections: whether its reasoning is told apart."""
+        """Start processing the output of a request.
+
+        Args:
+            request: The id that the engine gave it.
+            prompt: The token ids of its prompt.
+            params: Its sampling parameters.
+            sections: Whether to separate its reasoning from the rest of the text.
+        """
         tags = self._tags if sections else None
         for choice in range(params.n):
             self._lines[request, choice] = _DetokenizerState(self._stream(prompt, params, tags), params.include_stop)
@@ -66,9 +84,9 @@ class OutputProcessor:
         )
 
     def take(self, events: Iterable[TokenEvent]) -> tuple[list[Event], list[Stop]]:
-        """The events with their text, and the stops that the engine is to be told of.
+        """Return the events with their text, and the stops to send to the engine.
 
-        What comes of a choice after its text has ended is dropped: the engine had not heard of it yet.
+        Tokens of a choice whose text has ended are dropped: the engine had not yet received the stop.
         """
         taken: list[Event] = []
         stops: list[Stop] = []
@@ -103,16 +121,16 @@ class OutputProcessor:
 
 
 def continues_prompt(tokenizer: Tokenizer, prompt: Sequence[int], params: SamplingParams) -> bool:
-    """Return whether a response goes on with the text of its prompt, so that a first space is one.
+    """Return whether a response continues the text of its prompt, so that its first space is part of the text.
 
     After a control token (the start of a text, an assistant's turn) a new text begins. A structured output is exactly
-    what its grammar has said, a first space included.
+    what its grammar dictates, a first space included.
     """
     return params.structured_outputs is not None or prompt[-1] not in tokenizer.special_ids
 
 
 def with_text(event: TokenEvent, delta: Delta | None = None) -> Event:
-    """An event with the text that its token released."""
+    """Return a token event as an event with the text that its token released."""
     delta = delta or Delta()
     return Event(
         event.request,

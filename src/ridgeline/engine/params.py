@@ -1,7 +1,7 @@
-"""SamplingParams: how a request wants its tokens chosen and when it wants to stop.
+"""The sampling parameters and stopping rules of a request, as plain data without torch.
 
-Pure data without torch. A value that makes no sense is refused when the object is made, in one line that names the
-value and the fix, so that nothing behind this file checks again.
+The constructor refuses a value that makes no sense, in one line that names the value and the fix. Code that uses these
+objects does not check them again.
 """
 
 import math
@@ -15,7 +15,7 @@ from ridgeline.engine.structured_output_params import StructuredOutputs
 from ridgeline.engine.token_rules import TokenRules
 
 GREEDY_BELOW = 1e-5
-"""A temperature under this is greedy, as in vLLM (`_SAMPLING_EPS`): what it leaves to chance is fp32 rounding."""
+"""The temperature below which sampling is greedy, as in vLLM (`_SAMPLING_EPS`): only fp32 rounding would be random."""
 
 COUNT_MAX = 2**31 - 1
 MAX_CHOICES = 1024
@@ -61,7 +61,7 @@ _RULES = ("suppress_tokens", "begin_suppress_tokens")  # which the rules of a sp
 
 
 class LogitBias(Mapping[int, float]):
-    """An immutable token id -> bias map; unlike MappingProxyType it can be hashed, pickled and deep-copied."""
+    """An immutable map from token id to bias; unlike MappingProxyType it can be hashed, pickled and deep-copied."""
 
     __slots__ = ("_items",)
 
@@ -91,62 +91,72 @@ class LogitBias(Mapping[int, float]):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """One request's sampling and stopping rules; the order they act in is listed in sampling/sampler.py.
+    """The sampling parameters and stopping rules of one request.
 
-    Args:
-        temperature: logits are divided by it; 0 (or under GREEDY_BELOW) takes the most likely token.
-        top_k: keep the k most likely tokens; 0 or -1 = off.
-        top_p: keep the smallest set of tokens whose probability reaches this, in (0, 1]; 1 = off.
-        min_p: drop tokens less likely than this share of the most likely one, in [0, 1]; 0 = off.
-        repetition_penalty: over 0; positive logits of tokens in prompt or output are divided by it, negative ones
-            multiplied (CTRL, arXiv:1909.05858); 1 = off.
-        frequency_penalty: in [-2, 2]; subtracted once for every time the token was output (OpenAI); 0 = off.
-        presence_penalty: in [-2, 2]; subtracted once from every token that was output (OpenAI); 0 = off.
-        logit_bias: token id -> number in [-100, 100] added to its logit.
-        seed: 64 bits, signed or unsigned; None lets the engine draw one.
-        logprobs: number of alternatives reported beside the chosen token's log-probability; 0 = only the chosen one,
-            None = nothing.
-        prompt_logprobs: number of alternatives reported beside the log-probability of each token of the prompt, given
-            those before it; 0 = only the prompt's own, None = nothing. Such a prompt is computed whole: what is cached
-            of it is not used.
-        n: independent completions of the prompt.
-        max_tokens: most tokens to generate; None = as many as fit in the context, 0 = none. Then only the prompt is
-            computed, which may fill the context.
-        min_tokens: tokens to generate before the end or a stop token may be chosen. A stop string that these tokens
-            complete does not end the text either, as in vLLM.
-        stop: strings that end the text; a string by itself is one.
-        stop_token_ids: tokens that end the text, beside the model's own.
-        ignore_eos: do not stop at the model's end token.
-        include_stop: leave the stop string or token in the output.
-        skip_special_tokens: leave control tokens out of the text; else it has their literals.
-        structured_outputs: the form that the answer has to have; None for any.
-        rules: which tokens may come where, as speech models want it; None for any.
+    `sampling/sampler.py` lists the order in which they take effect.
 
     Raises:
-        ValueError: a value is out of range or of the wrong type; one line, with the fix.
+        ValueError: If a value is out of range or of the wrong type; one line, with the fix.
     """
 
     temperature: float = 1.0
+    """The number that divides the logits; 0 (or less than GREEDY_BELOW) takes the most likely token."""
     top_k: int = 0
+    """The number of most likely tokens to sample from; 0 or -1 = off."""
     top_p: float = 1.0
+    """The probability, in (0, 1], that the smallest set of likeliest tokens to sample from must reach; 1 = off."""
     min_p: float = 0.0
+    """The share of the likeliest token's probability, in [0, 1], below which tokens are dropped; 0 = off."""
     repetition_penalty: float = 1.0
+    """The penalty, over 0, on tokens that occur in the prompt or the output; 1 = off.
+
+    Positive logits are divided by it, negative ones multiplied (CTRL, arXiv:1909.05858).
+    """
     frequency_penalty: float = 0.0
+    """The amount, in [-2, 2], subtracted from a token's logit for each time it was output (OpenAI); 0 = off."""
     presence_penalty: float = 0.0
+    """The amount, in [-2, 2], subtracted once from the logit of every token that was output (OpenAI); 0 = off."""
     logit_bias: Mapping[int, float] = LogitBias({})
+    """The numbers, in [-100, 100], to add to the logits of some tokens, by token id."""
     seed: int | None = None
+    """The seed of the request, 64 bits, signed or unsigned; None lets the engine draw one."""
     logprobs: int | None = None
+    """The number of alternatives to report next to the log-probability of each sampled token.
+
+    0 reports the sampled token only, None nothing.
+    """
     prompt_logprobs: int | None = None
+    """The number of alternatives to report next to the log-probability of each prompt token, given those before it.
+
+    0 reports the prompt's own tokens only, None nothing. Such a prompt is computed as a whole, without the prefix
+    cache.
+    """
     n: int = 1
+    """The number of independent completions of the prompt."""
     max_tokens: int | None = 256
+    """The maximum number of tokens to generate; None = as many as fit in the context.
+
+    With 0 the engine only computes the prompt, which may fill the context.
+    """
     min_tokens: int = 0
+    """The number of tokens to generate before the end token or a stop token may be sampled.
+
+    A stop string that these tokens complete does not end the text either, as in vLLM.
+    """
     stop: tuple[str, ...] = ()
+    """The strings that end the text; a single string is accepted, too."""
     stop_token_ids: tuple[int, ...] = ()
+    """The tokens that end the text, in addition to the model's own."""
     ignore_eos: bool = False
+    """Whether to continue after the model's end token."""
     include_stop: bool = False
+    """Whether the output includes the stop string or stop token."""
     skip_special_tokens: bool = True
+    """Whether to leave control tokens out of the text; otherwise the text contains their literals."""
     structured_outputs: StructuredOutputs | None = None
+    """The format that the response must have; None for any."""
     rules: TokenRules | None = None
+    """The rules on which tokens are allowed at which place, for speech models; None for any."""
 
     def __post_init__(self) -> None:
         self._check_distribution()
@@ -157,7 +167,7 @@ class SamplingParams:
         object.__setattr__(self, name, value)
 
     def _check_distribution(self) -> None:
-        """Validate what shapes the distribution; ints become floats, top_k -1 becomes 0."""
+        """Validate the parameters of the distribution; ints become floats, and top_k -1 becomes 0."""
         for name, low, high, fix in (
             ("temperature", 0.0, math.inf, "give a finite number of at least 0 (0 = greedy)"),
             ("min_p", 0.0, 1.0, "give a number in [0, 1] (0 = off)"),
@@ -194,7 +204,10 @@ class SamplingParams:
         _require(self.min_tokens <= most, "min_tokens", self.min_tokens, f"give at most max_tokens, which is {most}")
 
     def _check_stops(self) -> None:
-        """Validate the stop strings, stop ids and flags; a string becomes a tuple of one, sequences become tuples."""
+        """Validate the stop strings, stop ids and flags.
+
+        A string becomes a tuple of one, and sequences become tuples.
+        """
         if isinstance(self.stop, str):
             self._set("stop", (self.stop,))
         _require(_is_list(self.stop), "stop", self.stop, "give a string or a tuple of strings, such as ('END',)")
@@ -221,19 +234,22 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether the most likely token is taken instead of drawing one."""
+        """Whether the request takes the most likely token instead of drawing one."""
         return self.temperature < GREEDY_BELOW
 
     @property
     def uses_history(self) -> bool:
-        """Whether a penalty is on, so that sampling needs the request's History."""
+        """Whether a penalty is on, so that sampling needs the `History` of the request."""
         return self.repetition_penalty != 1.0 or self.frequency_penalty != 0.0 or self.presence_penalty != 0.0
 
     def check_vocab(self, vocab_size: int) -> None:
-        """Refuse token ids and a number of alternatives that a model of `vocab_size` tokens does not have.
+        """Refuse token ids and numbers of alternatives that exceed a vocabulary.
+
+        Args:
+            vocab_size: Number of tokens of the model.
 
         Raises:
-            ValueError: in one line, with the name of the field and the fix.
+            ValueError: If a value exceeds the vocabulary; one line with the name of the field and the fix.
         """
         fix = f"give token ids from 0 to {vocab_size - 1}, the model's vocabulary"
         named = (("logit_bias", tuple(self.logit_bias)), ("stop_token_ids", self.stop_token_ids))
@@ -246,14 +262,18 @@ class SamplingParams:
 
     @classmethod
     def from_generation_config(cls, config: Mapping[str, object], **overrides: Any) -> Self:
-        """Take the sampling of a Hugging Face generation_config.json.
+        """Return the sampling parameters of a Hugging Face generation_config.json.
 
-        `do_sample` false or absent is greedy, as in transformers. Any other key that is absent or null keeps this
-        class's default, as vLLM reads the file; transformers itself would put top_k at 50. `overrides` are fields of
-        this class and win over the file. `unfollowed_keys` names what the file may ask for and does not get.
+        `do_sample` false or absent means greedy, as in transformers. Any other key that is absent or null keeps the
+        default of this class, as vLLM reads the file; transformers would set top_k to 50. `unfollowed_keys` names the
+        keys that have no effect here.
+
+        Args:
+            config: The contents of the file.
+            **overrides: Fields of this class, which win over the file.
 
         Raises:
-            ValueError: a value in the file or an override is out of range.
+            ValueError: If a value in the file or an override is out of range.
         """
         values: dict[str, Any] = {
             ours: config[theirs] for theirs, ours in _FOLLOWED.items() if config.get(theirs) is not None
@@ -264,8 +284,12 @@ class SamplingParams:
 
 
 def unfollowed_keys(config: Mapping[str, object], *, rules: bool = False) -> tuple[str, ...]:
-    """Keys of a generation_config.json that change what transformers generates and that SamplingParams lacks. rules:
-    whether token rules are made of those that can be.
+    """Return the keys of a generation_config.json that change generation in transformers and that SamplingParams lacks.
+
+    Args:
+        config: The contents of the file.
+        rules: Whether the caller turns the suppressed tokens in the file into token rules; then these keys do not
+            count.
     """
     others = {key: off for key, off in _UNFOLLOWED.items() if not (rules and key in _RULES)}
     return tuple(key for key, off in others.items() if config.get(key) is not None and config[key] not in off)
@@ -299,7 +323,7 @@ def _is_list(value: object) -> bool:
 
 
 def _frozen_bias(bias: object) -> LogitBias:
-    """Validate a token id -> bias map and freeze a copy of it."""
+    """Validate a map from token id to bias and return an immutable copy."""
     fix = "give a map from token ids to numbers in [-100, 100]"
     _require(isinstance(bias, Mapping), "logit_bias", bias, fix)
     assert isinstance(bias, Mapping)

@@ -1,4 +1,4 @@
-"""Where a model runs: on the processor, or on a card that torch sees; and what memory there is for it."""
+"""The device that a model runs on, the CPU or a GPU that torch sees, and the memory available there."""
 
 import torch
 
@@ -6,11 +6,15 @@ from ridgeline.backends import backend_of, priced_backend
 from ridgeline.core.ops.backend import Backend
 
 MEMORY_SHARE = 0.9
-"""Of a card's memory that weights, a step, and keys and values take together, where no share is stated: as in vLLM."""
+"""The default share of a GPU's memory for weights, a step and the KV cache together, as in vLLM."""
 
 
 def device_named(name: str) -> torch.device:
-    """The device of `cpu`, `cuda`, `cuda:N` or `auto`, which is a card where there is one. Raises ValueError."""
+    """Return the device of a name: `cpu`, `cuda`, `cuda:N`, or `auto` for a GPU if there is one.
+
+    Raises:
+        ValueError: If the name is unknown, or torch does not see the device.
+    """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     kind, _, number = name.partition(":")
     if name == "cpu" or (name == "auto" and not count):
@@ -31,21 +35,27 @@ def device_named(name: str) -> torch.device:
 
 
 def memory_backend(place: torch.device) -> Backend:
-    """Return the backend whose memory an engine leaves room for: the one that executes models there. On a GPU it is the
-    one for GPUs even if PyTorch computes: its libraries and copies take memory too.
+    """Return the backend for which an engine reserves memory: the one that executes models on the device.
+
+    On a GPU it is the GPU backend even if PyTorch computes: its libraries and copies take memory, too.
     """
     return backend_of(place) if place.type == "cpu" else priced_backend("gpu")
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a card has done what it was asked; the processor has."""
+    """Wait until a GPU has finished its work; do nothing on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def available_gpu_memory(device: torch.device, share: float | None) -> float:
-    """Bytes that a model may take of a card where all that is on it may take a share (MEMORY_SHARE by default): what
-    others have taken counts, as in vLLM.
+    """Return how many bytes of a GPU a model may take.
+
+    Memory that other processes use counts against the share, as in vLLM.
+
+    Args:
+        device: The GPU.
+        share: The share of its memory that everything on it may take; by default MEMORY_SHARE.
     """
     free, total = torch.cuda.mem_get_info(device)
     return max(0.0, free - (1 - (share or MEMORY_SHARE)) * total)

@@ -1,4 +1,4 @@
-"""The tokens of a prompt: ids, or only the names of their blocks; and the tokens that follow them."""
+"""The tokens of a request: its prompt, as ids or only as the names of blocks of tokens, and the output that follows."""
 
 import operator
 from collections.abc import Iterator, Sequence
@@ -10,18 +10,21 @@ from typing_extensions import override
 
 @dataclass(frozen=True, slots=True)
 class NamedPrompt(Sequence[int]):
-    """A prompt of which only the length and the names of its blocks are known: what a recorded trace of traffic says.
+    """A prompt of which only the length and the names of its blocks are known, as in a recorded traffic trace.
 
-    Prompts share a prefix as far as their names are equal. In place of ids it has its names, as numbers below 0: only
-    an executor that reads no ids can run it. Where the names of the answer are known too, that executor gives them as
-    its tokens: they are then what the prompt has that goes on with it. length: tokens. block: tokens a name stands for.
-    start: in a part of another prompt, tokens of its first block that come before it.
+    Prompts share a prefix as far as their names are equal. In place of ids it has its names, as numbers below 0, so
+    only an executor that reads no ids can run it. If the names of the response are known, too, that executor returns
+    them as its tokens: they are then part of the prompt that continues the conversation.
     """
 
     length: int
+    """The number of tokens."""
     names: Sequence[int]
+    """The names of its blocks, in order."""
     block: int
+    """The number of tokens that a name stands for."""
     start: int = 0
+    """The number of tokens of its first block that come before it, if it is a slice of another prompt."""
 
     def __post_init__(self) -> None:
         if self.block < 1 or len(self.names) != -(-(self.start + self.length) // self.block):
@@ -40,7 +43,7 @@ class NamedPrompt(Sequence[int]):
     def __getitem__(self, index: slice) -> "NamedPrompt": ...
     @override
     def __getitem__(self, index: int | slice) -> "int | NamedPrompt":
-        """A name, or a part, which is made in no time however long it is."""
+        """Return the name at an index, or a slice, which takes constant time and copies no tokens."""
         if not isinstance(index, slice):
             if not 0 <= index < self.length:
                 index = range(self.length)[index]
@@ -59,9 +62,10 @@ class NamedPrompt(Sequence[int]):
 
 
 def token_ids(prompt: Any) -> Sequence[int]:
-    """A prompt as ids: a sequence of ints as it is, not copied; numpy's and torch's integers as ints.
+    """Return a prompt as a sequence of ints: a list of ints is not copied, numpy and torch integers are converted.
 
-    Raises ValueError for what holds no ids.
+    Raises:
+        ValueError: If the prompt does not consist of ids.
     """
     if isinstance(prompt, NamedPrompt | range):
         return prompt
@@ -75,14 +79,15 @@ def token_ids(prompt: Any) -> Sequence[int]:
 
 
 def unknown_id(ids: Sequence[int], vocabulary: int) -> int | None:
-    """One of the ids that a vocabulary of so many does not have, None if it has them all."""
+    """Return an id outside a vocabulary of this size, if the ids contain one, else None."""
     ends = (min(ids), max(ids)) if ids else ()
     return next((token for token in ends if not 0 <= token < vocabulary), None)
 
 
 class Tokens(Sequence[int]):
-    """What a request knows: its prompt, which is not copied, and then its output. block: that of a NamedPrompt, else
-    1.
+    """The tokens that a request knows: its prompt, which is not copied, and then its output.
+
+    `block` is the block size of a NamedPrompt, otherwise 1.
     """
 
     __slots__ = ("block", "output", "prompt")
@@ -102,7 +107,7 @@ class Tokens(Sequence[int]):
     def __getitem__(self, index: slice) -> Sequence[int]: ...
     @override
     def __getitem__(self, index: int | slice) -> int | Sequence[int]:
-        """One token, or a slice with step 1, which is not to be changed."""
+        """Return one token, or a slice with step 1, which the caller must not change."""
         size = len(self.prompt)
         if not isinstance(index, slice):
             if not 0 <= index < size:

@@ -1,4 +1,4 @@
-"""Request: a prompt, what was sampled after it, and two counters."""
+"""The state of one request in the engine: a prompt, the tokens sampled after it, and two counters."""
 
 import enum
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ NANOSECONDS = 1e-9
 
 
 class FinishReason(enum.StrEnum):
-    """Why a request ended."""
+    """The reason why a request ended."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -30,91 +30,110 @@ class FinishReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Moments of a request's life, in nanoseconds of the engine's clock; None until they come.
-
-    scheduled: when the first plan that runs it was made. first_token and finished: when those tokens were accepted; of
-    a request for no token, when its prompt was computed.
-    """
+    """The times of the events in a request's life, in nanoseconds of the engine's clock; None until they happen."""
 
     arrived: int
+    """The time at which the engine received the request."""
     scheduled: int | None = None
+    """The time at which the scheduler made the first plan that runs the request."""
     first_token: int | None = None
+    """The time at which the engine accepted the first token, or the computed prompt if no token is wanted."""
     finished: int | None = None
+    """The time at which the request ended."""
 
     @property
     def queued(self) -> float | None:
-        """Seconds from its arrival to its first step."""
+        """The seconds from the request's arrival to its first step."""
         return None if self.scheduled is None else (self.scheduled - self.arrived) * NANOSECONDS
 
     @property
     def time_to_first_token(self) -> float | None:
-        """Seconds from its arrival to its first token (TTFT)."""
+        """The seconds from the request's arrival to its first token (TTFT)."""
         return None if self.first_token is None else (self.first_token - self.arrived) * NANOSECONDS
 
     @property
     def seconds(self) -> float | None:
-        """Seconds from its arrival to its end."""
+        """The seconds from the request's arrival to its end."""
         return None if self.finished is None else (self.finished - self.arrived) * NANOSECONDS
 
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """One sequence under way: one choice of what a user asked for.
+    """One sequence of the engine: one choice of a request that a user sent.
 
-    `known` tokens have ids: the prompt, then what was sampled. `computed` of them are in KV memory. The engine's whole
-    job is to make `computed` catch up with `known`; a request that was preempted starts again at 0, with all it knows.
-
-    id: also its number of arrival. group: what add() returned, which choices share. spec: the request that add()
-    was given, which says all that does not change; no field of it is copied. limit: most tokens to sample; 1 where
-    the model has no head. stop_ids: tokens that end it. cache_namespace: what its KV depends on beside its tokens:
-    salt, adapter, images and the encoder's input together. running: it holds pages. encoded: a step has been
-    planned that puts its encoder's output there. cached: positions it found computed when it began. reached: most
-    positions it had computed when it was preempted. scores: log-probabilities of its prompt's tokens so far, from
-    the second one on; None if nobody waits for them. told: how many of those events have had. hidden: where the
-    model has no head, the hidden states of its prompt so far, step by step; else None. guide: holds its response
-    to a form, or to rules. children: further choices of the same prompt, which start from its pages. adapter: the
-    number that the adapter has in this engine, counted from 1; 0 for none. placed_images: those of its prompt, with the
-    positions at which their rows stand. received: positions whose keys and values another engine computed; 0 once
-    it has begun, for a preemption loses them. decode_fast_until: with fewer computed positions it is on the fast path
-    of decode, whose state this is (DecodeFastPath).
+    `known` tokens have ids: the prompt, then the sampled ones. `computed` of them are in KV memory. The engine's whole
+    job is to make `computed` catch up with `known`. A preempted request starts again at 0 and keeps the tokens that it
+    knows.
     """
 
     id: int
+    """The id of this choice, which is also its place in the order of arrival."""
     group: int
+    """The id that `Engine.add` returned, which all choices of the user's request share."""
     spec: GenerationRequest
+    """The request that `Engine.add` received. It holds all that does not change; none of its fields is copied here."""
     tokens: Tokens
+    """The tokens of the prompt and of the output."""
     seed: int
+    """The seed that its tokens are drawn with."""
     choice: int
+    """The index of this choice among those of the user's request."""
     limit: int
+    """The maximum number of tokens to sample; 1 if the model has no head."""
     stop_ids: frozenset[int]
+    """The token ids that end the request."""
     timing: Timing
+    """The times of its arrival, first step, first token and end."""
     adapter: int = 0
+    """The number of its LoRA adapter in this engine, counted from 1; 0 for none."""
     cache_namespace: bytes = b""
+    """A digest of everything but the tokens that its KV depends on: salt, adapter, images and encoder input."""
     known: int = 0
+    """The number of tokens that have ids: the prompt and the sampled ones."""
     computed: int = 0
+    """The number of positions in KV memory."""
     running: bool = False
+    """Whether it holds KV pages."""
     encoded: bool = False
+    """Whether a planned step puts the output of its encoder into KV memory."""
     cached: int = 0
+    """The number of prompt positions that it found in the prefix cache when it first started."""
     preemptions: int = 0
+    """The number of times it was preempted."""
     recompute_mark: int = 0
+    """The largest number of positions it had computed at a preemption; recomputing those is wasted work."""
     finish: FinishReason | None = None
+    """The reason why it ended; None while it has not."""
     error: str | None = None
+    """The reason why it failed, or why its structured output is incomplete, in one line; None if neither."""
     history: History | None = None
+    """The token counts that penalties need; None without penalties."""
     constraint: "OutputConstraint | TokenRuleProcessor | None" = None
+    """The structured output or the token rules that its response must follow; None for neither."""
     scores: list[PromptLogprob] | None = None
+    """The log-probabilities of its prompt tokens so far, from the second token on; None if not requested."""
     reported_scores: int = 0
+    """The number of those log-probabilities that events have reported."""
     hidden: list[NDArray[np.float32]] | None = None
+    """The hidden states of its prompt so far, step by step, if the model has no head; otherwise None."""
     children: list["Request"] = field(default_factory=list)
+    """The further choices of the same prompt, which start from its pages once the prompt is computed."""
     placed_images: PlacedImages | None = None
+    """The images of its prompt, with the positions of their rows; None without images."""
     received: int = 0
+    """The number of positions whose KV came from another engine; 0 once it has started.
+
+    A preemption loses them, so they count only for the first start.
+    """
     decode_fast_until: int = 0
+    """The number of computed positions below which it is on the fast path of decode (`DecodeFastPath`)."""
 
     def __post_init__(self) -> None:
         self.known = len(self.tokens)
 
     @property
     def prompt_length(self) -> int:
-        """Tokens of its prompt."""
+        """The number of tokens in the prompt."""
         return len(self.tokens.prompt)
 
     @property
@@ -124,18 +143,21 @@ class Request:
 
     @property
     def output_length(self) -> int:
-        """How many tokens were sampled so far."""
+        """The number of tokens sampled so far."""
         return len(self.tokens.output)
 
     @property
     def uses_prefix_cache(self) -> bool:
-        """Whether what is cached of its prompt need not run: nothing is wanted of each of its positions."""
+        """Whether cached positions of the prompt need not run, because each position's result is not needed."""
         return self.scores is None and self.hidden is None
 
     def take_new_scores(self, *, last: bool) -> tuple[PromptLogprob | None, ...] | None:
-        """Return the scores of its prompt's tokens that no event has had yet; None if the request wants no scores.
+        """Return the scores of prompt tokens that no event has reported yet; None if the request wants no scores.
 
-        The first token has no score, and None stands for it. last: whether no further tokens will be scored.
+        The first token has no score, and None stands for it.
+
+        Args:
+            last: Whether no further tokens will be scored.
         """
         if self.scores is None:
             return None
@@ -146,7 +168,7 @@ class Request:
         return (*first, *scores)
 
     def append(self, token: int) -> FinishReason | None:
-        """Take a sampled token; why the request ends with it, if it does."""
+        """Append a sampled token; return the reason why the request ends with it, or None if it continues."""
         output = self.tokens.output
         output.append(token)
         self.known += 1

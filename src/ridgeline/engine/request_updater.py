@@ -1,4 +1,4 @@
-"""The outcomes of a step, taken into their requests: tokens, scores, hidden states, failures and ends."""
+"""The application of a step's outcomes to its requests: tokens, scores, hidden states, failures and ends."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RequestUpdater:
-    """The part of an engine that takes the outcomes of steps into their requests, and ends requests.
+    """The part of an engine that applies the outcomes of steps to their requests, and ends requests.
 
     `output_tokens` and `dropped_tokens` are as in `Stats`.
     """
@@ -30,23 +30,23 @@ class RequestUpdater:
         scheduler: Scheduler,
         speculator: "Speculator | None",
     ) -> None:
-        """Make a processor for an engine, whose requests it removes when they end.
+        """Make an updater for an engine; it removes requests from the engine's maps when they end.
 
         Args:
-            requests: Requests that have not ended, by id.
+            requests: The requests that have not ended, by id.
             parked: The first choices of those that wait for `Engine.begin`, by group.
-            scheduler: Knows of every request that is not parked.
-            speculator: Hears of every token, if there is one.
+            scheduler: The scheduler, which knows every request that is not parked.
+            speculator: Receives every token, if there is one.
         """
         self._requests, self._parked, self._scheduler, self.speculator = requests, parked, scheduler, speculator
         self.output_tokens = self.dropped_tokens = 0
         self._ended: dict[tuple[int, int], int] = {}
-        """How many tokens the choices have that ended with the last step, by group and choice."""
+        """The output lengths of the choices that ended with the last step, by group and choice."""
 
     def take(self, plan: StepPlan, outcomes: Sequence[Outcome], now: int) -> list[TokenEvent]:
-        """Take the outcomes of a plan; return the events, in the order of its items.
+        """Apply the outcomes of a plan to its requests; return the events, in the order of its items.
 
-        Those of requests that have ended since the plan was made are dropped.
+        Outcomes of requests that have ended since the plan was made are dropped.
         """
         events = list[TokenEvent]()
         self._ended.clear()
@@ -63,7 +63,10 @@ class RequestUpdater:
         return events
 
     def drop(self, group: int, choice: int, kept: int) -> None:
-        """Count the tokens of a choice past the first `kept` as dropped; it may have ended with the last step."""
+        """Add the tokens of a choice past its first `kept` to the count of dropped tokens.
+
+        The choice may have ended with the last step.
+        """
         ended = self._ended.pop((group, choice), None)
         if ended is not None:
             self.dropped_tokens += ended - kept
@@ -75,7 +78,10 @@ class RequestUpdater:
     def finish(
         self, request: Request, finish: FinishReason, now: int, error: str | None = None, token: Sampled | None = None
     ) -> TokenEvent:
-        """End a request, in the only way that there is, and release its memory; return the event of its end."""
+        """End a request and release its memory; return the event of its end.
+
+        Every end of a request goes through this method.
+        """
         request.finish, request.error = finish, error
         request.timing = replace(request.timing, finished=now)
         self._scheduler.release(request)
@@ -92,13 +98,13 @@ class RequestUpdater:
     def give_up(
         self, request: Request, reason: str | None, now: int, finish: FinishReason = FinishReason.ERROR
     ) -> list[TokenEvent]:
-        """End a request, and the choices that were to start from its prompt, which would end like it."""
+        """End a request and the choices that were to start from its prompt, which would end like it."""
         return [self.finish(choice, finish, now, reason) for choice in (request, *request.children)]
 
     def _take_one(
         self, request: Request, item: PlanItem, outcome: Outcome | None, now: int, events: list[TokenEvent]
     ) -> None:
-        """Take what an item gave, whatever that is."""
+        """Apply the outcome of one plan item, of any kind."""
         if isinstance(outcome, Scored):
             if request.scores is not None:
                 request.scores += outcome.scores
@@ -138,7 +144,7 @@ class RequestUpdater:
             self._end(request, finish, one, now, events)
 
     def _start_children(self, request: Request, now: int) -> None:
-        """Start the further choices from the pages of the prompt, which are computed."""
+        """Start the further choices of a request from the pages of its prompt, which are computed."""
         for child in request.children:
             self._scheduler.fork(request, child, now)
         request.children = []
@@ -161,7 +167,7 @@ class RequestUpdater:
 
     @staticmethod
     def _told(request: Request, one: Sampled, now: int) -> TokenEvent:
-        """Return the event of a token with which its request does not end."""
+        """Return the event of a token that does not end its request."""
         scores = None if request.scores is None else request.take_new_scores(last=True)
         return TokenEvent(request.group, request.choice, one, now, request.cached, request.timing, None, None, scores)
 
@@ -174,7 +180,7 @@ class RequestUpdater:
     def _take_hidden(
         self, request: Request, item: PlanItem, states: HiddenStates, now: int, events: list[TokenEvent]
     ) -> None:
-        """Take hidden states of a prompt; with the last of them the request ends."""
+        """Take hidden states of a prompt; end the request with the last of them."""
         if request.hidden is not None:
             request.hidden.append(states.states_PD)
         self._scheduler.commit(request, item)
@@ -183,7 +189,7 @@ class RequestUpdater:
             events.append(structs.replace(event, hidden=np.concatenate(request.hidden or [states.states_PD])))
 
     def _end_without_token(self, request: Request, failure: RowFailure, now: int) -> list[TokenEvent]:
-        """End a request for which no token could be chosen. Its output stays valid if its grammar allowed none."""
+        """End a request for which no token could be sampled. Its output stays valid if its grammar allowed none."""
         guide = request.constraint
         if guide is None:
             return self.give_up(request, failure.reason, now)

@@ -1,4 +1,4 @@
-"""What a finished request gives back."""
+"""The results that a finished request returns."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,22 +14,26 @@ _SHOWN = 60  # characters of a text in a repr
 
 @dataclass(slots=True, repr=False)
 class Choice:
-    """One completion. `reasoning` is what the model wrote between its thinking tags, `text` the rest.
-
-    tokens: what was sampled, a stop token included; with log-probabilities where they were asked for.
-    error: why it failed, or why its structured output is incomplete, in one line. cached: positions of the prompt that
-    were found in KV memory. timing: moments of its life. Neither of the two makes one completion differ from another.
-    """
+    """One completion of a prompt. Two choices are equal even if `cached` and `timing` differ."""
 
     index: int
+    """The index of this choice among those of the request."""
     text: str = ""
+    """The text, without the reasoning."""
     reasoning: str = ""
+    """The text that the model wrote between its reasoning tags."""
     tokens: list[Sampled] = field(default_factory=list)
+    """The sampled tokens, a stop token included; with log-probabilities if requested."""
     finish: FinishReason | None = None
+    """The reason why it ended; None while it has not."""
     error: str | None = None
+    """The reason why it failed, or why its structured output is incomplete, in one line."""
     reasoning_tokens: int = 0
+    """The number of tokens of the reasoning."""
     cached: int = field(default=0, compare=False)
+    """The number of prompt positions that were found in the prefix cache."""
     timing: Timing | None = field(default=None, compare=False)
+    """The times of its arrival, first step, first token and end."""
 
     @override
     def __repr__(self) -> str:
@@ -39,11 +43,11 @@ class Choice:
 
     @property
     def token_ids(self) -> list[int]:
-        """Ids of the sampled tokens."""
+        """The ids of the sampled tokens."""
         return [sampled.token for sampled in self.tokens]
 
     def take(self, event: Event) -> None:
-        """Add what an event says."""
+        """Add the text, token and end of an event."""
         self.text += event.text
         self.reasoning += event.reasoning
         if event.token is not None:
@@ -58,15 +62,17 @@ class Choice:
 
 @dataclass(slots=True, repr=False)
 class Completion:
-    """A prompt and its `n` choices.
-
-    prompt_logprobs: where they were asked for, how likely each token of the prompt was after those before it; None for
-    the first, which comes after nothing.
-    """
+    """A prompt and its `n` choices."""
 
     prompt_ids: list[int]
+    """The token ids of the prompt."""
     choices: list[Choice]
+    """The completions of the prompt."""
     prompt_logprobs: list[PromptLogprob | None] | None = None
+    """The log-probability of each prompt token, given those before it; None if not requested.
+
+    The first token comes after nothing and has None.
+    """
 
     @override
     def __repr__(self) -> str:
@@ -74,11 +80,11 @@ class Completion:
 
     @classmethod
     def empty(cls, prompt_ids: Sequence[int], n: int) -> "Completion":
-        """A completion to be filled with events."""
+        """Return a completion without output, to be filled with events."""
         return cls(list(prompt_ids), [Choice(index) for index in range(n)])
 
     def take(self, events: Iterable[Event]) -> None:
-        """Add what events of this request say."""
+        """Add the events of this request to its choices."""
         for event in events:
             self.choices[event.choice].take(event)
             if event.prompt_logprobs is not None:
@@ -100,12 +106,15 @@ class Completion:
 
     @property
     def cached(self) -> int:
-        """Positions of the prompt that were found in KV memory; further choices start from the first one's."""
+        """The number of prompt positions that the first choice found in the prefix cache.
+
+        Further choices start from its pages.
+        """
         return self.choices[0].cached
 
 
 def _beginning(text: str) -> str:
-    """The beginning of a text, quoted: a notebook shows what an answer is, not all of it."""
+    """Return the beginning of a text, quoted, so that a notebook does not show all of a long response."""
     return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}..."
 
 

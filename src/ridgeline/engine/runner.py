@@ -1,7 +1,7 @@
-"""The runner: one StepPlan, run on the device where the model is. Only what every model needs is here.
+"""The runner, which executes a StepPlan on the model's device. It contains only what every model needs.
 
-A step's two halves are two calls: `forward` gives logits, `sampler` the tokens. Nothing crosses to the host but those,
-what is known of a prompt's tokens where that is asked for, and which experts of a mixture were picked.
+A step has two halves, with a call each: `forward` computes logits, and `sampler` tokens. Only these cross to the host:
+the tokens, the log-probabilities of prompt tokens if requested, and the experts that a mixture picked.
 
 Shapes: R rows that a plan wants, S of them scored, D hidden, V vocabulary.
 """
@@ -34,14 +34,16 @@ from ridgeline.engine.sampling import (
 from ridgeline.engine.step_plan import PlanItem, PromptScoring, StepPlan
 
 HEAD_ROWS = 256
-"""Rows of prompts that the head scores at a time: the logits of a whole prompt, 600 kB for each token with a vocabulary
-of 152k, are never there together."""
+"""The number of prompt rows that the head scores at a time.
+
+The logits of a whole prompt, 600 kB per token with a vocabulary of 152k, never exist together.
+"""
 
 Scores = Sequence[PromptLogprob | RowFailure]
 
 
 class Runner:
-    """A model with its KV memory, which lies where the model's weights do."""
+    """A model with its KV memory, on the device of the model's weights, and a sampler."""
 
     def __init__(
         self,
@@ -52,8 +54,14 @@ class Runner:
         others: OtherRanks | None = None,
         eager: bool = False,
     ) -> None:
-        """backend: the one that executes the model; by default the one that it was prepared by, or is prepared by now.
-        others: the other ranks of the model. eager: whether no step is replayed.
+        """Allocate the KV memory of a model.
+
+        Args:
+            model: The model, with weights.
+            layout: The layout of the KV pages.
+            backend: The backend to execute the model; by default the one that prepared it, or that prepares it now.
+            others: The other ranks of the model.
+            eager: Whether to execute every step op by op, without replaying captured steps.
         """
         assert model.runs, "a model that is stored so is priced only"
         if backend is None:
@@ -72,13 +80,13 @@ class Runner:
         self._saves = self._rewound = False
 
     def prepare(self, plan: StepPlan) -> ForwardBatch:
-        """The plan as a batch, and KV memory ready for it. Plans must come in the order in which they were made."""
+        """Return the plan as a batch, and make KV memory ready for it. Plans must come in the order of their making."""
         with self.others.prepare(plan):
             self._hear(plan)
             return self.builder.build(plan.items)
 
     def _hear(self, plan: StepPlan) -> None:
-        """Take what a plan says of page tables, and make KV memory ready: blank and copy pages."""
+        """Apply a plan's page tables, and blank and copy its KV pages; save states if `save_states` was called."""
         self.builder.hear(plan)
         self.store.blank(plan.blank)
         self.store.copy(plan.copies)
@@ -88,12 +96,12 @@ class Runner:
         self._rewound = False
 
     def save_states(self) -> None:
-        """From now on save the states of recurrent layers before each step, which may be run again after a `rewind`."""
+        """Save the states of recurrent layers before each step from now on, so that `rewind` can restore them."""
         with self.others.save_states():
             self._saves = bool(self.store.states)
 
     def rewind(self) -> None:
-        """Put states back as they were before the last step, which is the next to be run."""
+        """Restore the states from before the last step, which is the next to run again."""
         with self.others.rewind():
             if self._saves:
                 pages, numbers = self._saved
@@ -102,7 +110,11 @@ class Runner:
 
     @torch.inference_mode()
     def hidden(self, batch: ForwardBatch) -> Tensor:
-        """Last hidden states of the wanted rows [R, D], scored ones last. Writes the batch's keys and values."""
+        """Run the batch, write its keys and values, and return the last hidden states of its wanted rows.
+
+        Returns:
+            Hidden states [R, D], scored rows last.
+        """
         with self.others.hidden():
             if self.model.adapters is not None:
                 self.model.adapters.choose(batch.adapters, batch.tokens.counts, batch.wanted_R.device)
@@ -112,24 +124,33 @@ class Runner:
             return self.model.hidden(tokens.ids_N, tokens.positions_N, kv, batch.wanted_R, encoded_ED)
 
     def head(self, x_RD: Tensor, first: int = 0) -> Tensor:
-        """Logits fp32 [R, V] of some of the rows that `hidden` gave last, from the row `first` on."""
+        """Compute logits of some of the rows that `hidden` returned last.
+
+        Args:
+            x_RD: The hidden states of these rows.
+            first: The index of the first of them among all rows of `hidden`.
+
+        Returns:
+            Logits, fp32 [R, V].
+        """
         with self.others.head(first, len(x_RD)):
             return self.model.head(x_RD)
 
     @torch.inference_mode()
     def run(self, batch: ForwardBatch) -> Tensor:
-        """Logits of the rows that are wanted: fp32 [R, V]."""
+        """Run a batch and return the logits of its wanted rows: fp32 [R, V]."""
         return self.head(self.hidden(batch))
 
     @torch.inference_mode()
     def forward(self, plan: StepPlan) -> Tensor:
-        """Logits of the rows that tokens are sampled from: fp32 [R - S, V]."""
+        """Run a plan and return the logits of the rows to sample from: fp32 [R - S, V]."""
         return self.head(self.hidden(self.prepare(plan))[: plan.logit_rows])
 
     @torch.inference_mode()
     def step_logits(self, plan: StepPlan) -> Tensor:
-        """Return logits as forward does, for this step's sampler alone: the next step may overwrite them. A step is
-        replayed if it can be.
+        """Return logits as `forward` does, by replaying a captured step if possible.
+
+        Only this step's sampler may read them: the next step may overwrite them.
         """
         bucket = self._bucket(plan)
         if bucket is None:
@@ -139,13 +160,14 @@ class Runner:
 
     @torch.inference_mode()
     def graph(self, plan: StepPlan) -> StepGraph | None:
-        """Return what `step_logits` replays for such a plan, ready for this one; None if it is not replayed."""
+        """Return the captured step that `step_logits` replays for this plan, ready to run; None if it replays none."""
         bucket = self._bucket(plan)
         return None if bucket is None else self.graphs.graph(plan, bucket, self.builder)
 
     def _bucket(self, plan: StepPlan) -> Hashable | None:
-        """Return the bucket of a plan's step, all ready for its replay; None, and nothing is done, for a step that is
-        not replayed.
+        """Return the bucket of captured steps that a plan's step fits, and make everything ready for the replay.
+
+        Returns None, with nothing done, if the step cannot be replayed.
         """
         bucket = self.graphs.bucket(plan)
         if bucket is not None:
@@ -156,15 +178,19 @@ class Runner:
 
     @torch.inference_mode()
     def states(self, plan: StepPlan) -> Sequence[Outcome]:
-        """Last hidden states of each item's wanted rows."""
+        """Return the last hidden states of each item's wanted rows."""
         counts = [len(item.logits) for item in plan.items if item.logits]
         x_RD = self.hidden(self.prepare(plan)).float().cpu()
         return [HiddenStates(part.numpy()) for part in torch.split(x_RD, counts)]
 
     @torch.inference_mode()
     def score(self, x_SD: Tensor, scorings: Sequence[PromptScoring], first: int) -> Iterator[Scores]:
-        """How likely the known tokens of each scoring are, from the last hidden states of their rows, of which `first`
-        is the first.
+        """Return the log-probabilities of known prompt tokens, for one scoring after the other.
+
+        Args:
+            x_SD: The last hidden states of the rows to score.
+            scorings: The tokens to score, in the order of the rows.
+            first: The index of the first of these rows among all rows of `hidden`.
         """
         tokens = [token for scoring in scorings for token in scoring.tokens]
         alternatives = [scoring.alternatives for scoring in scorings for _ in scoring.tokens]
@@ -177,8 +203,14 @@ class Runner:
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
-        """Run a plan, score what it scores, and sample a token for each of its logit rows; what each item gives, in
-        order. A model without a head gives hidden states.
+        """Run a plan: score its prompt tokens, and sample a token for each of its logit rows.
+
+        Args:
+            plan: The plan to run.
+            rows: The sampling inputs, one per logit row.
+
+        Returns:
+            The outcome of each item with logit or scored rows, in order: hidden states if the model has no head.
         """
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # of this thread, in which Triton launches
@@ -204,8 +236,10 @@ class Runner:
 
 
 def verified(item: PlanItem, sampled: Sequence[Sampled | RowFailure]) -> Outcome:
-    """The tokens of an item's logit rows, as far as each is the one that the next row ran: past the first that is not,
-    rows have seen a guess that was wrong. A row that fails after others is run again, alone.
+    """Return an item's sampled tokens up to the first that differs from the guess that the next row ran.
+
+    Rows after that have seen a wrong guess. A row that fails after others is not reported: the request runs it again,
+    alone.
     """
     if len(sampled) == 1:
         return sampled[0]
@@ -220,7 +254,7 @@ def verified(item: PlanItem, sampled: Sequence[Sampled | RowFailure]) -> Outcome
 
 
 def _with_scores(scores: Scores, sampled: Outcome | None) -> Outcome:
-    """What an item gives whose prompt was scored; one row that failed is the failure of all."""
+    """Combine an item's prompt scores with its sampled tokens; the failure of one row is the failure of all."""
     assert not isinstance(sampled, Scored | HiddenStates)
     good = tuple(score for score in scores if isinstance(score, PromptLogprob))
     failures = [score for score in scores if isinstance(score, RowFailure)]

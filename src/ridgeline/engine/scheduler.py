@@ -1,6 +1,6 @@
-"""The scheduler: decides which positions of which requests run next. One law: `computed` catches up with `known`.
+"""The scheduler, which decides which positions of which requests run next. One law: `computed` catches up with `known`.
 
-It keeps no phases. A request that needs one position (it "decodes") and one that needs a thousand (it "prefills") are
+There are no phases. A request that needs one position ("decode") and one that needs a thousand ("prefill") are
 candidates for the same token budget; the order of candidates is the policy.
 """
 
@@ -21,31 +21,35 @@ from ridgeline.engine.step_plan import PlanItem, PromptScoring, StepPlan
 
 MAX_LIMIT = 1 << 20  # buffers are allocated for a full step
 SCORED_BESIDE = 64
-"""The most prompt positions that a step scores if other requests decode in it. Scoring 2,048 of them, with 20
-alternatives each, would make those requests wait half as long again as computing the positions. With 256 their worst
-gap in `benchmarks/innocent_stream.py --only 18` was 233 ms on two cores of a Zen 4, with 64 it was 61 ms."""
+"""The maximum number of prompt positions that a step scores while other requests decode in it.
+
+Scoring 2,048 of them, with 20 alternatives each, would make those requests wait half as long again as computing the
+positions does. With 256 their worst gap in `benchmarks/innocent_stream.py --only 18` was 233 ms on two cores of a Zen
+4, with 64 it was 61 ms.
+"""
 _ARRIVAL = attrgetter("id")
 
 Guesses = Mapping[Request, Sequence[int]]
-"""By requests that decode, guesses at the tokens that follow those they know."""
+"""The drafted tokens (guesses at the next tokens) of each decoding request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a step may hold.
-
-    tokens: positions of all requests together, those of encoders included; what an encoder reads is not divided, and
-    runs alone where it is longer. chunk: positions of one request; None for as many as the budget allows. requests:
-    requests under way at a time.
-    """
+    """The limits of one step."""
 
     tokens: int = 2048
+    """The maximum number of positions in a step, of all requests together and including encoder positions.
+
+    The input of an encoder is not split: a longer one runs in a step of its own.
+    """
     requests: int = 256
+    """The maximum number of running requests."""
     chunk: int | None = None
+    """The maximum number of positions of one request in a step; None for as many as the budget allows."""
 
     @property
     def max_request_tokens(self) -> int:
-        """Most positions of one request that a step runs."""
+        """The maximum number of positions of one request that a step runs."""
         return self.tokens if self.chunk is None else min(self.tokens, self.chunk)
 
     def __post_init__(self) -> None:
@@ -55,10 +59,16 @@ class Limits:
 
 
 class Scheduler:
-    """Requests waiting and running, and the pages they hold."""
+    """The queue of waiting requests and the list of running ones, from which it plans each step."""
 
     def __init__(self, ledger: KVCacheManager, limits: Limits, *, whole: bool = False) -> None:
-        """whole: prompts run in one step, because their positions all see each other."""
+        """Make a scheduler without requests.
+
+        Args:
+            ledger: The KV cache manager that allocates pages.
+            limits: The limits of a step.
+            whole: Whether each prompt runs in one step, because all of its positions see each other.
+        """
         self.kv_cache_manager, self.limits, self.whole = ledger, limits, whole
         self.fast_path = DecodeFastPath(ledger)
         self.waiting: deque[Request] = deque()
@@ -79,7 +89,10 @@ class Scheduler:
         self.waiting.append(request)
 
     def fork(self, parent: Request, child: Request, now: int) -> None:
-        """Start `child` from its parent's pages; its last prompt position is computed again, for logits of its own."""
+        """Start a child request from its parent's KV pages, or queue it if there is no room for it.
+
+        The child computes its last prompt position again, to get logits of its own.
+        """
         computed = child.known - 1
         if len(self.running) < self.limits.requests and self.kv_cache_manager.fork(parent.id, child.id, computed):
             child.encoded = True
@@ -88,7 +101,7 @@ class Scheduler:
             self.waiting.appendleft(child)
 
     def release(self, request: Request) -> None:
-        """The only way out: whatever a request holds is given back, wherever it stands."""
+        """Remove a request that has ended and free its pages, whether it waits or runs. There is no other way out."""
         if request.running:
             self._stop_running(request)
         elif request in self.waiting:
@@ -99,8 +112,12 @@ class Scheduler:
     def schedule(
         self, now: int, only: Collection[Request] | None = None, guesses: Guesses = MappingProxyType({})
     ) -> StepPlan | None:
-        """The next step, or None if there is nothing to run. `only`: consider no other requests than these. guesses: at
-        the next tokens of requests that decode, run as far as there is room for them.
+        """Plan the next step, or return None if there is nothing to run.
+
+        Args:
+            now: The time, in nanoseconds of the engine's clock.
+            only: The only requests to consider; None for all.
+            guesses: The drafted next tokens of decoding requests, which run as far as budget and pages allow.
         """
         preemptions = self.preemptions
         self.begun = []
@@ -127,9 +144,9 @@ class Scheduler:
         return plan
 
     def commit(self, request: Request, item: PlanItem) -> None:
-        """Account for an item that has run and whose tokens the request has taken: full pages are published.
+        """Account for a plan item that has run and whose tokens the request has taken; publish full pages.
 
-        Positions whose tokens were guessed, and guessed wrong, count as not computed: they are written again.
+        Positions of wrong guesses count as not computed: they will be overwritten.
         """
         count = len(item.tokens)
         end = item.start + count
@@ -140,8 +157,10 @@ class Scheduler:
         self.kv_cache_manager.commit(request.id, request.tokens, request.computed)
 
     def undo(self, plan: StepPlan) -> None:
-        """Account for a step that failed: its requests start again, for what it wrote is not to be trusted, and what
-        the runner may not have heard is said again.
+        """Account for a failed step: preempt its requests, and repeat its `forget` list in the next plan.
+
+        What the step wrote to KV memory is not trustworthy, and the runner may not have received the plan's page
+        tables.
         """
         self._forget += plan.forget
         planned = {item.request for item in plan.items}
@@ -149,7 +168,7 @@ class Scheduler:
             self.preempt(request)
 
     def preempt(self, request: Request) -> None:
-        """Take a request's pages and put it back at the head of the queue; it keeps what it knows."""
+        """Free a request's pages and put it at the head of the queue; it keeps the tokens that it knows."""
         self.preemptions += 1
         request.preemptions += 1
         request.recompute_mark = max(request.recompute_mark, request.computed)
@@ -158,7 +177,7 @@ class Scheduler:
         self.waiting.appendleft(request)
 
     def _continue_running(self, only: Collection[Request] | None) -> dict[Request, int]:
-        """Grant positions and pages to running requests: those nearest to their next token first, then by arrival."""
+        """Grant positions and pages to running requests: first those that need one position, then the others."""
         running = list(self.running) if only is None else [request for request in self.running if request in only]
         grants: dict[Request, int] = {}
         budget, far = self.limits.tokens, []
@@ -177,7 +196,7 @@ class Scheduler:
         return grants
 
     def _grant(self, request: Request, grants: dict[Request, int], budget: int) -> int:
-        """Grant a running request what it may have of a budget of positions, and pages for it; what is left then."""
+        """Grant a running request positions of a step's budget, with pages; return the remaining budget."""
         count = min(self._wanted(request), budget)
         if count == 0 or not request.running:  # then it made room for another one
             return budget
@@ -189,14 +208,16 @@ class Scheduler:
         return budget - count
 
     def _give(self, request: Request, count: int, grants: dict[Request, int]) -> None:
-        """Grant a request positions of this step."""
+        """Record how many positions of a request run in this step."""
         grants[request] = count
         if request.scores is not None:
             self._scorable -= count
 
     def _make_room(self, request: Request, count: int, grants: dict[Request, int]) -> int:
-        """Preempt until a request gets its pages, or is preempted itself; returns the positions granted to others that
-        are free again.
+        """Preempt requests until one request gets its pages or is preempted itself.
+
+        Returns:
+            The number of positions granted to preempted requests in this step, which return to the budget.
         """
         freed = 0
         while request.running and not self.kv_cache_manager.grow(request.id, request.computed + count):
@@ -206,7 +227,7 @@ class Scheduler:
         return freed
 
     def _guessed(self, grants: Mapping[Request, int], guesses: Guesses) -> dict[Request, Sequence[int]]:
-        """The guesses that run: those for which budget and pages are left when all others have theirs."""
+        """Return the guesses that run: those for which budget and pages remain once all requests have theirs."""
         budget = self.limits.tokens - sum(grants.values()) - sum(len(r.spec.encoder) for r in grants if not r.encoded)
         found: dict[Request, Sequence[int]] = {}
         for request, own in guesses.items():
@@ -219,8 +240,9 @@ class Scheduler:
         return found
 
     def _admit_alone(self, only: Collection[Request] | None, now: int) -> dict[Request, int]:
-        """Start the first waiting request by itself, where what its encoder reads leaves no room for those that run:
-        nothing of it can wait until there is more, as a prompt's next chunk does.
+        """Start the first waiting request alone if its encoder input leaves running requests no budget.
+
+        An encoder input cannot be split into chunks as a prompt can.
         """
         grants: dict[Request, int] = {}
         first = next((request for request in self.waiting if only is None or request in only), None)
@@ -230,10 +252,10 @@ class Scheduler:
         return grants
 
     def _admit(self, grants: dict[Request, int], only: Collection[Request] | None, now: int) -> None:
-        """Start waiting requests in order of arrival, while all that each one knows fits beside what runs.
+        """Start waiting requests in order of arrival, as long as the pages for all of their known tokens are available.
 
-        A request is not begun in the hope that pages come free: those that the running ones are owed are not its to
-        take.
+        A request never starts in the hope that pages become free: the pages reserved for running requests are not
+        available to it.
         """
         budget, room = self.limits.tokens - sum(grants.values()), self.limits.requests - len(self.running)
         if budget == 0 or room <= 0:
@@ -278,7 +300,7 @@ class Scheduler:
         insort(self.running, request, key=_ARRIVAL)
 
     def _stop_running(self, request: Request) -> None:
-        """Take a running request's pages, and what the runner knows of them."""
+        """Free a running request's pages and have the runner forget its page tables."""
         request.running = request.encoded = False
         self.fast_path.leave(request)
         self.running.remove(request)
@@ -294,7 +316,10 @@ class Scheduler:
         return missing if self.whole or self.limits.chunk is None else min(missing, self.limits.chunk)
 
     def _victim(self) -> Request:
-        """The running request that loses least by starting again. The oldest is spared, so that it always ends."""
+        """Return the running request that loses the least if it is preempted.
+
+        The oldest request is never the victim, so that it always finishes.
+        """
         spared, *others = self.running
         assert others, f"request {spared.id} alone does not fit the pool that it was admitted to"
         return min(reversed(others), key=lambda r: r.computed - self.kv_cache_manager.shared_positions(r.id))
@@ -328,8 +353,9 @@ class Scheduler:
 
     @staticmethod
     def _scoring(request: Request, start: int, end: int) -> PromptScoring | None:
-        """What positions from `start` to `end` score of a prompt: the tokens after them, each once, however often a
-        preemption makes its position run.
+        """Return which prompt tokens the logits of a step's positions score: the token after each, once each.
+
+        A preemption may run a position again; its score is not computed again.
         """
         assert request.scores is not None
         first, last = max(start, len(request.scores)), min(end, request.prompt_length - 1)

@@ -1,4 +1,4 @@
-"""From a model's name to an engine that is ready: weights, KV memory, tokenizer, templates, sampling defaults."""
+"""The loading of a model by name into a ready engine: weights, KV memory, tokenizer, templates, sampling defaults."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,53 +47,58 @@ from ridgeline.util.host import check_threads, threads_for
 
 @dataclass(frozen=True, slots=True)
 class LoadedEngine:
-    """A model and all that serves it.
-
-    price: of the model, for whoever asks what a step must cost. draft: the model that guesses, where one does. loading:
-    what its weights took to load, None of random ones. adapters: in the order of their numbers. link: what joins the
-    ranks of the model, None of one. config: that it was built from. warnings: lines on how its files or settings change
-    its responses.
-    """
+    """A loaded model with its engine, text processor and cost model."""
 
     engine: Engine
+    """The engine that runs the model."""
     model: Model
+    """The model, with weights."""
     price: Price
+    """The cost model, which predicts what a step of the model must cost."""
     layout: KVLayout
+    """The layout of the KV pages."""
     texts: TextProcessor
+    """The tokenizer, chat templates and sampling defaults."""
     loading: LoadReport | None = None
+    """The report on loading the weights; None for random ones."""
     adapters: tuple[Adapter, ...] = ()
+    """The LoRA adapters, in the order of their numbers."""
     draft: Draft | None = None
+    """The draft model of speculative decoding; None without one."""
     link: Interconnect | None = None
+    """The interconnect of the model's ranks; None for a single rank."""
     config: Mapping[str, Any] = field(default_factory=dict)
+    """The config that the model was built from."""
     warnings: tuple[str, ...] = ()
+    """Lines on how the model's files or the settings change its responses."""
 
     def joined(self, device: Device) -> Device:
-        """A device as this engine uses several of: with what joins them, as it was measured."""
+        """Return a device with the measured interconnect of this engine's ranks."""
         return device if self.link is None else replace(device, link=self.link, all_reduce=self.link.name)
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's."""
+        """The tokenizer of the model."""
         return self.texts.tokenizer
 
     @property
     def templates(self) -> ChatTemplates | None:
-        """Its chat templates, None where it has none."""
+        """The chat templates of the model; None if it has none."""
         return self.texts.templates
 
     @property
     def defaults(self) -> SamplingParams:
-        """Sampling as its folder asks for it."""
+        """The sampling parameters in the checkpoint's generation_config.json."""
         return self.texts.defaults
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the weights as stored, a tied head counted once."""
+        """The bytes of the weights as stored; a tied head counts once."""
         return sum(parameter.nbytes for parameter in self.model.parameters())
 
     @property
     def kept_bytes(self) -> float:
-        """Bytes that are taken, or will be, between two steps: weights, keys and values, recorded decode steps."""
+        """The bytes in use between two steps: weights, KV cache, captured decode steps and the draft model."""
         steps = self.model.backend.replayed_steps(self.model)
         held = None if steps is None else steps.held_bytes(self.model)
         draft = 0 if self.draft is None else self.draft.kept_bytes
@@ -101,16 +106,20 @@ class LoadedEngine:
 
     @property
     def device(self) -> torch.device:
-        """Where it runs."""
+        """The device that the model runs on."""
         return next(self.model.parameters()).device
 
     @property
     def on_card(self) -> bool:
-        """Whether that is a card, not the processor."""
+        """Whether the model runs on a GPU, not the CPU."""
         return self.device.type == "cuda"
 
     def info(self, device: Device | None = None) -> EngineInfo:
-        """What is said of the engine to those who use it through messages; device: what steps are predicted for."""
+        """Return a description of the engine for those who use it through messages.
+
+        Args:
+            device: The device for which step times are predicted, if any.
+        """
         ledger, limits, layout = self.engine.kv_cache_manager, self.engine.scheduler.limits, self.layout
         return EngineInfo(
             context=self.engine.context,
@@ -138,7 +147,7 @@ class LoadedEngine:
 
     @property
     def vectors(self) -> VectorInfo | None:
-        """What its answers are, where they are vectors; None of a model that generates."""
+        """The description of the vectors or scores that the model gives; None for a model that generates."""
         model = self.model
         if not isinstance(model, Embedder):
             return None
@@ -155,13 +164,20 @@ def load_engine(
     draws: bool = False,
     threads: int | None = None,
 ) -> LoadedEngine:
-    """Load a model (a source, or a name as `open_source` takes it) and put an engine around it.
+    """Load a model and build an engine for it.
 
-    dummy_weights: random ones, for speed, not sense; text is bytes where there is no tokenizer. progress(bytes done,
-    bytes in all): told while weights load. on_step: told of each step that ran. draws: the
-    model that writes the tokens of an image, where a folder holds one. threads: of each of several ranks, by default an
-    equal part of the cores. Raises ModelRefused (a ValueError) in
-    one line.
+    Args:
+        model: A source, or a name as `open_source` takes it.
+        settings: The settings of the engine.
+        dummy_weights: Whether to use random weights, for measuring speed; without a tokenizer, text is bytes.
+        progress: Receives the bytes loaded and the bytes in total while weights load.
+        on_step: Receives a record of each step that ran.
+        draws: Whether to load the model that generates the tokens of images, if the checkpoint contains one.
+        threads: Number of threads of each of several ranks; by default an equal part of the cores.
+
+    Raises:
+        ModelRefused: (a ValueError) If the model cannot be loaded; in one line.
+        ValueError: If a setting does not fit the model or the machine.
     """
     settings, source = settings or EngineSettings(), as_source(model)
     place = device_named(settings.device)
@@ -245,8 +261,13 @@ def load_with_threads(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[LoadedEngine, int]:
-    """As `load_engine`; and how many threads torch is to compute with: by default all cores, and one for a small model.
-    Raises ValueError for more threads than cores, before weights are read.
+    """Load an engine as `load_engine` does, and determine how many threads torch should compute with.
+
+    Returns:
+        The engine, and the number of threads: by default one per core, and one for a small model.
+
+    Raises:
+        ValueError: If there are more threads than cores, before weights are read; or as in `load_engine`.
     """
     if threads is not None:
         check_threads(threads)
@@ -255,7 +276,11 @@ def load_with_threads(
 
 
 def _context(model: Model, settings: EngineSettings, said: EmbeddingConfig | None) -> int:
-    """Positions a sequence may have. Raises ValueError for more than the model has."""
+    """Return the maximum number of positions of a sequence.
+
+    Raises:
+        ValueError: If the settings ask for more than the model has.
+    """
     if settings.context is None:
         most = None if said is None else said.most_tokens
         return model.context if most is None else min(most, model.context)
@@ -267,7 +292,7 @@ def _context(model: Model, settings: EngineSettings, said: EmbeddingConfig | Non
 
 
 def _eos_ids(source: ModelSource, tokenizer: Tokenizer) -> frozenset[int]:
-    """The ids that end a text: of generation_config.json, else of config.json, and always the tokenizer's own."""
+    """Return the ids that end a text: those of generation_config.json, else config.json, plus the tokenizer's own."""
     stated = source.generation.get("eos_token_id", source.config.values.get("eos_token_id"))
     ids: Sequence[Any] = stated if isinstance(stated, list) else [stated]
     return frozenset(i for i in ids if isinstance(i, int)) | frozenset(tokenizer.eos_ids)

@@ -1,4 +1,4 @@
-"""StepPlan: what one step runs. The scheduler's output, the batch's input, the price's input, the bug report."""
+"""The plan of one step: the scheduler's output and the input of the batch builder, the cost model and bug reports."""
 
 import dataclasses
 import json
@@ -16,48 +16,54 @@ from ridgeline.engine.kv.kv_cache_manager import PageCopy
 
 
 class PromptScoring(NamedTuple):
-    """Rows of an item whose logits say how likely the next token of the prompt was, with those tokens.
-
-    first: the first of the rows, counted from the item's start; there is one for each of `tokens`. alternatives: how
-    many of the likeliest tokens are wanted beside each.
-    """
+    """The rows of a plan item whose logits give the log-probabilities of known prompt tokens, and those tokens."""
 
     first: int
+    """The first of the rows, counted from the start of the item."""
     tokens: Sequence[int]
+    """The prompt tokens to score, one per row: each follows its row's position."""
     alternatives: int
+    """The number of likeliest tokens to report next to each."""
 
     @property
     def rows(self) -> range:
-        """The rows, counted from the item's start."""
+        """The rows to score, counted from the start of the item."""
         return range(self.first, self.first + len(self.tokens))
 
 
 class PlanItem(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One request's part of a step. A struct, because a step makes one for each request: no class is made faster.
+    """The part of one request in a step, which runs positions [start, start + len(tokens)).
 
-    It runs positions [start, start + len(tokens)). `pages` are the page-table entries that are new to the runner, group
-    by group; `first` says that they are the whole table. `tokens` below 0 are rows of what the encoder gives in this
-    step for the request's images, -1 the first. `logits`: which of the positions need logits, counted from start.
-    `encoder`: ids or features that the encoder reads in this step; later steps find what they need of its output in KV
-    memory. `encoded`: how many positions of the encoder the request looks at, in every step. `scored`: positions whose
-    logits are wanted for what they say of tokens that are known; nothing is sampled there. `adapter`: the
-    number of the one that is asked, counted from 1; 0 for none.
+    It is a msgspec struct because a step makes one for each request, and no other class is as fast to make.
     """
 
     request: int
+    """The id of the request."""
     start: int
+    """The first position that runs."""
     tokens: Sequence[int]
+    """The token ids at these positions. Negative ones are rows of the step's image encoder output, -1 the first."""
     pages: tuple[tuple[int, ...], ...]
+    """The page-table entries that are new to the runner, group by group."""
     first: bool
+    """Whether `pages` is the whole table."""
     logits: tuple[int, ...]
+    """The positions that need logits to sample from, counted from `start`."""
     encoder: tuple[int, ...] | EncoderFeatures = ()
+    """The token ids or features that the request's encoder reads in this step.
+
+    Later steps find what they need of its output in KV memory.
+    """
     encoded: int = 0
+    """The number of encoder positions that the request attends to, in every step."""
     scored: PromptScoring | None = None
+    """The positions whose logits only give the log-probabilities of known tokens; nothing is sampled there."""
     adapter: int = 0
+    """The number of the LoRA adapter, counted from 1; 0 for none."""
 
     @property
     def segment(self) -> StepSegment:
-        """What attention sees of it."""
+        """The lengths of the item that determine the cost of attention."""
         inputs = self.encoder.inputs if isinstance(self.encoder, EncoderFeatures) else 1
         end = self.start + len(self.tokens)
         return StepSegment(len(self.tokens), end, self.encoded, encodes=bool(self.encoder), inputs=inputs)
@@ -65,26 +71,31 @@ class PlanItem(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step: first `forget` tables, blank pages, copy pages, in this order; then run the items."""
+    """The plan of one step: forget tables, blank pages and copy pages, in this order, then run the items."""
 
     step: int
+    """The number of the step."""
     items: tuple[PlanItem, ...]
+    """The parts of the requests that run."""
     copies: tuple[PageCopy, ...] = ()
+    """The page copies to make before the items run."""
     blank: tuple[int, ...] = ()
+    """The pages to fill with zeros before the items run."""
     forget: tuple[int, ...] = ()
+    """The requests whose page tables the runner drops, by id."""
 
     @property
     def tokens(self) -> int:
-        """Positions that run."""
+        """The number of positions that run."""
         return sum(len(item.tokens) for item in self.items)
 
     @property
     def logit_rows(self) -> int:
-        """Rows that tokens are sampled from; those that are scored are not among them."""
+        """The number of rows from which tokens are sampled; rows that only score prompt tokens do not count."""
         return sum([len(item.logits) for item in self.items])
 
     def work(self, reaches: Iterable[AttentionPattern] = (CAUSAL,)) -> Work:
-        """What this step asks of a model whose layers have these reaches."""
+        """Return the work of this step for a model whose layers have these attention patterns."""
         ends = [item.start + 1 for item in self.items if len(item.tokens) == 1 and not item.encoded]
         work = Work.decode(ends, reaches)  # of all at once: a simulator prices thousands of steps
         if len(ends) < len(self.items):
@@ -99,12 +110,12 @@ class StepPlan:
         return Work(rows, work.sequences, work.attention)
 
     def again(self) -> "StepPlan":
-        """The same step once it has run, to be run once more: its pages are known, its copies are made."""
+        """Return this step to run once more after it has run: without new page-table entries and copies."""
         items = tuple(structs.replace(item, pages=((),) * len(item.pages), first=False) for item in self.items)
         return StepPlan(self.step, items)
 
     def to_json(self) -> str:
-        """One line that says everything, for golden tests and bug reports; what an item does not have is left out."""
+        """Return the whole plan as one line of JSON, for golden tests and bug reports; default values are left out."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         known = {each.name: each.default for each in structs.fields(PlanItem)}
         fields["items"] = [

@@ -1,4 +1,4 @@
-"""StructuredOutputs: the form that a response must have; the end of such a response, and the cost of its grammars."""
+"""The format that a structured output must have, the way such an output can end early, and the cost of its grammars."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,27 +10,28 @@ MAX_CHOICES = 1024
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutputs:
-    """What an answer has to be, given in exactly one of the first five ways.
-
-    Args:
-        json: a JSON schema, as text or as a mapping (which becomes text).
-        json_object: any JSON object.
-        regex: a regular expression that the whole answer matches; no look-around, no back-references.
-        choice: the answer is one of these texts.
-        grammar: a context-free grammar as llguidance reads it (its Lark dialect, or GBNF).
-        after_reasoning: a reasoning section before the answer is free, where the model writes them; else all that is
-            sampled has the form.
+    """The format that a response must have; exactly one of the first five fields describes it.
 
     Raises:
-        ValueError: not exactly one is given, or it is of the wrong type. Whether it compiles, the engine says.
+        ValueError: If not exactly one is given, or it is of the wrong type. Whether it compiles, only the engine
+            checks.
     """
 
     json: str | Mapping[str, Any] | None = None
+    """A JSON schema, as text or as a mapping, which becomes text."""
     json_object: bool = False
+    """Whether the response is any JSON object."""
     regex: str | None = None
+    """A regular expression that the whole response matches; without look-around and back-references."""
     choice: tuple[str, ...] | None = None
+    """The texts of which the response must be one."""
     grammar: str | None = None
+    """A context-free grammar as llguidance reads it (its Lark dialect, or GBNF)."""
     after_reasoning: bool = True
+    """Whether a reasoning section before the response is free, if the model writes any.
+
+    If not, everything that is sampled must have the format.
+    """
 
     def __post_init__(self) -> None:
         if isinstance(self.json, Mapping):
@@ -65,10 +66,12 @@ class DeadEnd:
 
 @dataclass(frozen=True, slots=True)
 class GuideStats:
-    """What grammars have cost: how many were compiled, and bytes of those that are kept."""
+    """The cost of an engine's grammars so far."""
 
     compiled: int = 0
+    """The number of grammars compiled."""
     nbytes: int = 0
+    """The bytes of compiled grammars in the cache."""
 
 
 def _as_json(schema: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Texts: a model's side of text. What makes ids of prompts and text of ids, apart from the engine, which knows ids."""
+"""The text side of a model, next to the engine, which knows only ids: prompts to ids, and output back to text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,34 +26,40 @@ _EMPTY = "the prompt is empty; give at least one character or one token id"
 
 @dataclass(frozen=True, slots=True)
 class TextProcessor:
-    """A tokenizer and what goes with it.
-
-    templates: None where the model has no chat template. defaults: sampling as the folder's generation_config.json has
-    it. most_tokens: what that file has for the tokens of an answer, None where it does not say. unfollowed: what it
-    asks for beyond that. reasoning: the tags between which the model writes its thoughts; () for none, None for those
-    that its templates write. start: what a decoder begins with whose encoder reads the prompt; () where the prompt is
-    what is continued. embedding: how the folder says that a text becomes a vector; None where it does not.
-    """
+    """A model's tokenizer, chat templates and sampling defaults."""
 
     tokenizer: Tokenizer
+    """The tokenizer of the model."""
     templates: ChatTemplates | None
+    """The chat templates; None if the model has none."""
     defaults: SamplingParams
+    """The sampling parameters in the checkpoint's generation_config.json."""
     unfollowed: tuple[str, ...] = ()
+    """The keys of generation_config.json that have no effect here."""
     most_tokens: int | None = None
+    """The number of response tokens that generation_config.json sets; None if it sets none."""
     reasoning: tuple[str, ...] | None = None
+    """The tags around the model's reasoning; () for none, None for those that its templates write."""
     start: tuple[int, ...] = ()
+    """The token that the decoder starts with if an encoder reads the prompt; () if the model continues the prompt."""
     embedding: EmbeddingConfig | None = None
+    """The checkpoint's description of how a text becomes a vector; None if there is none."""
     server_defaults: SamplingParams | None = None
-    """The server's sampling for a request that states none; None for `defaults`. If the file has no `do_sample`, this
-    is the file's temperature or 1, as in vLLM and OpenAI, while `defaults` is greedy, as in transformers."""
+    """The server's sampling parameters for a request that states none; None for `defaults`.
+
+    If the file has no `do_sample`, these have the file's temperature or 1, as in vLLM and OpenAI, while `defaults` is
+    greedy, as in transformers.
+    """
 
     def decoder_prompt(self, ids: Sequence[int]) -> Sequence[int]:
-        """What is continued where a prompt has these ids."""
+        """Return the ids that the model continues, given the ids of a prompt."""
         return self.start or ids
 
     def check_request(self, spec: GenerationRequest) -> None:
-        """Check what is known of a request before the engine has it. Raises ValueError for an empty prompt, and as
-        `check`.
+        """Check as much of a request as is known before the engine receives it.
+
+        Raises:
+            ValueError: If the prompt is empty, or for the same reasons as `check`.
         """
         self.check(spec.params)
         if not spec.prompt:
@@ -62,7 +68,8 @@ class TextProcessor:
     def for_engine(self, spec: GenerationRequest) -> GenerationRequest:
         """Return a request as the engine runs it; mostly the same object.
 
-        Where an encoder reads the prompt, the engine gets it as the encoder's input. Stop strings are the transcript's.
+        If an encoder reads the prompt, the engine gets it as the encoder's input. Stop strings are removed: the output
+        processor finds them.
         """
         changes: dict[str, Any] = {}
         if self.start:
@@ -72,17 +79,24 @@ class TextProcessor:
         return structs.replace(spec, **changes) if changes else spec
 
     def check(self, params: SamplingParams) -> None:
-        """Raises ValueError for what a model of this sort cannot say of a prompt."""
+        """Check that a model of this kind can provide what the sampling parameters request.
+
+        Raises:
+            ValueError: If they request log-probabilities of a prompt that an encoder reads.
+        """
         if self.start and params.prompt_logprobs is not None:
             raise ValueError("prompt_logprobs is not for prompts that an encoder reads, which predicts none of them")
 
     def new_output_processor(self) -> OutputProcessor:
-        """A transcript for this model's tokens; reasoning is split off where its template writes the tags."""
+        """Return an output processor for this model's tokens.
+
+        It separates reasoning if the model has tags for it.
+        """
         return OutputProcessor(self.tokenizer, self.reasoning_tags)
 
     @property
     def reasoning_tags(self) -> tuple[str, str] | None:
-        """The thinking tags that are stated, or else that one of the model's templates writes; None for none."""
+        """The reasoning tags from the settings, or else from one of the model's templates; None for none."""
         if self.reasoning is not None:
             return (self.reasoning[0], self.reasoning[1]) if self.reasoning else None
         by_name = self.templates.by_name if self.templates is not None else {}
@@ -90,8 +104,14 @@ class TextProcessor:
         return next((tags for tags in found if tags is not None), None)
 
     def encode(self, prompt: Prompt, context: int) -> list[int]:
-        """Token ids of a prompt for a model of so many positions; ids stay as they are. Control tokens written in the
-        text are text. Raises ValueError for an empty prompt, and for a text far longer than the context.
+        """Return the token ids of a prompt. Ids pass through; control tokens written in a text count as text.
+
+        Args:
+            prompt: Text or token ids.
+            context: Maximum number of positions of a sequence.
+
+        Raises:
+            ValueError: If the prompt is empty, or its text is far longer than the context.
         """
         ids = prompt if isinstance(prompt, str) else token_ids(prompt)
         if not ids:
@@ -102,8 +122,15 @@ class TextProcessor:
         return self.tokenizer.encode(ids, parse_special=False)
 
     def encode_chat(self, messages: Messages, context: int, **template: Any) -> list[int]:
-        """Token ids of a conversation, ready to be answered; `template`: variables that the chat template reads. Raises
-        ValueError if the model has none, or it refuses the messages.
+        """Return the token ids of a conversation, ready for the model's response.
+
+        Args:
+            messages: The messages of the conversation.
+            context: Maximum number of positions of a sequence.
+            **template: Variables that the chat template reads.
+
+        Raises:
+            ValueError: If the model has no chat template, or the template refuses the messages.
         """
         if self.templates is None:
             raise ValueError("the model has no chat template; use generate with a prompt of your own")
@@ -120,9 +147,17 @@ def load_text_processor(
     chat_template: str | None = None,
     reasoning: tuple[str, ...] | None = None,
 ) -> TextProcessor:
-    """The texts of a model (a source, or a name as `open_source` takes it), without its weights. or_bytes: bytes where
-    there is no tokenizer. chat_template: a file with one, instead of the folder's. reasoning: as in Texts. Raises
-    ModelRefused (a ValueError) in one line, ValueError for a file that holds no template.
+    """Load a model's text processor, without its weights.
+
+    Args:
+        model: A source, or a name as `open_source` takes it.
+        or_bytes: Whether text is bytes if there is no tokenizer.
+        chat_template: Path of a chat template that replaces the model's own.
+        reasoning: The tags around reasoning, as in TextProcessor.
+
+    Raises:
+        ModelRefused: (a ValueError) If the model's files cannot be used; in one line.
+        ValueError: If the chat template file holds no template.
     """
     source = as_source(model)
     embedding = read_embedding(source)
@@ -154,8 +189,10 @@ def load_text_processor(
 
 
 def _start(source: ModelSource) -> tuple[int, ...]:
-    """The token that an encoder-decoder's text begins with; () for other models. Raises ModelRefused where none is
-    stated.
+    """Return the token that an encoder-decoder's output starts with; () for other models.
+
+    Raises:
+        ModelRefused: If the checkpoint of an encoder-decoder does not state it.
     """
     if not family_of(source.config).encodes:
         return ()
@@ -171,7 +208,15 @@ def _start(source: ModelSource) -> tuple[int, ...]:
 
 
 def _check(templates: ChatTemplates | None, where: str) -> None:
-    """Raises ModelRefused, saying where they are from, for templates that no conversation should meet."""
+    """Check that every chat template works.
+
+    Args:
+        templates: The templates to check.
+        where: The place they come from, for the error message.
+
+    Raises:
+        ModelRefused: If a template fails its check.
+    """
     for template in () if templates is None else templates.by_name.values():
         try:
             template.check()
@@ -180,7 +225,11 @@ def _check(templates: ChatTemplates | None, where: str) -> None:
 
 
 def checked(params: Any) -> SamplingParams:
-    """`params`, if it is a SamplingParams. Raises ValueError for anything else."""
+    """Return the sampling parameters, after a check of their type.
+
+    Raises:
+        ValueError: If `params` is not a SamplingParams.
+    """
     if not isinstance(params, SamplingParams):
         raise ValueError(f"params is a {type(params).__name__}; give a SamplingParams")
     return params

@@ -1,4 +1,4 @@
-"""TokenRules: which tokens may come where, as speech models want it; and who follows one choice by them."""
+"""The rules on which tokens are allowed at which place, for speech models, and their application to one choice."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -13,34 +13,35 @@ Mask = NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class TimestampRules:
-    """Rules of tokens that are moments (Whisper: Radford et al., arXiv:2212.04356, section 2.3).
+    """The rules on timestamp tokens (Whisper: Radford et al., arXiv:2212.04356, section 2.3).
 
-    They come in pairs, an end and the beginning that follows it, or an end and the end of the text; they never go back.
-    The first token is one, of at most `most_first`. Where all of them together are likelier than any other single
-    token, one of them is chosen.
-
-    first: the id of the moment 0; ids from it on are moments. text_end: ids below it are text. banned: the token that
-    would say that there are no moments.
+    Timestamps come in pairs: the end of a segment and the start of the next, or an end and the end of the text. They
+    never go back. The first token is a timestamp, at most `most_first`. If all timestamps together are likelier than
+    any other single token, one of them is sampled.
     """
 
     first: int
+    """The id of timestamp 0; ids from it on are timestamps."""
     text_end: int
+    """The id below which all ids are text."""
     banned: int
+    """The token that would declare that there are no timestamps."""
     most_first: int | None = None
+    """The index of the largest timestamp that the text may start with; None for any."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """Plain data; ids of a vocabulary.
-
-    opening: of the first tokens, what each may be. suppressed: what none after them may be. suppressed_first: what the
-    first after them may not be either. timestamps: rules of moments, None where there are none.
-    """
+    """The rules on which tokens a response may contain at which place, as plain data."""
 
     opening: tuple[tuple[int, ...], ...] = ()
+    """The allowed tokens at each of the first places."""
     suppressed: tuple[int, ...] = ()
+    """The tokens that are forbidden after those places."""
     suppressed_first: tuple[int, ...] = ()
+    """The tokens that are forbidden, too, at the first place after them."""
     timestamps: TimestampRules | None = None
+    """The rules on timestamps; None without timestamps."""
 
     def __post_init__(self) -> None:
         if not all(self.opening):
@@ -48,14 +49,17 @@ class TokenRules:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """All ids that it names."""
+        """All token ids that the rules name."""
         moments = self.timestamps
         own = () if moments is None else (moments.first, moments.text_end, moments.banned)
         return (*(token for place in self.opening for token in place), *self.suppressed, *self.suppressed_first, *own)
 
 
 class TokenRuleProcessor:
-    """Follows one choice, token by token, as a Guide does; never taken back."""
+    """The logits processor that applies token rules to one choice, with the interface of OutputConstraint.
+
+    It never goes back: a token that it has taken stays.
+    """
 
     complete = False
 
@@ -65,28 +69,28 @@ class TokenRuleProcessor:
         self._mask: Mask | None = None
 
     def copy(self) -> "TokenRuleProcessor":
-        """The same guide for another choice, at the beginning."""
+        """Return a processor of the same rules for another choice, at the start."""
         return TokenRuleProcessor(self.rules, self.vocabulary)
 
     def take(self, token: int) -> None:
-        """A token was chosen that is no end of the text."""
+        """Record a sampled token that does not end the text."""
         self._said.append(token)
         self._mask = None
 
     @property
     def timestamps(self) -> int | None:
-        """As SampleRow.timestamps, for the token that comes next."""
+        """The id of timestamp 0 if the timestamp rule applies to the next token, else None (SampleRow.timestamps)."""
         opened = len(self._said) >= len(self.rules.opening)
         return self.rules.timestamps.first if opened and self.rules.timestamps is not None else None
 
     def allowed(self) -> Mask:
-        """The tokens that may come next, uint32 [W]; not to be changed."""
+        """Return the mask of tokens that may come next, uint32 [W], which the caller must not change."""
         if self._mask is None:
             self._mask = packed(self._allowed_now())
         return self._mask
 
     def dead_end(self, held: Collection[int]) -> DeadEnd | None:
-        """Return None: rules leave a token at each place, so that having none is a fault of the model."""
+        """Return None: the rules allow a token at each place, so if none can be sampled, the model is at fault."""
         return None
 
     def _allowed_now(self) -> NDArray[np.bool_]:
@@ -106,7 +110,7 @@ class TokenRuleProcessor:
 
 
 def _keep_time(allowed_V: NDArray[np.bool_], rules: TimestampRules, said: list[int]) -> None:
-    """Forbid what the moments that were said leave no place for."""
+    """Forbid the tokens that contradict the timestamps so far."""
     _forbid(allowed_V, (rules.banned,))
     if not said:
         allowed_V[: rules.first] = False
@@ -129,11 +133,11 @@ def _forbid(allowed_V: NDArray[np.bool_], tokens: Iterable[int]) -> None:
 
 
 def packed(allowed_V: NDArray[np.bool_]) -> Mask:
-    """A bitmask as SampleRow.allowed is one."""
+    """Return a bool array over the vocabulary as a bitmask (SampleRow.allowed)."""
     padded = np.pad(allowed_V, (0, -len(allowed_V) % 32))
     return np.packbits(padded, bitorder="little").view(np.uint32)
 
 
 def unpacked(mask: Mask, vocabulary: int) -> NDArray[np.bool_]:
-    """The tokens that a bitmask allows, bool [vocabulary]."""
+    """Return the tokens that a bitmask allows: bool [vocabulary]."""
     return np.unpackbits(mask.view(np.uint8), count=vocabulary, bitorder="little").astype(np.bool_)

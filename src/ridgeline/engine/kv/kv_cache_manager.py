@@ -1,8 +1,8 @@
-"""The ledger of KV memory: which pages hold which positions of which request. It knows no tensors.
+"""The KV cache manager, which tracks which pages hold which positions of which request. It knows no tensors.
 
-All groups of layers take their pages from one pool; each has tables of its own. What runs at every step (`grow`,
-`commit`, `unsent`) does nothing until a page is full or passed, which is one step in as many as a page has positions.
-`unchanged_until` says how long a request that decodes need not ask.
+All groups of layers take their pages from one pool, and each group has page tables of its own. The methods that run at
+every step (`grow`, `commit`, `unsent`) do nothing until a page is full or has left a window, which is one step in as
+many as a page has positions. `unchanged_until` returns until when a decoding request need not call them.
 """
 
 import sys
@@ -15,40 +15,47 @@ from ridgeline.engine.kv.pool import PagePool
 from ridgeline.engine.kv.prefix import PageKey, extend_keys
 
 Entries = tuple[tuple[int, ...], ...]
-"""Page-table entries, group by group."""
+"""The page-table entries of a request, group by group."""
 
 
 @dataclass(slots=True)
 class PageTable:
-    """One request's pages, group by group, in the order of its positions; NULL_PAGE where a window has passed.
-
-    passed: how many entries of each group those are. known: positions that it was promised room for. encoded: positions
-    of its encoder, whose pages are granted together, before the first step runs. computed: positions that are in KV
-    memory. room: positions that its pages hold. due: with how many there is something to settle. claim: pages it may
-    still take for what is known. keys: names of its full pages so far. published: how many of them can be found. sent:
-    entries that the runner knows; None before it has heard of any. fresh: whether there are others. block, named: as
-    of extend_keys.
-    """
+    """The page tables of one request, one for each group of layers."""
 
     pages: list[list[int]]
+    """The pages of each group, in the order of positions; NULL_PAGE for pages that have left a window."""
     passed: list[int]
+    """The number of entries at the start of each group's table that have left its window."""
     known: int
+    """The number of positions known at admission, for which the request is promised pages."""
     encoded: int = 0
+    """The number of encoder positions; their pages are allocated together, before the first step runs."""
     computed: int = 0
+    """The number of positions in KV memory."""
     room: int = 0
+    """The number of positions that its pages can hold."""
     due: int = 0
+    """The number of computed positions at which `commit` next has work to do."""
     claim: int = 0
+    """The number of pages that it may still take for its known positions."""
     cache_namespace: bytes = b""
+    """A digest of everything but the tokens that the contents of its pages depend on."""
     block: int = 1
+    """The number of tokens that a block name stands for, as in `extend_keys`."""
     named: int = 0
+    """The number of tokens at the start that are block names, as in `extend_keys`."""
     keys: list[PageKey] = field(default_factory=list)
+    """The keys of its full pages so far."""
     published: int = 0
+    """The number of full pages that other requests can find, in pages of the smallest size."""
     sent: list[int] | None = None
+    """The number of entries of each group that the runner has received; None before the first."""
     fresh: bool = True
+    """Whether there are entries that the runner has not received."""
 
 
 def _held(tables: Sequence[Sequence[int]]) -> Iterator[int]:
-    """The pages in a table of every group, later positions first."""
+    """Yield the pages in a request's tables of all groups, later positions first."""
     for index in range(max(map(len, tables), default=0) - 1, -1, -1):
         for pages in tables:
             if index < len(pages) and pages[index] != NULL_PAGE:
@@ -57,25 +64,28 @@ def _held(tables: Sequence[Sequence[int]]) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class PageCopy:
-    """Copy a page's contents before the step runs: a fork's partial page."""
+    """A copy of one page's contents to another before a step runs, for the partial page of a fork."""
 
     source: int
+    """The page to copy from."""
     target: int
+    """The page to copy to."""
 
 
 class KVCacheManager:
-    """Page tables of all requests over one pool."""
+    """The page tables of all requests over one pool of KV pages."""
 
     def __init__(self, layout: KVLayout, chunk: int, *, prefix_cache: bool = True) -> None:
-        """chunk: most positions of one request that a step runs. prefix_cache: find pages that others have filled,
-        where the layout has no reason against it.
+        """Make a manager in which all pages are free.
 
-        `copies` and `blank` wait for the next step: pages to copy, and pages to fill with zeros. `claimed`: pages that
-        the requests under way may still take for what they knew when they came. `growing`: the groups, with their
-        numbers, that hold more of a longer sequence. `nothing`: the new entries of a request that has none.
+        Args:
+            layout: The number of pages, and the groups of layers that share them.
+            chunk: Maximum number of positions of one request that a step runs.
+            prefix_cache: Whether to reuse pages that other requests have filled, if the layout permits it.
         """
         self.layout, self.groups, self.page_size = layout, layout.groups, layout.page_size
         self.growing = [(index, group) for index, group in enumerate(self.groups) if group.spec.grows]
+        """The groups, with their indices, that need more pages for a longer sequence."""
         self._fixed = [(index, group) for index, group in enumerate(self.groups) if not group.spec.grows]
         self._states = any(group.spec.is_state for group in self.groups)
         self.chunk, self.prefix_cache = chunk, prefix_cache and not layout.unshared
@@ -83,26 +93,31 @@ class KVCacheManager:
         self._capacity = layout.capacity(chunk)
         self.tables: dict[int, PageTable] = {}
         self.copies: list[PageCopy] = []
+        """The page copies that the next step makes."""
         self.blank: list[int] = []
+        """The pages that the next step fills with zeros."""
         self.claimed = 0
+        """The number of pages that running requests may still take for the positions known at their admission."""
         self.nothing: Entries = ((),) * len(self.groups)
+        """The new page-table entries of a request that has none."""
         self._align = max((group.page_size for _, group in self.growing), default=self.page_size)
         self._windows = any(group.spec.passes for group in self.groups)
         self._refused: dict[int, list[PageKey]] = {}  # page names of the request that was last refused
 
     def capacity(self, encoded: int = 0) -> int:
-        """Positions that one request alone could hold beside so many of its encoder."""
+        """Return the number of positions that a single request could hold in addition to its encoder's."""
         return self.layout.capacity(self.chunk, encoded) if encoded and self._fixed else self._capacity
 
     @property
     def crosses(self) -> bool:
-        """Whether layers look at an encoder's positions."""
+        """Whether layers attend to the positions of an encoder."""
         return CROSS in self.layout.reaches
 
     @property
     def reserve(self) -> int:
-        """Pages that the requests under way are owed: those claimed, and one for each of them and every group that
-        grows with it.
+        """The number of pages to keep available for running requests.
+
+        These are the pages that they claim, and for each of them one more in every group that grows with the sequence.
         """
         return self.claimed + len(self.tables) * len(self.growing)
 
@@ -120,17 +135,23 @@ class KVCacheManager:
         named: int = 0,
         find: bool = True,
     ) -> int | None:
-        """Open a table for a request and share what is cached of its tokens.
+        """Open page tables for a request and share the cached pages of its prefix.
 
-        encoded: positions of its encoder, for layers that look at them. Their pages are its own and its forks', never
-        found by others: with a prefix that is found, too, the encoder runs. root: what its keys and values depend on
-        beside the tokens, the encoder's input among it. block: tokens of which only the first is looked at, where they
-        are known by names alone; named: how many are known to be (as extend_keys). find: whether what is cached may be
-        shared; it may not where every position has to run.
+        Args:
+            request: The id of the request.
+            tokens: Its known tokens.
+            reserve: Number of pages that must remain available.
+            encoded: Number of encoder positions, for layers that attend to them. Only the request and its forks use
+                these pages: the encoder runs even if a prefix is cached.
+            root: Everything but the tokens that its keys and values depend on, the encoder's input included.
+            block: Number of tokens that a block name stands for, if the prompt consists of names (as in `extend_keys`).
+            named: Number of tokens that are names.
+            find: Whether to share cached pages; False if every position has to run.
 
-        Returns how many positions need not be computed: whole pages, and never the last two positions. The last one's
-        logits are wanted, and alone it would run as in a decode step, by another kernel with other rounding. None, and
-        nothing is changed, if the pages for all its tokens and `reserve` more are not to be had.
+        Returns:
+            The number of cached positions: whole pages, and never the last two positions. The last one must run for its
+            logits, and if it ran alone, it would run as a decode step, in another kernel with other rounding. None,
+            with nothing changed, if the pool lacks pages for all of its tokens plus `reserve`.
         """
         assert request not in self.tables
         table = PageTable([[] for _ in self.groups], [0] * len(self.groups), len(tokens), encoded, cache_namespace=root)
@@ -148,7 +169,10 @@ class KVCacheManager:
         return table.computed
 
     def _wanted(self, table: PageTable) -> int:
-        """Most pages that a new table takes at a time beside those that others hold too."""
+        """Return the maximum number of available pages that a new table will take at a time.
+
+        Pages that other requests hold, too, do not count.
+        """
         chunk, wanted = min(self.chunk, table.known - table.computed), 0
         for group, pages in zip(self.groups, table.pages, strict=True):
             idle = sum(1 for page in _held([pages]) if self.pool.references(page) == 0)
@@ -157,7 +181,7 @@ class KVCacheManager:
         return wanted
 
     def _find(self, table: PageTable, tokens: Sequence[int]) -> None:
-        """Put the longest cached prefix into a new table."""
+        """Put the pages of the longest cached prefix into a new table."""
         self._name(table, tokens, len(tokens) // self.page_size)
         hit = self.longest(table.keys, self.findable(len(tokens)))
         for index, group in self.growing:
@@ -169,15 +193,23 @@ class KVCacheManager:
         table.published = hit // self.page_size
 
     def _name(self, table: PageTable, tokens: Sequence[int], full: int) -> None:
-        """Name a table's first `full` small pages, as far as they have no names."""
+        """Compute the keys of a table's first `full` pages of the smallest size, as far as they are missing."""
         extend_keys(table.keys, tokens, self.page_size, full, table.cache_namespace, table.block, table.named)
 
     def findable(self, length: int) -> int:
-        """Positions of so long a prompt that may be found: whole pages of every group, and not the last two."""
+        """Return how many positions of a prompt of this length the prefix cache can provide at most.
+
+        These are whole pages of every group, and not the last two positions.
+        """
         return max(0, length - 2) // self._align * self._align
 
     def longest(self, keys: list[PageKey], most: int) -> int:
-        """The longest prefix of at most `most` positions, whole pages of every group, that can be found now."""
+        """Return the length of the longest cached prefix.
+
+        Args:
+            keys: The keys of the prompt's full pages.
+            most: Maximum length of the prefix, in positions: whole pages of every group.
+        """
         hit, shorter = most, -1
         while hit != shorter:  # until every group has it
             shorter = hit
@@ -186,7 +218,10 @@ class KVCacheManager:
         return hit
 
     def _longest(self, index: int, group: KVGroup, keys: list[PageKey], most: int) -> int:
-        """The longest prefix of at most `most` positions of which a group has the pages that the next position sees."""
+        """Return the longest prefix, of at most `most` positions, that a group's cached pages can continue.
+
+        The group needs the pages that the position after the prefix sees.
+        """
         if not group.spec.passes:
             missing = (
                 i for i in range(most // group.page_size) if self.pool.find(self.name(index, group, keys, i)) is None
@@ -202,11 +237,14 @@ class KVCacheManager:
         return most
 
     def name(self, index: int, group: KVGroup, keys: list[PageKey], page: int) -> tuple[int, PageKey]:
-        """What a group's page is found by: names are of the smallest pages, and the last in it stands for all."""
+        """Return the key under which a group's page is found in the pool.
+
+        Keys exist for pages of the smallest size; a larger page has the key of the last of those in it.
+        """
         return index, keys[(page + 1) * (group.page_size // self.page_size) - 1]
 
     def _claim(self, table: PageTable) -> None:
-        """Count anew what a table may still take."""
+        """Recompute the number of pages that a table may still take for its known positions."""
         chunk = max(1, min(self.chunk, table.known - table.computed))
         claim = 0
         for group, pages, passed in zip(self.groups, table.pages, table.passed, strict=True):
@@ -217,14 +255,15 @@ class KVCacheManager:
     # -- a request's life ---------------------------------------------------------------------------------------------
 
     def grow(self, request: int, positions: int) -> bool:
-        """Grant the pages for `positions` positions, and all for the encoder's and for states; False, and nothing is
-        changed, if they are not to be had.
+        """Allocate the pages for a request's first `positions` positions, its encoder's and its states.
+
+        Returns False, with nothing changed, if the pool lacks pages.
         """
         table = self.tables[request]
         return positions <= table.room or self._grant(table, positions)
 
     def try_grow_speculative(self, request: int, positions: int) -> bool:
-        """As `grow`, of pages that no request under way is owed: for positions that are only guessed."""
+        """Allocate pages for guessed positions, as `grow` does, without touching the reserve of running requests."""
         table = self.tables[request]
         if positions <= table.room:
             return True
@@ -233,7 +272,7 @@ class KVCacheManager:
         )
 
     def _missing(self, table: PageTable, positions: int) -> list[int]:
-        """Entries that a table of so many positions has more, group by group."""
+        """Return how many entries each group's table lacks for this number of positions."""
         return [
             group.entries(positions, table.encoded) - len(pages)
             for group, pages in zip(self.groups, table.pages, strict=True)
@@ -260,14 +299,17 @@ class KVCacheManager:
         return True
 
     def _room(self, table: PageTable) -> int:
-        """Positions that a table's pages hold; none before it has the pages for its encoder's, and for states."""
+        """Return the number of positions that a table's pages can hold.
+
+        It is 0 before the table has the pages of its encoder and states.
+        """
         for index, group in self._fixed:
             if len(table.pages[index]) < group.entries(0, table.encoded):
                 return 0
         return min([len(table.pages[index]) * group.page_size for index, group in self.growing], default=sys.maxsize)
 
     def commit(self, request: int, tokens: Sequence[int], computed: int) -> None:
-        """After the step that computed them: publish pages now full, let go of pages that no window reaches."""
+        """Record the positions that a step computed: publish full pages and release those that left a window."""
         table = self.tables[request]
         table.computed = computed
         if computed >= table.due:
@@ -284,7 +326,7 @@ class KVCacheManager:
             table.due = min(table.due, table.known)
 
     def _publish(self, table: PageTable, tokens: Sequence[int], full: int) -> None:
-        """Make a table's pages up to the first `full` small ones findable."""
+        """Make a table's pages findable, up to its first `full` pages of the smallest size."""
         if full <= table.published:
             return
         self._name(table, tokens, full)
@@ -296,12 +338,12 @@ class KVCacheManager:
         table.published = full
 
     def _passing(self, table: PageTable, position: int) -> Iterator[int]:
-        """Pages that a table still holds and no query from `position` on sees."""
+        """Yield the pages that a table holds although no query from `position` on sees them."""
         for group, pages, passed in zip(self.groups, table.pages, table.passed, strict=True):
             yield from pages[passed : group.first_page(position)]
 
     def _let_go(self, table: PageTable, position: int) -> None:
-        """Release the pages that no query from `position` on sees, the later ones first."""
+        """Release the pages that no query from `position` on sees, later ones first."""
         for index, (group, pages) in enumerate(zip(self.groups, table.pages, strict=True)):
             first = group.first_page(position)
             for page in range(first - 1, table.passed[index] - 1, -1):
@@ -310,9 +352,10 @@ class KVCacheManager:
             table.passed[index] = max(table.passed[index], first)
 
     def fork(self, parent: int, child: int, computed: int) -> bool:
-        """Open a table for `child` over the first `computed` positions of `parent`: pages that nobody writes any more
-        are shared, a partial one or a state is copied. False, and nothing is changed, if there is no page to copy it
-        to, or if a state has seen more positions.
+        """Open page tables for a child request over the first `computed` positions of its parent.
+
+        Pages that no step writes any more are shared; a partial page is copied, and so is a state. Returns False, with
+        nothing changed, if there is no page to copy to, or if a state has seen more positions.
         """
         source = self.tables[parent]
         if self._states and computed != source.computed:
@@ -340,19 +383,19 @@ class KVCacheManager:
         return True
 
     def _copy(self, page: int) -> int:
-        """A new page that the next step copies `page` to."""
+        """Allocate a page into which the next step copies `page`, and return it."""
         self.pool.incref(page)  # until the copy is made; `copied` lets go
         self.copies.append(PageCopy(page, self.pool.allocate()))
         return self.copies[-1].target
 
     def copied(self, copies: Sequence[PageCopy]) -> None:
-        """These copies were made, or need not be made any more: let go of their sources."""
+        """Release the sources of copies that were made or are not needed any more."""
         for copy in copies:
             self.copies.remove(copy)
             self.pool.release(copy.source)
 
     def release(self, request: int) -> None:
-        """Close a request's table. Its later pages lose their place in the cache before its earlier ones."""
+        """Close a request's page tables and release its pages, so that later pages are evicted before earlier ones."""
         table = self.tables.pop(request)
         self.claimed -= table.claim
         lost = list(_held(table.pages))
@@ -362,14 +405,19 @@ class KVCacheManager:
             self.pool.release(page)
 
     def unchanged_until(self, request: int) -> int:
-        """Return with how many computed positions a request that decodes needs `grow` or `commit` next; 0 if the runner
-        does not know all of its entries.
+        """Return with how many computed positions a decoding request needs `grow` or `commit` next.
+
+        It is 0 if the runner has not received all of its page-table entries.
         """
         table = self.tables[request]
         return 0 if table.fresh else min(table.room, table.due)
 
     def unsent(self, request: int) -> tuple[bool, Entries]:
-        """The entries that the runner does not know, which it now does; and whether they are the whole table."""
+        """Return the page-table entries that the runner has not received, and count them as received.
+
+        Returns:
+            Whether the entries are the whole table, and the entries.
+        """
         table = self.tables[request]
         if not table.fresh:
             return False, self.nothing
@@ -378,7 +426,7 @@ class KVCacheManager:
         return first, tuple(tuple(pages[known:]) for pages, known in zip(table.pages, sent, strict=True))
 
     def shared_positions(self, request: int) -> int:
-        """Positions of a request that would survive its release, because another request holds their pages too."""
+        """Return how many positions of a request would survive its release because other requests hold their pages."""
         if not self.prefix_cache:
             return 0  # it would not find them again
         index, group = min(self.growing, key=lambda own: own[1].spec.passes)
@@ -388,13 +436,13 @@ class KVCacheManager:
         return group.page_size * shared
 
     def published_group(self, page: int) -> int | None:
-        """Which group's contents a page has, where they can be found."""
+        """Return the index of the group whose contents a published page holds; None if it is not published."""
         key = self.pool.key(page)
         assert key is None or isinstance(key, tuple)  # as `name` makes them
         return None if key is None else int(key[0])
 
     def check(self) -> None:
-        """Assert that references equal table entries and copies under way, and that claims add up."""
+        """Assert that reference counts equal table entries plus pending copies, and that claims add up."""
         self.pool.check()
         counts = [0] * (self.pool.size + 1)
         for table in self.tables.values():

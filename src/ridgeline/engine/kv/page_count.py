@@ -1,4 +1,4 @@
-"""How many pages KV memory has: from a budget in bytes, said as vLLM says it."""
+"""The number of pages of KV memory, computed from a budget in bytes."""
 
 import math
 from dataclasses import replace
@@ -20,13 +20,18 @@ def kv_layout(
     most_requests: int | None = None,
     encoded: int = 0,
 ) -> KVLayout:
-    """Divide a budget into pages.
+    """Divide a memory budget into KV pages for the layers of a model.
 
-    most_tokens: more than that many positions, and as many of encoders, are never needed. most_requests: they are those
-    of so many sequences at most; by default of one each. encoded: positions of an encoder that each of these has, where
-    that is known.
+    Args:
+        model: The model.
+        budget_bytes: Bytes for the KV cache.
+        page_size: Positions of the smallest page.
+        most_tokens: Number of positions, and as many of encoders, for which pages suffice; None for no limit.
+        most_requests: Maximum number of sequences that these positions belong to; by default one each.
+        encoded: Number of encoder positions of each of these sequences, if it is known.
 
-    Raises ValueError if not even one page fits, or if a page is to hold nothing.
+    Raises:
+        ValueError: If the budget does not hold one page of each group, or if a page has no positions.
     """
     layout = deal_layers(model.kv_specs, page_size, model.context)
     if not layout.groups:
@@ -49,5 +54,5 @@ def kv_layout(
 
 
 def default_budget(free_bytes: float) -> float:
-    """Bytes for KV memory where none are stated: half of what is free beside the weights and a step, at most 4 GiB."""
+    """Return the default size of KV memory: half of what weights and a step leave free, at most 4 GiB."""
     return min(SHARE_OF_FREE * free_bytes, MAX_BY_DEFAULT)

@@ -1,4 +1,4 @@
-"""Pages of a prefix that go from one engine's KV memory to another's, found in both by their names."""
+"""The exchange of a prefix's pages between the KV memories of two engines, which find them by the same keys."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,34 +12,39 @@ from ridgeline.engine.request import Request
 
 
 class PageLocation(NamedTuple):
-    """Where a page is in a request: a group of layers, and which of its entries."""
+    """The place of a page in a request."""
 
     group: int
+    """The index of its group of layers."""
     entry: int
+    """The index of its entry in the group's page table."""
 
 
 class PageExchange:
-    """Gives and takes pages of an engine. What it takes is a cached prefix, as if the engine had computed it: a request
-    shares it when it begins, others do too, and it is evicted as any other.
+    """The export and import of an engine's KV pages.
+
+    An imported page is part of a cached prefix, as if the engine had computed it: a request that starts shares it,
+    others do too, and it is evicted like any other.
     """
 
     def __init__(self, ledger: KVCacheManager, store: KVStore) -> None:
         self.kv_cache_manager, self.store = ledger, store
 
     def keys(self, request: Request) -> list[PageKey]:
-        """What the full pages of a prompt are found by."""
+        """Return the keys of a prompt's full pages."""
         prompt, size = request.tokens.prompt, self.kv_cache_manager.page_size
         keys: list[PageKey] = []
         extend_keys(keys, prompt, size, len(prompt) // size, request.cache_namespace)
         return keys
 
     def found(self, keys: list[PageKey], length: int) -> int:
-        """Positions of a prompt of so many that are there."""
+        """Return how many positions of a prompt of this length are cached here."""
         return self.kv_cache_manager.longest(keys, self.kv_cache_manager.findable(length))
 
     def places(self, have: int, positions: int) -> list[PageLocation]:
-        """The pages that are missing where the first `have` positions are there and the first `positions` are wanted:
-        of a window those alone that the next position sees.
+        """Return the pages that are missing for a prefix of `positions` positions, of which the first `have` are there.
+
+        Of a sliding window, only the pages that the next position sees are needed.
         """
         size = [group.page_size for group in self.kv_cache_manager.groups]
         return [
@@ -49,18 +54,26 @@ class PageExchange:
         ]
 
     def digest(self, keys: list[PageKey], place: PageLocation) -> bytes:
-        """What a page's name says of its contents."""
+        """Return the digest of a page's contents."""
         return self._name(keys, place)[1].digest
 
     def give(self, keys: list[PageKey], places: Sequence[PageLocation]) -> Tensor:
-        """The pages at these places, which are all there: bytes [places, bytes a page] on the host."""
+        """Copy cached pages to the host: bytes [places, bytes per page]. All of them must be in the pool."""
         pages = [self.kv_cache_manager.pool.find(self._name(keys, place)) for place in places]
         assert None not in pages, "a page that was found is gone"
         return self.store.export_pages([page for page in pages if page is not None])
 
     def take(self, keys: list[PageKey], have: int, places: Sequence[PageLocation], rows: Tensor) -> bool:
-        """Keep pages as `give` gave them. have: positions before them that are there. False, and nothing is kept, if
-        there is no room for them.
+        """Store pages that another engine's `give` returned, and publish them.
+
+        Args:
+            keys: The keys of the prompt's full pages.
+            have: Number of positions of the prefix before them that are cached here.
+            places: The places of the pages in the request.
+            rows: The contents of the pages.
+
+        Returns:
+            False, with nothing stored, if there is no room for them.
         """
         pool = self.kv_cache_manager.pool
         before = [pool.find(self._name(keys, place)) for place in self.places(0, have)]

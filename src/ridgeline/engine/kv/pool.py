@@ -1,23 +1,31 @@
-"""The pages of KV memory: who refers to each, which are free, which are kept in case their prefix comes back."""
+"""The pool of KV pages: who refers to each page, which are free, and which stay cached in case their prefix returns."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Literal
 
 PageState = Literal["free", "held", "published", "shared", "cached"]
-"""held: by one table entry, and nobody can find it. published: by one, found by its contents. shared: by several."""
+"""The state of a KV page.
+
+- free: no table entry refers to it, and it cannot be found.
+- cached: no entry refers to it, and it can be found by its contents.
+- held: one entry refers to it, and it cannot be found.
+- published: one entry refers to it, and it can be found.
+- shared: several entries refer to it.
+"""
 
 
 class PagePool:
-    """Every page is exactly one of free, cached (published, no references) or referenced.
+    """The reference counts of all KV pages; each is free, cached (published, without references) or referenced.
 
     Cached pages are evicted in the order in which they lost their last reference.
     """
 
     def __init__(self, pages: int) -> None:
-        """`pages` pages, numbered from 1. `touched`: where somebody watches, the pages whose state may have changed."""
+        """Make a pool of free pages, numbered from 1."""
         self.size = pages
         self.touched: set[int] | None = None
+        """The pages whose state may have changed, while an observer watches; None otherwise."""
         self._references = [0] * (pages + 1)
         self._free = list(range(pages, 0, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
@@ -26,25 +34,25 @@ class PagePool:
 
     @property
     def available(self) -> int:
-        """Pages that can be granted now, evicting cached ones if need be."""
+        """The number of pages that can be allocated now, by eviction of cached ones if need be."""
         return len(self._free) + len(self._cached)
 
     @property
     def cached(self) -> int:
-        """Pages that nobody refers to but whose contents are kept."""
+        """The number of pages without references whose contents remain findable."""
         return len(self._cached)
 
     @property
     def free_pages(self) -> tuple[int, ...]:
-        """The pages that hold nothing of worth."""
+        """The pages that hold nothing useful."""
         return tuple(self._free)
 
     def references(self, page: int) -> int:
-        """How many page-table entries refer to `page`."""
+        """Return the number of page-table entries that refer to a page."""
         return self._references[page]
 
     def state(self, page: int) -> PageState:
-        """What the page is now."""
+        """Return the state of a page."""
         if self._references[page] > 1:
             return "shared"
         if page in self._key_of:
@@ -52,7 +60,10 @@ class PagePool:
         return "held" if self._references[page] else "free"
 
     def allocate(self) -> int:
-        """A page with one reference; its contents are anyone's old ones. The caller has looked at `available`."""
+        """Return a page with one reference and arbitrary contents. The caller has checked `available`.
+
+        If no page is free, the cached page that lost its last reference first is evicted.
+        """
         if self._free:
             page = self._free.pop()
         else:
@@ -64,7 +75,7 @@ class PagePool:
         return page
 
     def incref(self, page: int) -> None:
-        """One more reference to a page that is referenced or cached."""
+        """Add a reference to a page that is referenced or cached."""
         if self._references[page] == 0:
             del self._cached[page]
         self._references[page] += 1
@@ -72,7 +83,7 @@ class PagePool:
             self.touched.add(page)
 
     def release(self, page: int) -> None:
-        """One reference less; with the last one the page becomes cached if it is published, else free."""
+        """Remove a reference; without references a published page becomes cached, and any other free."""
         assert self._references[page] > 0, f"page {page} released once too often"
         self._references[page] -= 1
         if self._references[page] == 0:
@@ -84,7 +95,10 @@ class PagePool:
             self.touched.add(page)
 
     def publish(self, page: int, key: Hashable) -> None:
-        """Make a full page findable. Of two pages with the same contents the first stays the one that is found."""
+        """Make a full page findable by its key.
+
+        If two pages have the same contents, the first remains the findable one.
+        """
         assert self._references[page] > 0, f"page {page} published by nobody"
         if page not in self._key_of and self._page_of.setdefault(key, page) == page:
             self._key_of[page] = key
@@ -92,15 +106,15 @@ class PagePool:
                 self.touched.add(page)
 
     def key(self, page: int) -> Hashable | None:
-        """What the page is found by; None where it is not."""
+        """Return the key by which a page is found; None if it is not published."""
         return self._key_of.get(page)
 
     def find(self, key: Hashable) -> int | None:
-        """The page with these contents, if it is still there."""
+        """Return the page with this key; None if there is none."""
         return self._page_of.get(key)
 
     def check(self) -> None:
-        """Assert the invariant that the class docstring states."""
+        """Assert that every page is free, cached or referenced, and exactly one of these."""
         free, cached = set(self._free), set(self._cached)
         assert len(free) == len(self._free), "a page is free twice"
         for page in range(1, self.size + 1):

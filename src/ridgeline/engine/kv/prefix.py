@@ -1,4 +1,4 @@
-"""Names for the contents of full pages: equal names, equal contents."""
+"""The keys of full KV pages for prefix caching: equal keys mean equal contents."""
 
 import hashlib
 from array import array
@@ -13,14 +13,16 @@ _ADAPTER = b"ridgeline kv adapter 1"  # then 32 bytes of digest
 
 
 class PageKey(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """A page's place in the tree of prefixes.
+    """The key of a full KV page, which identifies the page's tokens and the whole prefix before them.
 
-    The digest stands for all that came before; equality compares the page's own tokens too, so that a collision of
+    The digest stands for all that came before. Equality compares the page's own tokens, too, so that a collision of
     digests is no hit on a page with other tokens.
     """
 
     digest: bytes
+    """The digest of the prefix, this page included."""
     tokens: tuple[int, ...]
+    """The tokens of the page, or the names of the blocks that begin in it."""
 
 
 def extend_keys(
@@ -32,13 +34,20 @@ def extend_keys(
     block: int = 1,
     named: int = 0,
 ) -> None:
-    """Append the keys of the first `full` pages of `tokens` that `keys` does not name yet.
+    """Append the keys that are missing for the first `full` pages of a sequence of tokens.
 
-    root: what the contents depend on beside the tokens (an adapter, the encoder's input, a tenant's salt). A key hashes
-    its parent's digest, the root's for the first page, and its own tokens, each of fixed width, under a tag of its own:
-    no two different prefixes spell the same bytes. block: tokens below 0 are names of blocks of so many (a trace has no
-    ids), which a key has once, in the page where the block begins: those that go on with it say nothing new.
-    named: so many of the first are names, of which only those that a key has are looked at.
+    A key hashes its parent's digest (the root's for the first page) and its own tokens, each of fixed width, under a
+    tag of its own: no two different prefixes have the same bytes.
+
+    Args:
+        keys: The keys of the first pages, to be extended.
+        tokens: The tokens of the sequence.
+        page_size: Positions of a page.
+        full: Number of full pages that need keys.
+        root: Everything but the tokens that the contents depend on (an adapter, the encoder's input, a tenant's salt).
+        block: Number of tokens that a token below 0 stands for, as a name of their block (a trace has no ids). A key
+            has each name once, in the page where the block begins; a page that continues the block adds nothing.
+        named: Number of tokens at the start that are names; of these, only those that a key needs are read.
     """
     if len(keys) >= full:
         return
@@ -56,10 +65,12 @@ def extend_keys(
 
 
 def namespace_of(salt: bytes, read: EncoderInput, adapter: bytes = b"") -> bytes:
-    """Return a name for all that a request's keys and values depend on next to its tokens.
+    """Return a name for everything that a request's keys and values depend on in addition to its tokens.
 
-    read: its encoder's input, or its images. adapter: a digest of the adapter's contents, so that no name and no salt
-    spells the same.
+    Args:
+        salt: The cache salt of the request.
+        read: The input of its encoder, or its images.
+        adapter: A digest of the LoRA adapter's contents, so that no name and no salt gives the same result.
     """
     namespace = _digest(_ADAPTER + adapter + salt) if adapter else salt
     if not read:

@@ -1,4 +1,4 @@
-"""The memory of KV pages: one buffer of pages of equal bytes, in which every group of layers has its own layout."""
+"""The tensors of KV memory: one buffer of pages of equal bytes, in which every group of layers has its own layout."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,11 +16,11 @@ _ALIGNED = 16  # a page begins where a number of any format may
 
 
 class KVStore:
-    """KV memory of a model: `buffer`, bytes [pages + 1, bytes a page], and each layer's view of it: `layers` has those
-    that keep keys and values, `states` those that keep a state.
+    """The KV memory of a model: a buffer of bytes [pages + 1, bytes per page], and each layer's view into the buffer.
 
-    Page 0 is the page of zeros. Nothing else is written before a step writes it: the system gives memory to a page
-    when it is first used, so that a large pool costs what is in it.
+    `layers` has the views of layers that store keys and values, `states` those of layers that store a state. Page 0 is
+    the page of zeros. The store writes nothing else until a step writes it: the operating system provides a page's
+    memory at its first use, so that a large pool costs only what is in it.
     """
 
     def __init__(self, layout: KVLayout, device: torch.device | str = "cpu") -> None:
@@ -31,15 +31,15 @@ class KVStore:
         self.layers, self.states = layer_pages(self.buffer, layout), state_pages(self.buffer, layout)
 
     def export_pages(self, pages: Sequence[int]) -> Tensor:
-        """A copy of some pages on the host: bytes [pages, bytes a page], what all layers of their groups keep."""
+        """Copy pages to the host: bytes [pages, bytes per page], with the data of all layers of their groups."""
         return self.buffer.index_select(0, self._tensor(pages)).cpu()
 
     def import_pages(self, pages: Sequence[int], rows: Tensor) -> None:
-        """Put what `export_pages` gave, of a store with the same layout, into pages of this one."""
+        """Write pages that a store with the same layout exported into pages of this one."""
         self.buffer.index_copy_(0, self._tensor(pages), rows.to(self.buffer.device))
 
     def copy(self, copies: Sequence[PageCopy]) -> None:
-        """Make these copies, in order."""
+        """Copy pages, in order."""
         for copy in copies:
             self.buffer[copy.target] = self.buffer[copy.source]
 
@@ -53,7 +53,7 @@ class KVStore:
 
 
 def _memory(pages: int, page_bytes: int, device: torch.device) -> Tensor:
-    """Bytes [pages, page_bytes], unwritten."""
+    """Return uninitialised bytes [pages, page_bytes] on a device."""
     if device.type != "cpu" or not page_bytes:
         return torch.empty(pages, page_bytes, dtype=torch.uint8, device=device)
     return torch.frombuffer(fresh_memory(pages * page_bytes), dtype=torch.uint8).view(pages, page_bytes)

@@ -1,6 +1,6 @@
-"""The other ranks of a model as the first one leads them: its runner has them do what it does itself.
+"""The first rank's control of the others: its runner has them execute what it executes itself.
 
-Before the first step all of them measure what joins them: the seconds of an all-reduce by its size.
+Before the first step all ranks measure their interconnect: the seconds of an all-reduce by its size.
 """
 
 import time
@@ -29,12 +29,12 @@ from ridgeline.engine.step_plan import StepPlan
 from ridgeline.price.interconnect import Curve, Interconnect
 
 SIZES = tuple(1 << power for power in range(10, 23, 2))
-"""Bytes of a message: a row of a small model to a prompt of a large one."""
+"""The message sizes to measure, in bytes: from a row of a small model to a prompt of a large one."""
 ROUNDS = 15
 
 
 def time_all_reduces(sizes: tuple[int, ...], rounds: int) -> list[float]:
-    """Median seconds of an all-reduce of so many bytes each; every rank of the group is to call it."""
+    """Return the median seconds of an all-reduce of each size in bytes; every rank of the group must call this."""
     found = []
     for size in sizes:
         message, seconds = torch.zeros(size // 4), []
@@ -47,7 +47,7 @@ def time_all_reduces(sizes: tuple[int, ...], rounds: int) -> list[float]:
 
 
 def link_of(ranks: int, sizes: tuple[int, ...], seconds: list[float]) -> Interconnect:
-    """The link that was measured so. Its bandwidth is the best of any size."""
+    """Return the interconnect with these all-reduce times. Its bandwidth is the best of any size."""
     rising = [max(seconds[: place + 1]) for place in range(len(seconds))]
     moved = [2 * (ranks - 1) / ranks * size for size in sizes]
     bandwidth = max(nbytes / each for nbytes, each in zip(moved, rising, strict=True))
@@ -55,8 +55,10 @@ def link_of(ranks: int, sizes: tuple[int, ...], seconds: list[float]) -> Interco
 
 
 class FollowerRanks(OtherRanks):
-    """The other ranks of a model, led by the runner of its first part. A failure of any rank ends the engine: a rank
-    that stops in the middle of a step does not meet the others again.
+    """The other ranks of a model, controlled by the runner of the first.
+
+    A failure of any rank ends the engine: a rank that stops in the middle of a step is out of step with the others for
+    good.
     """
 
     several = True
@@ -86,18 +88,20 @@ class FollowerRanks(OtherRanks):
         return self._together(Rewind())
 
     def close(self) -> None:
-        """End the other ranks."""
+        """End the processes of the other ranks."""
         self.followers.close()
 
     def link(self) -> Interconnect:
-        """Measure the link that joins the ranks, and return it."""
+        """Measure the interconnect of the ranks and return it."""
         with self._together(TimeLink(SIZES, ROUNDS)):
             return link_of(self.followers.size, SIZES, time_all_reduces(SIZES, ROUNDS))
 
     @contextmanager
     def _together(self, order: Command | None) -> Iterator[None]:
-        """Have the others follow an order, if there is one, while this rank does the same. Raises RankGone for any
-        failure.
+        """Send the other ranks a command, if there is one, while this rank executes the same.
+
+        Raises:
+            RankGone: If any rank fails.
         """
         try:
             if order is not None:

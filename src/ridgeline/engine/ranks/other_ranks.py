@@ -1,4 +1,4 @@
-"""The other ranks of a model, which do what the runner of its first part does."""
+"""The other ranks of a model, which do what the runner of the first does."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -8,29 +8,35 @@ _NOBODY: AbstractContextManager[None] = nullcontext()
 
 
 class OtherRanks:
-    """The other ranks of a model that one process runs, which has none.
+    """The other ranks of a model that a single process runs: none, so that every method does nothing.
 
-    Each method returns a context that lasts while this rank does the same. several: whether there are any.
+    Each method returns a context that lasts while this rank does the same. `several` tells whether there are other
+    ranks.
     """
 
     several = False
 
     def prepare(self, plan: StepPlan) -> AbstractContextManager[None]:
-        """Have them do as Runner.prepare."""
+        """Have the other ranks execute Runner.prepare."""
         return _NOBODY
 
     def hidden(self) -> AbstractContextManager[None]:
-        """Have them do as Runner.hidden, with the batch that they prepared last."""
+        """Have the other ranks execute Runner.hidden, with the batch that they prepared last."""
         return _NOBODY
 
     def head(self, first: int, count: int) -> AbstractContextManager[None]:
-        """Have them do as Runner.head, with so many of the rows that `hidden` gave last, from the row `first` on."""
+        """Have the other ranks execute Runner.head for `count` of the rows that `hidden` returned last.
+
+        Args:
+            first: The index of the first of these rows.
+            count: The number of rows.
+        """
         return _NOBODY
 
     def save_states(self) -> AbstractContextManager[None]:
-        """Have them do as Runner.save_states."""
+        """Have the other ranks execute Runner.save_states."""
         return _NOBODY
 
     def rewind(self) -> AbstractContextManager[None]:
-        """Have them do as Runner.rewind."""
+        """Have the other ranks execute Runner.rewind."""
         return _NOBODY

@@ -1,5 +1,6 @@
-"""Another rank's process, `python -m ridgeline.engine.ranks.rank_child`, which rank_processes.py starts: it does what
-the first rank orders, in the same order.
+"""The process of another rank, `python -m ridgeline.engine.ranks.rank_child`, which executes the first rank's commands.
+
+rank_processes.py starts it. The commands come in the order in which the first rank executes the same.
 """
 
 import os
@@ -37,7 +38,7 @@ _RECEIVED = 1 << 16
 
 
 class FollowerRunner:
-    """A runner of a later part of a model, which does what the first rank orders."""
+    """The runner of a later rank's part of a model, which executes the first rank's commands."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -45,7 +46,7 @@ class FollowerRunner:
         self._x_RD = torch.empty(0)
 
     def follow(self, order: object) -> None:
-        """Do it."""
+        """Execute a command."""
         runner = self._runner
         match order:
             case PrepareBatch(plan):
@@ -67,7 +68,7 @@ class FollowerRunner:
 
 
 def main() -> None:
-    """Load the part of the Start on stdin, say so, and follow orders until there are no more."""
+    """Load the part of the model described on stdin, report that it is ready, and execute commands until they end."""
     keep_freed_memory()
     start = pickle.load(sys.stdin.buffer)
     assert isinstance(start, RankStart)
@@ -87,7 +88,7 @@ def main() -> None:
 
 
 def _end_with_first() -> None:
-    """End this process when the first rank's has ended, also where it waits to meet ranks that will not come."""
+    """End this process when the first rank's has ended, even while it waits for ranks that will not come."""
     gone = select.poll()
     gone.register(sys.stdin, 0)  # that nobody writes there any more is told without being asked
     gone.poll()

@@ -1,4 +1,4 @@
-"""Orders: what the first rank tells the others, in the order in which it does the same; plain data, as frames."""
+"""The commands of the first rank to the others, in the order in which it executes them; plain data, in frames."""
 
 from collections.abc import Sequence
 
@@ -9,41 +9,46 @@ from ridgeline.engine.step_plan import StepPlan
 
 
 class PrepareBatch(msgspec.Struct, tag="prepare", array_like=True, frozen=True):
-    """Make a batch of a plan, and KV memory ready for it."""
+    """The command to build the batch of a plan and make KV memory ready for it."""
 
     plan: StepPlan
+    """The plan of the step."""
 
 
 class ComputeHiddenStates(msgspec.Struct, tag="hidden", array_like=True, frozen=True):
-    """Run the batch up to the hidden states of the rows that are wanted."""
+    """The command to run the batch up to the hidden states of its wanted rows."""
 
 
 class ComputeLogits(msgspec.Struct, tag="head", array_like=True, frozen=True):
-    """Give logits of so many of these rows, from one on."""
+    """The command to compute logits of some of these rows."""
 
     first: int
+    """The index of the first row."""
     count: int
+    """The number of rows."""
 
 
 class SaveStates(msgspec.Struct, tag="save states", array_like=True, frozen=True):
-    """As Runner.save_states."""
+    """The command to execute Runner.save_states: save recurrent states before each step."""
 
 
 class Rewind(msgspec.Struct, tag="rewind", array_like=True, frozen=True):
-    """As Runner.rewind."""
+    """The command to execute Runner.rewind: restore the states from before the last step."""
 
 
 class TimeLink(msgspec.Struct, tag="time", array_like=True, frozen=True):
-    """Add up messages of so many bytes, each so often."""
+    """The command to measure all-reduces."""
 
     sizes: Sequence[int]
+    """The message sizes in bytes."""
     rounds: int
+    """The number of all-reduces of each size."""
 
 
 Command = PrepareBatch | ComputeHiddenStates | ComputeLogits | SaveStates | Rewind | TimeLink
 
 
 def crossing(plan: StepPlan) -> StepPlan:
-    """A plan whose ids are lists: a range says the same, and does not cross."""
+    """Return a plan that can be sent to other processes: its token ids are lists, because a range cannot be encoded."""
     items = tuple(structs.replace(item, tokens=list(item.tokens)) for item in plan.items)
     return StepPlan(plan.step, items, plan.copies, plan.blank, plan.forget)

@@ -1,4 +1,4 @@
-"""The processes of the other ranks: started by the first, joined with it, and ended with it."""
+"""The processes of the other ranks, which the first rank starts, joins in a process group, and ends."""
 
 import pickle
 import subprocess
@@ -21,32 +21,37 @@ from ridgeline.engine.ranks.rank_commands import Command
 from ridgeline.util.frames import MessageCodec
 
 READY = "ready"
-"""The first line of a process that has loaded; another is why it has not."""
+"""The first line on the stdout of a process that has loaded its part; any other line is the error."""
 _WAITS = timedelta(days=1)  # for others in a step; one that has ended is noticed at once, by its connection
 _LAST_WORDS = 5.0  # seconds for a process to end whose connection has
 
 
 class RankGone(EngineLost):
-    """One of the processes that share a model has ended or failed, and the engine with it."""
+    """The error that one of the processes that share a model has ended or failed, which ends the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankStart:
-    """What another rank loads, and where all meet. model, settings, dummy_weights: as of load_engine. pages: of KV
-    memory, as many as the first has. rendezvous: a file.
-    """
+    """The message that tells another rank's process which part of the model to load and where the ranks meet."""
 
     model: str
+    """The name of the model, as in load_engine."""
     settings: EngineSettings
+    """The settings of the engine."""
     dummy_weights: bool
+    """Whether to use random weights."""
     rank: int
+    """The number of this rank."""
     pages: int
+    """The number of KV pages, the same as on the first rank."""
     threads: int
+    """The number of threads that torch computes with."""
     rendezvous: str
+    """The path of the file through which the ranks find each other."""
 
 
 class RankProcesses:
-    """The other ranks, as the first one sees them. size: of all."""
+    """The processes of the other ranks, as the first rank sees them. `size` is the number of all ranks."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -58,8 +63,18 @@ class RankProcesses:
     def start(
         cls, model: str, settings: EngineSettings, pages: int, threads: int, *, dummy_weights: bool
     ) -> "RankProcesses":
-        """Start them, wait until each has its part of the model, and meet them. Raises RankGone in one line, ValueError
-        where this process shares a model already.
+        """Start the processes, wait until each has loaded its part of the model, and join them in a process group.
+
+        Args:
+            model: The name of the model.
+            settings: The settings of the engine.
+            pages: The number of KV pages of each rank.
+            threads: The number of threads of each rank.
+            dummy_weights: Whether to use random weights.
+
+        Raises:
+            RankGone: If a process does not start; in one line.
+            ValueError: If this process is already a rank of another model.
         """
         if distributed.is_initialized():
             raise ValueError("this process is a rank of another model already; end that, or start another process")
@@ -96,7 +111,11 @@ class RankProcesses:
             child.stdin.flush()
 
     def tell(self, order: Command) -> None:
-        """Have all of them do something. Raises BrokenPipeError where one is gone."""
+        """Send a command to all of the processes.
+
+        Raises:
+            BrokenPipeError: If one of them is gone.
+        """
         frame = self._frames.encode(order)
         for child in self._children:
             assert child.stdin is not None
@@ -104,7 +123,7 @@ class RankProcesses:
             child.stdin.flush()
 
     def gone(self, error: Exception) -> RankGone:
-        """What to say of an error in a step; all of them are ended."""
+        """Return the error to raise for a failed step, after ending all of the processes."""
         ended = []
         for rank, child in enumerate(self._children, 1):
             with suppress(subprocess.TimeoutExpired):
@@ -116,7 +135,7 @@ class RankProcesses:
         return RankGone(f"{reason}; start the engine again")
 
     def close(self) -> None:
-        """End them."""
+        """End the processes and leave the process group."""
         for child in self._children:
             child.kill()
             with suppress(BrokenPipeError):
@@ -133,8 +152,18 @@ class RankProcesses:
 
 
 def check_ranks(model: Model, adapters: Mapping[str, str], place: torch.device, name: str, *, draws: bool) -> None:
-    """Refuse what several ranks do not run. Raises ModelRefused for the model, ValueError for what is asked beside
-    it.
+    """Check that a model can run on several ranks.
+
+    Args:
+        model: The model.
+        adapters: The LoRA adapters to load.
+        place: The device to run on.
+        name: The name of the model.
+        draws: Whether it generates the tokens of images.
+
+    Raises:
+        ModelRefused: If the model cannot.
+        ValueError: If a setting excludes it.
     """
     if place.type != "cpu":
         raise ValueError("tensor parallel runs on processors so far, not on cards; leave --device out, or give 1")
@@ -145,13 +174,13 @@ def check_ranks(model: Model, adapters: Mapping[str, str], place: torch.device, 
 
 
 def join(rendezvous: str, rank: int, size: int) -> None:
-    """Become one of the processes that meet at a file: on this machine, by gloo."""
+    """Join a torch.distributed process group over gloo, with the processes that meet at a file of this machine."""
     at = Path(rendezvous).as_uri()
     distributed.init_process_group("gloo", init_method=at, rank=rank, world_size=size, timeout=_WAITS)
 
 
 def _epitaph(child: "subprocess.Popen[bytes]") -> str:
-    """How a process ended."""
+    """Return how a process ended: the error that it printed, or its exit code or signal."""
     assert child.stdout is not None
     try:
         code = child.wait(_LAST_WORDS)

@@ -1,4 +1,4 @@
-"""From logits to tokens; the order in which things happen is listed in sampler.py."""
+"""The sampling of tokens from logits; sampler.py lists the order of the steps."""
 
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def sampler_of(backend: "Backend", device: "torch.device") -> "Sampler":
-    """Return the sampler of logits that a backend computes on a device."""
+    """Return the sampler for the logits that a backend computes on a device."""
     # The samplers need torch, which the engine's bookkeeping does without.
     from ridgeline.engine.sampling.in_numpy import NumpySampler
     from ridgeline.engine.sampling.native import NativeSampler

@@ -1,11 +1,11 @@
-"""Candidates: the tokens of one row that may still be drawn, with their weights, and the draw.
+"""The candidates of one row: the tokens that may still be drawn, with their weights, and the draw itself.
 
-A cumulative sum over the vocabulary is inverted without being computed: a float64 cumsum of 152k weights takes as long
-as the rest of the sampler together. Here the weights are summed in blocks of 128 (fp32, vectorised), the block sums are
-accumulated in float64, and only the block that holds the drawn point is looked into.
+The draw inverts a cumulative sum over the vocabulary without computing it: a float64 cumsum of 152k weights takes as
+long as the rest of the sampler together. Here the weights are summed in blocks of 128 (fp32, vectorised), the block
+sums are accumulated in float64, and only the block with the drawn point is searched.
 
 Legend: C candidates (all of the vocabulary until something cuts it down), B blocks of 128 of them (the last may be
-short), K kept ones.
+short), K remaining ones.
 """
 
 from dataclasses import dataclass
@@ -24,21 +24,21 @@ SumsB = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Tokens in increasing order of id.
-
-    Args:
-        ids_C: the tokens; None while they are the whole vocabulary in order (copying 152k ids costs more than a draw).
-        logits_C: after bias, mask and penalties, before temperature.
-        weights_C: exp((logit - largest logit) / temperature), so the largest is exactly 1.
-        kept_C: which of them may be drawn; None = all. A mask, because cutting 152k candidates down to 130k costs more.
-        sums_B: sums of the kept weights.
-    """
+    """The tokens of one row that may be drawn, in increasing order of id."""
 
     ids_C: IdsC | None
+    """The token ids; None while they are the whole vocabulary (copying 152k ids costs more than a draw)."""
     logits_C: FloatsC
+    """The logits after bias, mask and penalties, before the temperature."""
     weights_C: FloatsC
+    """The weights exp((logit - largest logit) / temperature), so that the largest is exactly 1."""
     kept_C: BoolsC | None
+    """The mask of tokens that may be drawn; None for all.
+
+    It is a mask because cutting 152k candidates down to 130k costs more.
+    """
     sums_B: SumsB
+    """The sums of the weights in each block, over the tokens that may be drawn."""
 
     @classmethod
     def of(cls, ids_C: IdsC | None, logits_C: FloatsC, weights_C: FloatsC, kept_C: BoolsC | None = None) -> Self:
@@ -47,20 +47,23 @@ class Candidates:
 
     @property
     def total(self) -> float:
-        """The mass of what may be drawn."""
+        """The total weight of the tokens that may be drawn."""
         return float(self.sums_B.sum())
 
     def token(self, index: int) -> int:
-        """The token id of the candidate at `index`."""
+        """Return the token id of the candidate at `index`."""
         return index if self.ids_C is None else int(self.ids_C[index])
 
     def subset(self, index_K: IdsC) -> Self:
-        """Only the candidates at these increasing indices."""
+        """Return only the candidates at these increasing indices."""
         ids_K = index_K if self.ids_C is None else self.ids_C[index_K]
         return self.of(ids_K, self.logits_C[index_K], self.weights_C[index_K])
 
     def draw(self, uniform: float) -> int:
-        """The index at which the cumulative weight first exceeds uniform (in [0, 1)) x total; its weight is over 0."""
+        """Return the index at which the cumulative weight first exceeds uniform (in [0, 1)) x total.
+
+        The candidate's weight is over 0.
+        """
         ends_B = np.cumsum(self.sums_B)
         assert ends_B[-1] > 0, "nothing left to draw from"
         point = uniform * float(ends_B[-1])
@@ -80,7 +83,7 @@ def weigh(logits_C: FloatsC, largest: np.float32, temperature: float, out_C: Flo
 
 
 def block_sums(weights_C: FloatsC, kept_C: BoolsC | None = None) -> SumsB:
-    """Sums of the weights (those that are kept, if a mask is given) in each block, float64[B]; 0 if none is kept."""
+    """Return the sum of the weights in each block, float64[B]; with a mask, of the weights that it keeps."""
     blocks, rest = divmod(len(weights_C), BLOCK)
     whole = blocks * BLOCK
     sums_B = np.empty(blocks + (rest > 0), np.float64)
@@ -97,7 +100,7 @@ def block_sums(weights_C: FloatsC, kept_C: BoolsC | None = None) -> SumsB:
 
 
 def first_above(ends: SumsB, point: float) -> int:
-    """First index at which a cumulative sum exceeds the point. It rises there, so what it sums is positive there."""
+    """Return the first index at which a cumulative sum exceeds a point; the sum rises there."""
     index = int(np.searchsorted(ends, point, side="right"))
     if index == len(ends):
         # Rounding can put the point on or past the end: take the last index at which the sum rises.

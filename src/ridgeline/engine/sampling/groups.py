@@ -1,4 +1,4 @@
-"""Groups: rows that take the same steps on a device, with what those steps need to know, as tensors there.
+"""The grouping of rows that take the same sampling steps on a device, with the inputs of these steps as tensors there.
 
 Legend: G rows of a group, V vocabulary, N places in a group's logits, M rows with a bitmask of W words.
 """
@@ -20,37 +20,50 @@ from ridgeline.engine.sampling.sample_row import SampleRow
 from ridgeline.engine.sampling.uniform import uniform
 
 MAX_LOGITS = 1 << 23
-"""Logits that a group may hold. It bounds what the steps keep beside them: with a sort, some 60 bytes for each."""
+"""The maximum number of logits in a group.
+
+It bounds the additional memory of the steps: with a sort, some 60 bytes per logit.
+"""
 
 
 class _SamplingSteps(NamedTuple):
-    """Which steps a row takes; a top-k or top-p that removes nothing is none."""
+    """The sampling steps that a row takes. A top-k or top-p that removes nothing is no step."""
 
     greedy: bool
+    """Whether the row takes the largest logit."""
     top_k: bool
+    """Whether top-k is applied."""
     top_p: bool
+    """Whether top-p is applied."""
     logprobs: bool
+    """Whether log-probabilities are reported."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogitChanges:
-    """What changes a group's logits before any temperature, on their device. A place is an offset into the flat logits.
+    """The changes of a group's logits before any temperature, as tensors on their device.
 
-    biases_N: added at biased_N. forbidden_N: places. words_MW: int32, the bitmasks of masked_M, which are rows of the
-    group. penalties_4N: output count, repetition, frequency and presence penalty at penalised_N.
+    A place is an offset into the flat logits of the group.
     """
 
     biased_N: Tensor
+    """The places with a logit bias."""
     biases_N: Tensor
+    """The biases to add there."""
     forbidden_N: Tensor
+    """The places of forbidden tokens."""
     masked_M: Tensor
+    """The rows of the group that have a bitmask."""
     words_MW: Tensor
+    """The bitmasks of these rows, int32."""
     penalised_N: Tensor
+    """The places with penalties."""
     penalties_4N: Tensor
+    """The output count and the repetition, frequency and presence penalty at each of these places."""
 
     @classmethod
     def of(cls, rows: Sequence[SampleRow], vocabulary: int, device: torch.device) -> "LogitChanges | None":
-        """The changes of a group's rows; None if there are none."""
+        """Return the changes of a group's rows; None if there are none."""
         if not any(map(needs_adjusting, rows)):
             return None
         biased, forbidden, penalised = [], [], []
@@ -74,7 +87,7 @@ class LogitChanges:
         )
 
     def apply(self, logits_GV: Tensor) -> Tensor:
-        """The logits after bias, mask and penalties; `logits_GV` is not changed."""
+        """Return the logits after bias, mask and penalties; `logits_GV` does not change."""
         changed_GV = logits_GV.clone()
         flat = changed_GV.view(-1)
         if self.biased_N.numel():
@@ -88,7 +101,7 @@ class LogitChanges:
         return changed_GV
 
     def _forbid_others(self, logits_GV: Tensor) -> None:
-        """Leave only the tokens of the bitmasks, in place."""
+        """Forbid all tokens outside the bitmasks, in place."""
         bits = (self.words_MW.unsqueeze(2) >> torch.arange(32, dtype=torch.int32, device=logits_GV.device)) & 1
         forbidden_MV = bits.flatten(1).narrow(1, 0, logits_GV.shape[1]) == 0
         masked_MV = logits_GV.index_select(0, self.masked_M).masked_fill_(forbidden_MV, -math.inf)
@@ -120,28 +133,32 @@ def _penalties(row: SampleRow) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleGroup:
-    """Rows that take the same steps, and what each step needs to know.
-
-    members: which rows of the batch they are, and members_G the same on the device. changes: before any temperature;
-    None if there are none. top_k_G1: int64, and top_k the largest of them, 0 for no top-k. settings_4G1: float64:
-    temperature, top-p, min-p and the uniform number that a token is drawn with. logprobs: most alternatives that a row
-    wants; None if none wants any.
-    """
+    """The rows of a batch that take the same sampling steps, and the inputs of these steps."""
 
     members: Sequence[int]
+    """The indices of the rows in the batch."""
     members_G: Tensor
+    """The same indices on the device."""
     changes: LogitChanges | None
+    """The changes of the logits before any temperature; None if there are none."""
     greedy: bool
+    """Whether the rows take the largest logit."""
     top_k: int
+    """The largest k of the rows; 0 for no top-k."""
     top_p: bool
+    """Whether top-p is applied."""
     min_p: bool
+    """Whether min-p is applied."""
     logprobs: int | None
+    """The maximum number of alternatives that a row reports; None if none reports log-probabilities."""
     top_k_G1: Tensor
+    """The k of each row, int64."""
     settings_4G1: Tensor
+    """The temperature, top-p, min-p and uniform random number of each row, float64."""
 
 
 def groups_of(rows: Sequence[SampleRow], vocabulary: int, device: torch.device) -> list[SampleGroup]:
-    """The rows in groups, with what their steps need on the logits' device."""
+    """Return the rows in groups, with the inputs of their steps on the logits' device."""
     together = list(_members(rows, vocabulary))
     order = [member for _, members in together for member in members]
     numbers = staged(_settings([rows[member] for member in order]), device, torch.float64)
@@ -179,7 +196,7 @@ def _group(
 
 
 def _members(rows: Sequence[SampleRow], vocabulary: int) -> Iterator[tuple[_SamplingSteps, Sequence[int]]]:
-    """Which rows take the same steps, no more of them together than MAX_LOGITS allows."""
+    """Yield the indices of rows that take the same steps, at most as many together as MAX_LOGITS allows."""
     alike: dict[_SamplingSteps, list[int]] = {}
     for index, row in enumerate(rows):
         params = row.params

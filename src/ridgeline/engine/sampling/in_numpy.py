@@ -1,9 +1,9 @@
-"""The sampler in numpy: the reference of the other two, and what runs on the CPU where there is no kernel for it.
+"""The sampler in numpy: the reference for the other two, and the CPU's sampler if there is no kernel for it.
 
-Why a row at a time: a row of 152k floats stays in a core's L2 cache through its passes, where a batch would stream from
-memory for each; no reduction runs across rows or is split among threads, so that a row's token cannot depend on its
-neighbours or on the thread count; and no pass waits for a thread pool to wake, which on a busy machine costs more than
-the pass.
+It samples one row at a time, for three reasons. A row of 152k floats stays in a core's L2 cache through its passes,
+whereas a batch would stream from memory for each. No reduction runs across rows or is split among threads, so that a
+row's token cannot depend on its neighbours or on the thread count. And no pass waits for a thread pool to wake, which
+on a busy machine costs more than the pass.
 
 Legend: R rows, V vocabulary, C candidates.
 """
@@ -25,7 +25,7 @@ from ridgeline.engine.sampling.uniform import uniform
 
 
 class _Scratch:
-    """Memory that the rows of a call use in turn: fresh memory for each would cost page faults."""
+    """The memory that the rows of a call use in turn: new memory for each would cost page faults."""
 
     __slots__ = ("adjusted_V", "weights_V")
 
@@ -35,7 +35,7 @@ class _Scratch:
 
 
 class NumpySampler(Sampler):
-    """The sampler in numpy, one row at a time."""
+    """The sampler in numpy, which processes one row at a time."""
 
     @override
     def _sample(self, logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
@@ -102,7 +102,7 @@ def _drawn(
 
 
 def _truncated(logits_V: FloatsC, top: np.float32, params: SamplingParams, scratch: _Scratch) -> Candidates:
-    """Steps 6 to 9; top-k goes first, because a temperature does not change the order and k weights are soon made."""
+    """Take steps 6 to 9; top-k goes first, because a temperature keeps the order and k weights are fast."""
     ids_C, logits_C = None, logits_V
     if 0 < params.top_k < len(logits_V):
         ids_C = largest(logits_V, params.top_k)

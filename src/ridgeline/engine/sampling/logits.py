@@ -1,7 +1,7 @@
-"""Logits of one row: what changes them before any temperature, and the log-probabilities that come of them.
+"""The logits of one row: the changes before any temperature, and the log-probabilities to report.
 
-Logit bias, what is forbidden, and penalties change them. Log-probabilities are of the chosen token and of the likeliest
-ones, of the raw and of the processed distribution.
+Logit bias, masks and penalties change the logits. Log-probabilities are those of the chosen token and of the likeliest
+ones, in the raw and in the processed distribution.
 
 Legend: V vocabulary, D distinct tokens of the request, C candidates, K alternatives.
 """
@@ -20,12 +20,12 @@ Report = tuple[float, tuple[tuple[int, float], ...]]
 
 
 def needs_adjusting(row: SampleRow) -> bool:
-    """Whether `adjust` would change the logits of this row."""
+    """Return whether `adjust` would change the logits of this row."""
     return bool(row.params.logit_bias) or must_continue(row) or row.allowed is not None or row.params.uses_history
 
 
 def adjust(logits_V: FloatsC, row: SampleRow, out_V: FloatsC) -> FloatsC:
-    """Write the row's logits after bias, mask and penalties to `out_V` and return it; `logits_V` is not changed."""
+    """Write the row's logits after bias, mask and penalties to `out_V` and return it; `logits_V` does not change."""
     np.copyto(out_V, logits_V)
     bias = row.params.logit_bias
     if bias:
@@ -40,12 +40,12 @@ def adjust(logits_V: FloatsC, row: SampleRow, out_V: FloatsC) -> FloatsC:
 
 
 def must_continue(row: SampleRow) -> bool:
-    """Whether the tokens that would end the row's text are forbidden."""
+    """Return whether the tokens that would end the row's text are forbidden."""
     return row.generated < row.params.min_tokens and bool(row.end_ids)
 
 
 def _forbid_others(logits_V: FloatsC, allowed: NDArray[np.uint32]) -> None:
-    """Leave only the tokens of a bitmask, in place. Little-endian, so that byte after byte holds the next 8 tokens."""
+    """Forbid all tokens outside a bitmask, in place. It is little-endian, so that each byte holds the next 8 tokens."""
     assert allowed.shape == ((len(logits_V) + 31) // 32,), "a bit for each token, in words of 32"
     bits = np.unpackbits(allowed.astype("<u4", copy=False).view(np.uint8), count=len(logits_V), bitorder="little")
     logits_V[bits == 0] = -np.inf
@@ -70,7 +70,7 @@ def _penalise(logits_V: FloatsC, row: SampleRow) -> None:
 
 
 def log_softmax_report(logits_V: FloatsC, token: int, alternatives: int, spare_V: FloatsC) -> Report:
-    """Report on the softmax of a row of logits; `spare_V` is overwritten. Tokens at -inf are not listed."""
+    """Return the report on the softmax of a row of logits, without tokens at -inf; `spare_V` is overwritten."""
     largest = logits_V.max()
     log_total = float(largest) + math.log(block_sums(weigh(logits_V, largest, 1.0, spare_V)).sum())
     # From the logits, not from their exponentials, which are 0 from 104 below the largest.
@@ -81,7 +81,15 @@ def log_softmax_report(logits_V: FloatsC, token: int, alternatives: int, spare_V
 
 
 def candidates_report(candidates: Candidates, index: int, largest: float, temperature: float, count: int) -> Report:
-    """Report on what may be drawn: `index` is the drawn candidate, `largest` the largest logit, `count` how many."""
+    """Return the report on the tokens that may be drawn.
+
+    Args:
+        candidates: The candidates of a row.
+        index: The index of the drawn candidate.
+        largest: The largest logit.
+        temperature: The temperature of the weights.
+        count: The number of alternatives to report.
+    """
     log_total = math.log(candidates.total)
     # What is kept is a prefix of the ranking, so the first of the ranking are the first of the kept.
     index_K = ranked(candidates.logits_C, count)

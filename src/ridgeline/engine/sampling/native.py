@@ -1,7 +1,7 @@
-"""The sampler on a kernel of the C++ library (native/sample.h), in which a row is an item of the threads' pool.
+"""The sampler on a kernel of the C++ library (native/sample.h), whose thread pool processes the rows.
 
-What a row asks for goes to it as a structure a row; tokens, the largest logits and reports come back in it. A token
-may differ from numpy's where the number that it is drawn with, or a cut, lies within rounding of a boundary.
+The kernel gets a structure per row, in which it returns the token, the largest logits and the reports. A token may
+differ from numpy's if the random number that it is drawn with, or a cut, lies within rounding of a boundary.
 
 Legend: R rows, V vocabulary, K alternatives.
 """
@@ -41,7 +41,7 @@ _SAMPLING = np.dtype(
         ("token", "i8"), ("raw_top", "f8"), ("top", "f8"), ("raw", _REPORT), ("processed", _REPORT),
     ]
 )  # fmt: skip
-"""As native/kernels.h has it, with addresses as numbers."""
+"""The structure of a row as in native/kernels.h, with addresses as numbers."""
 
 _64_BITS = 0xFFFFFFFFFFFFFFFF
 
@@ -97,7 +97,7 @@ def _settings(row: SampleRow) -> tuple[float, float, float, int, int, int, int, 
 
 
 def _failure(raw_top: float, top: float) -> RowFailure | None:
-    """Why no token could be chosen, if none could."""
+    """Return why no token could be chosen; None if one could."""
     if math.isfinite(top):
         return None
     return RowFailure.of(top, PROCESSED) if math.isfinite(raw_top) else RowFailure.of(raw_top, RAW)
@@ -117,7 +117,7 @@ class _Samplings:
         self._point("logits", logits_RV)
 
     def change(self, index: int, row: SampleRow) -> None:
-        """State what changes a row's logits."""
+        """Fill in what changes a row's logits."""
         own, params, bias = self.own[index]["changes"], row.params, row.params.logit_bias
         if bias:
             own["biased"] = self._tokens(np.fromiter(bias, np.int64, len(bias)))
@@ -137,14 +137,14 @@ class _Samplings:
             own["presence"] = params.presence_penalty
 
     def run(self, kernel: SamplingKernel) -> None:
-        """Have tokens chosen and reports filled."""
+        """Have the kernel choose tokens and fill in reports."""
         most = int(self.own["settings"]["alternatives"].max(initial=-1))
         if most >= 0:
             self._reports = {name: self._room_for_reports(name, most) for name in ("raw", "processed")}
         kernel(self.own.ctypes.data, *self._logits_RV.shape)
 
     def reports(self, index: int) -> tuple[Report, Report]:
-        """A row's reports, of the raw and of the processed distribution."""
+        """Return a row's reports, of the raw and of the processed distribution."""
         raw, processed = (self._report(index, name) for name in ("raw", "processed"))
         return raw, processed
 
@@ -160,23 +160,23 @@ class _Samplings:
         return ids_RK, shares_RK
 
     def _point(self, field: str | tuple[str, str], rows: NDArray[Any]) -> None:
-        """Have a field of each structure point to a row of its own."""
+        """Make a field of each structure point to a row of its own."""
         name, *inner = (field,) if isinstance(field, str) else field
         pointers = self.own[name][inner[0]] if inner else self.own[name]
         pointers[:] = self._address(rows) + np.arange(len(rows)) * rows.strides[0]
 
     def known(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The ids: a kernel goes to the logits that they say, past whose end is other memory."""
+        """Return the ids after a check of their range: the kernel indexes the logits with them without one."""
         assert not len(ids) or (ids.min() >= 0 and ids.max() < self._logits_RV.shape[1]), (
             "a token that the model does not have"
         )
         return ids
 
     def _tokens(self, ids: NDArray[np.int64]) -> int:
-        """Where ids begin."""
+        """Return the address of checked ids."""
         return self._address(self.known(ids))
 
     def _address(self, array: NDArray[Any]) -> int:
-        """Where an array begins; it stays there as long as these structures."""
+        """Return the address of an array, which these structures keep alive."""
         self._held.append(array)
         return int(array.ctypes.data)

@@ -1,13 +1,13 @@
-"""The sampler on a device: many rows at once, where the logits are.
+"""The sampler on a device, which processes many rows at once, where the logits are.
 
-Rows that take the same steps form a group (groups.py), and a group runs no step that none of its rows asks for. Nothing
-here waits for the device: what runs, and over what shapes, follows from the rows' parameters. Those go there as a few
-small tensors, and one comes back: each row's token, its largest logit (which says whether the row failed), and
-log-probabilities where they are asked for.
+Rows that take the same steps form a group (groups.py), and a group runs no step that none of its rows needs. Nothing
+here waits for the device: the steps and their shapes follow from the rows' parameters. These go to the device as a few
+small tensors, and one comes back: each row's token, its largest logit (which shows whether the row failed), and
+log-probabilities if requested.
 
-Likeliest first, lowest id first among equals: that is the order of int64 keys which hold both, so that no two are equal
-and a cut is one key. Weights are summed as on the CPU, fp32 in blocks of 128 and float64 over the blocks; a token may
-differ from the CPU's where the number that it is drawn with lies within rounding of a boundary. A device needs float64.
+The order is likeliest first, and lowest id first among equals. It is that of int64 keys which combine both, so that no
+two are equal and a cut is one key. Weights are summed as on the CPU, fp32 in blocks of 128 and float64 over the blocks.
+A token may differ from the CPU's if its random number lies within rounding of a boundary. A device needs float64.
 
 Legend: R rows, G rows of a group, V vocabulary, C candidates of a row in order of id, B blocks of 128 of them, K ranked
 ones.
@@ -33,7 +33,7 @@ _LOW_WORD = 0xFFFFFFFF
 
 
 class DeviceSampler(Sampler):
-    """The sampler where the logits are, for many rows at once."""
+    """The sampler on the device of the logits, which processes many rows at once."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -66,7 +66,13 @@ class DeviceSampler(Sampler):
 
 
 def _result(answers: Iterator[float], group: SampleGroup, wanted: int | None) -> Sampled | RowFailure:
-    """What `_answer` says of the next row. `wanted`: alternatives that this row asks for."""
+    """Read the result of the next row from the numbers that `_answer` computed.
+
+    Args:
+        answers: The numbers.
+        group: The group of the row.
+        wanted: The number of alternatives that this row reports.
+    """
     token, raw_top, top = int(next(answers)), next(answers), next(answers)
     reports = [] if group.logprobs is None else [_read_report(answers, group.logprobs, wanted or 0) for _ in range(2)]
     for largest, what in ((raw_top, RAW), (top, PROCESSED)):
@@ -89,12 +95,15 @@ def _read_report(answers: Iterator[float], count: int, wanted: int) -> tuple[flo
 
 
 def choose(backend: Backend, logits_RV: Tensor, groups: Sequence[SampleGroup]) -> Tensor:
-    """What is to be known of every row, group after group: float64, flat; `_result` reads it."""
+    """Compute the result of every row, group after group, as one flat float64 tensor, which `_result` reads."""
     return torch.cat([_answer(backend, logits_RV, group).flatten() for group in groups])
 
 
 def _answer(backend: Backend, logits_RV: Tensor, group: SampleGroup) -> Tensor:
-    """float64 [G, 3 or more]: token, largest logit as the model gave it and after changes, then both reports."""
+    """Compute a group's results, float64 [G, 3 or more].
+
+    The columns are the token, the largest logit of the model, the largest one after changes, then both reports.
+    """
     all_rows = len(group.members) == len(logits_RV)  # in order, as they are in any group
     raw_GV = logits_RV if all_rows else logits_RV.index_select(0, group.members_G)
     if group.greedy and group.changes is None and group.logprobs is None:
@@ -120,7 +129,11 @@ def _answer(backend: Backend, logits_RV: Tensor, group: SampleGroup) -> Tensor:
 
 
 def shares_of(logits_RV: Tensor, tokens_R1: Tensor, count: int) -> Tensor:
-    """float64 [R, 2 + 2 count]: the largest logit, then the report on one token a row and the `count` likeliest."""
+    """Compute the largest logit of each row, and the report on one token and the `count` likeliest.
+
+    Returns:
+        float64 [R, 2 + 2 count].
+    """
     top_R1 = logits_RV.amax(dim=1, keepdim=True)
     columns = [top_R1, *_softmax(logits_RV, top_R1).report(tokens_R1, count)]
     return torch.cat([column.double() for column in columns], dim=1)
@@ -128,37 +141,39 @@ def shares_of(logits_RV: Tensor, tokens_R1: Tensor, count: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _DeviceCandidates:
-    """The tokens of each row that may be drawn, in order of id.
-
-    ids_GC: None while they are the whole vocabulary. weights_GC: exp((logit - largest logit) / temperature), and 0 for
-    what may not be drawn. ends_GB: float64 sums of the weights up to the end of each block. top_G1, temperature_G1:
-    what made the weights. lists_all: a report leaves out only what is impossible, else all that may not be drawn.
-    """
+    """The tokens of each row that may be drawn, in order of id."""
 
     ids_GC: Tensor | None
+    """The token ids; None while they are the whole vocabulary."""
     logits_GC: Tensor
+    """The logits after bias, mask and penalties."""
     weights_GC: Tensor
+    """The weights exp((logit - largest logit) / temperature), and 0 for tokens that may not be drawn."""
     ends_GB: Tensor
+    """The float64 sums of the weights up to the end of each block."""
     top_G1: Tensor
+    """The largest logits, from which the weights were computed."""
     temperature_G1: Tensor
+    """The temperatures, from which the weights were computed."""
     lists_all: bool = False
+    """Whether a report omits only impossible tokens; if not, it omits all that may not be drawn."""
 
     def tokens(self, index_GK: Tensor) -> Tensor:
-        """The token ids of the candidates at these indices."""
+        """Return the token ids of the candidates at these indices."""
         return index_GK if self.ids_GC is None else self.ids_GC.gather(1, index_GK)
 
     def keep(self, kept_GC: Tensor) -> "_DeviceCandidates":
-        """Only those may be drawn; the others stay, with a weight of 0."""
+        """Return the candidates after a cut: those that are removed stay, with a weight of 0."""
         weights_GC = self.weights_GC * kept_GC
         return replace(self, weights_GC=weights_GC, ends_GB=_block_ends(weights_GC))
 
     @property
     def total(self) -> Tensor:
-        """The mass of what may be drawn [G, 1]."""
+        """The total weight of the tokens that may be drawn [G, 1]."""
         return self.ends_GB.narrow(1, -1, 1)
 
     def draw(self, uniform_G1: Tensor) -> Tensor:
-        """The index [G, 1] at which the cumulative weight first exceeds uniform (in [0, 1)) x total."""
+        """Return the index [G, 1] at which the cumulative weight first exceeds uniform (in [0, 1)) x total."""
         point_G1 = uniform_G1 * self.total
         block_G1 = _first_above(self.ends_GB, point_G1)
         before_G1 = pad(self.ends_GB, (1, 0)).gather(1, block_G1)
@@ -170,8 +185,11 @@ class _DeviceCandidates:
         return torch.where(drawable_G1, index_G1, self.weights_GC.argmax(dim=1, keepdim=True))
 
     def report(self, index_G1: Tensor, count: int) -> list[Tensor]:
-        """Log-probabilities of one candidate a row [G, 1] and of the likeliest [G, count], then those [G, count]; -inf
-        fills up where there are no more.
+        """Return the log-probabilities of one candidate per row and of the likeliest tokens.
+
+        Returns:
+            The log-probabilities of the candidates [G, 1] and of the likeliest tokens [G, count], and these tokens [G,
+            count]. If there are fewer, -inf fills the rest.
         """
         listed = min(count, self.logits_GC.shape[1])
         ranked_GK = _index(_rank(self.logits_GC).topk(listed).values)
@@ -179,25 +197,25 @@ class _DeviceCandidates:
         return [self._shares(index_G1), pad(self._shares(ranked_GK), (0, count - listed), value=-math.inf), tokens_GK]
 
     def _shares(self, index_GK: Tensor) -> Tensor:
-        """Log-probabilities of the candidates at these indices."""
+        """Return the log-probabilities of the candidates at these indices."""
         scaled_GK = (self.logits_GC.gather(1, index_GK).double() - self.top_G1) / self.temperature_G1
         shares_GK = scaled_GK - self.total.log()
         return shares_GK if self.lists_all else shares_GK.where(self.weights_GC.gather(1, index_GK) > 0, -math.inf)
 
 
 def _softmax(logits_GV: Tensor, top_G1: Tensor) -> _DeviceCandidates:
-    """All tokens, at temperature 1."""
+    """Return all tokens as candidates, at temperature 1."""
     return replace(_weighed(None, logits_GV, top_G1, torch.ones_like(top_G1)), lists_all=True)
 
 
 def _weighed(ids_GC: Tensor | None, logits_GC: Tensor, top_G1: Tensor, temperature_G1: Tensor) -> _DeviceCandidates:
-    """Step 6: candidates with the weights that a temperature gives them."""
+    """Take step 6: make candidates with the weights that a temperature gives them."""
     weights_GC = ((logits_GC - top_G1) / temperature_G1.float()).exp()
     return _DeviceCandidates(ids_GC, logits_GC, weights_GC, _block_ends(weights_GC), top_G1, temperature_G1)
 
 
 def _truncated(logits_GV: Tensor, top_G1: Tensor, group: SampleGroup) -> _DeviceCandidates:
-    """Steps 6 to 9; top-k goes first, because a temperature does not change the order."""
+    """Take steps 6 to 9; top-k goes first, because a temperature keeps the order."""
     temperature_G1, top_p_G1, min_p_G1, _ = group.settings_4G1.unbind()
     ids_GC, logits_GC = _top_k(logits_GV, group) if group.top_k else (None, logits_GV)
     candidates = _weighed(ids_GC, logits_GC, top_G1, temperature_G1)
@@ -209,7 +227,7 @@ def _truncated(logits_GV: Tensor, top_G1: Tensor, group: SampleGroup) -> _Device
 
 
 def _top_k(logits_GV: Tensor, group: SampleGroup) -> tuple[Tensor, Tensor]:
-    """The largest of each row and their logits, in order of id; -inf for those past a row's own k."""
+    """Return the largest of each row and their logits, in order of id; -inf for those past a row's own k."""
     ids_GC = _index(_rank(logits_GV).topk(group.top_k).values)
     past_GC = torch.arange(group.top_k, device=ids_GC.device) >= group.top_k_G1
     logits_GC = logits_GV.gather(1, ids_GC).masked_fill(past_GC, -math.inf)
@@ -218,7 +236,10 @@ def _top_k(logits_GV: Tensor, group: SampleGroup) -> tuple[Tensor, Tensor]:
 
 
 def _in_top_p(candidates: _DeviceCandidates, top_p_G1: Tensor) -> Tensor:
-    """Which candidates are in the smallest set of the likeliest whose mass is at least p of the whole; never none."""
+    """Return which candidates are in the smallest set of the likeliest with at least p of the total weight.
+
+    The set is never empty.
+    """
     rank_GC = _rank(candidates.weights_GC)
     falling_GC = rank_GC.sort(dim=1, descending=True).values
     reached_GC = candidates.weights_GC.gather(1, _index(falling_GC)).double().cumsum(dim=1)
@@ -228,7 +249,7 @@ def _in_top_p(candidates: _DeviceCandidates, top_p_G1: Tensor) -> Tensor:
 
 
 def _rank(values_GC: Tensor) -> Tensor:
-    """int64 keys in the order of the fp32 values, the lower index over the higher one where values are equal."""
+    """Return int64 keys in the order of fp32 values; among equal values, a lower index has a larger key."""
     bits_GC = (values_GC + 0.0).view(torch.int32).long()  # -0.0 + 0.0 is 0.0, which it equals
     # Of negative floats the larger has the smaller bits.
     ordered_GC = torch.where(bits_GC < 0, bits_GC ^ 0x7FFFFFFF, bits_GC)
@@ -236,12 +257,12 @@ def _rank(values_GC: Tensor) -> Tensor:
 
 
 def _index(rank_GK: Tensor) -> Tensor:
-    """The indices that keys of `_rank` hold."""
+    """Return the indices that keys of `_rank` contain."""
     return _LOW_WORD - (rank_GK & _LOW_WORD)
 
 
 def _blocks(weights_GC: Tensor) -> Tensor:
-    """[G, B, BLOCK]; zeros fill up the last block."""
+    """Return weights in blocks [G, B, BLOCK]; zeros fill the last block."""
     return pad(weights_GC, (0, -weights_GC.shape[1] % BLOCK)).view(len(weights_GC), -1, BLOCK)
 
 
@@ -250,6 +271,9 @@ def _block_ends(weights_GC: Tensor) -> Tensor:
 
 
 def _first_above(ends_GB: Tensor, point_G1: Tensor) -> Tensor:
-    """The first index [G, 1] at which sums exceed the point; where rounding has put it at the end, reach the last."""
+    """Return the first index [G, 1] at which sums exceed a point.
+
+    If rounding has put the point at the end, it is the last index at which the sum rises.
+    """
     past_G1 = (ends_GB <= point_G1).sum(dim=1, keepdim=True)
     return torch.minimum(past_G1, (ends_GB < ends_GB.narrow(1, -1, 1)).sum(dim=1, keepdim=True))

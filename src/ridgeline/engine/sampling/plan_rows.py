@@ -1,4 +1,4 @@
-"""The logit rows of a plan, as the sampler is told of them."""
+"""The sampling inputs of a plan's logit rows."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Union, overload
@@ -17,8 +17,9 @@ AnyGuide = Union["OutputConstraint", TokenRuleProcessor, None]
 
 
 class SampleRows(Sequence[SampleRow]):
-    """What the sampler has to know about the logit rows of a plan. Each is made when it is read, from its request as it
-    is then: before the plan's tokens are accepted.
+    """The sampling inputs of a plan's logit rows, each of which is made when it is read.
+
+    It describes its request at that moment, so it must be read before the plan's tokens are accepted.
     """
 
     def __init__(self, plan: StepPlan, requests: dict[int, Request]) -> None:
@@ -49,7 +50,7 @@ class SampleRows(Sequence[SampleRow]):
 
 
 def _after(token: int, history: History | None, guide: AnyGuide) -> tuple[History | None, AnyGuide]:
-    """A history and a guide with a token more, beside the request's own, which have not taken it."""
+    """Return copies of a history and a constraint that have taken one more, guessed token."""
     if history is not None:
         history = history.copy()
         history.append(token)

@@ -1,4 +1,4 @@
-"""SampleRow and what comes back for it: Sampled, or RowFailure; and the History that penalties need."""
+"""The input of the sampler for one row of logits, its results, and the token counts that penalties need."""
 
 import math
 from collections.abc import Sequence
@@ -15,19 +15,21 @@ PROCESSED = "logits after bias, min_tokens, mask and penalties"
 
 
 class History:
-    """The distinct tokens of one request, with output counts, kept up to date token by token; owned by the request.
+    """The distinct tokens of one request, with output counts, which penalties need.
 
-    Only requests with a penalty need one. A step then touches the D distinct tokens of the request and does not read
-    the prompt again.
-
-    Args:
-        prompt_ids: the prompt.
-        output_ids: what was generated so far; pass it to rebuild a history after a rollback.
+    The request owns it and updates it with each token. A step then touches only the D distinct tokens of the request
+    and does not read the prompt again.
     """
 
     __slots__ = ("_counts", "_ids", "_size", "_slot_of")
 
     def __init__(self, prompt_ids: Sequence[int], output_ids: Sequence[int] = ()) -> None:
+        """Build the history of a request.
+
+        Args:
+            prompt_ids: The prompt.
+            output_ids: The output so far, to rebuild a history after a rollback.
+        """
         distinct = dict.fromkeys(prompt_ids)
         self._size = len(distinct)
         self._slot_of = dict(zip(distinct, range(self._size), strict=True))
@@ -39,14 +41,14 @@ class History:
             self.append(token)
 
     def copy(self) -> "History":
-        """The same, to go on with tokens that are guessed."""
+        """Return a copy, to advance with guessed tokens."""
         other = History(())
         other._ids, other._counts = self._ids.copy(), self._counts.copy()
         other._size, other._slot_of = self._size, dict(self._slot_of)
         return other
 
     def append(self, token: int) -> None:
-        """Count one more output token, in constant time."""
+        """Add an output token and its count, in constant time."""
         slot = self._slot_of.get(token)
         if slot is None:
             slot = self._add(token)
@@ -75,32 +77,36 @@ class History:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleRow:
-    """What the sampler has to know about one row of logits.
-
-    Args:
-        params: the request's rules.
-        seed: the request's seed, resolved (params.seed, or the one the engine drew when that is None).
-        position: absolute position of the token to be sampled; with prompt length P the first sampled one is P.
-        choice: index of the completion among the request's n.
-        generated: tokens output so far.
-        end_ids: tokens that may not be chosen while generated < params.min_tokens: the model's end tokens and the
-            request's stop tokens.
-        history: the request's; needed only when params.uses_history.
-        allowed: the only tokens that may be chosen, as a bitmask uint32[(vocabulary + 31) // 32], token t being bit
-            t % 32 of word t // 32 (as grammar libraries fill it); None for all.
-        timestamps: ids from it on are moments; where together they are likelier than any other single token that is
-            allowed, one of them is chosen. None where there are none, or it is not asked for.
-    """
+    """The input of the sampler for one row of logits."""
 
     params: SamplingParams
+    """The sampling parameters of the request."""
     seed: int
+    """The seed of the request: the one in its parameters, or the one that the engine drew."""
     position: int
+    """The absolute position of the token to sample; the first one after a prompt of length P has position P."""
     choice: int = 0
+    """The index of the completion among the request's n."""
     generated: int = 0
+    """The number of output tokens so far."""
     end_ids: tuple[int, ...] = ()
+    """The tokens that are forbidden while `generated` < min_tokens.
+
+    They are the model's end tokens and the request's stop tokens.
+    """
     history: History | None = None
+    """The history of the request; required only if a penalty is on."""
     allowed: NDArray[np.uint32] | None = None
+    """The bitmask of allowed tokens, uint32[(vocabulary + 31) // 32]; None for all.
+
+    Token t is bit t % 32 of word t // 32, as grammar libraries fill it.
+    """
     timestamps: int | None = None
+    """The id from which on all ids are timestamps; None if there are none or the timestamp rule does not apply.
+
+    By that rule, if all timestamps together are likelier than any other single token that is allowed, one of them is
+    sampled.
+    """
 
     def __post_init__(self) -> None:
         assert self.position >= 0
@@ -111,32 +117,43 @@ class SampleRow:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The token chosen for a row, with natural log-probabilities: None and empty unless params.logprobs asks for them.
+    """The token sampled for a row, with natural log-probabilities if the request asks for them.
 
-    The `raw` pair is log-softmax of the model's own logits. The other pair is of the distribution that the token was
-    drawn from: after bias, mask, penalties, temperature and truncation, renormalised over what was kept. A greedy row
-    draws from none: there the pair is log-softmax after bias, mask and penalties.
+    The `raw` pair is the log-softmax of the model's own logits. The other pair is of the distribution that the token
+    was drawn from: after bias, mask, penalties, temperature and truncation, renormalised over the remaining tokens. A
+    greedy row draws from none; its pair is the log-softmax after bias, mask and penalties.
 
-    Alternatives are (token, log-probability), likeliest first, lowest id first among equals; the chosen token is among
-    them only if it is one of the likeliest. A token that was removed is not listed, so that there may be fewer.
+    Alternatives are (token, log-probability), likeliest first, lowest id first among equals; the sampled token is among
+    them only if it is one of the likeliest. A removed token is not listed, so that there may be fewer.
     """
 
     token: int
+    """The id of the token."""
     logprob_raw: float | None = None
+    """The log-probability of the token in the model's own distribution; None if not requested."""
     logprob: float | None = None
+    """The log-probability of the token in the distribution that it was drawn from; None if not requested."""
     top_raw: tuple[tuple[int, float], ...] = ()
+    """The likeliest tokens of the model's own distribution."""
     top: tuple[tuple[int, float], ...] = ()
+    """The likeliest tokens of the distribution that the token was drawn from."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowFailure:
-    """No token could be chosen for this row, which does not touch the others; `reason` is one line, for the user."""
+    """The result of a row for which no token could be chosen; other rows are not affected."""
 
     reason: str
+    """The reason, in one line, for the user."""
 
     @classmethod
     def of(cls, top: float, what: str) -> Self:
-        """The failure of a row whose largest logit is `top`, which is NaN if it has one. what: RAW or PROCESSED."""
+        """Return the failure of a row whose largest logit is not finite.
+
+        Args:
+            top: The largest logit; NaN if any logit is.
+            what: RAW or PROCESSED.
+        """
         assert not math.isfinite(top)
         if math.isnan(top):
             return cls(f"{what} contain NaN")
@@ -145,35 +162,37 @@ class RowFailure:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprob:
-    """A token of a prompt with its natural log-probability after the tokens before it, from the model's own logits.
-
-    top: the likeliest tokens there, as in Sampled.
-    """
+    """A prompt token with its natural log-probability, given the tokens before it, from the model's own logits."""
 
     token: int
+    """The id of the token."""
     logprob: float
+    """The log-probability of the token."""
     top: tuple[tuple[int, float], ...] = ()
+    """The likeliest tokens at this place, as in Sampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What a step gives to a request some of whose prompt's tokens it scored: those, in order, and what was sampled, if
-    anything was.
-    """
+    """The outcome of a step that scored prompt tokens of a request."""
 
     scores: tuple[PromptLogprob, ...]
+    """The scored tokens, in order."""
     sampled: "Sampled | RowFailure | Sequence[Sampled] | None" = None
+    """The outcome of sampling in the same step; None if nothing was sampled."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HiddenStates:
-    """What a step of a model without a head gives to a request: the last hidden states of its wanted positions, fp32
-    [positions, hidden].
-    """
+    """The outcome of a step for a request to a model without a head."""
 
     states_PD: NDArray[np.float32]
+    """The last hidden states of the wanted positions, fp32 [positions, hidden]."""
 
 
 Outcome = Sampled | RowFailure | Sequence[Sampled] | Scored | HiddenStates
-"""What a step gives to a request: the token sampled, or several where some were guessed and found right; where prompt
-tokens were scored, Scored; of a model without a head, HiddenStates."""
+"""The outcome of a step for one request.
+
+It is the sampled token, or several if guesses were right, or a failure; Scored if prompt tokens were scored;
+HiddenStates if the model has no head.
+"""

@@ -18,37 +18,39 @@ from ridgeline.engine.token_rules import unpacked
 
 
 class Sampler(ABC):
-    """The way from logits to tokens. Each row takes these steps, in this order:
+    """The interface of samplers, which choose a token for each row of logits.
 
-    1. Raw log-probabilities, if asked for: log-softmax of the model's logits. A row with NaN or +inf, or with nothing
-       but -inf, fails here, alone.
+    Each row takes these steps, in this order:
+
+    1. Raw log-probabilities, if requested: the log-softmax of the model's logits. A row with NaN or +inf, or with
+       nothing but -inf, fails here, alone.
     2. Logit bias is added.
     3. Tokens that would end the text are forbidden while it is shorter than min_tokens, and so is every token outside
-       the row's bitmask, if it has one. Before that, where tokens that are moments are together likelier than any other
-       token of the bitmask, by the model's logits, all others leave it (`apply_timestamp_rule`).
+       the row's bitmask, if it has one. Before that, if timestamp tokens are together likelier than any other token of
+       the bitmask, by the model's logits, the bitmask loses all others (`apply_timestamp_rule`).
     4. Penalties: repetition (over prompt and output), then frequency and presence (over the output only).
     5. Greedy rows take the largest logit, lowest id first among equals, and are done.
     6. Temperature.
-    7. top-k: the k likeliest; lower ids win among equals, so that exactly k are kept.
+    7. top-k: the k likeliest; lower ids win among equals, so that exactly k remain.
     8. top-p: the smallest set of the likeliest whose probability, renormalised after top-k, reaches p; at least one
        token.
-    9. min-p: what is at least min_p times as likely as the likeliest token, both after the temperature (a ratio, which
-       renormalising after top-k and top-p does not change).
-    10. One uniform of (seed, position, choice) is put through the inverse of the cumulative distribution, in vocabulary
-        order.
-    11. Processed log-probabilities, if asked for, of the distribution that was drawn from.
+    9. min-p: the tokens that are at least min_p times as likely as the likeliest, both after the temperature (a ratio,
+       which renormalising after top-k and top-p does not change).
+    10. One uniform number of (seed, position, choice) goes through the inverse of the cumulative distribution, in
+        vocabulary order.
+    11. Processed log-probabilities, if requested, of the distribution that the token was drawn from.
     """
 
     def sample(self, logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
         """Choose a token for each row of logits, each by its own rules.
 
         Args:
-            logits_RV: fp32 [rows, vocabulary] where this sampler reads them; not changed.
-            rows: one for each row of logits.
+            logits_RV: fp32 [rows, vocabulary] on this sampler's device; not changed.
+            rows: The inputs for each row of logits.
 
         Returns:
-            Sampled for each row, or RowFailure where the row's logits leave nothing to choose. On the CPU a row of
-            logits and its SampleRow give the same result, bit for bit, in any batch.
+            Sampled for each row, or RowFailure if the row's logits leave nothing to choose. On the CPU a row of logits
+            and its SampleRow give the same result, bit for bit, in any batch.
         """
         rows = list(rows)  # each is made when it is read, and is read several times
         if not rows:
@@ -62,33 +64,34 @@ class Sampler(ABC):
     def score(
         self, logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int]
     ) -> list[PromptLogprob | RowFailure]:
-        """Return how likely tokens are that are known, one for each row of logits.
+        """Return the log-probabilities of known tokens, one for each row of logits.
 
         Args:
-            logits_RV: as of `sample`.
-            tokens: the known ones.
-            alternatives: how many of the likeliest tokens to list next to each.
+            logits_RV: As in `sample`.
+            tokens: The known tokens.
+            alternatives: How many of the likeliest tokens to list next to each.
 
         Returns:
-            PromptLogprob for each row, or RowFailure where a row has NaN or +inf, or nothing but -inf.
+            PromptLogprob for each row, or RowFailure if a row has NaN or +inf, or nothing but -inf.
         """
         assert len(logits_RV) == len(tokens) == len(alternatives), "a token for each row of logits"
         return self._score(logits_RV.detach().contiguous(), tokens, alternatives)
 
     @abstractmethod
     def _sample(self, logits_RV: Tensor, rows: Sequence[SampleRow]) -> list[Sampled | RowFailure]:
-        """Choose a token for each row of logits without gaps, of which there is at least one."""
+        """Choose a token for each row of contiguous logits, of which there is at least one."""
 
     @abstractmethod
     def _score(
         self, logits_RV: Tensor, tokens: Sequence[int], alternatives: Sequence[int]
     ) -> list[PromptLogprob | RowFailure]:
-        """Return how likely the tokens are, of rows of logits without gaps."""
+        """Return the log-probabilities of the tokens, from contiguous logits."""
 
 
 def apply_timestamp_rule(logits_RV: Tensor, rows: Sequence[SampleRow]) -> Sequence[SampleRow]:
-    """The rows, with masks that leave moments alone where they outweigh all else. The logits of rows with a rule cross
-    to the host; of others nothing is read.
+    """Return the rows, with masks that leave only timestamps if these outweigh all other tokens.
+
+    The logits of rows with the rule are copied to the host; those of other rows are not read.
     """
     if all(row.timestamps is None for row in rows):
         return rows

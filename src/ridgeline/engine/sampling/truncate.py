@@ -1,8 +1,8 @@
-"""top-k, top-p and min-p without sorting the vocabulary.
+"""The cuts of top-k, top-p and min-p, without sorting the vocabulary.
 
-Each of them keeps a prefix of the tokens in the order (weight descending, id ascending), so all that is needed is where
-the prefix ends: the weight of its last token, and how many of the tokens with that very weight belong to it. Such a cut
-is found by sorting a small range of weights that has to contain it, and the range is checked, not trusted:
+Each of them keeps a prefix of the tokens in the order (weight descending, id ascending), so it only needs the end of
+that prefix: the weight of its last token, and how many of the tokens with exactly that weight belong to it. Such a cut
+is found by sorting a small range of weights that has to contain it. The range is checked, not trusted:
 
 - peaked distributions: the few hundred largest weights (a slice), if they hold the mass that top-p asks for;
 - flat distributions: a range around the cut guessed from every 32nd weight, right if the exact mass above the range
@@ -10,7 +10,7 @@ is found by sorting a small range of weights that has to contain it, and the ran
 - anything else: all of them.
 
 On one core of a 2.5 GHz Cascade Lake a sort of 152k weights takes 0.7 to 1.2 ms and an argsort 4 ms; a slice takes 0.2
-and a guessed range 0.6 ms, with all that comes of it.
+and a guessed range 0.6 ms, everything included.
 
 Legend: C candidates, K kept of them, S some of them that are looked at more closely.
 """
@@ -25,18 +25,23 @@ from ridgeline.engine.sampling.candidates import BLOCK, Candidates, FloatsC, Ids
 SLICE = 256
 SAMPLE_STRIDE = 32
 SAMPLE_ERRORS = 3.0
-"""Half the width of the guessed range in standard errors: 1 guess in 370 misses, and then all weights are sorted."""
+"""The half width of the guessed range in standard errors: 1 guess in 370 misses, and then all weights are sorted."""
 
 
 class Cut(NamedTuple):
-    """Keep every value over `floor`, and of those equal to it the first `ties` in order of id."""
+    """The end of the tokens that a truncation keeps."""
 
     floor: np.float32
+    """The weight above which every token is kept."""
     ties: int
+    """The number of tokens with exactly that weight to keep, the first ones in order of id."""
 
 
 def largest(values_C: FloatsC, k: int) -> IdsC:
-    """Indices of the k largest values, increasing; all if there are no more. Lower indices win among equals."""
+    """Return the indices of the k largest values, increasing; all if there are fewer.
+
+    Lower indices win among equals.
+    """
     index_K = np.flatnonzero(values_C >= _floor_of_top(values_C, k))
     surplus = len(index_K) - k
     if surplus <= 0:
@@ -47,7 +52,7 @@ def largest(values_C: FloatsC, k: int) -> IdsC:
 
 
 def ranked(values_C: FloatsC, k: int) -> IdsC:
-    """`largest`, ordered: largest value first, lowest index first among equals; k may be 0."""
+    """Return the indices of the k largest values, largest first, lowest index first among equals; k may be 0."""
     if k == 0:
         return np.empty(0, np.int64)
     index_K = largest(values_C, k)
@@ -55,7 +60,7 @@ def ranked(values_C: FloatsC, k: int) -> IdsC:
 
 
 def keep_min_p(candidates: Candidates, min_p: float) -> Candidates:
-    """Keep what is at least min_p times as likely as the likeliest token, whose weight is 1."""
+    """Keep the tokens that are at least min_p times as likely as the likeliest, whose weight is 1."""
     kept_C = candidates.weights_C >= np.float32(min_p)
     if candidates.kept_C is not None:
         kept_C &= candidates.kept_C
@@ -63,7 +68,7 @@ def keep_min_p(candidates: Candidates, min_p: float) -> Candidates:
 
 
 def keep_top_p(candidates: Candidates, p: float) -> Candidates:
-    """Keep the smallest set of the likeliest whose mass is at least p of the whole; never empty."""
+    """Keep the smallest set of the likeliest tokens with at least p of the total weight; never empty."""
     assert candidates.kept_C is None, "top-p comes before what masks"
     weights_C, total = candidates.weights_C, candidates.total
     target = p * total
@@ -83,7 +88,10 @@ def keep_top_p(candidates: Candidates, p: float) -> Candidates:
 
 
 def _cut_between(candidates: Candidates, low: np.float32, high: np.float32, target: float) -> Candidates | None:
-    """Keep what reaches the target mass; None if the weight to cut at is not between `low` and `high` (inclusive)."""
+    """Keep the tokens that reach the target weight.
+
+    Returns None if the weight to cut at is not between `low` and `high` (inclusive).
+    """
     weights_C = candidates.weights_C
     kept_C = weights_C > high
     sums_B = block_sums(weights_C, kept_C)
@@ -101,9 +109,9 @@ def _cut_between(candidates: Candidates, low: np.float32, high: np.float32, targ
 
 
 def _cut_at(weights_S: FloatsC, above: float, target: float) -> Cut | None:
-    """Where `above` plus these weights, from the largest down, first reaches `target`.
+    """Return the cut at which `above` plus these weights, from the largest down, first reaches `target`.
 
-    None if `above` is there already, or if all of them do not reach it.
+    None if `above` has reached it already, or if all of them do not reach it.
     """
     if above >= target:
         return None
@@ -116,17 +124,18 @@ def _cut_at(weights_S: FloatsC, above: float, target: float) -> Cut | None:
 
 
 def _kept(values_C: FloatsC, cut: Cut) -> IdsC:
-    """Indices, increasing, of the values that a cut keeps."""
+    """Return the indices, increasing, of the values that a cut keeps."""
     index_K = np.flatnonzero(values_C >= cut.floor)
     equal = np.flatnonzero(values_C[index_K] == cut.floor)
     return index_K if len(equal) <= cut.ties else np.delete(index_K, equal[cut.ties :])
 
 
 def _floor_of_top(values_C: FloatsC, k: int) -> np.float32:
-    """A value with at least k values at or above it, and not many more; -inf if they are too few for that to pay.
+    """Return a value with at least k values at or above it, and not many more; -inf if this would not pay.
 
     It is the k-th largest of the maxima of many disjoint groups: k groups have an element that high. Groups are
-    strided, so that likely tokens with neighbouring ids fall into different ones.
+    strided, so that likely tokens with neighbouring ids fall into different ones. With too few values, this is not
+    faster than a full sort.
     """
     groups = max(1024, 4 * k)
     depth = len(values_C) // groups
@@ -137,7 +146,7 @@ def _floor_of_top(values_C: FloatsC, k: int) -> np.float32:
 
 
 def _guess_range(weights_C: FloatsC, tail: float) -> tuple[np.float32, np.float32]:
-    """A range of weights that probably holds the one below which the mass `tail` lies.
+    """Return a range of weights that probably holds the one below which the mass `tail` lies.
 
     The mass under a weight is estimated from a strided sample; the variance of that estimate is about the sum of the
     squared weights. The tail is estimated, not the head: no weight in it is larger than the cut, so that a few likely

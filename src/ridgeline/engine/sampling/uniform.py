@@ -1,11 +1,11 @@
-"""One uniform number for each (seed, position, choice), from a counter-based generator.
+"""The uniform random numbers of the sampler: one for each (seed, position, choice), from a counter-based generator.
 
-There is no generator state: the number a token is drawn with is a pure function of the request's seed, the token's
-absolute position and the index of the completion. A request's tokens therefore do not depend on its neighbours in the
-batch, on preemption or on the order in which steps ran.
+There is no generator state. A token's random number is a pure function of the request's seed, the token's absolute
+position and the index of the completion. A request's tokens therefore do not depend on its neighbours in the batch, on
+preemption or on the order in which steps ran.
 
-The generator is Philox4x32-10: J. Salmon, M. Moraes, R. Dror, D. Shaw, "Parallel random numbers: as easy as 1, 2, 3",
-SC'11; tests check it against the known answers published with it (Random123, kat_vectors).
+The generator is Philox4x32-10 of J. Salmon, M. Moraes, R. Dror and D. Shaw, "Parallel random numbers: as easy as 1, 2,
+3", SC'11. Tests check it against the known answers published with it (Random123, kat_vectors).
 
 Legend: R rows of the batch. Words are 32 bits wide and held in uint64, so that a 32 x 32 product is exact.
 """
@@ -27,7 +27,14 @@ _32 = np.uint64(32)
 
 
 def philox4x32(counter: Sequence[WordsR], key: Sequence[WordsR]) -> tuple[WordsR, WordsR, WordsR, WordsR]:
-    """Four output words of Philox4x32-10 for four counter words and two key words, all uint64[R] below 2^32."""
+    """Compute four output words of Philox4x32-10.
+
+    All words are uint64[R] below 2^32.
+
+    Args:
+        counter: Four counter words.
+        key: Two key words.
+    """
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(_ROUNDS):
@@ -41,7 +48,7 @@ def philox4x32(counter: Sequence[WordsR], key: Sequence[WordsR]) -> tuple[WordsR
 
 
 def uniform(seed_R: Sequence[int], position_R: Sequence[int], choice_R: Sequence[int]) -> NDArray[np.float64]:
-    """Return float64[R] in [0, 1), multiples of 2^-53.
+    """Return one uniform number per row: float64[R] in [0, 1), multiples of 2^-53.
 
     The key is the seed mod 2^64 (-1 and 2^64 - 1 are one seed); the counter is the position's low and high word, the
     choice, and 0. Position and choice are not negative.

@@ -1,7 +1,7 @@
-"""Speculation: guesses at the next tokens of a request, which the model verifies several at a time in one step.
+"""Speculative decoding: guesses at a request's next tokens, which the model verifies, several at a time, in one step.
 
-A token is drawn from the model's own logits with the number of its own position, whoever guessed it, and a guess counts
-as far as it is equal: the text is the one that there is without guesses, greedy or sampled (`runner.py`). What is won
-is steps, each of which reads all weights once (Leviathan et al., arXiv:2211.17192). Tree drafts and heads that a model
-has for further tokens (MTP, Medusa, EAGLE) are not built.
+A token is sampled from the model's own logits with the random number of its own position, whatever guessed it, and a
+guess counts as long as it is equal. The text is therefore the same as without guesses, greedy or sampled (`runner.py`).
+Fewer steps are needed, each of which reads all weights once (Leviathan et al., arXiv:2211.17192). Tree drafts and
+prediction heads of the model itself (MTP, Medusa, EAGLE) are not built.
 """

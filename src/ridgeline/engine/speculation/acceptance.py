@@ -1,6 +1,4 @@
-"""Acceptance: how often guesses are right, as far as that was seen; and the gate, which goes by it: how many guesses a
-step should verify.
-"""
+"""The observed acceptance rate of guesses, and the gate that uses it to decide how many guesses a step verifies."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,24 +9,35 @@ from ridgeline.price.device import Device
 from ridgeline.price.price import Price
 
 _MEMORY = 0.95
-"""What a guess counts for when the next one has been seen: a text that becomes predictable is noticed in some
-twenty."""
+"""The weight of a guess once the next one has been seen.
+
+A text that becomes predictable is noticed within some twenty guesses.
+"""
 _PRIOR = 2.0
-"""Guesses that a request's own experience has to outweigh."""
+"""The number of guesses that the rate of all requests counts for in a request's own rate."""
 
 _LEAST_GAIN = 1.02
-"""Of tokens a second: less is lost in what a prediction is off by."""
+"""The factor in tokens per second that speculation must promise; less is within the error of the prediction."""
 
 
 class Acceptance:
-    """Of each request, and of all, from which new ones are judged. A guess counts where those before it were right."""
+    """The acceptance rates of each request, and of all requests, from which new ones are estimated.
+
+    A guess counts only if the guesses before it were right.
+    """
 
     def __init__(self) -> None:
         self._all = _DecayedRate(0.5 * _PRIOR, _PRIOR)
         self._each: dict[int, _DecayedRate] = {}
 
     def count(self, request: int, right: int, *, wrong: bool) -> None:
-        """So many guesses in a row were right; wrong: and the next one was not."""
+        """Record a step's guesses for a request.
+
+        Args:
+            request: The id of the request.
+            right: Number of guesses in a row that were right.
+            wrong: Whether the next one was wrong.
+        """
         for seen in (self._all, self._each.setdefault(request, _DecayedRate(0.0, 0.0))):
             for _ in range(right):
                 seen.add(1.0)
@@ -36,18 +45,18 @@ class Acceptance:
                 seen.add(0.0)
 
     def of(self, request: int) -> float:
-        """The share of a request's guesses that are expected to be right, each given that those before it are."""
+        """Return the expected acceptance rate of a request's guesses, given that the guesses before are right."""
         own = self._each.get(request, _DecayedRate(0.0, 0.0))
         prior = self._all.right / self._all.count
         return (own.right + _PRIOR * prior) / (own.count + _PRIOR)
 
     def forget(self, request: int) -> None:
-        """A request has ended."""
+        """Drop the rate of a request that has ended."""
         self._each.pop(request, None)
 
 
 class _DecayedRate:
-    """right, count: of guesses, old ones counting less."""
+    """The numbers of right guesses and of all guesses, in which old ones count less."""
 
     __slots__ = ("count", "right")
 
@@ -59,19 +68,25 @@ class _DecayedRate:
 
 
 def expected_tokens(acceptance: float, guesses: int) -> float:
-    """Tokens that a step gives which verifies so many guesses: one, and one more for each that is right."""
+    """Return the expected tokens of a step that verifies this number of guesses: one, plus one for each right guess."""
     return sum(acceptance**place for place in range(guesses + 1))
 
 
 class SpeculationGate:
-    """Of a model on a device."""
+    """The decision how many guesses pay for a model on a device."""
 
     def __init__(self, price: Price, device: Device) -> None:
         self._price, self._device = price, device
 
     def most(self, scheduler: Scheduler, guesses: Mapping[Request, Sequence[int]], acceptance: Acceptance) -> int:
-        """Most guesses of a request with which the next step is predicted to give the most tokens a second; 0 where
-        none at all gives nearly as many.
+        """Return the number of guesses per request with which the next step should give the most tokens per second.
+
+        It is 0 if no guesses at all give nearly as many.
+
+        Args:
+            scheduler: Knows the requests of the next step.
+            guesses: The guesses for each request.
+            acceptance: The acceptance rates.
         """
         decodes = [request for request in scheduler.running if request.known - request.computed == 1]
         rates = {request: acceptance.of(request.id) for request in guesses}
@@ -92,7 +107,7 @@ class SpeculationGate:
 
 
 def _prompts(scheduler: Scheduler, decodes: int) -> list[StepSegment]:
-    """What the next step runs of prompts, about: as much as its budget leaves, of those that are not through."""
+    """Return about which prompt positions the next step runs: as many as the decoding requests leave budget for."""
     missing = [request for request in scheduler.running if request.known - request.computed > 1]
     room = scheduler.limits.tokens - decodes
     segments: list[StepSegment] = []

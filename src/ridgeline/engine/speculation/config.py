@@ -1,4 +1,4 @@
-"""Speculation: who guesses, and how much; as `--speculate` and vLLM's `--speculative-config` say it."""
+"""The settings of speculative decoding, and their form in `--speculate` and vLLM's `--speculative-config`."""
 
 import json
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing_extensions import override
 Method = Literal["ngram", "draft_model", "auto"]
 
 MOST_GUESSES = 32
-"""Guesses of a request that a step may verify: each is a row, and few texts go on as guessed for longer."""
+"""The maximum number of guesses per request and step: each is a row, and few texts match a guess for longer."""
 MOST_LOOKED_UP = 64
 GUESSES, LONGEST, SHORTEST = 4, 5, 2
 
@@ -20,21 +20,27 @@ _LOOK_UP_NAMES = ("ngram", "[ngram]")  # as vLLM takes it in the place of a mode
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """How the next tokens of a request are guessed.
+    """The settings of speculative decoding: how, and how many of, a request's next tokens are guessed.
 
-    method: ngram looks for what followed the request's last tokens where they stood in it before (prompt lookup);
-    draft_model has another model, `model`, say what it would; auto is ngram where a step with guesses is predicted to
-    give more tokens a second than one without. tokens: most guesses of a request that a step verifies. longest,
-    shortest: how many of the last tokens are looked for; what the most of them found counts.
-
-    Raises ValueError for what is out of range.
+    Raises:
+        ValueError: If a value is out of range.
     """
 
     method: Method
+    """The method: ngram, draft_model or auto.
+
+    - ngram looks up what followed the request's last tokens where they occurred before (prompt lookup).
+    - draft_model samples from another model.
+    - auto is ngram, if a step with guesses is predicted to give more tokens per second than one without.
+    """
     tokens: int = GUESSES
+    """The maximum number of guesses per request that a step verifies."""
     model: str | None = None
+    """The name of the draft model; None for other methods."""
     longest: int = LONGEST
+    """The maximum number of last tokens to look up; the longest match counts."""
     shortest: int = SHORTEST
+    """The minimum number of last tokens to look up."""
 
     def __post_init__(self) -> None:
         for name, value, most in (
@@ -59,7 +65,11 @@ class Speculation:
 
 
 def named(name: str, tokens: int | None = None) -> Speculation:
-    """What `--speculate NAME` means: ngram, auto, or a model. Raises ValueError."""
+    """Return the settings that `--speculate NAME` means: ngram, auto, or a draft model.
+
+    Raises:
+        ValueError: If the name is empty, or the number of tokens is out of range.
+    """
     count = GUESSES if tokens is None else tokens
     if name == "ngram":
         return Speculation("ngram", count)
@@ -71,7 +81,11 @@ def named(name: str, tokens: int | None = None) -> Speculation:
 
 
 def configured(text: str) -> Speculation:
-    """What vLLM's JSON means. Raises ValueError for what is not built, and for what has no meaning."""
+    """Return the settings that vLLM's JSON means.
+
+    Raises:
+        ValueError: If the JSON has no meaning here, or asks for something that is not built.
+    """
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
@@ -98,7 +112,7 @@ def configured(text: str) -> Speculation:
 
 
 def _pieces(values: dict[str, Any]) -> tuple[Any, Any]:
-    """The longest piece and the shortest. Of either bound that is not given the other one stands, as in vLLM."""
+    """Return the maximum and the minimum of tokens to look up; a missing bound equals the other, as in vLLM."""
     most, least = values.get("prompt_lookup_max"), values.get("prompt_lookup_min")
     if most is None and least is None:
         return LONGEST, LONGEST

@@ -1,9 +1,8 @@
-"""A draft model: a smaller model with the same vocabulary, which says what it would say next (Leviathan et al.,
-arXiv:2211.17192; Chen et al., arXiv:2302.01318).
+"""Guesses from a draft model: a smaller model with the same vocabulary, whose next tokens are the guesses.
 
-It draws with the numbers that the model itself will draw with, one for each seed, position and choice, so that it is
-right where its distribution is nearly the same. Its KV memory follows each request: what it computed for guesses that
-were wrong is written again.
+See Leviathan et al., arXiv:2211.17192, and Chen et al., arXiv:2302.01318. The draft model samples with the random
+numbers that the model itself will use, one for each seed, position and choice, so its guess is right if its
+distribution is nearly the same. Its KV memory follows each request: what it computed for wrong guesses is overwritten.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,24 +21,27 @@ from ridgeline.engine.step_plan import PlanItem, StepPlan
 
 @dataclass(slots=True)
 class _DraftState:
-    """A request that the draft model follows.
-
-    params: how it draws, without what only says something of the tokens. tokens: what its KV memory holds, of which the
-    first `sure` are known to be the request's. guesses: at what follows, so far. history: with those, where penalties
-    count. most: guesses that are wanted now.
-    """
+    """The draft model's state of one request."""
 
     request: Request
+    """The request."""
     params: SamplingParams
+    """The sampling parameters of the guesses: the request's, without log-probabilities."""
     tokens: list[int]
+    """The tokens at the positions in the draft model's KV memory."""
     sure: int
+    """The number of these that are known to be the request's."""
     most: int = 0
+    """The number of guesses that are wanted now."""
     guesses: list[int] = field(default_factory=list)
+    """The guesses at the next tokens so far."""
     history: History | None = None
+    """The token counts that penalties need, guesses included; None without penalties."""
 
     def agreed(self) -> int:
-        """Positions in its KV memory that are those of the request, which may have gone on otherwise than guessed; one
-        is left to run.
+        """Drop the positions that differ from the request's tokens, and return how many remain.
+
+        The request may have continued otherwise than guessed. At least one known position is left to run.
         """
         known = self.request.tokens[self.sure : self.request.known]
         for own, other in zip(self.tokens[self.sure :], known, strict=False):
@@ -51,7 +53,7 @@ class _DraftState:
         return self.sure
 
     def row(self) -> SampleRow:
-        """How its next guess is drawn."""
+        """Return the sampling inputs of its next guess."""
         request, ahead = self.request, len(self.guesses)
         return SampleRow(
             self.params,
@@ -64,18 +66,23 @@ class _DraftState:
         )
 
     def take(self, token: int) -> None:
-        """It would say this next."""
+        """Add a guess."""
         self.guesses.append(token)
         if self.history is not None:
             self.history.append(token)
 
 
 class ModelDrafter:
-    """Guesses with a model, for all requests that ask at once: a step of it for each guess."""
+    """The drafter that guesses with a model, for all requests at once: one step of the draft model per guess."""
 
     def __init__(self, model: Model, layout: KVLayout, step_tokens: int, context: int) -> None:
-        """layout: of its KV memory. step_tokens: most positions of prompts that it runs before a step of the model.
-        context: positions of a sequence that it takes at most.
+        """Make a drafter that follows no request.
+
+        Args:
+            model: The draft model.
+            layout: The layout of its KV pages.
+            step_tokens: Maximum number of known positions that it runs before a step of the model.
+            context: Maximum number of positions of a sequence that it takes.
         """
         self._runner = Runner(model, layout)
         self._ledger = KVCacheManager(layout, step_tokens)
@@ -86,7 +93,10 @@ class ModelDrafter:
         self._steps = 0
 
     def draft(self, asks: Sequence[DraftRequest]) -> list[Sequence[int]]:
-        """As Drafter.draft. A request whose prompt it has not read yet, or for which it has no memory, has none."""
+        """Return guesses for each request.
+
+        A request gets none while the draft model has not read its whole prompt, or has no memory for it.
+        """
         begun = [self._begun(ask) for ask in asks]
         drafting = self._caught_up([one for one in begun if one is not None])
         while drafting := [one for one in drafting if one.guesses and len(one.guesses) < one.most]:
@@ -98,7 +108,7 @@ class ModelDrafter:
         return [() if one is None else one.guesses for one in begun]
 
     def forget(self, request: int) -> None:
-        """As Drafter.forget."""
+        """Free the draft model's memory of a request that has ended."""
         if self._followed.pop(request, None) is None:
             return
         self._ledger.release(request)
@@ -107,7 +117,7 @@ class ModelDrafter:
             self._forget.append(request)
 
     def _begun(self, ask: DraftRequest) -> _DraftState | None:
-        """The request as it is followed, ready to be guessed at; None where it cannot be now."""
+        """Return the state of a request, ready for new guesses; None if no guesses are possible now."""
         request, most = ask.request, min(ask.most, self._context - ask.request.known)
         if request.placed_images is not None or most <= 0:
             return None
@@ -124,7 +134,11 @@ class ModelDrafter:
         return one
 
     def _caught_up(self, followed: Iterable[_DraftState]) -> list[_DraftState]:
-        """Run what is known and not in KV memory, as far as a step has room; those that have a first guess by it."""
+        """Run the known tokens that are not in KV memory, as far as a step's budget allows.
+
+        Returns:
+            The requests that have a first guess by that.
+        """
         parts: list[tuple[_DraftState, Sequence[int]]] = []
         room = self._step_tokens
         for one in followed:
@@ -144,7 +158,7 @@ class ModelDrafter:
         return ready
 
     def _run(self, parts: Sequence[tuple[_DraftState, Sequence[int]]], drawn: Sequence[_DraftState]) -> None:
-        """Run positions, and take a guess after the last one of those that are drawn."""
+        """Run positions, and sample a guess after the last position of the `drawn` requests."""
         wanted = {one.request.id for one in drawn}
         items = tuple([self._item(one, tokens, drawn=one.request.id in wanted) for one, tokens in parts])
         plan = StepPlan(self._steps, items, (), tuple(self._ledger.blank), tuple(self._forget))

@@ -1,4 +1,4 @@
-"""Drafter: what the engine asks of whoever guesses the next tokens of requests."""
+"""The interface of drafters, which guess the next tokens of requests."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -7,21 +7,21 @@ from ridgeline.engine.request import Request
 
 
 class DraftRequest(NamedTuple):
-    """A request whose next tokens are to be guessed, and how many at most."""
+    """A request whose next tokens a drafter should guess."""
 
     request: Request
+    """The request."""
     most: int
+    """The maximum number of guesses."""
 
 
 class Drafter(Protocol):
-    """Guesses tokens. A guess that is wrong costs time, never a token."""
+    """The interface of an object that guesses tokens. A wrong guess costs time, never a token."""
 
     def draft(self, asks: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
-        """Guesses at the tokens that follow those that each request knows: at most as many as it asks for, also
-        none.
-        """
+        """Return guesses at the next tokens of each request: at most as many as it asks for, or none."""
         ...
 
     def forget(self, request: int) -> None:
-        """A request has ended; one that nobody has asked for is no error."""
+        """Drop the state of a request that has ended; ignore an unknown one."""
         ...

@@ -1,7 +1,8 @@
-"""Prompt lookup: what followed a request's last tokens where they stood in it before (A. Saxena, "Prompt Lookup
-Decoding", 2023).
+"""Guesses by prompt lookup: what followed a request's last tokens where they occurred before.
 
-Shapes: N tokens that are known, E places at which the last of them stood before.
+See A. Saxena, "Prompt Lookup Decoding", 2023.
+
+Shapes: N known tokens, E places at which the last of them occurred before.
 """
 
 from collections.abc import Sequence
@@ -16,15 +17,20 @@ Ids = NDArray[np.int64]
 
 
 class NgramDrafter:
-    """Guesses by prompt lookup."""
+    """The drafter that guesses by prompt lookup."""
 
     def __init__(self, longest: int, shortest: int) -> None:
-        """longest, shortest: as of Speculation."""
+        """Make a drafter that follows no request.
+
+        Args:
+            longest: Maximum number of last tokens to look up.
+            shortest: Minimum number of last tokens to look up.
+        """
         self.longest, self.shortest = longest, shortest
         self._texts: dict[int, _Text] = {}
 
     def draft(self, asks: Sequence[DraftRequest]) -> list[list[int]]:
-        """As Drafter.draft."""
+        """Return guesses for each request."""
         return [self._guesses(request, most) for request, most in asks]
 
     def _guesses(self, request: Request, most: int) -> list[int]:
@@ -35,19 +41,19 @@ class NgramDrafter:
         return guesses
 
     def forget(self, request: int) -> None:
-        """As Drafter.forget."""
+        """Drop the tokens of a request that has ended."""
         self._texts.pop(request, None)
 
 
 class _Text:
-    """A request's tokens as numpy has them, kept up with what is sampled."""
+    """A request's tokens as a numpy array, which grows with the sampled ones."""
 
     def __init__(self, request: Request) -> None:
         self._ids_N = np.array([*request.tokens], np.int64)
         self._count = len(self._ids_N)
 
     def known(self, request: Request) -> Ids:
-        """All that are known now."""
+        """Return all tokens of the request that are known now."""
         new = request.output[self._count - request.prompt_length :]
         if self._count + len(new) > len(self._ids_N):
             self._ids_N = np.concatenate((self._ids_N, np.zeros(max(64, len(self._ids_N)), np.int64)))
@@ -57,9 +63,11 @@ class _Text:
 
 
 def looked_up(ids_N: Ids, most: int, longest: int, shortest: int) -> Ids:
-    """Up to `most` tokens that followed the longest piece of the text's end, of at least `shortest` tokens and at most
-    `longest`, where it stood before. Of several places the last that `most` tokens follow counts, else the first, which
-    the most do: in a loop the last one is followed by what is not there yet.
+    """Return up to `most` tokens that followed an earlier occurrence of the text's end.
+
+    The longest end of `shortest` to `longest` tokens that occurred before counts. Of several places, the last one that
+    `most` tokens follow is used, else the first, which the most tokens follow: in a loop, the tokens after the last
+    place do not exist yet.
     """
     last = len(ids_N) - 1
     ends_E = np.flatnonzero(ids_N[:last] == ids_N[last])

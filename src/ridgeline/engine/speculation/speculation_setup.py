@@ -1,4 +1,4 @@
-"""From what is asked of speculation to a speculator: what can be guessed at, the draft model and its memory."""
+"""The setup of speculative decoding: checks of the model, the draft model and its memory, and the speculator."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,16 @@ _ANY_BUDGET = 1e15  # bytes; it is the positions that say how much
 
 
 def check_speculation(speculation: Speculation, model: Model, name: str) -> None:
-    """Refuse to guess what a model cannot verify. Raises ModelRefused."""
+    """Check that a model can verify guesses.
+
+    Args:
+        speculation: The settings of speculative decoding.
+        model: The model.
+        name: The name of the model.
+
+    Raises:
+        ModelRefused: If it cannot.
+    """
     if not model.has_head:
         raise ModelRefused(f"{name} generates no tokens, which are what speculation guesses; leave it out")
     if any(spec.is_state for spec in model.kv_specs):
@@ -43,14 +52,22 @@ def check_speculation(speculation: Speculation, model: Model, name: str) -> None
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A draft model. layout: of its keys and values, None before there is memory for them."""
+    """A draft model."""
 
     source: ModelSource
+    """The checkpoint."""
     model: Model
+    """The model."""
     layout: KVLayout | None = None
+    """The layout of its KV pages; None before it has memory for them."""
 
     def taken(self, limits: Limits, place: torch.device) -> Mapping[str, float]:
-        """Bytes that it takes beside its keys and values, by what for. place: where it runs."""
+        """Return the bytes that the draft model takes in addition to its KV cache, by purpose.
+
+        Args:
+            limits: The limits of a step.
+            place: The device to run on.
+        """
         model, price = self.model, Price(self.model)
         found = {"weights of the draft model": float(weight_bytes(model))}
         found["activations of the draft model"] = activation_peak(price, limits.tokens, limits.requests, 0)
@@ -60,15 +77,31 @@ class Draft:
         return found
 
     def left(self, model: Model, nbytes: float, page_size: int) -> float:
-        """Of bytes for keys and values, those that are the model's own: both keep as many positions."""
+        """Return the part of the KV cache's bytes that remains for the model itself.
+
+        The draft model's KV cache holds as many positions.
+
+        Args:
+            model: The model itself.
+            nbytes: Bytes for both KV caches.
+            page_size: Positions of a page.
+        """
         own, others = (
             deal_layers(each.kv_specs, page_size, each.context).bytes_per_token for each in (model, self.model)
         )
         return nbytes * own / (own + others)
 
     def filled(self, tokenizer: Tokenizer, layout: KVLayout, place: torch.device, *, dummy_weights: bool) -> "Draft":
-        """The same with its weights, and memory for as many positions as a model with this layout keeps. Raises
-        ModelRefused where its tokens are others than those of the model's tokenizer.
+        """Load the weights, and return the draft model with a layout of as many positions as the model's KV cache.
+
+        Args:
+            tokenizer: The tokenizer of the model itself.
+            layout: The layout of the model's KV pages.
+            place: The device to run on.
+            dummy_weights: Whether to use random weights.
+
+        Raises:
+            ModelRefused: If the draft model's tokens differ from those of the tokenizer.
         """
         if not dummy_weights:
             _check_tokens(self, tokenizer)
@@ -79,15 +112,17 @@ class Draft:
 
     @property
     def kept_bytes(self) -> float:
-        """Bytes of its weights, keys and values."""
+        """The bytes of the draft model's weights and KV cache."""
         return sum(parameter.nbytes for parameter in self.model.parameters()) + (
             self.layout.nbytes if self.layout else 0
         )
 
 
 def draft_of(speculation: Speculation) -> Draft | None:
-    """The draft model that speculation asks for, without weights; None where it asks for none. Raises ModelRefused for
-    one that cannot guess.
+    """Return the draft model that the settings name, without weights; None if they name none.
+
+    Raises:
+        ModelRefused: If it cannot guess tokens.
     """
     if speculation.model is None:
         return None
@@ -104,7 +139,11 @@ def draft_of(speculation: Speculation) -> Draft | None:
 
 
 def _check_tokens(draft: Draft, tokenizer: Tokenizer) -> None:
-    """Raises ModelRefused where an id stands for another token than in this tokenizer, or for none."""
+    """Check that every id stands for the same token as in a tokenizer.
+
+    Raises:
+        ModelRefused: If one does not.
+    """
     own = tokenizer_of(draft.source)
     size = min(own.vocab_size, draft.model.vocabulary)
     for token in range(tokenizer.vocab_size):
@@ -116,7 +155,7 @@ def _check_tokens(draft: Draft, tokenizer: Tokenizer) -> None:
 
 
 def speculator_of(speculation: Speculation, model: Model, draft: Draft | None, limits: Limits) -> Speculator:
-    """The speculator of an engine around a model."""
+    """Return the speculator for an engine of a model."""
     outputs = model.vocabulary if model.sampled_vocab_size is None else model.sampled_vocab_size
     if draft is None:
         drafter = NgramDrafter(speculation.longest, speculation.shortest)

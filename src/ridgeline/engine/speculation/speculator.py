@@ -1,5 +1,6 @@
-"""Speculator: what the engine has of speculation. Before a step, which guesses it may run; after it, how right they
-were.
+"""The speculator, through which an engine uses speculative decoding.
+
+Before a step it returns the guesses to verify; after the step it counts how many were right.
 """
 
 import logging
@@ -19,14 +20,20 @@ logger = logging.getLogger(__name__)
 
 
 class Speculator:
-    """Asks a drafter for guesses, cuts off what cannot follow, and counts. A drafter that fails is asked no more.
+    """The user of a drafter's guesses: it removes guesses that cannot follow, and counts.
 
-    drafts, draft_tokens, accepted_tokens, accepted_at: as of Stats.
+    A drafter that fails is not used again. `drafts`, `draft_tokens`, `accepted_tokens` and `accepted_at` are as in
+    Stats.
     """
 
     def __init__(self, drafter: Drafter, tokens: int, outputs: int, *, priced: bool = False) -> None:
-        """tokens: most guesses of a request. outputs: how many ids are sampled from, the first of the vocabulary.
-        priced: guess only where a gate says that it pays (`price_on`).
+        """Make a speculator.
+
+        Args:
+            drafter: Guesses the tokens.
+            tokens: Maximum number of guesses per request.
+            outputs: Number of ids that can be sampled, the first of the vocabulary.
+            priced: Whether to guess only if a gate predicts that it pays (`price_on`).
         """
         self.drafter, self.tokens, self.outputs, self.priced = drafter, tokens, outputs, priced
         self._gate: SpeculationGate | None = None
@@ -38,16 +45,16 @@ class Speculator:
 
     @property
     def accepted_at(self) -> tuple[int, ...]:
-        """As of Stats."""
+        """The number of right guesses at each place among the guesses of a step."""
         return tuple(self._accepted_at)
 
     def price_on(self, price: Price, device: Device) -> None:
-        """Predict steps of a model on a device from now on, where that decides."""
+        """Use predictions for a model on a device from now on, if they decide whether to guess."""
         if self.priced:
             self._gate = SpeculationGate(price, device)
 
     def guesses(self, scheduler: Scheduler) -> dict[Request, Sequence[int]]:
-        """Guesses for the next step, by request; none where they are not predicted to pay."""
+        """Return guesses for the next step, by request; none if they are not predicted to pay."""
         if self.priced and self._gate is None:
             self._say_unpriced()
             return {}
@@ -60,7 +67,7 @@ class Speculator:
         return {request: own[:most] for request, own in self._guesses.items()} if most else {}
 
     def _drafted(self, asks: Sequence[DraftRequest]) -> Sequence[Sequence[int]]:
-        """A drafter's guesses. Requests do not need them: where it fails they go on without, and so do all after."""
+        """Return the drafter's guesses. If the drafter fails, log it and continue without guesses from now on."""
         try:
             return self.drafter.draft(asks) if asks else ()
         except Exception as error:
@@ -70,7 +77,7 @@ class Speculator:
             return [()] * len(asks)
 
     def _say_unpriced(self) -> None:
-        """Once, that nothing will be guessed."""
+        """Log once that nothing will be guessed."""
         if not self._said:
             self._said = True
             logger.warning(
@@ -79,8 +86,10 @@ class Speculator:
             )
 
     def _asks(self, running: Iterable[Request]) -> Iterable[DraftRequest]:
-        """Requests that have a token, from whose prompt no further choice is to start, and whose next one alone is
-        missing. A step gives a token more than the guesses that are right.
+        """Yield the requests to guess for: those that decode, with at least two tokens to go.
+
+        A step samples one token more than the right guesses. Requests with token rules, prompt scores or a prompt
+        without ids are left out.
         """
         for request in running:
             most = min(self.tokens, request.limit - request.output_length - 1)
@@ -90,7 +99,10 @@ class Speculator:
                 yield DraftRequest(request, most)
 
     def _fit(self, request: Request, guesses: Sequence[int]) -> Sequence[int]:
-        """As many as may be followed by a token: the text ends with what ends it, and a form admits only its own."""
+        """Return the first guesses that another token may follow.
+
+        They stop before a token that ends the text, that cannot be sampled, or that a structured output does not admit.
+        """
         ends = (
             place for place, token in enumerate(guesses) if token in request.stop_ids or not 0 <= token < self.outputs
         )
@@ -100,8 +112,15 @@ class Speculator:
         return guesses
 
     def verified(self, request: Request, ran: int, tokens: Sequence[int]) -> None:
-        """A step gave a request these tokens; `ran`: how many guesses it verified. Those that it did not run say
-        something too: whether the first of them was right.
+        """Update the counters of right guesses after a step.
+
+        Guesses that the step did not run also count towards the acceptance rate: the sampled token shows whether the
+        first was right.
+
+        Args:
+            request: The request.
+            ran: Number of guesses that the step verified.
+            tokens: The tokens that the step sampled.
         """
         guesses = self._guesses.pop(request, ())
         right = 0
@@ -119,7 +138,7 @@ class Speculator:
             self._acceptance.count(request.id, right, wrong=right < max(ran, 1))
 
     def forget(self, request: Request) -> None:
-        """A request has ended."""
+        """Drop the state of a request that has ended."""
         self._guesses.pop(request, None)
         self._acceptance.forget(request.id)
         if not self._failed:

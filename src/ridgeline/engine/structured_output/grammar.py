@@ -1,7 +1,7 @@
-"""From what a request asks for to a compiled grammar, kept for the next request that asks for the same.
+"""The compilation of requested formats to grammars, with a cache for further requests with the same format.
 
-Compiling takes some 2 ms for a schema of ten properties and is bounded by the library's own limits; whoever takes
-schemas from strangers tries them elsewhere first (server/routes/grammar_check.py).
+Compiling takes some 2 ms for a schema of ten properties and is bounded by the library's own limits. A server that
+accepts schemas from strangers tries them elsewhere first (server/routes/grammar_check.py).
 """
 
 import re
@@ -27,7 +27,11 @@ _LIMITS = llguidance.LLParserLimits(verbose_errors=False)
 
 
 def source_of(outputs: StructuredOutputs) -> str:
-    """The grammar as llguidance takes it. Raises ValueError for what is not even JSON, or no GBNF."""
+    """Return the grammar of a format as llguidance takes it.
+
+    Raises:
+        ValueError: If a schema is not JSON, or a grammar is not GBNF.
+    """
     if outputs.json_object:
         return llguidance.LLMatcher.grammar_from_json_schema('{"type":"object"}', overrides=_JSON)
     if outputs.json is not None:
@@ -42,12 +46,16 @@ def source_of(outputs: StructuredOutputs) -> str:
 
 
 def _literal(text: str) -> str:
-    """A regular expression of one text: every character that may mean something by its number."""
+    """Return a regular expression for one text: characters that may have a meaning are escaped by number."""
     return "".join(c if c.isascii() and c.isalnum() else f"\\x{{{ord(c):X}}}" for c in text)
 
 
 def compiled(outputs: StructuredOutputs, tokenizer: llguidance.LLTokenizer) -> llguidance.LLMatcher:
-    """A matcher at the beginning of its grammar. Raises ValueError that says why it cannot be followed."""
+    """Compile a format and return a matcher at the start of its grammar.
+
+    Raises:
+        ValueError: If the format cannot be compiled; the message says why.
+    """
     try:
         source = source_of(outputs)
     except RecursionError:
@@ -61,7 +69,7 @@ def compiled(outputs: StructuredOutputs, tokenizer: llguidance.LLTokenizer) -> l
 
 
 def reason_of(matcher: llguidance.LLMatcher) -> str:
-    """Why a matcher has failed, in one line; empty if it has not."""
+    """Return why a matcher has failed, in one line; "" if it has not."""
     return _one_line(matcher.get_error())
 
 
@@ -70,17 +78,17 @@ def _refusal(reason: str) -> str:
 
 
 def _one_line(reason: str) -> str:
-    """Return a reason of the library in one line, without its internal states and options, which no user can set."""
+    """Return an error of the library in one line, without its internal states and options, which no user can set."""
     told = _ONE_OF.sub(_ONE_OF_FIX, reason.replace("<non-verbose/>", "").replace("NoExtensionBias", ""))
     return " ".join(told.split())[:MAX_REASON]
 
 
 class GrammarCache:
-    """Compiled grammars, the least recently used dropped first.
+    """The compiled grammars; the least recently used is dropped first.
 
-    compiled: how many were. nbytes: of those that are kept. The library does not say what a
-    grammar takes: 64 KiB and 200 bytes a byte of its source is more than was measured (alternations of 600 counted
-    repetitions take the most).
+    `compiled` is the number of compilations, `nbytes` the estimated bytes of the cached grammars. The library does not
+    report what a grammar takes: 64 KiB and 200 bytes per byte of its source is more than was measured (alternations of
+    600 counted repetitions take the most).
     """
 
     def __init__(self, tables: GrammarVocabulary, limit: int = CACHE_BYTES) -> None:
@@ -89,7 +97,11 @@ class GrammarCache:
         self.compiled = self.nbytes = 0
 
     def matcher(self, outputs: StructuredOutputs) -> llguidance.LLMatcher:
-        """A matcher of one's own, at the beginning. Raises ValueError for what cannot be followed."""
+        """Return a new matcher for a format, at the start of its grammar.
+
+        Raises:
+            ValueError: If the format cannot be compiled, or no token of the vocabulary can begin it.
+        """
         found = self._kept.get(outputs)
         if found is None:
             found = self._compile(outputs), _nbytes(outputs)

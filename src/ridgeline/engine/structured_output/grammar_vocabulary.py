@@ -1,9 +1,8 @@
 """A vocabulary as llguidance sees it, and the masks over it that need no grammar.
 
-A mask is uint32 [W], token t being bit t % 32 of word t // 32; W words cover the model's rows, which may be more than
-the tokenizer's ids: padding is never allowed. The library asks for an end token. It is given one past the model's
-rows, which is no token at all: its bit says that the grammar is complete, and which tokens end a text is the request's
-affair.
+A mask is uint32 [W], token t being bit t % 32 of word t // 32. W words cover the model's rows, which may be more than
+the tokenizer's ids: padding is never allowed. The library requires an end token. It gets an id one past the model's
+rows, which is no token: its bit tells whether the grammar is complete. Which tokens end a text is up to the request.
 """
 
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ Mask = NDArray[np.uint32]
 
 
 class LLGuidanceTokenizer:
-    """What llguidance asks of a tokenizer: the bytes of every token, and how a text that is forced is best spelled."""
+    """The tokenizer interface that llguidance requires: the bytes of every token, and the tokens of a forced text."""
 
     def __init__(self, tokenizer: Tokenizer, rows: int) -> None:
         self._tokenizer = tokenizer
@@ -32,8 +31,10 @@ class LLGuidanceTokenizer:
         self._longest = max(map(len, self._by_bytes), default=0)
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """Ids of a text: as the model's own tokenizer has them where their bytes are the text's, else the longest
-        tokens from left to right (an encoder may add a space, or compose characters).
+        """Return the token ids of a text.
+
+        They are those of the model's own tokenizer if their bytes equal the text, else the longest tokens from left to
+        right (an encoder may add a space, or compose characters).
         """
         data = text.encode() if isinstance(text, str) else text
         try:
@@ -55,28 +56,36 @@ class LLGuidanceTokenizer:
 
 
 class GrammarVocabulary:
-    """A model's vocabulary, made ready once: half a second and some 60 MB for 152k tokens."""
+    """A model's vocabulary, prepared for grammars once: half a second and some 60 MB for 152k tokens."""
 
     def __init__(self, tokenizer: Tokenizer, rows: int) -> None:
-        """rows: token ids that the model has."""
+        """Prepare a vocabulary.
+
+        Args:
+            tokenizer: The model's tokenizer.
+            rows: The number of token ids of the model.
+        """
         spelling = LLGuidanceTokenizer(tokenizer, rows)
         self.rows, self.words = rows, (rows + 31) // 32
         self.tokens = spelling.tokens[:rows]
         self.library = llguidance.LLTokenizer(llguidance.TokenizerWrapper(spelling), n_vocab=rows + 1)
         self.control = frozenset(spelling.special_token_ids[:-1])
         self.every = self.mask(token for token, data in enumerate(self.tokens) if data)
-        """All tokens that there are."""
+        """The mask of all tokens."""
         self.breaks = self.mask(t for t, data in enumerate(self.tokens) if data and not data.strip(b"\n"))
-        """Tokens of line breaks alone."""
+        """The mask of the tokens that consist of line breaks only."""
 
     def mask(self, tokens: Iterable[int]) -> Mask:
-        """A mask of these tokens."""
+        """Return a mask that allows these tokens."""
         bits = np.zeros(self.words * 32, np.uint8)
         bits[[token for token in tokens if 0 <= token < self.rows]] = 1
         return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32, copy=False)
 
     def next_of(self, matcher: llguidance.LLMatcher) -> tuple[Mask, bool]:
-        """What a grammar allows next, and whether its text may end here. A matcher that has failed allows nothing."""
+        """Return which tokens a grammar allows next, and whether its text may end here.
+
+        A matcher that has failed allows none.
+        """
         row = np.zeros((1, (self.rows + 1 + 31) // 32), np.int32)
         fill_next_token_bitmask(matcher, row)
         words = row[0].view(np.uint32)

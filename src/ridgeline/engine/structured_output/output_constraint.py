@@ -1,4 +1,4 @@
-"""A guide: what one choice may say next, and whether it is complete."""
+"""The constraint of a structured output on one choice: which tokens may come next, and whether it is complete."""
 
 from collections.abc import Collection, Sequence
 from typing import Self
@@ -13,12 +13,13 @@ from ridgeline.engine.structured_output_params import DeadEnd, GuideStats, Struc
 
 
 class OutputConstraint:
-    """Follows one choice, token by token. It is never taken back: a choice that is preempted keeps what it has said,
-    and a step that failed has said nothing.
+    """The constraint on one choice, which follows it token by token.
+
+    It never goes back: a preempted choice keeps its tokens, and a failed step adds none.
     """
 
     timestamps: int | None = None
-    """As SampleRow.timestamps: a grammar knows none."""
+    """The first timestamp token (SampleRow.timestamps): none, because grammars have no timestamps."""
 
     def __init__(
         self,
@@ -27,8 +28,14 @@ class OutputConstraint:
         ends: Collection[int],
         thinking: ThinkingState | None = None,
     ) -> None:
-        """ends: tokens that end the text; they are allowed where the grammar is complete. Reasoning is not ended by
-        those of them that are control tokens.
+        """Make a constraint for a choice without tokens.
+
+        Args:
+            tables: The vocabulary.
+            matcher: A matcher at the start of the grammar.
+            ends: Tokens that end the text, which are allowed when the grammar is complete. Those of them that are
+                control tokens cannot end a reasoning section.
+            thinking: The state of the reasoning section, if one may come first.
         """
         self._tables, self._matcher, self._thinking = tables, matcher, thinking
         self._ends = frozenset(ends)
@@ -37,22 +44,22 @@ class OutputConstraint:
         self._mask: Mask | None = None
         self._may_end = False  # whether the text may end at the place of the mask
         self.complete = False
-        """Whether the grammar's text is whole and nothing may follow it."""
+        """Whether the text is complete by its grammar and nothing may follow."""
 
     def copy(self) -> Self:
-        """The same guide for another choice, at the beginning."""
+        """Return the same constraint for another choice, at the start."""
         thinking = None if self._thinking is None else self._thinking.copy()
         return type(self)(self._tables, self._matcher.deep_copy(), self._ends, thinking)
 
     def ahead(self) -> Self:
-        """The same guide as far as it has come, for tokens that are guessed."""
+        """Return a copy at the same place, to advance with guessed tokens."""
         thinking = None if self._thinking is None else self._thinking.ahead()
         guide = type(self)(self._tables, self._matcher.deep_copy(), self._ends, thinking)
         guide.complete = self.complete
         return guide
 
     def admits(self, tokens: Sequence[int]) -> int:
-        """How many of these tokens may be said one after the other with the text still to go on."""
+        """Return how many of these tokens may follow one after the other without completing the text."""
         guide = self.ahead()
         for count, token in enumerate(tokens):
             if not guide.allowed()[token >> 5] >> (token & 31) & 1:
@@ -65,8 +72,8 @@ class OutputConstraint:
     def dead_end(self, held: Collection[int]) -> DeadEnd | None:
         """Return why no token may come next, or None if one may.
 
-        The library stops at its own limits (states of a lexer, items of a parser), and a vocabulary may not spell what
-        a grammar wants. Neither is a fault of the model.
+        The library stops at its own limits (states of a lexer, items of a parser), and a vocabulary may lack the tokens
+        that a grammar wants. Neither is a fault of the model.
 
         Args:
             held: Tokens that may not come yet, though the grammar allows them.
@@ -79,7 +86,10 @@ class OutputConstraint:
         return DeadEnd(whole=False, reason=f"the structured output cannot go on: {why}")
 
     def allowed(self) -> Mask:
-        """The tokens that may come next, uint32 [W]; not to be changed. Nothing where the grammar cannot go on."""
+        """Return the mask of tokens that may come next, uint32 [W], which the caller must not change.
+
+        It is empty if the grammar cannot continue.
+        """
         if self._mask is None:
             self._mask = self._allowed()
         return self._mask
@@ -96,7 +106,7 @@ class OutputConstraint:
         return mask
 
     def take(self, token: int) -> None:
-        """A token was chosen that is no end of the text."""
+        """Record a sampled token that does not end the text."""
         self._mask = None
         if self._thinking is not None and self._thinking.take(token):
             return
@@ -105,7 +115,10 @@ class OutputConstraint:
 
 
 class StructuredOutputManager:
-    """Makes the guides of a model's requests. The tables of its vocabulary are made when the first one is asked for."""
+    """The maker of the constraints of a model's requests.
+
+    It prepares the vocabulary at the first request that needs it.
+    """
 
     def __init__(
         self,
@@ -114,8 +127,13 @@ class StructuredOutputManager:
         tags: tuple[str, str] | None = None,
         most_bytes: int = CACHE_BYTES,
     ) -> None:
-        """vocabulary: token ids that the model has. tags: what it writes its reasoning between. most_bytes: of compiled
-        grammars that are kept.
+        """Make a manager without grammars.
+
+        Args:
+            tokenizer: The model's tokenizer.
+            vocabulary: The number of token ids of the model.
+            tags: The tags between which the model writes its reasoning; None for no reasoning.
+            most_bytes: Maximum number of bytes of compiled grammars to cache.
         """
         self._tokenizer, self._vocabulary, self._literals, self._most = tokenizer, vocabulary, tags, most_bytes
         self._tables: GrammarVocabulary | None = None
@@ -125,7 +143,16 @@ class StructuredOutputManager:
     def constraint_for(
         self, outputs: StructuredOutputs, prompt: Sequence[int], ends: Collection[int]
     ) -> OutputConstraint:
-        """A guide for the answer to a prompt. Raises ValueError for a form that cannot be followed."""
+        """Return a constraint for the response to a prompt.
+
+        Args:
+            outputs: The format of the response.
+            prompt: The token ids of the prompt, which may have opened a reasoning section.
+            ends: Token ids that end the text.
+
+        Raises:
+            ValueError: If the format cannot be compiled.
+        """
         if self._tables is None or self._cache is None:
             self._tables = GrammarVocabulary(self._tokenizer, self._vocabulary)
             self._cache = GrammarCache(self._tables, self._most)
@@ -135,6 +162,6 @@ class StructuredOutputManager:
 
     @property
     def stats(self) -> GuideStats:
-        """What was compiled so far, and what is kept."""
+        """The number of grammars compiled so far, and the bytes of the cached ones."""
         cache = self._cache
         return GuideStats() if cache is None else GuideStats(cache.compiled, cache.nbytes)

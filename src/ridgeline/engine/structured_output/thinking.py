@@ -1,7 +1,7 @@
-"""Where a model's reasoning ends: what it writes for itself is free, its answer is not.
+"""The end of a model's reasoning in a structured output: reasoning is free, the response after it is not.
 
-As core/text/reasoning.py has it: tags that are tokens of the vocabulary count as those tokens; else they are spelled by
-several, and then only a section that the prompt has opened counts.
+As in core/text/reasoning.py, tags that are tokens of the vocabulary count as those tokens. Otherwise several tokens
+spell a tag, and only a section that the prompt has opened counts.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,11 @@ from ridgeline.core.text import Reasoning, Tokenizer
 from ridgeline.engine.structured_output.grammar_vocabulary import GrammarVocabulary, Mask
 
 BREAKS = 2
-"""Tokens of line breaks that may stand between a section and the answer, where every template puts two."""
+"""The number of line-break tokens that may stand between a reasoning section and the response; templates write two."""
 
 
 class ThinkingTags:
-    """The tags of a model's reasoning sections, and the masks that they need."""
+    """The tags of a model's reasoning sections, and the token masks that they need."""
 
     def __init__(self, tokenizer: Tokenizer, literals: tuple[str, str], tables: GrammarVocabulary) -> None:
         self._tokenizer, self._literals, self._tables = tokenizer, literals, tables
@@ -24,20 +24,24 @@ class ThinkingTags:
         self._unfit = None if self.tokens is not None else [self._spills(at) for at in range(len(self.closing))]
 
     def begin(self, prompt: Sequence[int]) -> "ThinkingState":
-        """The reasoning of an answer to this prompt."""
+        """Return the reasoning state of a response to this prompt."""
         inside = Reasoning(self._tokenizer, prompt, self._literals).inside
         return ThinkingState(
             self, self._tables, inside, self.tokens is not None and not inside and not self._closed(prompt)
         )
 
     def _closed(self, prompt: Sequence[int]) -> bool:
-        """Whether the prompt ends with a section that is over, as templates do that switch reasoning off."""
+        """Return whether the prompt ends with a closed reasoning section, as in templates that switch reasoning off."""
         assert self.tokens is not None
         blank = (i for i in reversed(prompt) if not 0 <= i < self._tables.rows or self._tables.tokens[i].strip())
         return next(blank, None) == self.tokens[1]
 
     def unfit(self, matched: int) -> Mask | None:
-        """Tokens that would complete the closing tag and go on with the answer, after `matched` bytes of it."""
+        """Return the mask of tokens that would complete the closing tag and continue with the response.
+
+        Args:
+            matched: Number of bytes of the closing tag that the text ends with.
+        """
         return None if self._unfit is None else self._unfit[matched]
 
     def _spills(self, matched: int) -> Mask:
@@ -51,8 +55,10 @@ class ThinkingTags:
 
 
 class ThinkingState:
-    """The reasoning of one choice. `inside`: it is being written now. `may_open`: the answer may begin with it.
-    `after`: it has just ended, and so many tokens of line breaks may follow, which are not the answer's.
+    """The reasoning state of one choice.
+
+    `inside` tells whether the model is writing reasoning now, `may_open` whether the response may begin with it.
+    `after` is the number of line-break tokens that may still follow the section and do not belong to the response.
     """
 
     def __init__(self, tags: ThinkingTags, tables: GrammarVocabulary, inside: bool, may_open: bool) -> None:
@@ -61,24 +67,24 @@ class ThinkingState:
         self._matched = 0  # bytes of the closing tag that the text ends with
 
     def copy(self) -> "ThinkingState":
-        """The same, for another choice."""
+        """Return the same state for another choice, at the start."""
         return ThinkingState(self._tags, self._tables, self.inside, self.may_open)
 
     def ahead(self) -> "ThinkingState":
-        """The same as far as it has come, for tokens that are guessed."""
+        """Return a copy at the same place, to advance with guessed tokens."""
         other = self.copy()
         other.after, other._matched = self.after, self._matched
         return other
 
     def mask(self) -> Mask:
-        """What may be written inside, or what may be instead of the answer's next token."""
+        """Return the tokens allowed inside the reasoning, or those allowed instead of the response's next token."""
         if not self.inside:
             return self._tags.opening_mask if self.may_open else self._tables.breaks
         unfit = self._tags.unfit(self._matched)
         return self._tables.every if unfit is None else self._tables.every & ~unfit
 
     def take(self, token: int) -> bool:
-        """The next token; whether it is part of the reasoning, not of the answer."""
+        """Record a sampled token; return whether it belongs to the reasoning, not to the response."""
         data, tokens = self._tables.tokens[token], self._tags.tokens
         if self.inside:
             closed = self._closes(data) if tokens is None else token == tokens[1]
@@ -90,7 +96,7 @@ class ThinkingState:
         return opens or breaks
 
     def _closes(self, data: bytes) -> bool:
-        """Whether these bytes complete the closing tag; else how much of it the text ends with is noted."""
+        """Return whether these bytes complete the closing tag; if not, record how much of it the text ends with."""
         closing = self._tags.closing
         text = closing[: self._matched] + data
         if closing in text:

@@ -1,5 +1,6 @@
-"""KVTransfer: whether an engine gives prompts' keys and values away, or asks for them; as `--kv-listen`, `--kv-from`
-and vLLM's `--kv-transfer-config` say it.
+"""The settings for sending KV pages of prompts to other engines, or requesting them from other engines.
+
+On the command line they are `--kv-listen`, `--kv-from` and vLLM's `--kv-transfer-config`.
 """
 
 import json
@@ -8,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PORT = 14579
-"""vLLM's kv_port, where its JSON says none."""
+"""The default port in vLLM's JSON (kv_port)."""
 TIMEOUT = 30.0
-"""Seconds for a prompt's pages to come."""
+"""The default seconds for a prompt's pages to come."""
 
 _OPTION = "--kv-transfer-config"
 _KEYS = ("kv_role", "kv_ip", "kv_port")
@@ -19,18 +20,22 @@ _UNIX = "unix:"
 
 @dataclass(frozen=True, slots=True)
 class KVTransfer:
-    """Addresses are HOST:PORT, or unix:PATH on one machine.
+    """The settings for sending KV pages of prompts to other engines, or requesting them from other engines.
 
-    listen: where prompts are computed for others. peers: whom to ask for prompts. key: what both ends know, and prove
-    to each other that they do. timeout: seconds that pages may take to come; then the prompt is computed here.
+    An address is HOST:PORT, or unix:PATH on one machine.
 
-    Raises ValueError for addresses that are none, and for both roles at once.
+    Raises:
+        ValueError: If an address is malformed, or both roles are given.
     """
 
     listen: str | None = None
+    """The address at which this engine computes prompts for others; None if it does not."""
     peers: tuple[str, ...] = ()
+    """The addresses of the engines that compute prompts for this one."""
     key: bytes = field(default=b"", repr=False)
+    """The secret that both ends know, and prove to each other that they know."""
     timeout: float = TIMEOUT
+    """The seconds that pages may take to come; after that, this engine computes the prompt itself."""
 
     def __post_init__(self) -> None:
         for each in (*([] if self.listen is None else [self.listen]), *self.peers):
@@ -44,7 +49,11 @@ class KVTransfer:
 
 
 def family_of(address: str) -> tuple[socket.AddressFamily, Any]:
-    """An address as sockets take it. Raises ValueError for what is none."""
+    """Return the socket family and address of an address text.
+
+    Raises:
+        ValueError: If it is malformed.
+    """
     if address.startswith(_UNIX):
         return socket.AF_UNIX, address.removeprefix(_UNIX)
     host, _, port = address.rpartition(":")
@@ -57,7 +66,11 @@ def family_of(address: str) -> tuple[socket.AddressFamily, Any]:
 
 
 def configured(text: str) -> tuple[str, str]:
-    """What vLLM's JSON means: `listen` or `peer`, and the address. Raises ValueError for what has no meaning here."""
+    """Return the role and the address that vLLM's JSON means; the role is `listen` or `peer`.
+
+    Raises:
+        ValueError: If the JSON has no meaning here.
+    """
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):

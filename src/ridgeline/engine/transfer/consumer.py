@@ -1,8 +1,8 @@
-"""The consumer: has prompts computed by other engines, and goes on with their pages. What it does not get in time, or
-cannot read, it computes itself.
+"""The consumer, which has other engines compute prompts and continues with their KV pages.
 
-A request waits parked (Engine.add) for its pages. They become a cached prefix when there is room for the request, and
-it begins as any request does that finds its prefix: the last page of its prompt runs here, with its first token.
+It computes the prompts itself whose pages do not come in time, or which it cannot read. A request waits parked
+(Engine.add) for its pages. They become a cached prefix when there is room for the request, which then starts like any
+request with a cached prefix: the last page of its prompt runs here, and its first token is sampled here.
 """
 
 import queue
@@ -28,27 +28,35 @@ from ridgeline.engine.transfer.wire import Cancel, Declined, PagesFrame, Prefill
 from ridgeline.engine.worker.engine_messages import FromEngine, PeerChanged, Transferred
 
 _STAGED_SHARE = 0.25
-"""Of the bytes of KV memory: those that may be on their way at a time, beside it. One prompt always may."""
+"""The bytes of pages that may be under way at a time, as a share of the KV cache's. One prompt always may."""
 _FIRST_TRY = 3.0  # seconds for engines to be found before requests are taken
 
 
 @dataclass(eq=False, slots=True)
 class _Parked:
-    """A request that waits for pages. have: positions that are here. nbytes: of those that are to come. peer: who was
-    asked, when (by the monotonic clock); None before. arrived: what came.
-    """
+    """A request that waits for pages."""
 
     request: Request
+    """The request."""
     keys: list[PageKey]
+    """The keys of the full pages of its prompt."""
     have: int
+    """The number of positions that are cached here."""
     nbytes: int
+    """The bytes of the pages that should come."""
     peer: Peer | None = None
+    """The producer that the pages were requested from; None before."""
     asked: float = 0.0
+    """The time of that request, by the monotonic clock."""
     arrived: PagesArrived | None = None
+    """The pages that came; None before."""
 
 
 class Consumer:
-    """Beside an engine's loop, which calls `poll` before a step. All but `_hear` runs in the engine's thread."""
+    """The end of a transfer that requests pages, for an engine whose loop calls `poll` before each step.
+
+    All methods but `_hear` run in the engine's thread.
+    """
 
     def __init__(
         self,
@@ -59,7 +67,16 @@ class Consumer:
         tell: Callable[[FromEngine], None],
         wake: Callable[[], None],
     ) -> None:
-        """tell: takes what is to be said of transfers. wake: as Producer."""
+        """Connect to the producers, and wait a few seconds until it is known which are available.
+
+        Args:
+            engine: The engine.
+            exchange: Access to the engine's KV pages.
+            identity: The model and page layout that a producer must share.
+            transfer: The settings of the transfer.
+            tell: Receives the messages on transfers.
+            wake: Makes the engine's loop run once more if it waits, from any thread.
+        """
         self._engine, self._exchange, self._identity = engine, exchange, identity
         self._timeout, self._tell, self._wake = transfer.timeout, tell, wake
         self._heard: queue.SimpleQueue[tuple[Peer, PeerEvent]] = queue.SimpleQueue()
@@ -79,12 +96,12 @@ class Consumer:
         self.poll()
 
     def _hear(self, peer: Peer, heard: PeerEvent) -> None:
-        """In the thread of a peer."""
+        """Queue an event of a producer, in the thread of its connection, and wake the engine's loop."""
         self._heard.put((peer, heard))
         self._wake()
 
     def add(self, request: Request) -> None:
-        """A parked request has come: have its prompt computed elsewhere, or begin it."""
+        """Request the pages of a parked request, or start it if none are needed or available."""
         ledger, length = self._exchange.kv_cache_manager, request.prompt_length
         most = ledger.findable(length)
         if not request.uses_prefix_cache or not any(peer.curve for peer in self.peers) or not most:
@@ -100,7 +117,7 @@ class Consumer:
         self._ask()
 
     def forget(self, group: int) -> None:
-        """A request has ended; nothing where it is not parked."""
+        """Drop a request that has ended; do nothing if it is not parked."""
         for ticket, parked in list(self._asked.items()):
             if parked.request.group == group:
                 self._over(ticket)
@@ -113,7 +130,7 @@ class Consumer:
                     self._staged -= parked.nbytes
 
     def poll(self) -> None:
-        """Take what has come, ask for what may be asked for, begin what need not wait any longer."""
+        """Handle what producers sent, request further pages, and start the requests that need not wait any longer."""
         while not self._heard.empty():
             self._take(*self._heard.get())
         if not (self._unasked or self._asked or self._arrived):
@@ -131,7 +148,7 @@ class Consumer:
         self._ask()
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for peer in self.peers:
             peer.close()
         self._threads.join()
@@ -169,7 +186,7 @@ class Consumer:
         self._arrived.append(parked)
 
     def _wrong(self, parked: _Parked, pages: PagesFrame, rows: Tensor) -> str:
-        """Why pages are not those that were asked for, "" where they are."""
+        """Return why pages are not the requested ones; "" if they are."""
         ledger = self._exchange.kv_cache_manager
         most = ledger.findable(parked.request.prompt_length)
         if not parked.have < pages.positions <= most or ledger.findable(pages.positions + 2) != pages.positions:
@@ -182,7 +199,7 @@ class Consumer:
         return ""
 
     def _over(self, ticket: int) -> _Parked:
-        """A request that was asked for is not waited for any more."""
+        """Stop waiting for the pages of a request, and return it."""
         parked = self._asked.pop(ticket)
         self._staged -= parked.nbytes
         assert parked.peer is not None
@@ -190,7 +207,7 @@ class Consumer:
         return parked
 
     def _fail(self, ticket: int, reason: str) -> None:
-        """No pages come: compute it here, and say so."""
+        """Start a request whose pages do not come, so that this engine computes its prompt, and report why."""
         parked = self._over(ticket)
         assert parked.peer is not None
         self._tell(Transferred(parked.peer.address, reason=reason))
@@ -199,7 +216,7 @@ class Consumer:
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def _ask(self) -> None:
-        """Ask for prompts, as far as there is room for what comes: each of the peer that has the least to do."""
+        """Request pages of prompts as long as there is room for them, each from the producer with the least work."""
         while self._unasked:
             up = [peer for peer in self.peers if peer.curve is not None]
             parked = self._unasked[0]
@@ -219,8 +236,9 @@ class Consumer:
             peer.put(Prefill(ticket, parked.have, unsampled))
 
     def _begin(self) -> None:
-        """Begin requests whose pages are here, in the order in which they came, as long as there is room for them: what
-        lies in KV memory and is nobody's is evicted for those that run.
+        """Start requests whose pages have come, in order, as long as there is room for them.
+
+        The pages enter KV memory only now: until a request runs, its cached prefix may be evicted for the running ones.
         """
         while self._arrived and self._has_room(self._arrived[0].request):
             parked = self._arrived.popleft()
@@ -239,7 +257,7 @@ class Consumer:
             self._engine.begin(parked.request.group)
 
     def _has_room(self, request: Request) -> bool:
-        """Whether a request could begin beside those that run and those before it; one alone always may."""
+        """Return whether a request fits next to those that run or are queued; a single one always does."""
         scheduler, ledger = self._engine.scheduler, self._exchange.kv_cache_manager
         if not (scheduler.running or scheduler.waiting):
             return True

@@ -1,4 +1,4 @@
-"""What two engines must share for one to read the other's pages: the model, and how pages are laid out."""
+"""The identity that two engines must share for one to read the other's pages: the model, and the page layout."""
 
 import hashlib
 import json
@@ -15,19 +15,28 @@ from ridgeline.core.ops.matrix.interleaved import in_rows
 
 
 class Identity(NamedTuple):
-    """model: a digest of what it computes, and with what numbers. pages: how its keys and values are kept, in words
-    that two engines compare. page_bytes: of a page as it crosses.
-    """
+    """The identity of an engine's KV pages: engines with equal ones can exchange pages."""
 
     model: bytes
+    """The digest of the model's config and weights."""
     pages: str
+    """The layout of the pages, as a text that two engines compare."""
     page_bytes: int
+    """The bytes of a page in a message."""
 
 
 def identity_of(config: Mapping[str, Any], model: Model, layout: KVLayout, page_bytes: int) -> Identity:
-    """Of an engine's model and memory; config: that the model was built from. Of every weight, as it computes, shape,
-    format and the sum of each row are taken, however this machine has its rows in memory: every number is read, as the
-    first step reads them. Adapters are not: the names of their pages say which they are (prefix.namespace_of).
+    """Return the identity of an engine's model and KV pages.
+
+    Of every weight, as it computes, the digest covers the shape, the format and the sum of each row, whatever row
+    layout this machine uses. All weights are read once, as in the first step. Adapters are not included: the keys of
+    their pages identify them (prefix.namespace_of).
+
+    Args:
+        config: The config that the model was built from.
+        model: The model, with weights.
+        layout: The layout of the KV pages.
+        page_bytes: The bytes of a page in a message.
     """
     state = hashlib.blake2b(b"ridgeline kv model 2", digest_size=32)
     state.update(json.dumps(config, sort_keys=True, default=str).encode())
@@ -47,8 +56,9 @@ def identity_of(config: Mapping[str, Any], model: Model, layout: KVLayout, page_
 
 
 def _sums(weight: Tensor) -> Tensor:
-    """Of each row its bytes added up, eight at a time as an integer, which is as fast as memory: a row of which any
-    number is another gives another sum, but for changes that happen to cancel each other.
+    """Return the sum of each row's bytes, eight at a time as integers, which is as fast as memory.
+
+    A row in which any number differs gives another sum, except for changes that happen to cancel each other.
     """
     count = weight.shape[0] if weight.dim() > 1 else 1
     rows = weight.contiguous().view(-1).view(torch.uint8).view(count, -1)
@@ -57,8 +67,17 @@ def _sums(weight: Tensor) -> Tensor:
 
 
 def check_transfer(model: Model, ranks: int, *, prefix_cache: bool, name: str = "this model") -> None:
-    """Refuse what cannot go from one engine to another. Raises ModelRefused for the model, ValueError for what is asked
-    beside it.
+    """Check that the KV pages of a model can go from one engine to another.
+
+    Args:
+        model: The model.
+        ranks: The number of processes that share it.
+        prefix_cache: Whether the engine has a prefix cache.
+        name: The name of the model, for the error message.
+
+    Raises:
+        ModelRefused: If the model excludes it.
+        ValueError: If a setting excludes it.
     """
     kept = [spec for spec in model.kv_specs if spec.kept]
     why = ""

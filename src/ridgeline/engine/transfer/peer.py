@@ -1,4 +1,4 @@
-"""One producer as a consumer sees it: a thread that connects, connects again, measures the connection, and reads."""
+"""The consumer's connection to one producer: a thread that connects, reconnects, measures the connection, and reads."""
 
 import socket
 import threading
@@ -36,7 +36,7 @@ from ridgeline.engine.transfer.wire import (
 from ridgeline.price.interconnect import Curve
 
 SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 23)
-"""Bytes that a connection is measured with: a page of a small model to a prompt of a large one."""
+"""The message sizes to measure a connection with, in bytes: from a page of a small model to a prompt of a large one."""
 ROUNDS = 5
 
 _SLOW = 0.5  # a size that takes longer is the last
@@ -46,33 +46,41 @@ _STRANGE = 30.0  # the same of one that refused
 
 @dataclass(frozen=True, slots=True)
 class PeerOnline:
-    """It may be asked. curve: seconds of so many bytes from it."""
+    """The event that a producer is available."""
 
     curve: Curve
+    """The seconds that messages from it take, by size."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerOffline:
-    """It may not be asked; why, in one line."""
+    """The event that a producer is not available."""
 
     reason: str
+    """The reason, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class PagesArrived:
-    """Pages have come: their bytes [pages, bytes a page], and the seconds they were on their way."""
+    """The event that the pages of a prompt have come."""
 
     pages: PagesFrame
+    """The message that announced them."""
     rows: Tensor
+    """The contents of the pages: bytes [pages, bytes per page]."""
     seconds: float
+    """The seconds that they were under way."""
 
 
 PeerEvent = PeerOnline | PeerOffline | PagesArrived | Declined | None
-"""None: nothing, for a while."""
+"""The event of a producer; None if nothing came for a while."""
 
 
 class Peer:
-    """Tells what it hears in its own thread; `up` and `under_way` are for whoever asks, in one thread."""
+    """A producer, as the consumer sees it.
+
+    It reports events in a thread of its own; the consumer uses `curve` and `under_way` in the engine's thread.
+    """
 
     def __init__(
         self,
@@ -83,16 +91,25 @@ class Peer:
         heard: Callable[["Peer", PeerEvent], None],
         threads: ConnectionThreads,
     ) -> None:
-        """most: pages that may come together."""
+        """Start the thread that connects to a producer.
+
+        Args:
+            address: The address of the producer.
+            identity: The model and page layout that the producer must share.
+            transfer: The settings of the transfer.
+            most: Maximum number of pages in a message.
+            heard: Receives the events.
+            threads: Runs the threads of the connection.
+        """
         self.address = address
         self.curve: Curve | None = None
-        """None while it may not be asked."""
+        """The seconds that messages from the producer take, by size; None while it is not available."""
         self.under_way = 0
-        """Positions of prompts that it was asked for and has not sent."""
+        """The number of prompt positions that were requested and have not come."""
         self.delivered = 0.0
-        """When it sent pages last, by the monotonic clock."""
+        """The time at which the last pages came, by the monotonic clock."""
         self.tried = threading.Event()
-        """Set once it is known whether it is there."""
+        """An event that is set once it is known whether the producer is available."""
         self._identity, self._transfer, self._most, self._heard = identity, transfer, most, heard
         self._closing = threading.Event()
         self._connection: socket.socket | None = None
@@ -101,19 +118,19 @@ class Peer:
         threads.start(self._run, f"from {address}")
 
     def put(self, message: Prefill | Cancel) -> None:
-        """Have it told something; nothing where it is gone, which is heard."""
+        """Send the producer a message; do nothing if it is gone, which is reported as an event."""
         outbox = self._outbox  # which the thread that reads may take away meanwhile
         if outbox is not None:
             outbox.put(message)
 
     def hang_up(self) -> None:
-        """End the connection; another is tried."""
+        """End the connection; the thread tries another."""
         outbox = self._outbox
         if outbox is not None:
             outbox.close()
 
     def close(self) -> None:
-        """End it for good, in whatever state it is."""
+        """End the connection for good, in whatever state it is."""
         self._closing.set()
         self.hang_up()
         connection = self._connection
@@ -146,7 +163,13 @@ class Peer:
             self._closing.wait(pause)
 
     def _connected(self) -> Wire[FromProducer]:
-        """A connection that may be asked, which is said. Raises Stranger, OSError, EOFError."""
+        """Return a connection that is ready for requests, and report that.
+
+        Raises:
+            AuthError: If the producer refuses this consumer, or is not to be trusted.
+            OSError: If the connection fails.
+            EOFError: If the producer closes it.
+        """
         connection = connect(self.address, PATIENCE, self._begun)
         try:
             introduce(connection, self._transfer.key)
@@ -167,13 +190,17 @@ class Peer:
         return wire
 
     def _begun(self, connection: socket.socket) -> None:
-        """A connection is tried: `close` ends it from now on, and may have been called before. Raises OSError."""
+        """Make a connection that is being set up known to `close`, which may have been called before.
+
+        Raises:
+            OSError: If it was.
+        """
         self._connection = connection
         if self._closing.is_set():
             raise OSError("it is not asked any more")
 
     def _read(self, wire: Wire[FromProducer]) -> None:
-        """Until the connection ends, which is raised."""
+        """Report the producer's messages until the connection ends, which raises an error."""
         while not self._closing.is_set():
             try:
                 message = wire.receive()
@@ -189,12 +216,12 @@ class Peer:
         raise EOFError("it is not asked any more")
 
     def _wait(self) -> None:
-        """Nothing has come for a while: some of what was asked for may be late by now."""
+        """Report that nothing has come for a while, because requested pages may be late by now."""
         if self.under_way:
             self._heard(self, None)
 
     def _arrived(self, wire: Wire[FromProducer], message: PagesFrame) -> PagesArrived:
-        """The pages behind a message."""
+        """Read the pages that follow a message."""
         pages, page_bytes = len(message.names), self._identity.page_bytes
         if pages > self._most:
             raise OSError("it sends more pages than KV memory has")
@@ -205,7 +232,11 @@ class Peer:
 
 
 def _soon(wire: Wire[FromProducer]) -> FromProducer:
-    """The next message. Raises TimeoutError where it does not come soon."""
+    """Return the next message.
+
+    Raises:
+        TimeoutError: If none comes within PATIENCE.
+    """
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         try:
@@ -216,7 +247,7 @@ def _soon(wire: Wire[FromProducer]) -> FromProducer:
 
 
 def _measured(wire: Wire[FromProducer]) -> Curve:
-    """Seconds from asking for so many bytes until they are there, the median of a few times."""
+    """Measure the seconds from requesting a number of bytes until they are here, as the median of a few rounds."""
     seconds: list[float] = []
     for size in SIZES:
         took = []

@@ -1,7 +1,7 @@
-"""The producer: computes prompts that other engines ask for, beside its own requests, and sends their pages.
+"""The producer, which computes prompts for other engines, next to its own requests, and sends their KV pages.
 
-A thread a connection reads and one writes; all else is done in the engine's, between two steps. Pages are copied when a
-prompt is computed, so that the engine's memory is its own again while they are on their way.
+Each connection has a thread that reads and one that writes. Everything else happens in the engine's thread, between two
+steps. Pages are copied when a prompt is computed, so that the engine's memory is free again while they are under way.
 """
 
 import queue
@@ -51,16 +51,23 @@ _PARAMS = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, seed=0)
 
 @dataclass(frozen=True, slots=True)
 class _PrefillJob:
-    """A prompt that is computed for a client, under its ticket. have: positions that it has itself."""
+    """A prompt that is being computed for a client."""
 
     client: "_Client"
+    """The client that requested it."""
     ticket: int
+    """The client's number for it."""
     have: int
+    """The number of positions that the client has."""
     request: Request
+    """The engine's request for the prompt."""
 
 
 class Producer:
-    """Beside an engine's loop, which calls `poll` before a step and `ended` after it."""
+    """The end of a transfer that sends pages, for an engine.
+
+    The engine's loop calls `poll` before a step and `ended` after it.
+    """
 
     def __init__(
         self,
@@ -71,8 +78,18 @@ class Producer:
         key: bytes,
         wake: Callable[[], None],
     ) -> None:
-        """address: where to listen. wake: has a loop that waits go round once more, from any thread. Raises ValueError
-        where the address cannot be had.
+        """Start listening for consumers.
+
+        Args:
+            engine: The engine.
+            exchange: Access to the engine's KV pages.
+            identity: The model and page layout that a consumer must share.
+            address: The address to listen at.
+            key: The secret that consumers must know.
+            wake: Makes the engine's loop run once more if it waits, from any thread.
+
+        Raises:
+            ValueError: If the address is not available.
         """
         self._engine, self._exchange, self.identity, self.key = engine, exchange, identity, key
         self._wake = wake
@@ -85,7 +102,7 @@ class Producer:
         self._accepting.start(self._accept, "listener")
 
     def poll(self) -> None:
-        """Do what clients have asked."""
+        """Handle the messages of clients: add or abort requests."""
         while not self._orders.empty():
             client, order = self._orders.get()
             if isinstance(order, Prefill):
@@ -109,7 +126,7 @@ class Producer:
             self._asked[number] = _PrefillJob(client, prefill.ticket, prefill.have, self._engine.requests[number])
 
     def ended(self, events: list[TokenEvent]) -> list[TokenEvent]:
-        """Send the pages of the prompts that are computed; returns the events of other requests."""
+        """Send the pages of the prompts that are computed; return the events of other requests."""
         if not self._asked:
             return events
         own = {event.request: event for event in events if event.request in self._asked}
@@ -134,7 +151,7 @@ class Producer:
         outbox.put(PagesFrame(asked.ticket, positions, names), bytes_of(rows))
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         self._closed.set()
         shut(self._listener)
         self._accepting.join()  # then nobody comes any more
@@ -145,7 +162,7 @@ class Producer:
     # -- in threads of their own ---------------------------------------------------------------------------------------
 
     def order(self, client: "_Client", order: Prefill | Cancel | None) -> None:
-        """Have the engine's thread do something for a client; None: it has gone."""
+        """Queue a client's message for the engine's thread; None if the client is gone."""
         self._orders.put((client, order))
         self._wake()
 
@@ -170,7 +187,7 @@ class Producer:
 
 
 class _Client:
-    """A consumer, from its first byte to its last."""
+    """The connection of a consumer, from its first byte to its last."""
 
     def __init__(self, producer: Producer, connection: socket.socket) -> None:
         self._producer, self._connection = producer, connection
@@ -178,7 +195,7 @@ class _Client:
         self._filling = b""  # of the largest probe so far: pages are memory that has been written before, too
 
     def run(self) -> None:
-        """Read what it asks, until it hangs up."""
+        """Read the consumer's messages until it hangs up."""
         try:
             admit(self._connection, self._producer.key)
             wire: Wire[ToProducer] = Wire(self._connection, ToProducer)
@@ -213,7 +230,7 @@ class _Client:
                 self._producer.order(self, message)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if hasattr(self, "outbox"):
             self.outbox.close()
         else:
@@ -221,7 +238,7 @@ class _Client:
 
 
 def _differs(ours: Identity, theirs: Hello) -> str:
-    """Why a consumer cannot read our pages, in one line; "" where it can."""
+    """Return why a consumer cannot read this producer's pages, in one line; "" if it can."""
     if theirs.pages != ours.pages or theirs.page_bytes != ours.page_bytes:
         return f"it keeps {_first_difference(ours, theirs)}"
     if theirs.model != ours.model:
@@ -230,7 +247,7 @@ def _differs(ours: Identity, theirs: Hello) -> str:
 
 
 def _first_difference(ours: Identity, theirs: Hello) -> str:
-    """Of what is kept in pages the first part that is not the same."""
+    """Return the first difference between two page layouts, in words."""
     pairs = zip_longest(ours.pages.split("; "), theirs.pages.split("; "), fillvalue="no further layers")
     nbytes = (f"pages of {ours.page_bytes} bytes", f"pages of {theirs.page_bytes} bytes")
     differing = next(((a, b) for a, b in pairs if a != b), nbytes)

@@ -1,4 +1,4 @@
-"""The threads of an end of transfers, beside the engine's: each reads or writes one connection, and ends with it."""
+"""The threads of an end of a transfer, next to the engine's: each reads or writes one connection, and ends with it."""
 
 import threading
 import time
@@ -8,11 +8,11 @@ _BOUND = 2.0  # seconds to wait for all of them
 
 
 class ConnectionThreads:
-    """Started as they are needed, and waited for when all connections are closed.
+    """The threads of connections, which start as needed and are joined when all connections are closed.
 
-    Each holds the engine that it works for. One that were the last to hold it would free its tensors while the
-    interpreter ends, and Python ends a thread that then asks for its lock in the midst of torch's C++, which ends the
-    process with `terminate called without an active exception`.
+    Each holds a reference to the engine that it works for. If a thread were the last to hold it, it would free the
+    engine's tensors while the interpreter shuts down. Python ends a thread that then requests the GIL in the middle of
+    torch's C++ code, which ends the process with `terminate called without an active exception`.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,11 @@ class ConnectionThreads:
         self._threads: list[threading.Thread] = []
 
     def start(self, run: Callable[[], None], name: str) -> None:
-        """Run something in a thread of its own. From any thread. Raises OSError where there are too many."""
+        """Run a function in a new thread. Any thread may call this.
+
+        Raises:
+            OSError: If there are too many threads.
+        """
         thread = threading.Thread(target=run, name=f"ridgeline kv {name}", daemon=True)
         with self._lock:
             self._threads = [each for each in self._threads if each.is_alive()]
@@ -31,7 +35,7 @@ class ConnectionThreads:
             self._threads.append(thread)
 
     def join(self) -> None:
-        """Wait until they have ended, and those that they start meanwhile, if that does not take long."""
+        """Wait, for a limited time, until the threads have ended, and those that they start meanwhile."""
         end = time.monotonic() + _BOUND
         while (left := end - time.monotonic()) > 0 and (thread := self._alive()) is not None:
             thread.join(left)

@@ -1,7 +1,7 @@
-"""What goes over a connection between two engines. docs/scale.md has it as a table.
+"""The protocol between a producer and a consumer of KV pages. docs/scale.md has it as a table.
 
-First both say what they speak and prove that they know the key (`admit`, `introduce`). Then frames (frames.py), and
-behind a frame that says so raw bytes: pages as they lie in memory. Nothing that comes in is executed.
+First both ends name the protocol and prove that they know the key (`admit`, `introduce`). Then come frames (frames.py),
+and raw bytes after a frame that announces them: pages as they are in memory. Nothing that comes in is executed.
 """
 
 import hmac
@@ -25,11 +25,11 @@ from ridgeline.engine.transfer.threads import ConnectionThreads
 from ridgeline.util.frames import MessageCodec
 
 MAGIC = b"ridgeline kv 2\n\0"
-"""The first bytes either way, with the version of all that follows."""
+"""The first bytes in either direction, with the version of everything that follows."""
 TICK = 0.25
-"""Seconds after which a read that has brought nothing returns."""
+"""The seconds after which a read that has received nothing returns."""
 PATIENCE = 10.0
-"""Seconds for an end to say who it is, and for more of a message that has begun: then it is gone."""
+"""The seconds for an end to authenticate, and for more of a message that has begun; after that it counts as gone."""
 
 _NONCE, _PROOF = 32, 32
 _MOST = 1 << 28  # bytes of a frame: a prompt of a million ids takes five of them
@@ -39,60 +39,70 @@ M = TypeVar("M")
 
 
 class Hello(msgspec.Struct, tag="hello", array_like=True, frozen=True):
-    """The consumer's first: as identity.Identity."""
+    """The consumer's first message: the identity of its pages (identity.Identity)."""
 
     model: bytes
+    """The digest of the model's config and weights."""
     pages: str
+    """The layout of the pages, as a text."""
     page_bytes: int
+    """The bytes of a page in a message."""
 
 
 class Welcome(msgspec.Struct, tag="welcome", array_like=True, frozen=True):
-    """The producer reads the same."""
+    """The producer's message that its pages have the same identity."""
 
 
 class BandwidthProbe(msgspec.Struct, tag="probe", array_like=True, frozen=True):
-    """Send so many bytes back, to see how long they take."""
+    """The consumer's message to send some bytes back, to measure how long they take."""
 
     nbytes: int
+    """The number of bytes."""
 
 
 class Prefill(msgspec.Struct, tag="prefill", array_like=True, frozen=True):
-    """A message to compute a prompt and send its pages. ticket: the consumer's number for it. have: positions whose
-    pages it has. spec: the request, without its sampling parameters.
-    """
+    """The consumer's message to compute a prompt and send its pages."""
 
     ticket: int
+    """The consumer's number for the prompt."""
     have: int
+    """The number of positions whose pages the consumer has."""
     spec: GenerationRequest
+    """The request, without its sampling parameters."""
 
 
 class Cancel(msgspec.Struct, tag="cancel", array_like=True, frozen=True):
-    """Nobody waits for these pages any more."""
+    """The consumer's message that it does not need the pages of a prompt any more."""
 
     ticket: int
+    """The consumer's number for the prompt."""
 
 
 class PaddingFrame(msgspec.Struct, tag="filling", array_like=True, frozen=True):
-    """So many bytes follow, for a Probe."""
+    """The producer's message that the bytes of a BandwidthProbe follow."""
 
     nbytes: int
+    """The number of bytes."""
 
 
 class PagesFrame(msgspec.Struct, tag="pages", array_like=True, frozen=True):
-    """Pages of the first `positions` of a prompt follow, as many bytes each as Hello said. names: of each its group of
-    layers, its entry in a table, and the digest that stands for its contents.
-    """
+    """The producer's message that pages of a prompt follow, each as long as Hello has stated."""
 
     ticket: int
+    """The consumer's number for the prompt."""
     positions: int
+    """The number of positions at the start of the prompt that the consumer has with these pages."""
     names: Sequence[tuple[int, int, bytes]]
+    """The group of layers, table entry and digest of each page."""
 
 
 class Declined(msgspec.Struct, tag="declined", array_like=True, frozen=True):
-    """No pages come; why, in one line. ticket: 0 where none ever will."""
+    """The producer's message that no pages come."""
 
     ticket: int
+    """The consumer's number for the prompt; 0 if no pages ever will come."""
     reason: str
+    """The reason, in one line."""
 
 
 ToProducer = Hello | BandwidthProbe | Prefill | Cancel
@@ -100,19 +110,23 @@ FromProducer = Welcome | PaddingFrame | PagesFrame | Declined
 
 
 class PeerTimeout(Exception):
-    """A read has brought nothing for a while."""
+    """The signal that a read has received nothing for a while."""
 
 
 class AuthError(ValueError):
-    """The other end speaks something else, or does not know the key; why, in one line."""
+    """The error that the other end uses another protocol, or does not know the key; the reason, in one line."""
 
 
 class Wire(Generic[M]):
-    """One end of a connection, of which one thread reads and one writes."""
+    """One end of a connection, which one thread reads and another writes."""
 
     def __init__(self, connection: socket.socket, messages: Any, waiting: Callable[[], None] = lambda: None) -> None:
-        """messages: the type, or union of types, that comes in. waiting: called each TICK while a message that has
-        begun is not whole.
+        """Take over a connected socket.
+
+        Args:
+            connection: The socket.
+            messages: The type, or union of types, of incoming messages.
+            waiting: Called every TICK while a message that has begun is not complete.
         """
         self._socket, self._waiting = connection, waiting
         self._frames: MessageCodec[M] = MessageCodec(messages)
@@ -124,14 +138,23 @@ class Wire(Generic[M]):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def send(self, message: object, body: memoryview | None = None) -> None:
-        """Write a message, and raw bytes behind it. Raises OSError where nobody reads any more."""
+        """Write a message, and raw bytes after it.
+
+        Raises:
+            OSError: If the other end has closed the connection.
+        """
         self._socket.sendall(self._frames.encode(message))
         if body is not None:
             self._socket.sendall(body)
 
     def receive(self) -> M:
-        """The next message. Raises Silence where none has begun for a while, TimeoutError where one does not go on,
-        EOFError, OSError.
+        """Return the next message.
+
+        Raises:
+            PeerTimeout: If none has begun for a while.
+            TimeoutError: If a message that has begun does not continue.
+            EOFError: If the connection has ended.
+            OSError: If the connection fails, or the message is malformed.
         """
         head = bytearray(_LENGTH.size)
         self._fill(memoryview(head), begun=False)
@@ -144,7 +167,7 @@ class Wire(Generic[M]):
             raise OSError(f"a message that is none: {error}") from None
 
     def _body(self, length: int) -> bytearray:
-        """What is behind a length, in memory that grows with what has come: a length alone costs nothing."""
+        """Read the body of a frame, in memory that grows with what has come, so that a length alone costs nothing."""
         body = bytearray()
         while len(body) < length:
             done = len(body)
@@ -154,11 +177,19 @@ class Wire(Generic[M]):
         return body
 
     def read(self, view: memoryview) -> None:
-        """Raw bytes behind a message into memory, all of it. Raises as `receive`, but for Silence."""
+        """Fill memory with the raw bytes after a message.
+
+        The errors are those of `receive`, without PeerTimeout.
+        """
         self._fill(view)
 
     def _fill(self, view: memoryview, *, begun: bool = True) -> None:
-        """begun: of the message something has come, so that the rest is waited for."""
+        """Fill memory from the socket.
+
+        Args:
+            view: The memory to fill.
+            begun: Whether part of the message has come, so that the rest must follow.
+        """
         done, last = 0, time.monotonic()
         while done < len(view):
             try:
@@ -176,14 +207,12 @@ class Wire(Generic[M]):
                 self._waiting()
 
     def close(self) -> None:
-        """End it; whoever reads or writes it is told by an error."""
+        """End the connection; the threads that read or write it get an error."""
         shut(self._socket)
 
 
 class SendQueue:
-    """What is to be written on a wire, by a thread of its own: whoever puts something in never waits for the other
-    end.
-    """
+    """The messages to write on a wire, by a thread of its own, so that the sender never waits for the other end."""
 
     def __init__(self, wire: "Wire[Any]", threads: ConnectionThreads, name: str) -> None:
         self._wire, self._closed = wire, False
@@ -192,14 +221,14 @@ class SendQueue:
         threads.start(self._write, name)
 
     def put(self, message: object, body: memoryview | None = None) -> None:
-        """Have it written, after what was put in before; nothing where the connection has ended."""
+        """Queue a message, with raw bytes after it; do nothing if the connection has ended."""
         with self._changed:
             if not self._closed:
                 self._waiting.append((message, body))
                 self._changed.notify()
 
     def withdraw(self, ticket: int) -> None:
-        """Do not write the pages of a ticket, where they still wait for it."""
+        """Remove the pages of a ticket that are still queued."""
         with self._changed:
             self._waiting = deque(
                 (message, body)
@@ -208,7 +237,7 @@ class SendQueue:
             )
 
     def close(self) -> None:
-        """Write no more, and end the connection."""
+        """Write nothing more, and end the connection."""
         with self._changed:
             self._closed = True
             self._waiting.clear()
@@ -224,26 +253,33 @@ class SendQueue:
             del item  # pages are large, and the next ones may take a while
 
     def _next(self) -> tuple[object, memoryview | None] | None:
-        """What is written next, once there is something; None once it is closed."""
+        """Wait for the next message to write and return it; None once the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             return None if self._closed else self._waiting.popleft()
 
 
 def bytes_of(rows: Tensor) -> memoryview:
-    """The memory of a tensor of bytes on the host."""
+    """Return the memory of a byte tensor on the host."""
     return memoryview(rows.numpy().data).cast("B")
 
 
 def memory(nbytes: int) -> tuple[Tensor, memoryview]:
-    """Bytes to read into, not yet written: as a tensor and as memory."""
+    """Return uninitialised memory to read into, as a byte tensor and as a memoryview."""
     rows = torch.empty(nbytes, dtype=torch.uint8)
     return rows, bytes_of(rows)
 
 
 def connect(address: str, seconds: float, begun: Callable[[socket.socket], None]) -> socket.socket:
-    """A connection to an address. begun: is told of it before it is one, so that other threads can end it. Raises
-    OSError.
+    """Connect to an address.
+
+    Args:
+        address: The address.
+        seconds: The timeout.
+        begun: Receives the socket before it is connected, so that other threads can close it.
+
+    Raises:
+        OSError: If the connection fails.
     """
     family, where = family_of(address)
     connection = socket.socket(family)
@@ -258,14 +294,20 @@ def connect(address: str, seconds: float, begun: Callable[[socket.socket], None]
 
 
 def shut(connection: socket.socket) -> None:
-    """End a connection. A thread that waits for it is told by an error: closing alone would leave it waiting."""
+    """Close a connection. A thread that waits for it gets an error; closing alone would leave it waiting."""
     with suppress(OSError):  # it has ended
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()
 
 
 def admit(connection: socket.socket, key: bytes) -> None:
-    """The producer's part of the beginning, which takes PATIENCE at most. Raises Stranger, OSError, EOFError."""
+    """Authenticate a consumer, on the producer's side, within PATIENCE.
+
+    Raises:
+        AuthError: If it uses another protocol, or does not know the key.
+        OSError: If the connection fails.
+        EOFError: If the connection has ended.
+    """
     end, mine = time.monotonic() + PATIENCE, secrets.token_bytes(_NONCE)
     connection.settimeout(PATIENCE)
     connection.sendall(MAGIC + mine)
@@ -277,7 +319,7 @@ def admit(connection: socket.socket, key: bytes) -> None:
 
 
 def introduce(connection: socket.socket, key: bytes) -> None:
-    """The consumer's part of it. Raises as `admit`."""
+    """Authenticate with a producer, on the consumer's side. The errors are those of `admit`."""
     end = time.monotonic() + PATIENCE
     _check_magic(_exactly(connection, len(MAGIC), end))
     theirs, mine = _exactly(connection, _NONCE, end), secrets.token_bytes(_NONCE)
@@ -305,7 +347,18 @@ def _check_magic(said: bytes) -> None:
 
 
 def _exactly(connection: socket.socket, count: int, end: float) -> bytes:
-    """So many bytes, by that moment of the monotonic clock. Raises TimeoutError, OSError, EOFError."""
+    """Read an exact number of bytes.
+
+    Args:
+        connection: The socket.
+        count: Number of bytes.
+        end: The latest time, by the monotonic clock.
+
+    Raises:
+        TimeoutError: If they do not come in time.
+        OSError: If the connection fails.
+        EOFError: If the connection has ended.
+    """
     data = b""
     while len(data) < count:
         connection.settimeout(max(1e-3, end - time.monotonic()))

@@ -1,6 +1,7 @@
-"""An engine that is stepped for somebody else, who asks and hears in messages.
+"""The engine behind an interface of messages, in a thread or a process of its own.
 
-`engine_messages.py` says what is asked and told, `loop.py` steps the engine by it, in a thread if need be, and
-`snapshot.py` looks into it. `engine_process.py` has the loop run in a process of its own, where a place of
-`process_handle.py` is, to which messages go as `util/frames.py` writes them: `engine_child.py` is that process.
+`engine_messages.py` defines the messages, `loop.py` steps the engine and handles them, in a thread if need be, and
+`snapshot.py` describes what the engine holds. `engine_process.py` runs the loop in a process of its own, through a
+handle of `process_handle.py`, and exchanges messages with it as frames (`util/frames.py`): `engine_child.py` is that
+process.
 """

@@ -1,6 +1,4 @@
-"""What runs in the engine's own process: `python -m ridgeline.engine.worker.engine_child SOCKET`, started by
-engine_process.py.
-"""
+"""The engine's own process, `python -m ridgeline.engine.worker.engine_child SOCKET`, which engine_process.py starts."""
 
 import gc
 import select
@@ -27,7 +25,7 @@ _RECEIVED = 1 << 16
 
 
 class ChildConnection:
-    """The engine's end of the connection."""
+    """The engine's end of the connection to the server."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -39,11 +37,19 @@ class ChildConnection:
             self._said.register(end, select.POLLIN)
 
     def tell(self, message: FromEngine | LoadingProgress | NotLoaded) -> None:
-        """Say something. Raises BrokenPipeError where nobody listens any more."""
+        """Send a message to the server.
+
+        Raises:
+            BrokenPipeError: If the server is gone.
+        """
         self._connection.sendall(self._orders.encode(message))
 
     def first(self) -> EngineStart:
-        """What to load. Raises EOFError where nobody says it."""
+        """Return the first message, which describes what to load.
+
+        Raises:
+            EOFError: If the connection ends before.
+        """
         frames: MessageCodec[EngineStart] = MessageCodec(EngineStart)
         while data := self._connection.recv(_RECEIVED):
             for start in frames.feed(data):
@@ -51,12 +57,16 @@ class ChildConnection:
         raise EOFError
 
     def wake(self) -> None:
-        """Have an inbox that waits return, from any thread."""
+        """Make an `inbox` call that waits return, from any thread."""
         with suppress(OSError):  # the engine has ended
             self._waking.send(b"\0", socket.MSG_DONTWAIT)
 
     def inbox(self, wait: bool) -> Sequence[ToEngine] | None:
-        """As loop.Inbox."""
+        """Return the messages that have arrived; None if the server has closed the connection (loop.Inbox).
+
+        Args:
+            wait: Whether to wait until there is something.
+        """
         messages: list[ToEngine] = []
         if wait:
             self._said.poll()
@@ -73,7 +83,7 @@ class ChildConnection:
 
 
 def main() -> None:
-    """Connect, and run an engine."""
+    """Connect to the server and run an engine for it."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(sys.argv[1])
         try:
@@ -84,7 +94,11 @@ def main() -> None:
 
 
 def run(connection: socket.socket) -> None:
-    """Load what the first message says and run until the connection ends. Raises EngineLost."""
+    """Load what the first message describes and run the engine until the connection ends.
+
+    Raises:
+        EngineLost: If the engine can run no further step.
+    """
     keep_freed_memory()
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which ends this process by hanging up
         signal.signal(number, signal.SIG_IGN)
@@ -98,7 +112,7 @@ def run(connection: socket.socket) -> None:
 
 
 def _loaded(child: ChildConnection, start: EngineStart) -> EngineLoop | None:
-    """The engine, ready, and said to be; None where it could not be loaded, which is said too."""
+    """Load the engine and report that it is ready; if that fails, report the reason and return None."""
     told, behind = 0, 0 if start.clock is None else start.clock - WALL_CLOCK()
 
     def progress(done: int, total: int) -> None:
@@ -137,7 +151,7 @@ def _loaded(child: ChildConnection, start: EngineStart) -> EngineLoop | None:
 
 
 def _load(start: EngineStart, progress: Progress) -> tuple[LoadedEngine, int]:
-    """The engine, and the threads that it computes with."""
+    """Return the engine, and the number of threads that torch should compute with."""
     if start.maker:
         maker: Maker = function_named(start.maker)
         return maker(start), 1

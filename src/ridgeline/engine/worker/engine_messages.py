@@ -1,9 +1,9 @@
-"""Messages between an engine and whoever uses it from another thread or process: plain data.
+"""The messages between an engine and its user in another thread or process, as plain data.
 
-To the engine: Add, Abort, StopChoice, Watch, Look, Inspect. From it: Ready once, then Added or Refused for each Add,
-Inspected or Refused for each Inspect, Begun before the first step of a request, one Stepped a step, and a Snapshot for
-each Look; where prompts are asked of other engines (engine/transfer), Transferred and PeerChanged. Died is said by
-whoever notices that the engine is gone.
+The engine receives AddRequest, Abort, StopChoice, WatchPages, GetSnapshot and Inspect. It sends EngineReady once; then
+RequestAdded or Refused for each AddRequest, Inspected or Refused for each Inspect, RequestsBegun before the first step
+of a request, one Stepped per step, and an EngineSnapshot for each GetSnapshot. If it gets KV pages from other engines
+(engine/transfer), it also sends Transferred and PeerChanged. Whoever notices that the engine is gone sends Died.
 """
 
 from collections.abc import Sequence
@@ -20,99 +20,116 @@ _REQUESTS = 1 << 40  # numbers that a replica has for its requests: a page reads
 
 
 def first_of(replica: int) -> int:
-    """The number of the first request of one of several engines behind a server."""
+    """Return the id of the first request of a replica: one of several engines behind a server."""
     return replica * _REQUESTS + 1
 
 
 def replica_of(request: int) -> int:
-    """Which of them a request is with."""
+    """Return the index of the replica that runs a request."""
     return request // _REQUESTS
 
 
 class VectorInfo(msgspec.Struct, frozen=True):
-    """What is said of a model whose answer to a text is a vector.
-
-    width: its entries. pooling: how the states of a text become one. labels: whose scores they are; 0 where it is an
-    embedding. squashed: whether a score is read as sigmoid(score). vocabulary: ids of one text. segments: texts that it
-    tells apart, whose ids follow each other.
-    """
+    """The description of a model whose response to a text is a vector."""
 
     width: int
+    """The number of entries of the vector."""
     pooling: str
+    """The way in which the hidden states of a text become one vector."""
     labels: int
+    """The number of labels that the entries score; 0 if the vector is an embedding."""
     squashed: bool
+    """Whether a score is to be read as sigmoid(score)."""
     vocabulary: int
+    """The number of token ids of one text."""
     segments: int
+    """The number of texts that the model distinguishes by token type; each has its own range of ids."""
 
 
 class EngineInfo(msgspec.Struct, frozen=True):
-    """The description that an engine gives of itself when it is ready.
-
-    context: positions a sequence may have. vocabulary: how many token ids there are. capacity: positions of one
-    request that KV memory holds. page_size: positions a KV page. pages: how many there are. requests: most under way at
-    a time. step_tokens: most positions a step runs. threads: that it computes with. weight_bytes, kv_bytes: taken.
-    device: what steps are predicted for, None where nothing is predicted. calibrated: whether its figures were measured
-    on this machine.
-    dtype: the number format of the weights, of the embedding where they have several. adapters: the names of those that
-    are loaded. vectors: None of a model that generates. encoder_context: positions that its encoder takes, 0 where it
-    has none. encoder_width: numbers of each, where it reads features and no ids. held: what KV memory has room for, in
-    words, "" where layers keep nothing. concurrency: requests of the whole context that it holds, with all that their
-    encoder may read. unshared: why equal prefixes share none of it, "" where they may. replicas: engines
-    whose requests, pages and bytes these are. warnings: as of Loaded.
-    """
+    """The description that an engine gives of itself when it is ready."""
 
     context: int
+    """The maximum number of positions of a sequence."""
     vocabulary: int
+    """The number of token ids."""
     capacity: int
+    """The number of positions of a single request that KV memory holds."""
     page_size: int
+    """The number of positions in a KV page."""
     pages: int
+    """The number of KV pages."""
     requests: int
+    """The maximum number of running requests."""
     step_tokens: int
+    """The maximum number of positions in a step."""
     threads: int
+    """The number of threads that torch computes with."""
     weight_bytes: int
+    """The bytes of the weights, of all ranks."""
     kv_bytes: int
+    """The bytes of the KV cache, of all ranks."""
     device: str | None = None
+    """The device for which step times are predicted; None if nothing is predicted."""
     calibrated: bool = False
+    """Whether the figures of that device were measured on this machine."""
     dtype: str = "float32"
+    """The dtype of the weights; if they have several, that of the embedding."""
     adapters: tuple[str, ...] = ()
+    """The names of the loaded LoRA adapters."""
     vectors: VectorInfo | None = None
+    """The description of the vectors that the model gives; None for a model that generates."""
     encoder_context: int = 0
+    """The number of positions that its encoder takes; 0 without an encoder."""
     encoder_width: int = 0
+    """The number of features of an encoder position; 0 if the encoder reads token ids."""
     held: str = ""
+    """The capacity of KV memory in words; "" if layers keep nothing."""
     concurrency: float = 0.0
+    """The number of requests of the whole context that KV memory holds, with all that their encoders may read."""
     unshared: str = ""
+    """The reason why equal prefixes share no KV memory; "" if they may."""
     replicas: int = 1
+    """The number of engines whose requests, pages and bytes these are."""
     warnings: tuple[str, ...] = ()
+    """Lines on how the model's files or the settings change its responses."""
 
 
 class StepReport(NamedTuple):
-    """What one step did, without text.
-
-    step: its number. started, finished: nanoseconds of the engine's clock (time.perf_counter_ns, one clock for all
-    processes of a machine). items: of each sequence in it (request, choice, first position, positions). rows: logit
-    rows. decodes_only: every sequence ran one position. predicted: seconds it should have taken, None where nothing is
-    predicted. floor: seconds that nothing can beat. flops, nbytes: what it had to compute, and to read and write.
-    """
+    """The report on one step, without text."""
 
     step: int
+    """The number of the step."""
     started: int
+    """The start of the step, in nanoseconds of the engine's clock.
+
+    That is time.perf_counter_ns, which all processes of a machine share.
+    """
     finished: int
+    """The end of the step, in nanoseconds of the same clock."""
     items: Sequence[tuple[int, int, int, int]]
+    """The part of each sequence: (request, choice, first position, number of positions)."""
     rows: int
+    """The number of logit rows."""
     decodes_only: bool
+    """Whether every sequence ran one position, or one and the guesses that follow it."""
     predicted: float | None = None
+    """The seconds that the step should have taken; None if nothing is predicted."""
     floor: float | None = None
+    """The lower bound on the seconds of the step; None if nothing is predicted."""
     flops: float = 0.0
+    """The number of floating-point operations of the step."""
     nbytes: float = 0.0
+    """The number of bytes that the step had to read and write."""
 
     @property
     def seconds(self) -> float:
-        """What it took."""
+        """The duration of the step in seconds."""
         return (self.finished - self.started) * NANOSECONDS
 
     @property
     def positions(self) -> int:
-        """Positions that it ran, of all sequences."""
+        """The number of positions that the step ran, of all sequences."""
         return sum([count for _, _, _, count in self.items])  # a list: faster than a generator, in every step
 
 
@@ -120,167 +137,201 @@ Stage = Literal["waiting", "prefill", "decode"]
 
 
 class PageChange(NamedTuple):
-    """A page is in another state now. group: of layers, whose it is, or was. request: that holds it, the one that came
-    last of those that share it; 0 for none. start: the first of the positions that it has of that request; -1 where
-    nobody holds it, or where it holds no positions. references: page-table entries that are to it, and copies under way
-    of it. before: the page with the positions before those; 0 where there is none, or nobody holds it.
-    """
+    """A KV page that is in another state now."""
 
     group: int
+    """The index of the group of layers that uses the page, or used it last."""
     page: int
+    """The number of the page."""
     state: PageState
+    """The state of the page."""
     request: int
+    """The request that holds the page, the latest one if several share it; 0 for none."""
     start: int = -1
+    """The first position of that request in the page; -1 if no request holds it, or it holds no positions."""
     references: int = 0
+    """The number of page-table entries and pending copies that refer to it."""
     before: int = 0
+    """The page with the positions before; 0 if there is none, or no request holds the page."""
 
 
 class SequenceState(NamedTuple):
-    """One choice of a request. arrived: nanoseconds of the engine's clock. prompt: tokens; known: with what was
-    sampled; computed: positions in KV memory; cached: those of its prompt that were found there.
-    """
+    """The state of one choice of a request."""
 
     request: int
+    """The id of the request."""
     choice: int
+    """The index of the choice."""
     stage: Stage
+    """The stage: waiting, prefill or decode."""
     arrived: int
+    """The time of its arrival, in nanoseconds of the engine's clock."""
     prompt: int
+    """The number of tokens in its prompt."""
     known: int
+    """The number of tokens in its prompt and output."""
     computed: int
+    """The number of positions in KV memory."""
     cached: int
+    """The number of prompt positions that were found in the prefix cache."""
     preemptions: int
+    """The number of times it was preempted."""
 
 
 class EngineSnapshot(msgspec.Struct, tag="snapshot", array_like=True, frozen=True):
-    """What an engine holds between two steps. at: nanoseconds of its clock. groups: how many layers each group of KV
-    pages has. pages: all that are not free, where they were asked for.
-    """
+    """The state of an engine between two steps."""
 
     at: int
+    """The time, in nanoseconds of the engine's clock."""
     stats: Stats
+    """The counters of the engine."""
     groups: list[int]
+    """The number of layers in each group of KV pages."""
     pages: list[PageChange]
+    """All pages that are not free, if they were requested."""
     sequences: list[SequenceState]
+    """The state of each choice of each request."""
 
 
 class AddRequest(msgspec.Struct, tag="add", array_like=True, frozen=True):
-    """A message to queue a request. ticket: the asker's own number for it."""
+    """The message to queue a request."""
 
     ticket: int
+    """The sender's number for the request."""
     spec: GenerationRequest
+    """The request."""
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True):
-    """End a request, if it is still there."""
+    """The message to end a request, if it has not ended."""
 
     request: int
+    """The id of the request."""
 
 
 class StopChoice(msgspec.Struct, tag="stop", array_like=True, frozen=True):
-    """A choice's text has ended (events.Stop)."""
+    """The message that the text of a choice has ended (events.Stop)."""
 
     stop: Stop
+    """The choice, and how many of its tokens count."""
 
 
 class WatchPages(msgspec.Struct, tag="watch", array_like=True, frozen=True):
-    """Say with each step from now on which pages changed; or no longer."""
+    """The message to report, or no longer report, the KV pages that change with each step."""
 
     on: bool
+    """Whether to report them."""
 
 
 class GetSnapshot(msgspec.Struct, tag="look", array_like=True, frozen=True):
-    """Say what the engine holds: a Snapshot comes. pages: with its pages, of which there may be many."""
+    """The message to send a snapshot of what the engine holds."""
 
     pages: bool = True
+    """Whether the snapshot includes KV pages, of which there may be many."""
 
 
 class Inspect(msgspec.Struct, tag="inspect", array_like=True, frozen=True):
-    """Have the engine's inspector (inspector.py) look at the model before the next step, which waits for it. ticket:
-    the asker's own number; question: as that inspector reads it.
-    """
+    """The message to have the inspector (inspector.py) examine the model before the next step, which waits for it."""
 
     ticket: int
+    """The sender's number for the question."""
     question: bytes
+    """The question, in the format of the inspector."""
 
 
 class RequestAdded(msgspec.Struct, tag="added", array_like=True, frozen=True):
-    """The request of a ticket has this id."""
+    """The message that the engine has queued a request."""
 
     ticket: int
+    """The sender's number for the request."""
     request: int
+    """The engine's id for the request."""
 
 
 class RequestsBegun(msgspec.Struct, tag="begun", array_like=True, frozen=True):
-    """A message with the requests whose first step begins now."""
+    """The message with the requests whose first step begins now."""
 
     requests: Sequence[int]
+    """The ids of the requests."""
 
 
 class Inspected(msgspec.Struct, tag="inspected", array_like=True, frozen=True):
-    """What the inspector found."""
+    """The message with the inspector's answer."""
 
     ticket: int
+    """The number of the question."""
     answer: bytes
+    """The answer, in the format of the inspector."""
 
 
 class Refused(msgspec.Struct, tag="refused", array_like=True, frozen=True):
-    """The request of a ticket cannot run, or its question has no answer; why, in one line. fault: the engine is to
-    blame, not the request.
-    """
+    """The message that a request cannot run, or that a question has no answer."""
 
     ticket: int
+    """The sender's number for the request or question."""
     reason: str
+    """The reason, in one line."""
     fault: bool = False
+    """Whether the engine is at fault, not the request."""
 
 
 class EngineReady(msgspec.Struct, tag="ready", array_like=True, frozen=True):
-    """The engine takes requests from now on."""
+    """The message that the engine accepts requests from now on."""
 
     info: EngineInfo
+    """The description of the engine."""
 
 
 class Stepped(msgspec.Struct, tag="stepped", array_like=True, frozen=True):
-    """What a step gave, or an abort between two steps, which has no report. pages: that changed, where they are
-    watched.
-    """
+    """The message with the events of a step, or of an abort between two steps, which has no report."""
 
     events: list[TokenEvent]
+    """The events of the step."""
     stats: Stats
+    """The counters of the engine after the step."""
     report: StepReport | None = None
+    """The report on the step; None if there was none or it failed."""
     pages: list[PageChange] = []
+    """The pages that changed, if they are watched."""
 
 
 class Died(msgspec.Struct, tag="died", array_like=True, frozen=True):
-    """The engine is gone; why, in one line. final: it is not started again; else it says Ready when it is back."""
+    """The message that the engine is gone."""
 
     reason: str
+    """The reason, in one line."""
     final: bool = True
+    """Whether it stays gone; if not, it sends EngineReady when it is back."""
 
 
 class Transferred(msgspec.Struct, tag="transferred", array_like=True, frozen=True):
-    """A prompt's keys and values were asked of another engine, at the address `peer`. positions: that came; nbytes: of
-    their pages. seconds: that those were on their way, predicted: as the connection was measured. waited: seconds from
-    asking until they were in KV memory. reason: why none came, so that the prompt is computed here; "" where they
-    did.
-    """
+    """The message on the KV pages of a prompt that this engine requested from another."""
 
     peer: str
+    """The address of the other engine."""
     positions: int = 0
+    """The number of positions that came."""
     nbytes: int = 0
+    """The bytes of their pages."""
     seconds: float = 0.0
+    """The seconds that the pages were under way."""
     predicted: float | None = None
+    """The seconds predicted from measurements of the connection; None without any."""
     waited: float = 0.0
+    """The seconds from the request until the pages were in KV memory."""
     reason: str = ""
+    """The reason why none came, so that this engine computes the prompt itself; "" if they did."""
 
 
 class PeerChanged(msgspec.Struct, tag="peer", array_like=True, frozen=True):
-    """An engine that prompts are asked of may be asked now (up), or not any more. said: how fast its pages come, or why
-    not, in words.
-    """
+    """The message that an engine that computes prompts for this one became available or unavailable."""
 
     peer: str
+    """The address of the other engine."""
     up: bool
+    """Whether it is available."""
     said: str
+    """The speed of the connection, or the reason why it is unavailable, in words."""
 
 
 ToEngine = AddRequest | Abort | StopChoice | WatchPages | GetSnapshot | Inspect

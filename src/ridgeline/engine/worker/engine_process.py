@@ -1,6 +1,7 @@
-"""An engine in a process of its own: started, connected, and started again when it dies.
+"""The engine in a process of its own: started, connected, and restarted when it dies.
 
-A busy Python thread in the engine's process would slow its torch calls several times, so the server's are elsewhere.
+A busy Python thread in the engine's process would make its torch calls several times slower, so the server has another
+process.
 """
 
 import asyncio
@@ -29,30 +30,39 @@ _LONGEST_PAUSE = 60.0  # seconds before one more try to start a process
 
 
 class EngineStart(msgspec.Struct, frozen=True):
-    """The first message to a new process: what to load. device: what steps are predicted for. inspector: the name of
-    one (inspector.py), "" for none. maker: the name of a Maker, whose engine is run in place of one that is loaded;
-    devices: that it is to be for. replica: of several engines behind one server, which it is: it says the numbers that
-    its requests have (engine_messages.py). clock: the sender's time.perf_counter_ns, for an engine on another machine,
-    which then tells moments as the sender would; None on the same one. transfer: prompts' keys and values go to other
-    engines, or come from them; None for neither.
-    """
+    """The first message to a new process, which describes the engine to load."""
 
     model: str
+    """The name of the model, as in load_engine."""
     settings: EngineSettings
+    """The settings of the engine."""
     dummy_weights: bool = False
+    """Whether to use random weights."""
     threads: int | None = None
+    """The number of threads that torch computes with; None for the default."""
     device: Device | None = None
+    """The device for which step times are predicted."""
     inspector: str = ""
+    """The name of an inspector (inspector.py), "" for none."""
     maker: str = ""
+    """The name of a Maker whose engine runs instead of a loaded one, "" for none."""
     devices: int = 1
+    """The number of devices that the Maker's engine is for."""
     replica: int = 0
+    """The index of this engine among those behind one server; it determines its request ids (engine_messages.py)."""
     clock: int | None = None
+    """The sender's time.perf_counter_ns, so that an engine on another machine reports times of the sender's clock.
+
+    None on the same machine, which has one clock.
+    """
     transfer: KVTransfer | None = None
+    """The settings for sending KV pages of prompts to other engines, or receiving them; None for neither."""
 
 
 async def texts_beside(model: str, settings: EngineSettings, *, dummy_weights: bool) -> TextProcessor:
-    """The texts of an engine that runs in another process, read beside the event loop. Raises as
-    load_text_processor.
+    """Load the text processor of an engine that runs in another process, in a thread of its own.
+
+    The errors are those of load_text_processor.
     """
     return await asyncio.to_thread(
         lambda: load_text_processor(
@@ -65,24 +75,28 @@ async def texts_beside(model: str, settings: EngineSettings, *, dummy_weights: b
 
 
 Maker = Callable[[EngineStart], LoadedEngine]
-"""Makes the engine of a process otherwise than by loading a model. Raises ValueError in one line."""
+"""A function that makes an engine in some other way than by loading a model. Raises ValueError in one line."""
 
 
 class LoadingProgress(msgspec.Struct, tag="loading", array_like=True, frozen=True):
-    """Weights are being read: bytes done, bytes in all."""
+    """The message that weights are being read."""
 
     done: int
+    """The bytes read."""
     total: int
+    """The bytes in total."""
 
 
 class NotLoaded(msgspec.Struct, tag="not loaded", array_like=True, frozen=True):
-    """The model cannot be served; why, in one line. refused: the model is at fault, not who asks for it."""
+    """The message that the model cannot be served."""
 
     reason: str
+    """The reason, in one line."""
     refused: bool
+    """Whether the model is at fault, not a setting."""
 
     def error(self) -> ValueError:
-        """The same to be raised."""
+        """Return the error to raise."""
         return ModelRefused(self.reason) if self.refused else ValueError(self.reason)
 
 
@@ -90,7 +104,7 @@ FromProcess = FromEngine | LoadingProgress | NotLoaded
 
 
 class EngineProcess:
-    """The engine's process as its user sees it. What it says is said on the event loop that started it."""
+    """The engine's process as its user sees it. Its messages arrive on the event loop that started it."""
 
     def __init__(
         self,
@@ -100,9 +114,15 @@ class EngineProcess:
         progress: Progress | None,
         new_place: Callable[[], ProcessHandle] = ChildProcess,
     ) -> None:
-        """Use `EngineProcess.start`, or `begin`. restarts: how many times a process that has died is followed by
-        another; math.inf: for ever, with longer and longer pauses where none can be started. new_place: makes where the
-        next one is to run.
+        """Prepare a process without starting it; use `EngineProcess.start`, or `begin`.
+
+        Args:
+            start: The first message to the process.
+            texts: The text processor of the model.
+            restarts: How many times a dead process is replaced; math.inf for always, with longer and longer pauses if
+                none can be started.
+            progress: Receives the bytes loaded and the bytes in total while weights load.
+            new_place: Makes a handle for the next process.
         """
         self._start, self._restarts, self._progress, self._new_place = start, restarts, progress, new_place
         self.texts = texts
@@ -112,7 +132,7 @@ class EngineProcess:
         self._loop = asyncio.get_running_loop()
         self._line: _EngineConnection | None = None
         self.place: ProcessHandle | None = None
-        """Where it runs now."""
+        """The handle of the process that runs now."""
         self._ready = self._closing = False
         self._again: asyncio.Task[None] | None = None
 
@@ -132,8 +152,22 @@ class EngineProcess:
         devices: int = 1,
         transfer: KVTransfer | None = None,
     ) -> Self:
-        """Load a model in a new process; as `load_engine`, errors too. threads: as `LLM`. device: what steps are
-        predicted for. restarts: as of EngineProcess. The rest as Start.
+        """Load a model in a new process.
+
+        The errors are those of `load_engine`.
+
+        Args:
+            model: A name as `open_source` takes it.
+            settings: The settings of the engine.
+            dummy_weights: Whether to use random weights.
+            threads: Number of threads that torch computes with; by default one per core, and one for a small model.
+            device: The device for which step times are predicted.
+            restarts: How many times a dead process is replaced.
+            progress: Receives the bytes loaded and the bytes in total while weights load.
+            inspector: Name of an inspector, as in EngineStart.
+            maker: Name of a Maker, as in EngineStart.
+            devices: Number of devices that the Maker's engine is for.
+            transfer: The settings for KV pages to or from other engines.
         """
         if threads is not None:
             check_threads(threads)
@@ -147,7 +181,7 @@ class EngineProcess:
         return process
 
     async def begin(self) -> None:
-        """Start the first process and wait until it is ready. Errors are those of `start`; then none runs."""
+        """Start the first process and wait until it is ready. The errors are those of `start`; then no process runs."""
         try:
             await self._launch()
         except BaseException:
@@ -155,19 +189,19 @@ class EngineProcess:
             raise
 
     def connect(self, tell: Callable[[FromEngine], None]) -> None:
-        """`tell` takes what the engine says from now on."""
+        """Pass the engine's messages to `tell` from now on, and those that came before, too."""
         self._tell = tell
         for message in self._unheard:
             tell(message)
         self._unheard.clear()
 
     def send(self, message: ToEngine) -> None:
-        """Have the engine do something, before its next step. To one that is gone nothing is sent."""
+        """Send the engine a message, which it handles before its next step; do nothing if the engine is gone."""
         if self._line is not None:
             self._line.send(message)
 
     def close(self) -> None:
-        """End the process, after its present step if that does not take long. May be called from any thread."""
+        """End the process after its current step, or kill it if that takes long. Any thread may call this."""
         self._closing = True
         with suppress(RuntimeError):  # the event loop is closed, and the connection with it
             self._loop.call_soon_threadsafe(self._hang_up)
@@ -212,7 +246,7 @@ class EngineProcess:
             self._say(message)
 
     def _lost(self, ready: "asyncio.Future[EngineInfo]") -> None:
-        """The connection has ended, and so has the process, or will."""
+        """Handle the end of the connection: the process has ended, or will. Start another if restarts remain."""
         self._line = None
         if not ready.done():
             _fail(ready, RuntimeError(f"the engine's process ended while it loaded: {self._epitaph()}"))
@@ -257,7 +291,7 @@ class EngineProcess:
 
 
 class _EngineConnection(asyncio.Protocol):
-    """The connection to the process, in whole messages."""
+    """The connection to the engine's process, in whole messages."""
 
     def __init__(
         self,

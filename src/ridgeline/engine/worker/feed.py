@@ -1,7 +1,7 @@
-"""What an engine is doing, as JSON has it: a snapshot, then frames, each the merge of the steps since the last.
+"""The activity of an engine as JSON: a snapshot, then frames, each of which merges the steps since the last.
 
-Lengths and numbers, no text. docs/serving.md has the columns. Steps are collected for frames only between `begin` and
-`end`; what a snapshot tells of those before is the last few reports, kept as they came.
+It has lengths and numbers, no text. docs/serving.md describes the columns. Steps are collected for frames only between
+`begin` and `end`; a snapshot reports only the last few steps before it, one by one.
 """
 
 from collections import deque
@@ -14,17 +14,19 @@ from ridgeline.engine.worker.engine_messages import EngineInfo, EngineSnapshot, 
 from ridgeline.engine.worker.priced_steps import PricedSteps
 
 _RECENT = 120
-"""Steps that are told one by one: the newest."""
+"""The number of newest steps that are reported one by one."""
 _ITEMS = 1000
-"""Items of those steps that a message tells: of a large batch not all, for a message has to be read ten times a
-second."""
+"""The maximum number of items of those steps in a message.
+
+A large batch is not reported in full, because a client reads ten messages a second.
+"""
 
 NameOf = Callable[[int], str | None]
-"""A request's id outside, by the engine's number for it."""
+"""A function from the engine's id of a request to its id outside."""
 
 
 class Feed:
-    """An engine's steps and pages on their way to those who watch it."""
+    """The collection of an engine's steps and page changes for those who watch it."""
 
     def __init__(self) -> None:
         self._recent: deque[StepReport] = deque(maxlen=_RECENT)
@@ -34,20 +36,20 @@ class Feed:
 
     @property
     def due(self) -> bool:
-        """Whether there is something to tell."""
+        """Whether there is something to report."""
         return bool(self._reports or self._pages or self._ended)
 
     def begin(self) -> None:
-        """Collect from now on."""
+        """Start collecting."""
         self._collects = True
 
     def end(self) -> None:
-        """Collect no longer, and forget what was collected."""
+        """Stop collecting, and forget what was collected."""
         self._collects = False
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew: another engine has taken the place of the one before."""
+        """Start over, because another engine has replaced the previous one."""
         self._step, self._clock = 0, 0
         self._reports: list[StepReport] = []
         self._pages: dict[int, PageChange] = {}
@@ -56,27 +58,34 @@ class Feed:
         self._known = set[tuple[int, int]]()  # sequences that were told of and have not been said to be gone
 
     def stepped(self, report: StepReport) -> None:
-        """Take the report of a step."""
+        """Add the report of a step."""
         self._recent.append(report)
         self._priced.add(report.seconds, report.predicted, report.floor)
         if self._collects:
             self._reports.append(report)
 
     def paged(self, pages: Iterable[PageChange]) -> None:
-        """Take changes of pages."""
+        """Add changes of pages."""
         if self._collects:
             self._pages.update({change.page: change for change in pages})
 
     def ended(self, request: int, prompt: int, cached: int, output: int, finish: str, name: str | None) -> None:
-        """A request is over. prompt, cached, output: tokens of its prompt, those found in KV memory, those sampled.
-        finish: why, `abort` where it was given up.
+        """Add the end of a request.
+
+        Args:
+            request: The engine's id of the request.
+            prompt: Number of tokens in its prompt.
+            cached: Number of those that were found in the prefix cache.
+            output: Number of sampled tokens.
+            finish: The reason of the end; `abort` if the client gave up.
+            name: The id of the request outside.
         """
         if self._collects:
             told = {"id": name, "request": request, "prompt": prompt, "cached": cached}
             self._ended.append({**told, "output": output, "finish": finish})
 
     def snapshot(self, info: EngineInfo, snapshot: EngineSnapshot, name_of: NameOf) -> dict[str, Any]:
-        """What an engine holds, with the steps that led to it."""
+        """Return what an engine holds, with its latest steps, as JSON data."""
         if self._collects:
             self._known |= {(each.request, each.choice) for each in snapshot.sequences}
         return {
@@ -101,8 +110,11 @@ class Feed:
         }
 
     def frame(self, snapshot: EngineSnapshot, name_of: NameOf) -> dict[str, Any]:
-        """The steps since the last frame as one, and what has changed with them. snapshot: of now; its pages are not
-        read. Collecting begins anew.
+        """Return the steps since the last frame, merged, and the changes that came with them; start over for the next.
+
+        Args:
+            snapshot: The current state of the engine; its pages are not read.
+            name_of: Returns the id of a request outside.
         """
         reports, pages, ended = self._reports, self._pages, self._ended
         if reports:
@@ -136,9 +148,7 @@ class Feed:
 
 
 def _merged(reports: Iterable[StepReport]) -> list[list[int]]:
-    """Of each sequence the runs of positions that it ran, [request, first, count, choice]: those of successive steps
-    as one.
-    """
+    """Return the runs of positions of each sequence, [request, first, count, choice], merged over successive steps."""
     runs: dict[tuple[int, int], list[list[int]]] = {}
     for report in reports:
         for request, choice, start, count in report.items:
@@ -151,7 +161,7 @@ def _merged(reports: Iterable[StepReport]) -> list[list[int]]:
 
 
 def _told_steps(reports: Sequence[StepReport]) -> list[dict[str, Any]]:
-    """Steps one by one, in their order; the items of the newest, as many as there is room for."""
+    """Return steps one by one, in order, with the items of the newest steps up to the limit."""
     told, room = list[dict[str, Any]](), _ITEMS
     for report in reversed(reports):
         room -= len(report.items)
@@ -175,7 +185,7 @@ def _told_step(report: StepReport, *, with_items: bool) -> dict[str, Any]:
 
 
 def _decodes(report: StepReport) -> int:
-    """Sequences that ran one position."""
+    """Return the number of sequences that ran one position."""
     return len(report.items) if report.decodes_only else sum([item[3] == 1 for item in report.items])
 
 

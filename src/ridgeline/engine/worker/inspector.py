@@ -1,6 +1,7 @@
-"""An inspector: what answers questions about a model that is served, in the engine's process, between two steps.
+"""The inspector, which answers questions about a served model in the engine's process, between two steps.
 
-The engine knows none: who starts it names one, a function of rooms above it. Requests under way wait for its answer.
+The engine knows no inspector: its starter names one, which is a function of a higher layer. Requests wait for its
+answer.
 """
 
 from collections.abc import Callable
@@ -13,20 +14,26 @@ from ridgeline.engine.setup import LoadedEngine
 from ridgeline.price.device import Device
 
 Inspector = Callable[[LoadedEngine, Device | None, bytes], bytes]
-"""Answers a question about a model on a device, None where nothing is known of that. Raises ValueError for a question
-that has no answer; requests of the engine that it was given are not its own to touch."""
+"""A function that answers a question about a model on a device (None if nothing is known of the device).
+
+Raises ValueError for a question that has no answer. It must not touch the requests of the engine.
+"""
 
 
 def function_named(name: str) -> Callable[..., Any]:
-    """The function called `module:function`."""
+    """Return the function with the name `module:function`."""
     module, _, function = name.partition(":")
     found: Callable[..., Any] = getattr(import_module(module), function)
     return found
 
 
 def inspection(name: str, loaded: LoadedEngine, device: Device | None) -> Callable[[bytes], bytes] | None:
-    """What answers questions about this model: the inspector called `module:function`, imported when it is first
-    asked; None where there is no name.
+    """Return a function that answers questions about this model; None without a name.
+
+    Args:
+        name: The name of an inspector, `module:function`, which is imported at the first question.
+        loaded: The loaded engine.
+        device: The device of the predictions, if any.
     """
     return partial(_inspect, name, loaded, device) if name else None
 
@@ -37,18 +44,18 @@ def _inspect(name: str, loaded: LoadedEngine, device: Device | None, question: b
 
 
 class PendingInspections:
-    """Those that an inspector was asked and has not answered, by the asker's tickets."""
+    """The questions that an inspector has not answered yet, by the sender's tickets."""
 
     def __init__(self) -> None:
         self._asked: dict[int, Future[bytes]] = {}
 
     def ask(self, ticket: int) -> Future[bytes]:
-        """Where the answer will be."""
+        """Add a question and return the future of its answer."""
         self._asked[ticket] = Future()
         return self._asked[ticket]
 
     def resolve(self, ticket: int, found: bytes | Exception) -> None:
-        """An answer, or why there is none; nothing where nobody waits for it."""
+        """Complete a question with its answer, or with the reason why there is none; ignore an unknown ticket."""
         answer = self._asked.pop(ticket, None)
         if answer is None or not answer.set_running_or_notify_cancel():
             return
@@ -58,6 +65,6 @@ class PendingInspections:
             answer.set_result(found)
 
     def end(self, error: Exception) -> None:
-        """None of them will be answered."""
+        """Fail all questions that are not answered."""
         for ticket in list(self._asked):
             self.resolve(ticket, error)

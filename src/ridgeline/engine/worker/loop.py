@@ -1,5 +1,6 @@
-"""The engine's loop: takes messages, takes steps, says what came of each in one message. It runs in a thread
-of its own (`EngineThread`) or in a process.
+"""The engine's loop, which handles messages, runs steps, and sends one message with the results of each step.
+
+It runs in a thread of its own (`EngineThread`) or in a process.
 """
 
 import queue
@@ -38,12 +39,14 @@ from ridgeline.price.device import Device
 from ridgeline.price.price import Price
 
 Inbox = Callable[[bool], Sequence[ToEngine] | None]
-"""What has come for the engine: at once, or, where True says that there is nothing else to do, when something has. None
-when nobody will ask any more."""
+"""A function that returns the messages for the engine, or None if no more will come.
+
+With True it waits until there is something, because the engine has nothing else to do.
+"""
 
 
 class EngineLoop:
-    """Drives an engine for somebody who talks in messages (engine_messages.py)."""
+    """The loop that steps an engine for a user who communicates in messages (engine_messages.py)."""
 
     def __init__(
         self,
@@ -53,8 +56,14 @@ class EngineLoop:
         device: Device | None = None,
         inspect: Callable[[bytes], bytes] | None = None,
     ) -> None:
-        """tell: takes what the engine says. price, device: of the model and what it runs on, for predictions. inspect:
-        answers questions about the model (inspector.py).
+        """Prepare the loop of an engine.
+
+        Args:
+            engine: The engine.
+            tell: Receives the engine's messages.
+            price: The cost model of the model, for predictions.
+            device: The device for which step times are predicted.
+            inspect: Answers questions about the model (inspector.py).
         """
         self.engine, self._tell, self._price, self._device = engine, tell, price, device
         self._inspect = inspect
@@ -68,9 +77,16 @@ class EngineLoop:
         engine.on_begin = lambda requests: tell(RequestsBegun(requests))
 
     def transfer(self, how: KVTransfer, loaded: LoadedEngine, wake: Callable[[], None]) -> None:
-        """Give prompts' keys and values to other engines, or ask them for some. loaded: what the engine is of. wake:
-        has an inbox that waits return, from any thread. Raises ModelRefused, ValueError: as
-        check_transfer, and where the address to listen at cannot be had.
+        """Start sending KV pages of prompts to other engines, or receiving them.
+
+        Args:
+            how: The settings of the transfer.
+            loaded: The loaded engine.
+            wake: Makes an inbox that waits return, from any thread.
+
+        Raises:
+            ModelRefused: If the model's pages cannot be transferred.
+            ValueError: If a setting excludes it, or the address to listen at is not available.
         """
         check_transfer(loaded.model, loaded.price.devices, prefix_cache=self.engine.kv_cache_manager.prefix_cache)
         assert isinstance(self.engine.executor, Runner)
@@ -83,7 +99,7 @@ class EngineLoop:
             self._consumer = Consumer(self.engine, exchange, identity, how, self._tell, wake)
 
     def run(self, inbox: Inbox) -> None:
-        """Until the inbox ends. An error of the engine's own is raised."""
+        """Handle messages and run steps until the inbox ends. An error of the engine itself is raised."""
         try:
             while (messages := inbox(not self.engine.has_work)) is not None:
                 for message in messages:
@@ -99,7 +115,7 @@ class EngineLoop:
             self._end_transfer()
 
     def take(self, message: ToEngine) -> None:
-        """Do what a message asks, and say what came of it."""
+        """Handle a message and send its results."""
         if isinstance(message, AddRequest):
             self._add(message)
         elif isinstance(message, StopChoice):
@@ -139,7 +155,7 @@ class EngineLoop:
             return Refused(asked.ticket, f"{type(error).__name__}: {error}", fault=True)
 
     def step(self) -> StepReport | None:
-        """Run a step, and say what came of it. What is said of it; None of one that failed."""
+        """Run a step and send its results; return the report on it, or None if it failed."""
         self._report = None
         events = self.engine.step()
         if self._producer is not None:
@@ -149,7 +165,7 @@ class EngineLoop:
         return report
 
     def _say(self, events: list[TokenEvent]) -> None:
-        """What came of an end between two steps, so that the counts are those after it."""
+        """Send the events of an abort or stop between two steps, with the counters after it."""
         self._tell(Stepped(events, self.engine.stats, None, self._changed_pages()))
 
     def _end_transfer(self) -> None:
@@ -192,10 +208,15 @@ class EngineLoop:
 
 
 class EngineThread:
-    """Steps a loaded engine. What it says is said in its thread."""
+    """The thread that steps a loaded engine. The engine's messages arrive in this thread."""
 
     def __init__(self, loaded: LoadedEngine, transfer: KVTransfer | None = None) -> None:
-        """transfer: prompts' keys and values go to other engines, or come from them; None for neither."""
+        """Prepare the thread of an engine.
+
+        Args:
+            loaded: The loaded engine.
+            transfer: The settings for sending KV pages to other engines, or receiving them; None for neither.
+        """
         self.texts, self.info = loaded.texts, loaded.info()
         self._loaded, self._transfer = loaded, transfer
         self._inbox: queue.SimpleQueue[ToEngine | None] = queue.SimpleQueue()
@@ -203,7 +224,7 @@ class EngineThread:
         self._thread: threading.Thread | None = None
 
     def connect(self, tell: Callable[[FromEngine], None]) -> None:
-        """Start; `tell` takes what the engine says. Raises as EngineLoop.transfer."""
+        """Start the thread; `tell` receives the engine's messages. The errors are those of EngineLoop.transfer."""
         loop = EngineLoop(self._loaded.engine, tell)
         if self._transfer is not None:
             loop.transfer(self._transfer, self._loaded, lambda: self._inbox.put(None))
@@ -211,11 +232,11 @@ class EngineThread:
         self._thread.start()
 
     def send(self, message: ToEngine) -> None:
-        """Have the engine do something, before its next step."""
+        """Send the engine a message, which it handles before its next step."""
         self._inbox.put(message)
 
     def close(self) -> None:
-        """Stop after the present step."""
+        """Stop the thread after the current step."""
         self._closing = True
         self._inbox.put(None)
         assert self._thread is not None

@@ -1,18 +1,21 @@
-"""What steps were predicted to take, beside what they took: of steps that have a prediction."""
+"""The sums of predicted and measured step times, over steps that have a prediction."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class PricedSteps:
-    """Sums in seconds. measured: what the steps took. floor: that nothing could have beaten."""
+    """The sums of predicted and measured step times, in seconds."""
 
     predicted: float = 0.0
+    """The seconds that the steps should have taken."""
     floor: float = 0.0
+    """The lower bound on the seconds of the steps."""
     measured: float = 0.0
+    """The seconds that the steps took."""
 
     def add(self, seconds: float, predicted: float | None, floor: float | None) -> None:
-        """A step; it does not count where nothing was predicted."""
+        """Add a step; ignore it if nothing was predicted."""
         if predicted is not None:
             self.predicted += predicted
             self.floor += floor or 0.0
@@ -20,5 +23,5 @@ class PricedSteps:
 
     @property
     def share(self) -> float | None:
-        """Predicted over measured; None before a step counted."""
+        """The predicted seconds divided by the measured ones; None before the first step."""
         return self.predicted / self.measured if self.measured else None

@@ -1,4 +1,4 @@
-"""Where an engine's process runs: a child of this process, or, for rooms above, wherever they can start one."""
+"""The process that an engine runs in: a child of this process, or one that a higher layer starts elsewhere."""
 
 import asyncio
 import subprocess
@@ -11,32 +11,41 @@ from typing import Protocol
 _LAST_WORDS = 5.0  # seconds that an engine has to end by itself before it is killed
 
 NewLine = Callable[[], asyncio.Protocol]
-"""Makes this end of a connection."""
+"""A function that makes this end of a connection."""
 
 
 class ProcessHandle(Protocol):
-    """One process with an engine, from its start to its end."""
+    """The handle of one process with an engine, from its start to its end."""
 
     @property
     def far(self) -> bool:
-        """Whether it is on another machine, whose clock is another."""
+        """Whether it is on another machine, which has another clock."""
 
     async def begin(self, line: NewLine, connected: "asyncio.Future[asyncio.Protocol]") -> None:
-        """Start it, and return when it has connected: `connected` is then done, with what `line` made. Raises
-        RuntimeError in one line where it ends before.
+        """Start the process, and return when it has connected.
+
+        Args:
+            line: Makes this end of the connection.
+            connected: A future that completes with this end of the connection.
+
+        Raises:
+            RuntimeError: If the process ends before; in one line.
         """
 
     def end(self, *, at_once: bool) -> None:
-        """Have it end: killed, or by itself as its connection has ended, for which it gets a few seconds. From any
-        thread.
+        """End the process. Any thread may call this.
+
+        Args:
+            at_once: Whether to kill it; if not, it gets a few seconds to end by itself because its connection has
+                ended.
         """
 
     def exit_reason(self) -> str:
-        """How it ended, after its connection has."""
+        """Return how the process ended, after its connection has."""
 
 
 class ChildProcess:
-    """A child of this process, connected over a Unix socket.
+    """The handle of a child of this process, connected over a Unix socket.
 
     The socket has mode 0600 in a folder of mode 0700 and takes one connection; then both are gone from the disk.
     """
@@ -48,12 +57,16 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The process's."""
+        """The id of the process."""
         assert self._child is not None
         return self._child.pid
 
     async def begin(self, line: NewLine, connected: "asyncio.Future[asyncio.Protocol]") -> None:
-        """As Place.begin."""
+        """Start the child, and return when it has connected.
+
+        Raises:
+            RuntimeError: If the child ends before; in one line.
+        """
         with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:  # of mode 0700
             path = Path(folder) / "engine"
             server = await asyncio.get_running_loop().create_unix_server(line, path)
@@ -74,7 +87,7 @@ class ChildProcess:
                 server.close()
 
     def end(self, *, at_once: bool) -> None:
-        """As Place.end."""
+        """End the child: kill it, or wait a few seconds for it to end by itself and kill it then."""
         if self._child is None:
             return
         if at_once:
@@ -82,12 +95,12 @@ class ChildProcess:
         self._code()
 
     def exit_reason(self) -> str:
-        """As Place.exit_reason; its end is awaited or brought about: nobody talks to it any more."""
+        """Return how the child ended, after its connection has. A child that is still running gets a few seconds."""
         code = self._code()
         return f"its process was killed by signal {-code}" if code < 0 else f"its process ended with exit code {code}"
 
     def _code(self) -> int:
-        """Its exit code; one that does not end by itself is killed."""
+        """Return the child's exit code; kill a child that does not end by itself."""
         assert self._child is not None
         try:
             return self._child.wait(_LAST_WORDS)

@@ -1,4 +1,7 @@
-"""What an engine holds now, and which of its KV pages change: for those who watch it. Lengths and numbers, no text."""
+"""The state of an engine for those who watch it: what it holds now, and which of its KV pages change.
+
+It has lengths and numbers, no text.
+"""
 
 from typing import NamedTuple
 
@@ -10,18 +13,26 @@ from ridgeline.engine.worker.engine_messages import EngineSnapshot, PageChange, 
 
 
 class _PageEntry(NamedTuple):
-    """Where a page is: the group of layers and the sequence that has it, and which of its entries it is."""
+    """The place of a page in the page tables."""
 
     group: int
+    """The index of the group of layers."""
     sequence: int
+    """The id of the sequence that holds the page."""
     entry: int
+    """The index in the group's page table."""
 
 
 _NOWHERE = _PageEntry(0, 0, 0)
 
 
 def snapshot(engine: Engine, *, pages: bool = True) -> EngineSnapshot:
-    """What the engine holds. pages: with all that are not free."""
+    """Return what the engine holds.
+
+    Args:
+        engine: The engine.
+        pages: Whether to include all pages that are not free.
+    """
     return EngineSnapshot(
         engine.clock(),
         engine.stats,
@@ -32,7 +43,7 @@ def snapshot(engine: Engine, *, pages: bool = True) -> EngineSnapshot:
 
 
 def _taken(engine: Engine) -> list[PageChange]:
-    """The pages that are not free."""
+    """Return the pages that are not free."""
     pool, places = engine.kv_cache_manager.pool, _places(engine)
     return [_change(engine, page, places) for page in range(1, pool.size + 1) if pool.state(page) != "free"]
 
@@ -46,7 +57,7 @@ def _sequence(request: Request) -> SequenceState:
 
 
 class PageWatch:
-    """Which pages change, for as long as somebody asks. While it is open the pool notes what it touches."""
+    """The observation of changes to KV pages. While it is open, the pool records the pages that it touches."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._pool = engine, engine.kv_cache_manager.pool
@@ -54,11 +65,11 @@ class PageWatch:
         self._places = _places(engine)
 
     def close(self) -> None:
-        """Stop noting changes."""
+        """Stop recording changes."""
         self._pool.touched = None
 
     def ran(self, plan: StepPlan) -> None:
-        """Note whose the pages of a plan's new table entries are."""
+        """Record which sequences hold the pages of a plan's new table entries."""
         for item in [item for item in plan.items if any(item.pages)]:
             table = self._engine.kv_cache_manager.tables[item.request]
             for group, pages in enumerate(item.pages):
@@ -68,7 +79,7 @@ class PageWatch:
                 }
 
     def changes(self) -> list[PageChange]:
-        """The pages touched since the last time, as they are now."""
+        """Return the pages touched since the last call, in their current state."""
         if not self._pool.touched:
             return []
         touched, self._pool.touched = self._pool.touched, set()
@@ -77,14 +88,14 @@ class PageWatch:
         return [_change(self._engine, page, self._places) for page in sorted(touched)]
 
     def _owned(self, page: int) -> bool:
-        """Whether whoever took the page last still has it."""
+        """Return whether the sequence that took the page last still holds it."""
         group, sequence, entry = self._places.get(page, _NOWHERE)
         table = self._engine.kv_cache_manager.tables.get(sequence)
         return table is not None and table.pages[group][entry : entry + 1] == [page]
 
 
 def _change(engine: Engine, page: int, places: dict[int, _PageEntry]) -> PageChange:
-    """A page as it is now. One that can be found says itself whose layers' it is."""
+    """Return the current state of a page. A published page knows its group of layers itself."""
     pool, ledger = engine.kv_cache_manager.pool, engine.kv_cache_manager
     state, published = pool.state(page), ledger.published_group(page)
     group, sequence, entry = places.get(page, _NOWHERE)
@@ -100,7 +111,7 @@ def _change(engine: Engine, page: int, places: dict[int, _PageEntry]) -> PageCha
 
 
 def _places(engine: Engine) -> dict[int, _PageEntry]:
-    """Of each page in a table where it is, with the last of those that share it."""
+    """Return the place of each page in a table; of those that share a page, the last counts."""
     return {
         page: _PageEntry(group, sequence, entry)
         for sequence, table in engine.kv_cache_manager.tables.items()
