@@ -170,8 +170,9 @@ class AsyncLLM:
         self._watched = False
         self.heard = 0
         """The number of messages that came from the engine."""
-        self._lock = threading.Lock()  # nobody becomes a caller of an engine that is gone
-        self._transcript = self.texts.new_output_processor()  # touched by whoever brings the engine's messages alone
+        self._lock = threading.Lock()  # guards against adding a caller when the engine is gone
+        # used only by the thread that delivers the engine's messages
+        self._transcript = self.texts.new_output_processor()
         self.host.connect(self._receive)
 
     @override
@@ -357,7 +358,7 @@ class AsyncLLM:
         self._callers.pop(ticket, None)
         self._by_request.pop(request, None)
 
-    # -- what the engine says, wherever that is heard ------------------------------------------------------------------
+    # -- the engine's messages, in the thread that delivers them ------------------------------------------------------
 
     def _receive(self, message: FromEngine) -> None:
         self.heard += 1
@@ -404,7 +405,7 @@ class AsyncLLM:
             begun = self.texts.decoder_prompt(spec.prompt)
             self._transcript.open(added.request, begun, spec.params, sections=spec.separate_reasoning)
         self._by_request[added.request] = caller
-        caller.request = added.request  # who leaves from now on, in another thread, aborts it
+        caller.request = added.request  # from now on `_leave`, in another thread, aborts the request
         if caller.added is not None:
             caller.added(added.request)
         if caller.left:
@@ -418,7 +419,7 @@ class AsyncLLM:
 
     def _stepped(self, stepped: Stepped) -> None:
         self.stats = stepped.stats
-        if stepped.report is not None:  # before its tokens: who has the last one finds the step counted
+        if stepped.report is not None:  # before its tokens, so that a caller with the last token finds the step counted
             for observer in self.observers:
                 observer(stepped.report, stepped.stats)
         if stepped.pages:
@@ -467,7 +468,7 @@ class AsyncLLM:
         for loop, part in elsewhere.items():
             try:
                 loop.call_soon_threadsafe(_put, part)
-            except RuntimeError:  # the event loop is closed: nobody is left to tell
+            except RuntimeError:  # the event loop is closed: these callers are gone
                 for caller, _ in part:
                     self._leave(caller)
 

@@ -11,7 +11,7 @@ from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.prompt_tokens import NamedPrompt, unknown_id
 from ridgeline.engine.scheduler import Scheduler
 
-if TYPE_CHECKING:  # it imports torch, which the bookkeeping of steps does without
+if TYPE_CHECKING:  # the import needs torch, which the scheduling code does without
     from ridgeline.core.models.common.model import PlacedRows
 
 
@@ -34,17 +34,26 @@ def numbered(what: str, place: int, count: int) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The limits of a model and its engine, against which requests are checked. The fields are those of Engine."""
+    """The limits of a model and its engine, against which requests are checked."""
 
     kv_cache_manager: KVCacheManager
+    """The KV cache manager, which knows how many positions fit."""
     scheduler: Scheduler
+    """The scheduler, which knows the limits of a step."""
     context: int
+    """The maximum number of positions of a sequence."""
     vocabulary: int
+    """The number of token ids."""
     has_head: bool
+    """Whether the model gives logits."""
     encoder_width: int
+    """The number of features of an encoder position; 0 if the encoder reads token ids."""
     encoder_context: int
+    """The number of positions of the encoder's input: the exact number for features, the maximum for token ids."""
     outputs: int
+    """The number of ids that can be sampled, the first of the vocabulary."""
     images: "PlacedRows | None"
+    """The way in which images appear in a prompt; None if the model reads none."""
 
     def room(self, spec: GenerationRequest) -> int:
         """Check that a request can run, and return the most tokens that it may sample.

@@ -58,7 +58,7 @@ def prompt_text(said: EmbeddingConfig | None, name: str | None) -> str:
         return "" if default is None else prompts[default]
     found = next((prompts[each] for each in (name, *_COMMON.get(name, ())) if each in prompts), None)
     if found is None and name == "document" and "query" in prompts:
-        return ""  # a model that asks for nothing before documents
+        return ""  # this model uses no instruction before documents
     if found is None:
         known = f"it has {', '.join(map(repr, prompts))}" if prompts else "it has none: give no prompt"
         raise ValueError(f"the model has no prompt {name!r}; {known}")

@@ -117,7 +117,7 @@ class Engine:
         """
         self.executor, self.kv_cache_manager, self.on_step, self.clock = executor, ledger, on_step, clock
         self.on_begin: Callable[[Sequence[int]], None] | None = None
-        """A callback that gets the ids of requests just before their first step runs."""
+        """A callback that receives the ids of requests just before their first step runs."""
         self._seeds = random.Random(seed)
         self.context, self.vocabulary, self.eos_ids = context, vocabulary, frozenset(eos_ids)
         self.reaches = frozenset(reaches) | ledger.layout.reaches
@@ -182,7 +182,7 @@ class Engine:
             accepted_at=() if guesses is None else guesses.accepted_at,
         )
 
-    # -- coming and going ---------------------------------------------------------------------------------------------
+    # -- adding and ending requests -----------------------------------------------------------------------------------
 
     def number_from(self, first: int) -> None:
         """Set the id of the next request, so that a server can tell the requests of several engines apart by id."""
@@ -215,7 +215,7 @@ class Engine:
         self.requests |= {request.id: request for request in (first, *others)}
         assert 0 <= received < len(spec.prompt), "the last position of a prompt gives its first token"
         first.received = received
-        first.children = others  # they start from its pages, once its prompt is computed
+        first.children = others  # they start from its pages once its prompt is computed
         if parked:
             self.parked[first.group] = first
         else:

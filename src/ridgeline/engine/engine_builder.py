@@ -19,8 +19,8 @@ from ridgeline.engine.structured_output import StructuredOutputManager
 if TYPE_CHECKING:
     from ridgeline.engine.speculation.speculator import Speculator
 
-_WARMING = (5, 64)  # tokens of prompts, which are attended in tiles of two sizes
-_ANY_BUDGET = 1e15  # bytes; it is the positions that say how much
+_WARMING = (5, 64)  # prompt lengths; attention tiles them in two sizes
+_ANY_BUDGET = 1e15  # bytes; the number of positions is the limit
 
 
 def build_engine(
@@ -119,7 +119,7 @@ def run_requests(
     engine = build_minimal_engine(model, positions, lambda record: works.append(record.work), executor)
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=tokens)
     for length in prompts:
-        # Every position another token, or a router would send all to the same experts.
+        # Each position has another token: a router would send equal ones to the same experts.
         engine.add(GenerationRequest([position % model.vocabulary for position in range(length)], params))
     while engine.has_work:
         start = now()

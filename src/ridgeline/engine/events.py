@@ -69,19 +69,22 @@ class Stop(NamedTuple):
 class Event(NamedTuple):
     """A TokenEvent with the text that it makes safe to show.
 
-    `text` and `reasoning` lag behind the token while a character, a stop string or a tag may still be completed. Fields
-    without a description are those of TokenEvent.
+    `text` and `reasoning` lag behind the token while a character, a stop string or a tag may still be completed.
     """
 
     request: int
+    """The id of the request, which its choices share."""
     choice: int
+    """The index of the choice."""
     token: Sampled | None = None
     text: str = ""
     """The new text of the response, without reasoning."""
     reasoning: str = ""
     """The new text of the reasoning."""
     finish: FinishReason | None = None
+    """The reason why the choice ended; None if it continues."""
     error: str | None = None
+    """The reason why the request failed, or why its structured output is incomplete, in one line."""
     reasoning_tokens: int = 0
     """The number of tokens of the reasoning, reported with the end."""
     output_tokens: int | None = None
@@ -90,11 +93,17 @@ class Event(NamedTuple):
     Tokens past a stop string do not count, though earlier events may have reported them.
     """
     at: int = 0
+    """The time of the event, in nanoseconds of the engine's clock."""
     cached: int = 0
+    """The number of prompt positions that were found in the prefix cache."""
     timing: Timing | None = None
+    """The times of the request's life so far."""
     prompt_logprobs: PromptLogprobs | None = None
+    """The log-probabilities of the prompt's next tokens, as in TokenEvent."""
     out_of_memory: bool = False
+    """Whether the request failed because a memory allocation was refused."""
     hidden: NDArray[np.float32] | None = None
+    """The last hidden states of the prompt, as in TokenEvent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.engine.prompt_tokens import token_ids
 
 DEFAULT_PARAMS = SamplingParams()
-"""The sampling parameters of a request that states none."""
+"""The sampling parameters of a request that does not state any."""
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -52,9 +52,9 @@ def fit_kv_layout(
     """
     positions, limits = context * settings.limits.requests, settings.limits
     encoded = model.encoder_context
-    # Several inputs of an encoder fill a step, or one that is longer runs alone.
+    # Either several encoder inputs fill a step, or a longer one runs alone.
     step_encoded = max(encoded, min(limits.tokens, encoded * limits.requests))
-    if model.images is not None:  # at either end of each prompt's part an image may be of which it needs a part
+    if model.images is not None:  # each chunk may begin and end in the middle of an image, which is encoded as a whole
         parts = -(-limits.tokens // limits.max_request_tokens)
         step_encoded = limits.tokens + 2 * parts * model.images.rows
     step = activation_peak(price, min(limits.tokens, positions), limits.requests, step_encoded)
@@ -68,7 +68,7 @@ def fit_kv_layout(
     if adapters:
         width = model.storage.dtype.itemsize
         taken["adapters"] = float(sum(adapter.parameters for adapter in adapters) * width)
-    # Ranks have a part each and take the same; a draft model is whole, in the first.
+    # All ranks take the same amount. A draft model is not divided: the first rank has all of it.
     taken = {name: settings.ranks * nbytes for name, nbytes in taken.items()}
     if draft is not None:
         taken |= draft.taken(limits, place)

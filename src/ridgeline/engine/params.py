@@ -19,13 +19,13 @@ GREEDY_BELOW = 1e-5
 
 COUNT_MAX = 2**31 - 1
 MAX_CHOICES = 1024
-# OpenAI's interface has 4 stop strings, agents use dozens; each costs a few steps a character.
+# OpenAI's API allows 4 stop strings, agents use dozens; each costs a few operations per character.
 MAX_STOPS, MAX_STOP_LENGTH = 256, 1024
 SEED_MIN, SEED_MAX = -(2**63), 2**64 - 1
 LOGIT_BIAS_MAX = 100.0
 FP32_MAX = 3e38
 
-# generation_config.json's name -> ours. A null there means "not set".
+# The key in generation_config.json -> our field. A null in the file means "not set".
 _FOLLOWED = {
     "temperature": "temperature",
     "top_k": "top_k",
@@ -35,7 +35,7 @@ _FOLLOWED = {
     "max_new_tokens": "max_tokens",
 }
 
-# Keys that would change the tokens and that we do not have, with the values that mean "off".
+# Keys that would change the tokens and that we do not support, with the values that mean "off".
 _UNFOLLOWED: dict[str, tuple[object, ...]] = {
     "num_beams": (1,),
     "typical_p": (1.0,),
@@ -57,7 +57,7 @@ _UNFOLLOWED: dict[str, tuple[object, ...]] = {
     "guidance_scale": (1.0,),
     "penalty_alpha": (0.0,),
 }
-_RULES = ("suppress_tokens", "begin_suppress_tokens")  # which the rules of a speech model have
+_RULES = ("suppress_tokens", "begin_suppress_tokens")  # token rules of speech models can express these
 
 
 class LogitBias(Mapping[int, float]):
@@ -221,7 +221,7 @@ class SamplingParams:
         _require(_is_list(ids) or isinstance(ids, Set), "stop_token_ids", ids, "give a tuple of ids, such as (2,)")
         for token in ids:
             _integer("stop_token_ids", token, 0, COUNT_MAX, "one for each entry")
-        # Sorted, so that equal sets are equal params whatever order they came in.
+        # Sorted, so that equal sets make equal params in any order.
         self._set("stop_token_ids", tuple(sorted(set(ids))))
         for name in ("ignore_eos", "include_stop", "skip_special_tokens"):
             value = getattr(self, name)
@@ -306,7 +306,7 @@ def _require(condition: bool, name: str, value: object, fix: str) -> None:
 def _finite(name: str, value: object, fix: str) -> float:
     _require(isinstance(value, int | float) and not isinstance(value, bool), name, value, fix)
     assert isinstance(value, int | float)
-    # Not isfinite, which raises OverflowError for a huge int, and sampling is done in fp32. NaN compares false.
+    # isfinite would raise OverflowError for a huge int. The limit is that of fp32, in which we sample; NaN fails it.
     _require(abs(value) <= FP32_MAX, name, value, fix)
     return float(value)
 

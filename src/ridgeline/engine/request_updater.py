@@ -56,7 +56,7 @@ class RequestUpdater:
             fast = path.accept(given, self._requests, now, events, general=self._take_one, end=self._end)
             self.output_tokens += fast
             self._scheduler.computed_tokens += fast
-        else:  # which has to hear of every token
+        else:  # the speculator needs every token
             for item, outcome in given:
                 if item.request in self._requests:
                     self._take_one(self._requests[item.request], item, outcome, now, events)
@@ -98,7 +98,7 @@ class RequestUpdater:
     def give_up(
         self, request: Request, reason: str | None, now: int, finish: FinishReason = FinishReason.ERROR
     ) -> list[TokenEvent]:
-        """End a request and the choices that were to start from its prompt, which would end like it."""
+        """End a request and the choices that were to start from its prompt; return their events."""
         return [self.finish(choice, finish, now, reason) for choice in (request, *request.children)]
 
     def _take_one(
@@ -125,7 +125,7 @@ class RequestUpdater:
     def _take_tokens(
         self, request: Request, item: PlanItem, sampled: Sequence[Sampled], now: int, events: list[TokenEvent]
     ) -> None:
-        """Take sampled tokens, at least one, up to one that ends the request."""
+        """Append sampled tokens, at least one, to a request, up to one that ends it."""
         if request.timing.first_token is None:
             request.timing = replace(request.timing, first_token=now)
         if self.speculator is not None:

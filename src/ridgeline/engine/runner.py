@@ -73,7 +73,7 @@ class Runner:
         self.store = KVStore(layout, self.device)
         self.builder = BatchBuilder(layout.groups, self.device)
         self.pages = backend.pages(self.store.layers, layout.groups, self.store.states)
-        # An all-reduce is no call of a kernel, and cannot be replayed.
+        # An all-reduce is not a kernel launch, so a captured step cannot contain it.
         eager = eager or self.others.several
         self.graphs = StepGraphs() if eager else backend.step_graphs(model, self.pages)
         self.sampler = sampler_of(backend, self.device)
@@ -213,7 +213,7 @@ class Runner:
             The outcome of each item with logit or scored rows, in order: hidden states if the model has no head.
         """
         if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)  # of this thread, in which Triton launches
+            torch.cuda.set_device(self.device)  # Triton launches kernels on the current device of this thread
         if not self.model.has_head:
             return self.states(plan)
         scorings = [item.scored for item in plan.items if item.scored]

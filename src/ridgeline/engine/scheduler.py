@@ -19,7 +19,7 @@ from ridgeline.engine.kv.kv_cache_manager import KVCacheManager
 from ridgeline.engine.request import Request
 from ridgeline.engine.step_plan import PlanItem, PromptScoring, StepPlan
 
-MAX_LIMIT = 1 << 20  # buffers are allocated for a full step
+MAX_LIMIT = 1 << 20  # buffers have the size of a full step
 SCORED_BESIDE = 64
 """The maximum number of prompt positions that a step scores while other requests decode in it.
 
@@ -75,17 +75,17 @@ class Scheduler:
         self.running: list[Request] = []  # in order of arrival, the oldest first
         self.steps = 0
         self.computed_tokens = 0  # positions run in steps that did not fail
-        self.reused_tokens = 0  # positions of prompts that were found when their request began
+        self.reused_tokens = 0  # prompt positions found in the prefix cache when their request first started
         self.preemptions = 0
-        self.wasted_tokens = 0  # positions computed, lost to preemption, and computed again
-        self.begun: list[int] = []  # groups that the last plan runs for the first time
+        self.wasted_tokens = 0  # positions computed again after a preemption
+        self.begun: list[int] = []  # groups that the latest plan runs for the first time
         self._scorable = limits.tokens  # positions whose tokens this step may still score
-        self._alone = False  # the last step was one request's, whose encoder left no room for those that ran
+        self._alone = False  # whether the last step ran one request alone because of its encoder input
         self._forget: list[int] = []
         self._known_to_runner: set[int] = set()
 
     def add(self, request: Request) -> None:
-        """Queue a request."""
+        """Add a request to the queue of waiting requests."""
         self.waiting.append(request)
 
     def fork(self, parent: Request, child: Request, now: int) -> None:
@@ -122,11 +122,11 @@ class Scheduler:
         preemptions = self.preemptions
         self.begun = []
         self._scorable = self.limits.tokens
-        # Those who run have a part in one of two steps at least.
+        # Running requests are part of at least every second step.
         grants = {} if self._alone or not self.waiting else self._admit_alone(only, now)
         self._alone = bool(grants)
         grants = grants or self._continue_running(only)
-        # A step that took pages from one request gives none to another: the two would change places for ever.
+        # After a preemption this step admits no request: the two would preempt each other for ever.
         if self.waiting and not self._alone and self.preemptions == preemptions:
             self._admit(grants, only, now)
         if not grants:
@@ -198,7 +198,7 @@ class Scheduler:
     def _grant(self, request: Request, grants: dict[Request, int], budget: int) -> int:
         """Grant a running request positions of a step's budget, with pages; return the remaining budget."""
         count = min(self._wanted(request), budget)
-        if count == 0 or not request.running:  # then it made room for another one
+        if count == 0 or not request.running:  # not running: it was preempted for another one
             return budget
         if not self.kv_cache_manager.grow(request.id, request.computed + count):
             budget += self._make_room(request, count, grants)
@@ -262,9 +262,9 @@ class Scheduler:
             return
         waiting = self.waiting if only is None else [request for request in self.waiting if request in only]
         for request in list(islice(waiting, room)):
-            if not self._wanted(request):  # no position may be scored any more; others may run before it
+            if not self._wanted(request):  # this step may score no more positions; later requests may run
                 continue
-            encoder = len(request.spec.encoder)  # runs whole in the first step, and takes of its budget
+            encoder = len(request.spec.encoder)  # the encoder runs as a whole in the first step, within the budget
             if (budget <= encoder and grants) or (self.whole and request.known > budget):
                 break
             hit = self.kv_cache_manager.admit(
@@ -294,7 +294,7 @@ class Scheduler:
             request.timing = replace(request.timing, scheduled=now)
             if request.choice == 0:
                 self.begun.append(request.group)
-        if not request.preemptions:  # later it may find pages that it filled itself
+        if not request.preemptions:  # after a preemption it may find pages that it filled itself
             request.cached = computed
             self.reused_tokens += computed
         insort(self.running, request, key=_ARRIVAL)
@@ -328,10 +328,10 @@ class Scheduler:
         start, output = request.computed, request.tokens.output
         end = start + count
         last = end == request.known
-        # Of the tokens of a request that decodes only the newest runs.
+        # A decoding request runs only its newest token.
         tokens = (output[-1],) if count == 1 and last and output else request.tokens[start:end]
         logits: tuple[int, ...] = (count - 1,) if last and request.limit else ()
-        if request.hidden is not None:  # of each position once, however often a preemption makes it run
+        if request.hidden is not None:  # of each position once, even if it runs again after a preemption
             logits = tuple(range(max(0, sum(map(len, request.hidden)) - start), count))
         if guesses:
             tokens, logits = (*tokens, *guesses), tuple(range(1 + len(guesses)))

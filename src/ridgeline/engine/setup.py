@@ -130,7 +130,7 @@ class LoadedEngine:
             requests=limits.requests,
             step_tokens=limits.tokens,
             threads=torch.get_num_threads(),
-            weight_bytes=self.weight_bytes * self.price.devices,  # each rank has as many
+            weight_bytes=self.weight_bytes * self.price.devices,  # each rank has the same number
             kv_bytes=layout.nbytes * self.price.devices,
             device=None if device is None else device.title,
             calibrated=device is not None and device.calibrated,
@@ -190,7 +190,7 @@ def load_engine(
             if draws
             else model_of(source, said, weights, kv, Shard(0, settings.ranks))
         )
-    except DivisionRefused as error:  # said as a plan has it
+    except DivisionRefused as error:  # the message names the option of `plan`
         raise DivisionRefused(str(error).replace("--devices", "--tensor-parallel")) from None
     if not dummy_weights:
         match_to_source(built, family, source)
@@ -199,7 +199,7 @@ def load_engine(
     adapters = [read_adapter(name, path, settings.adapter_rank) for name, path in settings.adapters.items()]
     adapt(built, family, adapters)
     context = _context(built, settings, said)
-    if built.whole:  # a step has room for a text of any length that the model takes
+    if built.whole:  # a step must hold a text of any length that the model takes
         tokens = max(settings.limits.tokens, min(context, MAX_LIMIT))
         settings = replace(settings, limits=replace(settings.limits, tokens=tokens))
     price = Price(built, settings.ranks)
@@ -237,7 +237,7 @@ def load_engine(
         seed=settings.seed,
         eos_ids=[i for i in _eos_ids(source, texts.tokenizer) if 0 <= i < built.vocabulary and not draws],
         adapters={adapter.name: adapter.digest for adapter in adapters},
-        guides=None if draws else guides,  # of text
+        guides=None if draws else guides,  # structured outputs restrict text, not image tokens
         speculator=None if speculation is None else speculator_of(speculation, built, draft, settings.limits),
         on_step=on_step,
     )

@@ -97,7 +97,7 @@ class StepPlan:
     def work(self, reaches: Iterable[AttentionPattern] = (CAUSAL,)) -> Work:
         """Return the work of this step for a model whose layers have these attention patterns."""
         ends = [item.start + 1 for item in self.items if len(item.tokens) == 1 and not item.encoded]
-        work = Work.decode(ends, reaches)  # of all at once: a simulator prices thousands of steps
+        work = Work.decode(ends, reaches)  # in one call, because a simulator prices thousands of steps
         if len(ends) < len(self.items):
             others = [item.segment for item in self.items if len(item.tokens) > 1 or item.encoded]
             work = Work.of(others, reaches) + work if ends else Work.of(others, reaches)

@@ -118,7 +118,7 @@ class TextProcessor:
             raise ValueError(_EMPTY)
         if not isinstance(ids, str):
             return list(ids)
-        self.tokenizer.check_length(ids, context)  # megabytes take seconds to encode, and a hundred times their memory
+        self.tokenizer.check_length(ids, context)  # encoding megabytes takes seconds, and a hundred times their memory
         return self.tokenizer.encode(ids, parse_special=False)
 
     def encode_chat(self, messages: Messages, context: int, **template: Any) -> list[int]:

@@ -118,13 +118,13 @@ def _keep_time(allowed_V: NDArray[np.bool_], rules: TimestampRules, said: list[i
             allowed_V[rules.first + rules.most_first + 1 :] = False
         return
     last = said[-1] >= rules.first
-    paired = len(said) < 2 or said[-2] >= rules.first  # what comes first has nothing to end
+    paired = len(said) < 2 or said[-2] >= rules.first  # the first timestamp ends no segment
     if last and paired:
         allowed_V[rules.first :] = False
     elif last:
         allowed_V[: rules.text_end] = False
     latest = next((token for token in reversed(said) if token >= rules.first), None)
-    if latest is not None:  # an end may be the next beginning; nothing else happens twice at a moment
+    if latest is not None:  # only an end and the next start may share a timestamp
         allowed_V[rules.first : latest + (0 if last and not paired else 1)] = False
 
 

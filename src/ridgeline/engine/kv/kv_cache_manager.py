@@ -102,7 +102,7 @@ class KVCacheManager:
         """The new page-table entries of a request that has none."""
         self._align = max((group.page_size for _, group in self.growing), default=self.page_size)
         self._windows = any(group.spec.passes for group in self.groups)
-        self._refused: dict[int, list[PageKey]] = {}  # page names of the request that was last refused
+        self._refused: dict[int, list[PageKey]] = {}  # page keys of the request that was refused last
 
     def capacity(self, encoded: int = 0) -> int:
         """Return the number of positions that a single request could hold in addition to its encoder's."""
@@ -160,7 +160,7 @@ class KVCacheManager:
         if self.prefix_cache and find:
             self._find(table, tokens)
         if self._wanted(table) + reserve > self.pool.available:
-            self._refused = {request: table.keys}  # it will ask again at the next step
+            self._refused = {request: table.keys}  # the scheduler will try it again at the next step
             return None
         for page in _held(table.pages):
             self.pool.incref(page)
@@ -211,7 +211,7 @@ class KVCacheManager:
             most: Maximum length of the prefix, in positions: whole pages of every group.
         """
         hit, shorter = most, -1
-        while hit != shorter:  # until every group has it
+        while hit != shorter:  # until every group has this prefix
             shorter = hit
             for index, group in self.growing:
                 hit = self._longest(index, group, keys, hit)
@@ -289,12 +289,12 @@ class KVCacheManager:
             return False
         for group, pages, count in zip(self.groups, table.pages, missing, strict=True):
             pages += [self.pool.allocate() for _ in range(count)]
-            # A page that the step fills is overwritten whole; in one that it does not, old contents could be read
-            # with weight 0, and 0 x NaN is NaN. A state begins with zeros.
+            # A step overwrites every page that it fills. A partial page is blanked: its old contents could be read
+            # with weight 0, and 0 x NaN is NaN. A state starts with zeros.
             if count > 0 and (group.spec.is_state or group.spec.slots(positions, table.encoded) % group.page_size):
                 self.blank.append(pages[-1])
         table.room, table.fresh = self._room(table), True
-        if table.claim or self._windows:  # else what is known has its pages, and more of them change nothing
+        if table.claim or self._windows:  # else all known positions have pages, and the claim stays 0
             self._claim(table)
         return True
 
@@ -322,7 +322,7 @@ class KVCacheManager:
             self._let_go(table, table.computed - 1)  # a fork runs the last position again
             self._claim(table)
         table.due = (table.computed // self.page_size + 1) * self.page_size
-        if table.computed < table.known:  # with the last of its prompt a request runs smaller chunks, and claims less
+        if table.computed < table.known:  # after its prompt a request runs smaller chunks and claims less
             table.due = min(table.due, table.known)
 
     def _publish(self, table: PageTable, tokens: Sequence[int], full: int) -> None:
@@ -384,7 +384,7 @@ class KVCacheManager:
 
     def _copy(self, page: int) -> int:
         """Allocate a page into which the next step copies `page`, and return it."""
-        self.pool.incref(page)  # until the copy is made; `copied` lets go
+        self.pool.incref(page)  # held until the copy is made; `copied` releases it
         self.copies.append(PageCopy(page, self.pool.allocate()))
         return self.copies[-1].target
 
@@ -399,7 +399,7 @@ class KVCacheManager:
         table = self.tables.pop(request)
         self.claimed -= table.claim
         lost = list(_held(table.pages))
-        if self.copies:  # those to its pages are for nobody
+        if self.copies:  # copies to its pages are not needed any more
             self.copied([copy for copy in self.copies if copy.target in lost])
         for page in lost:
             self.pool.release(page)
@@ -428,7 +428,7 @@ class KVCacheManager:
     def shared_positions(self, request: int) -> int:
         """Return how many positions of a request would survive its release because other requests hold their pages."""
         if not self.prefix_cache:
-            return 0  # it would not find them again
+            return 0  # it could not find the pages again
         index, group = min(self.growing, key=lambda own: own[1].spec.passes)
         shared = sum(
             1 for page in self.tables[request].pages[index] if page != NULL_PAGE and self.pool.references(page) > 1
@@ -438,7 +438,7 @@ class KVCacheManager:
     def published_group(self, page: int) -> int | None:
         """Return the index of the group whose contents a published page holds; None if it is not published."""
         key = self.pool.key(page)
-        assert key is None or isinstance(key, tuple)  # as `name` makes them
+        assert key is None or isinstance(key, tuple)  # `name` makes the keys
         return None if key is None else int(key[0])
 
     def check(self) -> None:

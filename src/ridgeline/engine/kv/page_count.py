@@ -7,7 +7,7 @@ from ridgeline.core.models.common.model import Model
 from ridgeline.core.ops.kv_layout import KVLayout, deal_layers
 
 GIB = 1 << 30
-# Of the memory that is free beside the weights and a step: the rest is for everyone else.
+# The share of the memory that weights and a step leave free; other programs get the rest.
 SHARE_OF_FREE = 0.5
 MAX_BY_DEFAULT = 4 * GIB
 
@@ -35,7 +35,7 @@ def kv_layout(
     """
     layout = deal_layers(model.kv_specs, page_size, model.context)
     if not layout.groups:
-        return layout  # an encoder keeps nothing
+        return layout  # the layers keep nothing
     pages = int(budget_bytes // layout.page_bytes)
     if most_tokens is not None:
         states = min(most_tokens, most_requests or most_tokens)

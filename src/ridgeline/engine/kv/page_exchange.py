@@ -80,7 +80,7 @@ class PageExchange:
         there = [pool.find(self._name(keys, place)) for place in places]
         missing = [index for index, page in enumerate(there) if page is None]
         kept = [page for page in (*before, *there) if page is not None]
-        for page in kept:  # not to be evicted for the others of its prefix
+        for page in kept:  # so that the allocation below does not evict them
             pool.incref(page)
         room = pool.available - self.kv_cache_manager.reserve >= len(missing)
         pages = [pool.allocate() for _ in missing] if room else []
@@ -88,7 +88,7 @@ class PageExchange:
             self.store.import_pages(pages, rows[missing])
         for index, page in zip(missing, pages, strict=False):
             pool.publish(page, self._name(keys, places[index]))
-        for page in reversed([*kept, *pages]):  # a prefix loses its later pages first
+        for page in reversed([*kept, *pages]):  # later pages of a prefix are evicted first
             pool.release(page)
         return room
 

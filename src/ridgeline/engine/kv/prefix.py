@@ -9,7 +9,7 @@ import msgspec
 from ridgeline.engine.encoder_features import EncoderFeatures, EncoderInput
 
 _PAGE, _ROOT = b"ridgeline kv page 1", b"ridgeline kv root 1"
-_ADAPTER = b"ridgeline kv adapter 1"  # then 32 bytes of digest
+_ADAPTER = b"ridgeline kv adapter 1"  # a digest of 32 bytes follows
 
 
 class PageKey(msgspec.Struct, frozen=True, gc=False, cache_hash=True):

@@ -12,7 +12,7 @@ from ridgeline.core.ops.paged_state import state_pages
 from ridgeline.engine.kv.kv_cache_manager import PageCopy
 from ridgeline.util.host import fresh_memory
 
-_ALIGNED = 16  # a page begins where a number of any format may
+_ALIGNED = 16  # alignment of pages in bytes, enough for any dtype
 
 
 class KVStore:

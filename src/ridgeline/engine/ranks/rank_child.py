@@ -82,7 +82,7 @@ def main() -> None:
         while data := os.read(sys.stdin.fileno(), _RECEIVED):
             for order in frames.feed(data):
                 following.follow(order)
-    except Exception as error:  # whatever it is, the first rank says it
+    except Exception as error:  # the first rank reports any error
         print(" ".join(str(error).split()) or type(error).__name__, flush=True)
         sys.exit(1)
 
@@ -90,7 +90,7 @@ def main() -> None:
 def _end_with_first() -> None:
     """End this process when the first rank's has ended, even while it waits for ranks that will not come."""
     gone = select.poll()
-    gone.register(sys.stdin, 0)  # that nobody writes there any more is told without being asked
+    gone.register(sys.stdin, 0)  # poll reports a hang-up without being asked to
     gone.poll()
     os._exit(1)
 

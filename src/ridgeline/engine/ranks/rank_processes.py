@@ -22,8 +22,8 @@ from ridgeline.util.frames import MessageCodec
 
 READY = "ready"
 """The first line on the stdout of a process that has loaded its part; any other line is the error."""
-_WAITS = timedelta(days=1)  # for others in a step; one that has ended is noticed at once, by its connection
-_LAST_WORDS = 5.0  # seconds for a process to end whose connection has
+_WAITS = timedelta(days=1)  # timeout of a collective; the closed pipe of a rank that ended is noticed at once
+_LAST_WORDS = 5.0  # seconds for a process to end after its pipe has closed
 
 
 class RankGone(EngineLost):
@@ -79,7 +79,7 @@ class RankProcesses:
         if distributed.is_initialized():
             raise ValueError("this process is a rank of another model already; end that, or start another process")
         followers = cls(settings.ranks)
-        # There as long as they are: one that is late still looks for the others in it.
+        # The folder lives as long as the processes: a late one still looks for the others in it.
         followers._folder = folder = TemporaryDirectory(prefix="ridgeline-")
         meeting = str(Path(folder.name) / "rendezvous")
         try:
@@ -102,11 +102,11 @@ class RankProcesses:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the first alone
+            start_new_session=True,  # only the first rank handles Ctrl-C
         )
         self._children.append(child)
         assert child.stdin is not None
-        with suppress(BrokenPipeError):  # what it says, or does not say, is read next
+        with suppress(BrokenPipeError):  # `start` reads next what the process reports
             pickle.dump(start, child.stdin)
             child.stdin.flush()
 

@@ -75,7 +75,7 @@ class Candidates:
 
 
 def weigh(logits_C: FloatsC, largest: np.float32, temperature: float, out_C: FloatsC) -> FloatsC:
-    """Write exp((logits - largest) / temperature) to `out_C` and return it."""
+    """Compute the weights exp((logits - largest) / temperature) of logits into `out_C` and return it."""
     np.subtract(logits_C, largest, out=out_C)
     if temperature != 1.0:
         np.divide(out_C, np.float32(temperature), out=out_C)

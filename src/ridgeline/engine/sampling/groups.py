@@ -115,7 +115,7 @@ class LogitChanges:
 
 def _places(start: int, ids: Sequence[int] | IdsC, vocabulary: int) -> IdsC:
     places = np.asarray(ids, np.int64)
-    # On a device an index past the end would spill into the next row, or end the process.
+    # On a device an index past the end would hit the next row, or end the process.
     assert not len(places) or (places.min() >= 0 and places.max() < vocabulary), "a token that the model does not have"
     return places + start
 

@@ -44,7 +44,7 @@ class NumpySampler(Sampler):
         else:
             point_R = uniform([row.seed for row in rows], [row.position for row in rows], [row.choice for row in rows])
         scratch = _Scratch(logits_RV.shape[1])
-        # A tiny temperature or penalty may take unlikely logits to -inf, which is what they should be.
+        # A tiny temperature or penalty may turn unlikely logits into -inf, which is correct.
         with np.errstate(over="ignore"):
             return [
                 _sample_row(logits_V, row, float(point), scratch)

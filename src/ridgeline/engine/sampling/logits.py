@@ -52,7 +52,7 @@ def _forbid_others(logits_V: FloatsC, allowed: NDArray[np.uint32]) -> None:
 
 
 def _penalise(logits_V: FloatsC, row: SampleRow) -> None:
-    """Apply the penalties in place, in time that grows with D.
+    """Apply the repetition, frequency and presence penalty to a row of logits in place, in time that grows with D.
 
     Repetition over prompt and output is transformers' formula, frequency and presence over the output are OpenAI's.
     """
@@ -73,7 +73,7 @@ def log_softmax_report(logits_V: FloatsC, token: int, alternatives: int, spare_V
     """Return the report on the softmax of a row of logits, without tokens at -inf; `spare_V` is overwritten."""
     largest = logits_V.max()
     log_total = float(largest) + math.log(block_sums(weigh(logits_V, largest, 1.0, spare_V)).sum())
-    # From the logits, not from their exponentials, which are 0 from 104 below the largest.
+    # Ranked by logits, not by their exponentials, which are 0 from 104 below the largest.
     index_K = ranked(logits_V, alternatives)
     shares_K = logits_V[index_K].astype(np.float64) - log_total
     listed = tuple((int(i), float(share)) for i, share in zip(index_K, shares_K, strict=True) if share > -math.inf)
@@ -91,7 +91,7 @@ def candidates_report(candidates: Candidates, index: int, largest: float, temper
         count: The number of alternatives to report.
     """
     log_total = math.log(candidates.total)
-    # What is kept is a prefix of the ranking, so the first of the ranking are the first of the kept.
+    # The kept tokens are a prefix of the ranking, so both begin with the same tokens.
     index_K = ranked(candidates.logits_C, count)
     drawable_K = candidates.weights_C[index_K] > 0
     if candidates.kept_C is not None:

@@ -109,7 +109,7 @@ def _reported(token: int, reports: tuple[Report, Report]) -> Sampled:
 
 
 class _Samplings:
-    """The structures of a batch, and the memory that they point to."""
+    """The structures of a batch's rows for the sampling kernel, and the memory that they point to."""
 
     def __init__(self, logits_RV: FloatsC) -> None:
         self.own = np.zeros(len(logits_RV), _SAMPLING)
@@ -166,7 +166,7 @@ class _Samplings:
         pointers[:] = self._address(rows) + np.arange(len(rows)) * rows.strides[0]
 
     def known(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the ids after a check of their range: the kernel indexes the logits with them without one."""
+        """Return the ids after a check of their range, because the kernel indexes the logits with them unchecked."""
         assert not len(ids) or (ids.min() >= 0 and ids.max() < self._logits_RV.shape[1]), (
             "a token that the model does not have"
         )

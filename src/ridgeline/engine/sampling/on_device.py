@@ -104,11 +104,11 @@ def _answer(backend: Backend, logits_RV: Tensor, group: SampleGroup) -> Tensor:
 
     The columns are the token, the largest logit of the model, the largest one after changes, then both reports.
     """
-    all_rows = len(group.members) == len(logits_RV)  # in order, as they are in any group
+    all_rows = len(group.members) == len(logits_RV)  # in order, as in any group
     raw_GV = logits_RV if all_rows else logits_RV.index_select(0, group.members_G)
     if group.greedy and group.changes is None and group.logprobs is None:
         return backend.likeliest(raw_GV)
-    raw_top_G1, best_G1 = raw_GV.max(dim=1, keepdim=True)  # NaN if there is one; the lowest index of equals
+    raw_top_G1, best_G1 = raw_GV.max(dim=1, keepdim=True)  # NaN if there is one; the lowest index among equals
     processed_GV, top_G1 = raw_GV, raw_top_G1
     if group.changes is not None:
         processed_GV = group.changes.apply(raw_GV)
@@ -121,7 +121,7 @@ def _answer(backend: Backend, logits_RV: Tensor, group: SampleGroup) -> Tensor:
     columns = [token_G1, raw_top_G1, top_G1]
     if group.logprobs is not None:
         raw = _softmax(raw_GV, raw_top_G1).report(token_G1, group.logprobs)
-        if candidates is None and group.changes is None:  # what is drawn from is what the model gave
+        if candidates is None and group.changes is None:  # both distributions are the model's own
             columns += [*raw, *raw]
         else:
             columns += [*raw, *(candidates or _softmax(processed_GV, top_G1)).report(index_G1, group.logprobs)]
@@ -180,7 +180,7 @@ class _DeviceCandidates:
         inside = _blocks(self.weights_GC).gather(1, block_G1.unsqueeze(2).expand(-1, -1, BLOCK)).squeeze(1)
         index_G1 = block_G1 * BLOCK + _first_above(inside.double().cumsum(dim=1), point_G1 - before_G1)
         index_G1 = index_G1.clamp(max=self.weights_GC.shape[1] - 1)
-        # A sum made in parallel may rise by a rounding where there is no weight, and what has none is never drawn.
+        # A parallel sum may rise by rounding at a weight of 0, and such a token must never be drawn.
         drawable_G1 = self.weights_GC.gather(1, index_G1) > 0
         return torch.where(drawable_G1, index_G1, self.weights_GC.argmax(dim=1, keepdim=True))
 
@@ -250,8 +250,8 @@ def _in_top_p(candidates: _DeviceCandidates, top_p_G1: Tensor) -> Tensor:
 
 def _rank(values_GC: Tensor) -> Tensor:
     """Return int64 keys in the order of fp32 values; among equal values, a lower index has a larger key."""
-    bits_GC = (values_GC + 0.0).view(torch.int32).long()  # -0.0 + 0.0 is 0.0, which it equals
-    # Of negative floats the larger has the smaller bits.
+    bits_GC = (values_GC + 0.0).view(torch.int32).long()  # -0.0 + 0.0 is 0.0, to which it is equal
+    # Among negative floats, the larger one has the smaller bits.
     ordered_GC = torch.where(bits_GC < 0, bits_GC ^ 0x7FFFFFFF, bits_GC)
     return (ordered_GC << 32) + (_LOW_WORD - torch.arange(values_GC.shape[1], device=values_GC.device))
 

@@ -36,7 +36,7 @@ class SampleRows(Sequence[SampleRow]):
             history, guide = (None, None) if request is None else (request.history, request.constraint)
             for offset in item.logits:
                 assert request is not None
-                if offset > item.logits[0]:  # the row after a guess: what is known by then
+                if offset > item.logits[0]:  # the row after a guess samples as if the guess were right
                     history, guide = _after(item.tokens[offset], history, guide)
                 yield _row(request, item.start + offset + 1, history, guide)
 

@@ -71,7 +71,7 @@ class History:
 
     @property
     def counts(self) -> NDArray[np.float32]:
-        """How often each of `ids` was output, float32[D]; 0 for a token that only the prompt has."""
+        """The number of times that each of `ids` was output, float32[D]; 0 for a token that only the prompt has."""
         return self._counts[: self._size]
 
 

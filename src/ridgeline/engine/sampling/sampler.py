@@ -52,7 +52,7 @@ class Sampler(ABC):
             Sampled for each row, or RowFailure if the row's logits leave nothing to choose. On the CPU a row of logits
             and its SampleRow give the same result, bit for bit, in any batch.
         """
-        rows = list(rows)  # each is made when it is read, and is read several times
+        rows = list(rows)  # a lazy sequence makes each row when it is read, and we read it several times
         if not rows:
             return []
         assert logits_RV.dtype == torch.float32, "sampling is done in fp32; convert the logits first"

@@ -72,7 +72,7 @@ def keep_top_p(candidates: Candidates, p: float) -> Candidates:
     assert candidates.kept_C is None, "top-p comes before what masks"
     weights_C, total = candidates.weights_C, candidates.total
     target = p * total
-    # No weight is over 1, so a slice cannot hold a mass over its length.
+    # No weight is over 1, so the weights of a slice cannot add up to more than its length.
     if target < SLICE:
         index_S = np.flatnonzero(weights_C >= _floor_of_top(weights_C, SLICE))
         cut = _cut_at(weights_C[index_S], 0.0, target)

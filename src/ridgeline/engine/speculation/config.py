@@ -15,7 +15,7 @@ GUESSES, LONGEST, SHORTEST = 4, 5, 2
 
 _OPTION = "--speculative-config"
 _KEYS = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
-_LOOK_UP_NAMES = ("ngram", "[ngram]")  # as vLLM takes it in the place of a model, too
+_LOOK_UP_NAMES = ("ngram", "[ngram]")  # vLLM accepts these in place of a model, too
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ class ModelDrafter:
             start, known = one.agreed(), one.request.known
             count = min(known - start, room)
             tokens = one.request.tokens[start : start + count]
-            foreign = any(token >= self._vocabulary for token in tokens)  # ids of padding, which nothing writes
+            foreign = any(token >= self._vocabulary for token in tokens)  # ids that the draft model does not have
             if count and not foreign and self._ledger.grow(one.request.id, start + count):
                 parts.append((one, tokens))
                 room -= count
@@ -171,7 +171,7 @@ class ModelDrafter:
         for one, outcome in zip(drawn, outcomes, strict=True):
             if isinstance(outcome, Sampled):
                 one.take(outcome.token)
-            else:  # its logits leave nothing to choose: no guess is lost by that but its own
+            else:  # its logits leave nothing to choose; the other requests keep their guesses
                 one.most = 0
 
     def _item(self, one: _DraftState, tokens: Sequence[int], *, drawn: bool) -> PlanItem:

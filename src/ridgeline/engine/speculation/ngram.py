@@ -72,7 +72,7 @@ def looked_up(ids_N: Ids, most: int, longest: int, shortest: int) -> Ids:
     last = len(ids_N) - 1
     ends_E = np.flatnonzero(ids_N[:last] == ids_N[last])
     found_E = ends_E[:0]
-    for size in range(1, min(longest, last) + 1):  # those at which the last `size` tokens stood
+    for size in range(1, min(longest, last) + 1):  # ends_E: places at which the last `size` tokens end
         if size >= shortest and len(ends_E):
             found_E = ends_E
         ends_E = ends_E[ends_E >= size]

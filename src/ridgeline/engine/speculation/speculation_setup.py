@@ -24,7 +24,7 @@ from ridgeline.engine.speculation.speculator import Speculator
 from ridgeline.price.activations import activation_peak, replayed_bytes
 from ridgeline.price.price import Price
 
-_ANY_BUDGET = 1e15  # bytes; it is the positions that say how much
+_ANY_BUDGET = 1e15  # bytes; the number of positions is the limit
 
 
 def check_speculation(speculation: Speculation, model: Model, name: str) -> None:

@@ -60,7 +60,7 @@ def compiled(outputs: StructuredOutputs, tokenizer: llguidance.LLTokenizer) -> l
         source = source_of(outputs)
     except RecursionError:
         raise ValueError(_refusal("it is nested too deep")) from None
-    except Exception as error:  # of the library's converter of GBNF, of any kind
+    except Exception as error:  # the library's GBNF converter raises errors of any type
         raise ValueError(_refusal(str(error))) from None
     matcher = llguidance.LLMatcher(tokenizer, source, log_level=0, limits=_LIMITS)
     if matcher.is_error():

@@ -42,7 +42,7 @@ class OutputConstraint:
         self._end_mask = tables.mask(ends)
         self._control_ends = tables.mask(self._ends & tables.control)
         self._mask: Mask | None = None
-        self._may_end = False  # whether the text may end at the place of the mask
+        self._may_end = False  # whether the text may end where the mask applies
         self.complete = False
         """Whether the text is complete by its grammar and nothing may follow."""
 

@@ -29,7 +29,7 @@ from ridgeline.engine.worker.engine_messages import FromEngine, PeerChanged, Tra
 
 _STAGED_SHARE = 0.25
 """The bytes of pages that may be under way at a time, as a share of the KV cache's. One prompt always may."""
-_FIRST_TRY = 3.0  # seconds for engines to be found before requests are taken
+_FIRST_TRY = 3.0  # seconds to wait for producers before the engine takes requests
 
 
 @dataclass(eq=False, slots=True)
@@ -84,7 +84,7 @@ class Consumer:
         self._unasked: deque[_Parked] = deque()
         self._asked: dict[int, _Parked] = {}
         self._arrived: deque[_Parked] = deque()
-        self._down: dict[Peer, str] = {}  # why, as it was told
+        self._down: dict[Peer, str] = {}  # the reported reason
         self._most_staged = _STAGED_SHARE * exchange.kv_cache_manager.layout.nbytes
         self._staged = 0
         most = exchange.kv_cache_manager.pool.size
@@ -142,7 +142,7 @@ class Consumer:
             assert peer is not None
             self._fail(ticket, f"no pages within {self._timeout:g} s")
             peer.put(Cancel(ticket))
-            if peer.delivered < asked:  # it sends nothing at all: do not let the others wait as long
+            if peer.delivered < asked:  # it sends nothing at all: the other requests should not wait as long
                 peer.hang_up()
         self._begin()
         self._ask()
@@ -153,7 +153,7 @@ class Consumer:
             peer.close()
         self._threads.join()
 
-    # -- what peers say ------------------------------------------------------------------------------------------------
+    # -- events of producers -------------------------------------------------------------------------------------------
 
     def _take(self, peer: Peer, heard: PeerEvent) -> None:
         if isinstance(heard, PeerOnline):
@@ -176,7 +176,7 @@ class Consumer:
     def _take_pages(self, heard: PagesArrived) -> None:
         parked = self._asked.get(heard.pages.ticket)
         if parked is None:
-            return  # it came too late
+            return  # the pages came too late
         if reason := self._wrong(parked, heard.pages, heard.rows):
             self._fail(heard.pages.ticket, reason)
             return

@@ -39,9 +39,9 @@ SIZES = (1 << 12, 1 << 16, 1 << 20, 1 << 23)
 """The message sizes to measure a connection with, in bytes: from a page of a small model to a prompt of a large one."""
 ROUNDS = 5
 
-_SLOW = 0.5  # a size that takes longer is the last
-_PAUSES = (0.5, 1.0, 2.0, 5.0)  # seconds before it is tried again
-_STRANGE = 30.0  # the same of one that refused
+_SLOW = 0.5  # seconds; larger sizes are not measured after a slower one
+_PAUSES = (0.5, 1.0, 2.0, 5.0)  # seconds before the next attempt to connect
+_STRANGE = 30.0  # seconds before the next attempt after a refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Peer:
 
     def put(self, message: Prefill | Cancel) -> None:
         """Send the producer a message; do nothing if it is gone, which is reported as an event."""
-        outbox = self._outbox  # which the thread that reads may take away meanwhile
+        outbox = self._outbox  # the reading thread may clear the attribute meanwhile
         if outbox is not None:
             outbox.put(message)
 
@@ -153,7 +153,7 @@ class Peer:
                 reason = "it has hung up"
             except (OSError, EOFError) as error:
                 reason = getattr(error, "strerror", None) or str(error)
-            except Exception as error:  # a fault of ours, or what it says is not what it should be
+            except Exception as error:  # a bug of ours, or malformed messages
                 reason = describe_error(error)
             self.hang_up()
             self._outbox = None

@@ -44,9 +44,9 @@ from ridgeline.engine.transfer.wire import (
 )
 
 _CONNECTIONS = 64
-_PAUSE = 1.0  # seconds after which a connection that could not be taken is tried again
+_PAUSE = 1.0  # seconds before the next attempt to accept a connection
 _MOST_PROBED = 1 << 26
-_PARAMS = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, seed=0)  # the answer is somebody else's
+_PARAMS = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True, seed=0)  # the consumer samples the response
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Producer:
         self._engine, self._exchange, self.identity, self.key = engine, exchange, identity, key
         self._wake = wake
         self._orders: queue.SimpleQueue[tuple[_Client, Prefill | Cancel | None]] = queue.SimpleQueue()
-        self._asked: dict[int, _PrefillJob] = {}  # by the engine's number
+        self._asked: dict[int, _PrefillJob] = {}  # by the engine's id
         self.clients: set[_Client] = set()
         self._closed = threading.Event()
         self._listener = _listen(address)
@@ -120,7 +120,7 @@ class Producer:
             number = self._engine.add(structs.replace(prefill.spec, params=_PARAMS))
         except ValueError as error:
             client.outbox.put(Declined(prefill.ticket, str(error)))
-        except Exception as error:  # a fault of ours: who asked hears of it, others go on
+        except Exception as error:  # a bug of ours: only this prompt fails, the others continue
             client.outbox.put(Declined(prefill.ticket, describe_error(error)))
         else:
             self._asked[number] = _PrefillJob(client, prefill.ticket, prefill.have, self._engine.requests[number])
@@ -154,7 +154,7 @@ class Producer:
         """Close all connections."""
         self._closed.set()
         shut(self._listener)
-        self._accepting.join()  # then nobody comes any more
+        self._accepting.join()  # after that no connection is accepted
         for client in list(self.clients):
             client.close()
         self.threads.join()
@@ -192,7 +192,7 @@ class _Client:
     def __init__(self, producer: Producer, connection: socket.socket) -> None:
         self._producer, self._connection = producer, connection
         self.outbox: SendQueue
-        self._filling = b""  # of the largest probe so far: pages are memory that has been written before, too
+        self._filling = b""  # for the largest probe so far; written once, because pages are written memory, too
 
     def run(self) -> None:
         """Read the consumer's messages until it hangs up."""
@@ -202,7 +202,7 @@ class _Client:
             self.outbox = SendQueue(wire, self._producer.threads, "writer")
             self._read(wire)
         except (OSError, EOFError, AuthError):
-            pass  # it has gone, or is nobody: the consumer says which
+            pass  # the consumer is gone, or unknown; it reports the reason itself
         finally:
             self.close()
             self._producer.clients.discard(self)
@@ -261,7 +261,7 @@ def _listen(address: str) -> socket.socket:
         if family == socket.AF_UNIX:
             path = Path(where)
             with suppress(FileNotFoundError):
-                if stat.S_ISSOCK(path.stat().st_mode):  # of an engine that was there before
+                if stat.S_ISSOCK(path.stat().st_mode):  # left by an earlier engine
                     path.unlink()
         else:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

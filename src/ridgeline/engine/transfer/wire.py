@@ -32,8 +32,8 @@ PATIENCE = 10.0
 """The seconds for an end to authenticate, and for more of a message that has begun; after that it counts as gone."""
 
 _NONCE, _PROOF = 32, 32
-_MOST = 1 << 28  # bytes of a frame: a prompt of a million ids takes five of them
-_PIECE = 1 << 16  # of a frame, at first; then as many bytes as have come
+_MOST = 1 << 28  # maximum bytes of a frame; a prompt takes up to five per id
+_PIECE = 1 << 16  # first bytes of a frame to allocate; then as many as have come
 _LENGTH = struct.Struct(">I")
 M = TypeVar("M")
 
@@ -131,7 +131,7 @@ class Wire(Generic[M]):
         self._socket, self._waiting = connection, waiting
         self._frames: MessageCodec[M] = MessageCodec(messages)
         connection.setblocking(True)
-        # As the system counts it: a timeout of Python's would read a page in pieces of what has come.
+        # A timeout of the operating system: with Python's, a read would return pieces of a page.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(TICK * 1e6)))
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -249,8 +249,8 @@ class SendQueue:
             try:
                 self._wire.send(*item)
             except OSError:
-                self.close()  # its reader says what became of it
-            del item  # pages are large, and the next ones may take a while
+                self.close()  # the thread that reads reports the end
+            del item  # free the pages, which are large, while waiting for the next message
 
     def _next(self) -> tuple[object, memoryview | None] | None:
         """Wait for the next message to write and return it; None once the queue is closed."""

@@ -70,7 +70,7 @@ class ChildConnection:
         messages: list[ToEngine] = []
         if wait:
             self._said.poll()
-            with suppress(BlockingIOError):  # it was the connection
+            with suppress(BlockingIOError):  # then the connection woke it, not `wake`
                 self._woken.recv(_RECEIVED)
         while True:
             try:
@@ -100,7 +100,8 @@ def run(connection: socket.socket) -> None:
         EngineLost: If the engine can run no further step.
     """
     keep_freed_memory()
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the server, which ends this process by hanging up
+    # these are for the server, which ends this process by closing the connection
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     child = ChildConnection(connection)
     try:
@@ -145,7 +146,7 @@ def _loaded(child: ChildConnection, start: EngineStart) -> EngineLoop | None:
         except ValueError as error:
             child.tell(NotLoaded(str(error), isinstance(error, ModelRefused)))
             return None
-    gc.freeze()  # what is there by now stays; the collector need not go over it again and again
+    gc.freeze()  # the objects so far stay for good, so the collector need not scan them again
     child.tell(EngineReady(loaded.info(device)))
     return loop
 

@@ -16,7 +16,7 @@ from ridgeline.engine.generation_request import GenerationRequest
 from ridgeline.engine.kv.pool import PageState
 from ridgeline.engine.request import NANOSECONDS
 
-_REQUESTS = 1 << 40  # numbers that a replica has for its requests: a page reads 2**53 of them exactly
+_REQUESTS = 1 << 40  # ids per replica; JavaScript represents integers exactly up to 2**53
 
 
 def first_of(replica: int) -> int:
@@ -130,7 +130,8 @@ class StepReport(NamedTuple):
     @property
     def positions(self) -> int:
         """The number of positions that the step ran, of all sequences."""
-        return sum([count for _, _, _, count in self.items])  # a list: faster than a generator, in every step
+        # a list is faster than a generator, and this runs in every step
+        return sum([count for _, _, _, count in self.items])
 
 
 Stage = Literal["waiting", "prefill", "decode"]

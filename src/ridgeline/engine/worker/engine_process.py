@@ -26,7 +26,7 @@ from ridgeline.price.device import Device
 from ridgeline.util.frames import MessageCodec
 from ridgeline.util.host import check_threads
 
-_LONGEST_PAUSE = 60.0  # seconds before one more try to start a process
+_LONGEST_PAUSE = 60.0  # seconds before the next attempt to start a process
 
 
 class EngineStart(msgspec.Struct, frozen=True):
@@ -126,9 +126,9 @@ class EngineProcess:
         """
         self._start, self._restarts, self._progress, self._new_place = start, restarts, progress, new_place
         self.texts = texts
-        self.info: EngineInfo  # of the process that was ready last
+        self.info: EngineInfo  # from the latest process that was ready
         self._tell: Callable[[FromEngine], None] | None = None
-        self._unheard: list[FromEngine] = []  # said before anybody listened
+        self._unheard: list[FromEngine] = []  # messages that came before `connect`
         self._loop = asyncio.get_running_loop()
         self._line: _EngineConnection | None = None
         self.place: ProcessHandle | None = None
@@ -206,7 +206,7 @@ class EngineProcess:
         with suppress(RuntimeError):  # the event loop is closed, and the connection with it
             self._loop.call_soon_threadsafe(self._hang_up)
         if self.place is not None:
-            self.place.end(at_once=not self._ready)  # one that reads weights would not listen
+            self.place.end(at_once=not self._ready)  # a process that loads weights does not notice a closed connection
 
     def _hang_up(self) -> None:
         if self._again is not None:
@@ -251,7 +251,7 @@ class EngineProcess:
         if not ready.done():
             _fail(ready, RuntimeError(f"the engine's process ended while it loaded: {self._epitaph()}"))
         elif ready.cancelled() or ready.exception() is not None:
-            pass  # it never was ready, which whoever waited for it knows
+            pass  # it never was ready, and the caller that waited has the error
         elif self._closing:
             self._say(Died("closed"))
         elif self._restarts == 0:
@@ -266,7 +266,7 @@ class EngineProcess:
         while True:
             try:
                 await self._launch()
-            except Exception as error:  # whatever it is, there is no engine
+            except Exception as error:  # after any error there is no engine
                 self._say(Died(f"it could not be started again: {error}", final=self._restarts == 0))
                 if self._restarts == 0:
                     return
@@ -305,7 +305,7 @@ class _EngineConnection(asyncio.Protocol):
 
     @override
     def connection_made(self, transport: Any) -> None:
-        if self._connected.done():  # the process has connected; this is somebody else
+        if self._connected.done():  # the process has connected already; this is a stranger
             transport.abort()
             return
         self._transport = transport

@@ -55,7 +55,7 @@ class Feed:
         self._pages: dict[int, PageChange] = {}
         self._ended: list[dict[str, Any]] = []
         self._sequences: dict[tuple[int, int], SequenceState] = {}
-        self._known = set[tuple[int, int]]()  # sequences that were told of and have not been said to be gone
+        self._known = set[tuple[int, int]]()  # sequences that were reported, and not yet reported as gone
 
     def stepped(self, report: StepReport) -> None:
         """Add the report of a step."""

@@ -137,7 +137,7 @@ class EngineLoop:
             request = self.engine.add(add.spec, parked=self._consumer is not None)
         except ValueError as error:
             self._tell(Refused(add.ticket, str(error)))
-        except Exception as error:  # a fault of ours: whoever asked hears of it, the others go on
+        except Exception as error:  # a bug of ours: only this request fails, the others continue
             self._tell(Refused(add.ticket, f"{type(error).__name__}: {error}", fault=True))
         else:
             self._tell(RequestAdded(add.ticket, request))
@@ -151,11 +151,11 @@ class EngineLoop:
             return Inspected(asked.ticket, self._inspect(asked.question))
         except ValueError as error:
             return Refused(asked.ticket, str(error))
-        except Exception as error:  # a fault of ours: whoever asked hears of it, requests go on
+        except Exception as error:  # a bug of ours: only this question fails, requests continue
             return Refused(asked.ticket, f"{type(error).__name__}: {error}", fault=True)
 
     def step(self) -> StepReport | None:
-        """Run a step and send its results; return the report on it, or None if it failed."""
+        """Run a step and send its results; return the report on it, or None if it failed or nothing ran."""
         self._report = None
         events = self.engine.step()
         if self._producer is not None:
@@ -246,7 +246,7 @@ class EngineThread:
         reason = "closed"
         try:
             loop.run(self._messages)
-        except Exception as error:  # a bug of ours: whoever waits must hear of it rather than wait for ever
+        except Exception as error:  # a bug of ours: callers must get an error instead of waiting for ever
             reason = str(error)
             raise
         finally:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-_LAST_WORDS = 5.0  # seconds that an engine has to end by itself before it is killed
+_LAST_WORDS = 5.0  # seconds for an engine to end by itself before it is killed
 
 NewLine = Callable[[], asyncio.Protocol]
 """A function that makes this end of a connection."""
@@ -67,7 +67,7 @@ class ChildProcess:
         Raises:
             RuntimeError: If the child ends before; in one line.
         """
-        with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:  # of mode 0700
+        with tempfile.TemporaryDirectory(prefix="ridgeline-") as folder:  # has mode 0700
             path = Path(folder) / "engine"
             server = await asyncio.get_running_loop().create_unix_server(line, path)
             path.chmod(0o600)
