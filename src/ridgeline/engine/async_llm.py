@@ -79,7 +79,7 @@ class EngineHost(Protocol):
     texts: TextProcessor
     """The text processor of the engine's model."""
     info: EngineInfo
-    """The description of the engine."""
+    """The description that the engine gives of itself: its limits, memory and device."""
 
     def connect(self, tell: Callable[[FromEngine], None]) -> None:
         """Pass the engine's messages to `tell` from now on."""
@@ -101,17 +101,17 @@ class _Caller:
     ticket: int
     """The number that AsyncLLM gave the request."""
     spec: GenerationRequest
-    """The request."""
+    """The request that the caller awaits."""
     take: Take
-    """The callback that receives its events, on `loop`."""
+    """The callback that receives the events of the request, on the caller's event loop."""
     loop: asyncio.AbstractEventLoop
     """The event loop of the caller."""
     unfinished: int
-    """The number of choices that have not ended."""
+    """The number of choices of the request that have not ended."""
     request: int | None = None
     """The engine's id for the request; None until the engine has added it."""
     left: bool = False
-    """Whether the caller does not wait any more."""
+    """Whether the caller has stopped waiting for the request."""
     added: Callable[[int], None] | None = None
     """The callback that receives the engine's id for the request."""
     begun: Callable[[], None] | None = None
@@ -145,23 +145,23 @@ class AsyncLLM:
         self.restarts = 0
         """The number of times that the engine came back after it had died."""
         self.why = ""
-        """The reason why the engine died, the last time that it did."""
+        """The reason why the engine died last; "" before."""
         self.ended: Future[str] = Future()
         """A future that completes, with the reason, when the engine is gone for good."""
         self.observers: list[StepObserver] = []
-        """The callbacks that receive each step.
+        """The callbacks that receive the report on each step.
 
         They run on the event loop if the engine is in a process, and in the engine's thread if it is in a thread.
         """
         self.page_observers: list[PageObserver] = []
-        """The callbacks that receive the changed KV pages, in the same place, while pages are watched."""
+        """The callbacks that receive the changed KV pages, while pages are watched; they run where `observers` do."""
         self.transfer_observers: list[TransferObserver] = []
-        """The callbacks that receive, in the same place, transfers of KV pages from other engines.
+        """The callbacks that receive transfers of KV pages from other engines; they run where `observers` do.
 
         They also receive changes of whether those engines are reachable.
         """
         self.peers: dict[str, PeerChanged] = {}
-        """The latest state of each of those engines, by its address."""
+        """The latest state of each engine that computes prompts for this one, by address."""
         self._callers: dict[int, _Caller] = {}  # by ticket
         self._by_request: dict[int, _Caller] = {}
         self._next_ticket = itertools.count(1)

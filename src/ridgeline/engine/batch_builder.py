@@ -58,7 +58,7 @@ class BatchBuilder:
         return staged(numbers, self.device, torch.int64)
 
     def _rows(self, parts: Iterable[tuple[int, Sequence[int]]]) -> Rows:
-        """Make the rows of sequences, each given by its first position and its ids."""
+        """Make the token rows of a batch from sequences, each given by its first position and its ids."""
         ids: list[int] = []
         positions: list[int] = []
         starts = [0]
@@ -100,7 +100,7 @@ class BatchBuilder:
                 table.extend(pages)
 
     def states(self, items: Sequence[PlanItem]) -> list[int]:
-        """Return the pages of the recurrent states of these items."""
+        """Return the KV pages that hold the recurrent states of these plan items."""
         fixed = [index for index, group in enumerate(self.groups) if group.spec.is_state]
         return [page for item in items for index in fixed for page in self._tables[item.request][index]]
 
@@ -109,7 +109,7 @@ class BatchBuilder:
         return GroupPageTables(self._tensor(slots), seen, first)
 
     def places(self, items: Sequence[PlanItem], index: int) -> tuple[list[int], list[list[int]], list[int]]:
-        """Return a group's page tables for these items as plain numbers.
+        """Return a layer group's page tables for these plan items as plain numbers.
 
         Returns:
             The slots that the step writes, the pages that each item's rows see, and the first position of those pages.

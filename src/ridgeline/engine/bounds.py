@@ -43,7 +43,7 @@ class Bounds:
     context: int
     """The maximum number of positions of a sequence."""
     vocabulary: int
-    """The number of token ids."""
+    """The number of token ids of the model."""
     has_head: bool
     """Whether the model gives logits."""
     encoder_width: int

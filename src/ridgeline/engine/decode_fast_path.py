@@ -9,7 +9,7 @@ from ridgeline.engine.sampling.sample_row import Outcome, Sampled
 from ridgeline.engine.step_plan import PlanItem
 
 _LAST = (0,)
-"""The logit row of a plan item that has one position."""
+"""The logit row of a plan item that runs a single position: row 0."""
 
 PlanOne = Callable[[Request, int, Sequence[int]], PlanItem]
 """The general way to plan a request: from the number of its positions in this step and guesses at the next tokens."""
@@ -59,7 +59,7 @@ class DecodeFastPath:
         ]
 
     def _entering(self, request: Request, count: int, item: PlanItem) -> PlanItem:
-        """Put a request on the path if it decodes and carries nothing but a token; return its plan item unchanged."""
+        """Put a request on the fast path if it decodes and carries nothing but a token; return its plan item."""
         if (
             count == 1
             and request.tokens.output
@@ -79,7 +79,7 @@ class DecodeFastPath:
         general: TakeOne,
         end: End,
     ) -> int:
-        """Take the outcomes of a step, in the order of its items; return how many were taken on the path.
+        """Take the outcomes of a step, in the order of its items; return how many were taken on the fast path.
 
         Each of these is one token and one computed position, which the caller counts.
 
@@ -114,5 +114,5 @@ class DecodeFastPath:
 
     @staticmethod
     def leave(request: Request) -> None:
-        """Take a request off the path because it loses its pages."""
+        """Take a request off the fast path of decode because it loses its KV pages."""
         request.decode_fast_until = 0

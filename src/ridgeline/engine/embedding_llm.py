@@ -33,10 +33,10 @@ _COMMON: Mapping[str, tuple[str, ...]] = {"document": ("document", "passage", "c
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """The embedding of a text."""
+    """The embedding of a text, with the number of its tokens."""
 
     values: NDArray[np.float32]
-    """The vector, fp32 [width]."""
+    """The embedding of the text, fp32 [width]."""
     tokens: int
     """The number of tokens of the text."""
 

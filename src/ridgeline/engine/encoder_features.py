@@ -20,7 +20,7 @@ class EncoderFeatures:
     data: bytes
     """The features as fp32 in this machine's byte order, position after position."""
     width: int
-    """The number of features of a position."""
+    """The number of features of one encoder position."""
     inputs: int = 1
     """The number of inputs of equal length that the positions belong to; none attends to another."""
 
@@ -32,17 +32,17 @@ class EncoderFeatures:
 
     @classmethod
     def of(cls, values: NDArray[np.float32]) -> Self:
-        """Make features from an array [positions, width]."""
+        """Make encoder features from an array [positions, width]."""
         assert values.ndim == 2
         return cls(np.ascontiguousarray(values, np.float32).tobytes(), values.shape[1])
 
     @property
     def each(self) -> int:
-        """The number of positions of one input."""
+        """The number of positions of one encoder input."""
         return len(self) // self.inputs
 
     def part(self, start: int, stop: int) -> "EncoderFeatures":
-        """Return the inputs from `start` to `stop`."""
+        """Return the features of the encoder inputs from `start` to `stop`."""
         nbytes = 4 * self.width * self.each
         return EncoderFeatures(self.data[start * nbytes : stop * nbytes], self.width, stop - start)
 
@@ -60,7 +60,7 @@ class EncoderFeatures:
         return hashlib.blake2b(self.data, digest_size=32).digest()
 
     def told(self) -> dict[str, Any]:
-        """Return a summary of the features for a plan in JSON."""
+        """Return a summary of the features for the JSON form of a plan: their number, width and digest."""
         several = {"inputs": self.inputs} if self.inputs > 1 else {}
         return {"positions": len(self), "width": self.width, "digest": self.digest.hex(), **several}
 
@@ -72,7 +72,7 @@ class PlacedImages:
     features: EncoderFeatures
     """The patches that the image encoder reads."""
     places: tuple[int, ...]
-    """The positions of the rows, in increasing order."""
+    """The prompt positions of the image rows, in increasing order."""
 
     def of_step(self, start: int, tokens: Sequence[int]) -> tuple[Sequence[int], EncoderFeatures] | None:
         """Return the image input of a step that runs these tokens from a position on.

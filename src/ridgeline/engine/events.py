@@ -63,7 +63,7 @@ class Stop(NamedTuple):
     choice: int
     """The index of the choice."""
     kept: int
-    """The number of its tokens that count."""
+    """The number of the choice's tokens that count."""
 
 
 class Event(NamedTuple):
@@ -77,10 +77,14 @@ class Event(NamedTuple):
     choice: int
     """The index of the choice."""
     token: Sampled | None = None
+    """The sampled token; None for an event without one.
+
+    It is also None if the token does not count because it comes after a stop string.
+    """
     text: str = ""
-    """The new text of the response, without reasoning."""
+    """The new text of the response that is safe to show, without reasoning."""
     reasoning: str = ""
-    """The new text of the reasoning."""
+    """The new text of the model's reasoning section."""
     finish: FinishReason | None = None
     """The reason why the choice ended; None if it continues."""
     error: str | None = None
@@ -113,15 +117,15 @@ class StepRecord:
     plan: StepPlan
     """The plan of the step."""
     work: Work
-    """The work of the step, for the cost model."""
+    """The amount of work of the step, which the cost model prices."""
     rows: Sequence[SampleRow]
-    """The sampling inputs."""
+    """The sampling inputs of the step's logit rows."""
     outcomes: Sequence[Outcome]
-    """The outcomes of the plan's items."""
+    """The outcomes of the plan's items: sampled tokens, scores, hidden states or failures."""
     started: int
-    """The time when the executor received the plan, in nanoseconds of the engine's clock."""
+    """The time just before the executor ran the plan, in nanoseconds of the engine's clock."""
     finished: int
-    """The time when it returned the outcomes, in nanoseconds of the engine's clock."""
+    """The time just after the executor ran the plan, in nanoseconds of the engine's clock."""
 
     @property
     def seconds(self) -> float:
@@ -156,19 +160,19 @@ class Stats:
     A choice that waits for the prompt of another is neither running nor waiting.
     """
     waiting: int = 0
-    """The number of requests that wait now."""
+    """The number of requests that wait now, parked ones included."""
     steps: int = 0
-    """The number of steps planned."""
+    """The number of steps that the scheduler has planned."""
     computed_tokens: int = 0
     """The number of positions run in steps that did not fail."""
     reused_tokens: int = 0
     """The number of prompt positions found in KV memory instead, counted for every choice of a request."""
     output_tokens: int = 0
-    """The number of tokens sampled."""
+    """The number of tokens sampled so far."""
     dropped_tokens: int = 0
-    """The number of sampled tokens past a stop."""
+    """The number of sampled tokens that do not count because they come after a stop."""
     preemptions: int = 0
-    """The number of preemptions."""
+    """The number of times that a request was preempted."""
     wasted_tokens: int = 0
     """The number of positions run again after a preemption."""
     held_pages: int = 0

@@ -1,4 +1,4 @@
-"""The search for the request that makes a step fail."""
+"""The search for the request to blame after a step of several requests has failed."""
 
 import logging
 from collections.abc import Mapping

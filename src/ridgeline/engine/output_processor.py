@@ -15,14 +15,14 @@ from ridgeline.engine.request import FinishReason
 
 @dataclass(slots=True)
 class _DetokenizerState:
-    """The state of detokenizing one choice."""
+    """The state of detokenizing one choice of a request."""
 
     stream: OutputStream
     """The incremental detokenizer, which also finds stop strings and reasoning."""
     include_stop: bool
     """Whether the text includes the token that ends it."""
     tokens: int = 0
-    """The number of tokens received so far."""
+    """The number of the choice's tokens received so far."""
 
     def push(self, event: TokenEvent) -> Delta:
         """Return the text that an event's token releases.

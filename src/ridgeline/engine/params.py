@@ -132,7 +132,7 @@ class SamplingParams:
     cache.
     """
     n: int = 1
-    """The number of independent completions of the prompt."""
+    """The number of independent completions of the prompt to generate."""
     max_tokens: int | None = 256
     """The maximum number of tokens to generate; None = as many as fit in the context.
 
@@ -148,7 +148,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     """The tokens that end the text, in addition to the model's own."""
     ignore_eos: bool = False
-    """Whether to continue after the model's end token."""
+    """Whether to continue generating after the model's end token."""
     include_stop: bool = False
     """Whether the output includes the stop string or stop token."""
     skip_special_tokens: bool = True

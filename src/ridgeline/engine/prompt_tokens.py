@@ -18,13 +18,13 @@ class NamedPrompt(Sequence[int]):
     """
 
     length: int
-    """The number of tokens."""
+    """The number of tokens in the prompt."""
     names: Sequence[int]
-    """The names of its blocks, in order."""
+    """The names of the prompt's blocks of tokens, in order."""
     block: int
-    """The number of tokens that a name stands for."""
+    """The number of tokens that each name in the prompt stands for."""
     start: int = 0
-    """The number of tokens of its first block that come before it, if it is a slice of another prompt."""
+    """The number of tokens of the first block that lie before the prompt, if it is a slice of another."""
 
     def __post_init__(self) -> None:
         if self.block < 1 or len(self.names) != -(-(self.start + self.length) // self.block):

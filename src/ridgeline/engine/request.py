@@ -20,7 +20,7 @@ NANOSECONDS = 1e-9
 
 
 class FinishReason(enum.StrEnum):
-    """The reason why a request ended."""
+    """The reason why a request ended: a stop, the maximum length, an abort or an error."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -73,9 +73,9 @@ class Request:
     spec: GenerationRequest
     """The request that `Engine.add` received. It holds all that does not change; none of its fields is copied here."""
     tokens: Tokens
-    """The tokens of the prompt and of the output."""
+    """The tokens of the prompt and of the output so far."""
     seed: int
-    """The seed that its tokens are drawn with."""
+    """The seed from which the request's tokens are sampled."""
     choice: int
     """The index of this choice among those of the user's request."""
     limit: int
@@ -83,50 +83,53 @@ class Request:
     stop_ids: frozenset[int]
     """The token ids that end the request."""
     timing: Timing
-    """The times of its arrival, first step, first token and end."""
+    """The times of the request's arrival, first step, first token and end."""
     adapter: int = 0
-    """The number of its LoRA adapter in this engine, counted from 1; 0 for none."""
+    """The number of the request's LoRA adapter in this engine, counted from 1; 0 for none."""
     cache_namespace: bytes = b""
-    """A digest of everything but the tokens that its KV depends on: salt, adapter, images and encoder input."""
+    """A digest of everything but the tokens that the request's KV depends on.
+
+    That is the salt, the adapter, the images and the encoder's input.
+    """
     known: int = 0
     """The number of tokens that have ids: the prompt and the sampled ones."""
     computed: int = 0
-    """The number of positions in KV memory."""
+    """The number of the request's positions that are in KV memory."""
     running: bool = False
-    """Whether it holds KV pages."""
+    """Whether the request runs, that is, holds KV pages."""
     encoded: bool = False
-    """Whether a planned step puts the output of its encoder into KV memory."""
+    """Whether a planned step puts the output of the request's encoder into KV memory."""
     cached: int = 0
-    """The number of prompt positions that it found in the prefix cache when it first started."""
+    """The number of prompt positions found in the prefix cache when the request first started."""
     preemptions: int = 0
-    """The number of times it was preempted."""
+    """The number of times that the request was preempted."""
     recompute_mark: int = 0
-    """The largest number of positions it had computed at a preemption; recomputing those is wasted work."""
+    """The largest number of positions computed before a preemption; recomputing those is wasted work."""
     finish: FinishReason | None = None
-    """The reason why it ended; None while it has not."""
+    """The reason why the request ended; None while it has not."""
     error: str | None = None
-    """The reason why it failed, or why its structured output is incomplete, in one line; None if neither."""
+    """The reason why the request failed, or why its structured output is incomplete, in one line; else None."""
     history: History | None = None
     """The token counts that penalties need; None without penalties."""
     constraint: "OutputConstraint | TokenRuleProcessor | None" = None
-    """The structured output or the token rules that its response must follow; None for neither."""
+    """The structured output or the token rules that the response must follow; None for neither."""
     scores: list[PromptLogprob] | None = None
-    """The log-probabilities of its prompt tokens so far, from the second token on; None if not requested."""
+    """The log-probabilities of prompt tokens so far, from the second token on; None if not requested."""
     reported_scores: int = 0
-    """The number of those log-probabilities that events have reported."""
+    """The number of prompt log-probabilities that events have reported."""
     hidden: list[NDArray[np.float32]] | None = None
-    """The hidden states of its prompt so far, step by step, if the model has no head; otherwise None."""
+    """The hidden states of the prompt so far, step by step, if the model has no head; otherwise None."""
     children: list["Request"] = field(default_factory=list)
-    """The further choices of the same prompt, which start from its pages once the prompt is computed."""
+    """The further choices of the same prompt, which start from this one's pages once the prompt is computed."""
     placed_images: PlacedImages | None = None
-    """The images of its prompt, with the positions of their rows; None without images."""
+    """The images of the prompt, with the positions of their rows; None without images."""
     received: int = 0
-    """The number of positions whose KV came from another engine; 0 once it has started.
+    """The number of positions whose KV came from another engine; 0 once the request has started.
 
     A preemption loses them, so they count only for the first start.
     """
     decode_fast_until: int = 0
-    """The number of computed positions below which it is on the fast path of decode (`DecodeFastPath`)."""
+    """The number of computed positions below which the request is on the fast path of decode (`DecodeFastPath`)."""
 
     def __post_init__(self) -> None:
         self.known = len(self.tokens)

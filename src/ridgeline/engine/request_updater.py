@@ -104,7 +104,7 @@ class RequestUpdater:
     def _take_one(
         self, request: Request, item: PlanItem, outcome: Outcome | None, now: int, events: list[TokenEvent]
     ) -> None:
-        """Apply the outcome of one plan item, of any kind."""
+        """Apply the outcome of one plan item, of any kind, to its request."""
         if isinstance(outcome, Scored):
             if request.scores is not None:
                 request.scores += outcome.scores
@@ -157,7 +157,7 @@ class RequestUpdater:
         events.append(self.finish(request, FinishReason.LENGTH, now))
 
     def _end(self, request: Request, finish: FinishReason, last: Sampled, now: int, events: list[TokenEvent]) -> None:
-        """End a request with its last token."""
+        """End a request with its last token and append the events."""
         self._ended[request.group, request.choice] = request.output_length
         # A stop token is no text, but the token that completes a structured output is.
         completes = finish is FinishReason.STOP and last.token not in request.stop_ids

@@ -17,23 +17,23 @@ class Choice:
     """One completion of a prompt. Two choices are equal even if `cached` and `timing` differ."""
 
     index: int
-    """The index of this choice among those of the request."""
+    """The index of this completion among those of the prompt."""
     text: str = ""
-    """The text, without the reasoning."""
+    """The text of the completion, without the reasoning."""
     reasoning: str = ""
     """The text that the model wrote between its reasoning tags."""
     tokens: list[Sampled] = field(default_factory=list)
     """The sampled tokens, a stop token included; with log-probabilities if requested."""
     finish: FinishReason | None = None
-    """The reason why it ended; None while it has not."""
+    """The reason why the completion ended; None while it has not."""
     error: str | None = None
-    """The reason why it failed, or why its structured output is incomplete, in one line."""
+    """The reason why the request failed, or why its structured output is incomplete, in one line."""
     reasoning_tokens: int = 0
-    """The number of tokens of the reasoning."""
+    """The number of tokens in the reasoning section."""
     cached: int = field(default=0, compare=False)
     """The number of prompt positions that were found in the prefix cache."""
     timing: Timing | None = field(default=None, compare=False)
-    """The times of its arrival, first step, first token and end."""
+    """The times of the request's arrival, first step, first token and end."""
 
     @override
     def __repr__(self) -> str:
@@ -47,7 +47,7 @@ class Choice:
         return [sampled.token for sampled in self.tokens]
 
     def take(self, event: Event) -> None:
-        """Add the text, token and end of an event."""
+        """Add the text, token and end in an event to this completion."""
         self.text += event.text
         self.reasoning += event.reasoning
         if event.token is not None:
@@ -62,7 +62,7 @@ class Choice:
 
 @dataclass(slots=True, repr=False)
 class Completion:
-    """A prompt and its `n` choices."""
+    """A prompt and its `n` completions."""
 
     prompt_ids: list[int]
     """The token ids of the prompt."""
@@ -84,7 +84,7 @@ class Completion:
         return cls(list(prompt_ids), [Choice(index) for index in range(n)])
 
     def take(self, events: Iterable[Event]) -> None:
-        """Add the events of this request to its choices."""
+        """Add the events of this request to its completions."""
         for event in events:
             self.choices[event.choice].take(event)
             if event.prompt_logprobs is not None:
@@ -96,12 +96,12 @@ class Completion:
 
     @property
     def done(self) -> bool:
-        """Whether every choice has ended."""
+        """Whether every completion of the prompt has ended."""
         return all(choice.finish is not None for choice in self.choices)
 
     @property
     def text(self) -> str:
-        """The text of the first choice."""
+        """The text of the first completion."""
         return self.choices[0].text
 
     @property

@@ -178,7 +178,7 @@ class Runner:
 
     @torch.inference_mode()
     def states(self, plan: StepPlan) -> Sequence[Outcome]:
-        """Return the last hidden states of each item's wanted rows."""
+        """Run a plan and return the last hidden states of each item's wanted rows."""
         counts = [len(item.logits) for item in plan.items if item.logits]
         x_RD = self.hidden(self.prepare(plan)).float().cpu()
         return [HiddenStates(part.numpy()) for part in torch.split(x_RD, counts)]

@@ -35,7 +35,7 @@ Guesses = Mapping[Request, Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one step."""
+    """The limits of one step of the engine: positions and requests."""
 
     tokens: int = 2048
     """The maximum number of positions in a step, of all requests together and including encoder positions.
@@ -43,7 +43,7 @@ class Limits:
     The input of an encoder is not split: a longer one runs in a step of its own.
     """
     requests: int = 256
-    """The maximum number of running requests."""
+    """The maximum number of requests that run at the same time."""
     chunk: int | None = None
     """The maximum number of positions of one request in a step; None for as many as the budget allows."""
 

@@ -52,7 +52,7 @@ class LoadedEngine:
     engine: Engine
     """The engine that runs the model."""
     model: Model
-    """The model, with weights."""
+    """The loaded model, with weights."""
     price: Price
     """The cost model, which predicts what a step of the model must cost."""
     layout: KVLayout

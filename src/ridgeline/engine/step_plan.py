@@ -19,15 +19,15 @@ class PromptScoring(NamedTuple):
     """The rows of a plan item whose logits give the log-probabilities of known prompt tokens, and those tokens."""
 
     first: int
-    """The first of the rows, counted from the start of the item."""
+    """The first row that scores a prompt token, counted from the start of the plan item."""
     tokens: Sequence[int]
-    """The prompt tokens to score, one per row: each follows its row's position."""
+    """The prompt tokens to score, one per row: each token follows the position of its row."""
     alternatives: int
-    """The number of likeliest tokens to report next to each."""
+    """The number of likeliest tokens to report next to each scored token."""
 
     @property
     def rows(self) -> range:
-        """The rows to score, counted from the start of the item."""
+        """The rows that score prompt tokens, counted from the start of the plan item."""
         return range(self.first, self.first + len(self.tokens))
 
 
@@ -40,13 +40,16 @@ class PlanItem(msgspec.Struct, array_like=True, frozen=True, gc=False):
     request: int
     """The id of the request."""
     start: int
-    """The first position that runs."""
+    """The first position of the request that runs in the step."""
     tokens: Sequence[int]
-    """The token ids at these positions. Negative ones are rows of the step's image encoder output, -1 the first."""
+    """The token ids to run. Negative ones are rows of the step's image encoder output, -1 the first.
+
+    In a simulation they may be the names of a NamedPrompt, which are negative, too.
+    """
     pages: tuple[tuple[int, ...], ...]
     """The page-table entries that are new to the runner, group by group."""
     first: bool
-    """Whether `pages` is the whole table."""
+    """Whether `pages` is the whole page table of the request."""
     logits: tuple[int, ...]
     """The positions that need logits to sample from, counted from `start`."""
     encoder: tuple[int, ...] | EncoderFeatures = ()
@@ -63,7 +66,7 @@ class PlanItem(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     @property
     def segment(self) -> StepSegment:
-        """The lengths of the item that determine the cost of attention."""
+        """The lengths of the item that determine the cost of its attention."""
         inputs = self.encoder.inputs if isinstance(self.encoder, EncoderFeatures) else 1
         end = self.start + len(self.tokens)
         return StepSegment(len(self.tokens), end, self.encoded, encodes=bool(self.encoder), inputs=inputs)
@@ -76,7 +79,7 @@ class StepPlan:
     step: int
     """The number of the step."""
     items: tuple[PlanItem, ...]
-    """The parts of the requests that run."""
+    """The parts of the requests that run in the step."""
     copies: tuple[PageCopy, ...] = ()
     """The page copies to make before the items run."""
     blank: tuple[int, ...] = ()
@@ -86,7 +89,7 @@ class StepPlan:
 
     @property
     def tokens(self) -> int:
-        """The number of positions that run."""
+        """The number of positions that the step runs."""
         return sum(len(item.tokens) for item in self.items)
 
     @property

@@ -18,15 +18,15 @@ class StructuredOutputs:
     """
 
     json: str | Mapping[str, Any] | None = None
-    """A JSON schema, as text or as a mapping, which becomes text."""
+    """The JSON schema of the response, as text or as a mapping, which becomes text."""
     json_object: bool = False
-    """Whether the response is any JSON object."""
+    """Whether the response must be a JSON object of any schema."""
     regex: str | None = None
-    """A regular expression that the whole response matches; without look-around and back-references."""
+    """A regular expression that the whole response must match; without look-around and back-references."""
     choice: tuple[str, ...] | None = None
     """The texts of which the response must be one."""
     grammar: str | None = None
-    """A context-free grammar as llguidance reads it (its Lark dialect, or GBNF)."""
+    """A context-free grammar of the response, as llguidance reads it (its Lark dialect, or GBNF)."""
     after_reasoning: bool = True
     """Whether a reasoning section before the response is free, if the model writes any.
 
@@ -61,15 +61,15 @@ class DeadEnd:
     whole: bool
     """Whether the text is complete by its grammar."""
     reason: str | None = None
-    """The reason why it cannot be completed, in one line; None if it is complete."""
+    """The reason why the structured output cannot be completed, in one line; None if it is complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuideStats:
-    """The cost of an engine's grammars so far."""
+    """The cost of an engine's grammars so far: compilations, and bytes in the cache."""
 
     compiled: int = 0
-    """The number of grammars compiled."""
+    """The number of grammars compiled so far."""
     nbytes: int = 0
     """The bytes of compiled grammars in the cache."""
 

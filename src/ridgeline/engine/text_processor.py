@@ -39,7 +39,7 @@ class TextProcessor:
     most_tokens: int | None = None
     """The number of response tokens that generation_config.json sets; None if it sets none."""
     reasoning: tuple[str, ...] | None = None
-    """The tags around the model's reasoning; () for none, None for those that its templates write."""
+    """The tags around the model's reasoning; () for none, None for those that the chat templates write."""
     start: tuple[int, ...] = ()
     """The token that the decoder starts with if an encoder reads the prompt; () if the model continues the prompt."""
     embedding: EmbeddingConfig | None = None

@@ -21,9 +21,9 @@ class TimestampRules:
     """
 
     first: int
-    """The id of timestamp 0; ids from it on are timestamps."""
+    """The id of the first timestamp token, of time 0; all ids from it on are timestamps."""
     text_end: int
-    """The id below which all ids are text."""
+    """The id below which all tokens are text."""
     banned: int
     """The token that would declare that there are no timestamps."""
     most_first: int | None = None
@@ -35,13 +35,13 @@ class TokenRules:
     """The rules on which tokens a response may contain at which place, as plain data."""
 
     opening: tuple[tuple[int, ...], ...] = ()
-    """The allowed tokens at each of the first places."""
+    """The allowed tokens at each of the first places of the response."""
     suppressed: tuple[int, ...] = ()
-    """The tokens that are forbidden after those places."""
+    """The tokens that are forbidden after the first places of the response."""
     suppressed_first: tuple[int, ...] = ()
-    """The tokens that are forbidden, too, at the first place after them."""
+    """The tokens that are also forbidden at the first place after the opening."""
     timestamps: TimestampRules | None = None
-    """The rules on timestamps; None without timestamps."""
+    """The rules on timestamp tokens; None for a response without timestamps."""
 
     def __post_init__(self) -> None:
         if not all(self.opening):
@@ -73,7 +73,7 @@ class TokenRuleProcessor:
         return TokenRuleProcessor(self.rules, self.vocabulary)
 
     def take(self, token: int) -> None:
-        """Record a sampled token that does not end the text."""
+        """Advance the rules by a sampled token that does not end the text."""
         self._said.append(token)
         self._mask = None
 

@@ -25,33 +25,33 @@ class PageTable:
     pages: list[list[int]]
     """The pages of each group, in the order of positions; NULL_PAGE for pages that have left a window."""
     passed: list[int]
-    """The number of entries at the start of each group's table that have left its window."""
+    """The number of entries at the start of each group's page table whose pages have left a sliding window."""
     known: int
     """The number of positions known at admission, for which the request is promised pages."""
     encoded: int = 0
-    """The number of encoder positions; their pages are allocated together, before the first step runs."""
+    """The number of encoder positions, whose pages are allocated together before the first step runs."""
     computed: int = 0
-    """The number of positions in KV memory."""
+    """The number of the request's positions that are in KV memory."""
     room: int = 0
-    """The number of positions that its pages can hold."""
+    """The number of positions that the request's pages can hold."""
     due: int = 0
-    """The number of computed positions at which `commit` next has work to do."""
+    """The number of computed positions at which `KVCacheManager.commit` next has work for the request."""
     claim: int = 0
-    """The number of pages that it may still take for its known positions."""
+    """The number of pages that the request may still take for the positions known at admission."""
     cache_namespace: bytes = b""
-    """A digest of everything but the tokens that the contents of its pages depend on."""
+    """A digest of everything but the tokens that the contents of the request's pages depend on."""
     block: int = 1
-    """The number of tokens that a block name stands for, as in `extend_keys`."""
+    """The number of tokens that a name in the prompt stands for, as in `extend_keys`; 1 for token ids."""
     named: int = 0
-    """The number of tokens at the start that are block names, as in `extend_keys`."""
+    """The number of tokens at the start of the prompt that are block names, as in `extend_keys`."""
     keys: list[PageKey] = field(default_factory=list)
-    """The keys of its full pages so far."""
+    """The prefix-cache keys of the request's full pages so far."""
     published: int = 0
     """The number of full pages that other requests can find, in pages of the smallest size."""
     sent: list[int] | None = None
-    """The number of entries of each group that the runner has received; None before the first."""
+    """The number of page-table entries of each group that the runner has received; None before the first."""
     fresh: bool = True
-    """Whether there are entries that the runner has not received."""
+    """Whether the request has page-table entries that the runner has not received."""
 
 
 def _held(tables: Sequence[Sequence[int]]) -> Iterator[int]:
@@ -67,9 +67,9 @@ class PageCopy:
     """A copy of one page's contents to another before a step runs, for the partial page of a fork."""
 
     source: int
-    """The page to copy from."""
+    """The KV page to copy from."""
     target: int
-    """The page to copy to."""
+    """The KV page to copy to."""
 
 
 class KVCacheManager:
@@ -85,7 +85,7 @@ class KVCacheManager:
         """
         self.layout, self.groups, self.page_size = layout, layout.groups, layout.page_size
         self.growing = [(index, group) for index, group in enumerate(self.groups) if group.spec.grows]
-        """The groups, with their indices, that need more pages for a longer sequence."""
+        """The layer groups, with their indices, that need more pages for a longer sequence."""
         self._fixed = [(index, group) for index, group in enumerate(self.groups) if not group.spec.grows]
         self._states = any(group.spec.is_state for group in self.groups)
         self.chunk, self.prefix_cache = chunk, prefix_cache and not layout.unshared
@@ -93,13 +93,13 @@ class KVCacheManager:
         self._capacity = layout.capacity(chunk)
         self.tables: dict[int, PageTable] = {}
         self.copies: list[PageCopy] = []
-        """The page copies that the next step makes."""
+        """The page copies that the next step makes before it runs."""
         self.blank: list[int] = []
-        """The pages that the next step fills with zeros."""
+        """The pages that the next step fills with zeros before it runs."""
         self.claimed = 0
         """The number of pages that running requests may still take for the positions known at their admission."""
         self.nothing: Entries = ((),) * len(self.groups)
-        """The new page-table entries of a request that has none."""
+        """The empty page-table entries of a request for which no page is new, one tuple per layer group."""
         self._align = max((group.page_size for _, group in self.growing), default=self.page_size)
         self._windows = any(group.spec.passes for group in self.groups)
         self._refused: dict[int, list[PageKey]] = {}  # page keys of the request that was refused last
@@ -110,7 +110,7 @@ class KVCacheManager:
 
     @property
     def crosses(self) -> bool:
-        """Whether layers attend to the positions of an encoder."""
+        """Whether layers of the model attend to the positions of an encoder."""
         return CROSS in self.layout.reaches
 
     @property
@@ -272,7 +272,7 @@ class KVCacheManager:
         )
 
     def _missing(self, table: PageTable, positions: int) -> list[int]:
-        """Return how many entries each group's table lacks for this number of positions."""
+        """Return how many page-table entries each layer group lacks for this number of positions."""
         return [
             group.entries(positions, table.encoded) - len(pages)
             for group, pages in zip(self.groups, table.pages, strict=True)
@@ -343,7 +343,7 @@ class KVCacheManager:
             yield from pages[passed : group.first_page(position)]
 
     def _let_go(self, table: PageTable, position: int) -> None:
-        """Release the pages that no query from `position` on sees, later ones first."""
+        """Release the pages of a request that no query from `position` on sees, later ones first."""
         for index, (group, pages) in enumerate(zip(self.groups, table.pages, strict=True)):
             first = group.first_page(position)
             for page in range(first - 1, table.passed[index] - 1, -1):
@@ -436,7 +436,7 @@ class KVCacheManager:
         return group.page_size * shared
 
     def published_group(self, page: int) -> int | None:
-        """Return the index of the group whose contents a published page holds; None if it is not published."""
+        """Return the index of the layer group whose contents a published page holds; None if it is not published."""
         key = self.pool.key(page)
         assert key is None or isinstance(key, tuple)  # `name` makes the keys
         return None if key is None else int(key[0])

@@ -12,12 +12,12 @@ from ridgeline.engine.request import Request
 
 
 class PageLocation(NamedTuple):
-    """The place of a page in a request."""
+    """The place of a KV page in a request's page tables."""
 
     group: int
-    """The index of its group of layers."""
+    """The index of the layer group of a page."""
     entry: int
-    """The index of its entry in the group's page table."""
+    """The index of a page's entry in the page table of its group."""
 
 
 class PageExchange:
@@ -31,7 +31,7 @@ class PageExchange:
         self.kv_cache_manager, self.store = ledger, store
 
     def keys(self, request: Request) -> list[PageKey]:
-        """Return the keys of a prompt's full pages."""
+        """Return the prefix-cache keys of the full pages of a request's prompt."""
         prompt, size = request.tokens.prompt, self.kv_cache_manager.page_size
         keys: list[PageKey] = []
         extend_keys(keys, prompt, size, len(prompt) // size, request.cache_namespace)
@@ -54,7 +54,7 @@ class PageExchange:
         ]
 
     def digest(self, keys: list[PageKey], place: PageLocation) -> bytes:
-        """Return the digest of a page's contents."""
+        """Return the digest that identifies the contents of a prompt's page."""
         return self._name(keys, place)[1].digest
 
     def give(self, keys: list[PageKey], places: Sequence[PageLocation]) -> Tensor:

@@ -22,7 +22,7 @@ class PagePool:
     """
 
     def __init__(self, pages: int) -> None:
-        """Make a pool of free pages, numbered from 1."""
+        """Make a pool of free KV pages, numbered from 1."""
         self.size = pages
         self.touched: set[int] | None = None
         """The pages whose state may have changed, while an observer watches; None otherwise."""
@@ -44,7 +44,7 @@ class PagePool:
 
     @property
     def free_pages(self) -> tuple[int, ...]:
-        """The pages that hold nothing useful."""
+        """The KV pages that hold no contents worth caching."""
         return tuple(self._free)
 
     def references(self, page: int) -> int:
@@ -52,7 +52,7 @@ class PagePool:
         return self._references[page]
 
     def state(self, page: int) -> PageState:
-        """Return the state of a page."""
+        """Return the state of a KV page: free, cached, held, published or shared."""
         if self._references[page] > 1:
             return "shared"
         if page in self._key_of:
@@ -60,7 +60,7 @@ class PagePool:
         return "held" if self._references[page] else "free"
 
     def allocate(self) -> int:
-        """Return a page with one reference and arbitrary contents. The caller has checked `available`.
+        """Return a KV page with one reference and arbitrary contents. The caller has checked `available`.
 
         If no page is free, the cached page that lost its last reference first is evicted.
         """
@@ -75,7 +75,7 @@ class PagePool:
         return page
 
     def incref(self, page: int) -> None:
-        """Add a reference to a page that is referenced or cached."""
+        """Add a reference to a KV page that is referenced or cached."""
         if self._references[page] == 0:
             del self._cached[page]
         self._references[page] += 1
@@ -83,7 +83,7 @@ class PagePool:
             self.touched.add(page)
 
     def release(self, page: int) -> None:
-        """Remove a reference; without references a published page becomes cached, and any other free."""
+        """Remove a reference to a KV page; without any, it becomes cached if it is published, and else free."""
         assert self._references[page] > 0, f"page {page} released once too often"
         self._references[page] -= 1
         if self._references[page] == 0:
@@ -95,7 +95,7 @@ class PagePool:
             self.touched.add(page)
 
     def publish(self, page: int, key: Hashable) -> None:
-        """Make a full page findable by its key.
+        """Make a full KV page findable by its key.
 
         If two pages have the same contents, the first remains the findable one.
         """
@@ -106,11 +106,11 @@ class PagePool:
                 self.touched.add(page)
 
     def key(self, page: int) -> Hashable | None:
-        """Return the key by which a page is found; None if it is not published."""
+        """Return the key by which a KV page is found; None if it is not published."""
         return self._key_of.get(page)
 
     def find(self, key: Hashable) -> int | None:
-        """Return the page with this key; None if there is none."""
+        """Return the published KV page with this key; None if there is none."""
         return self._page_of.get(key)
 
     def check(self) -> None:

@@ -20,7 +20,7 @@ class PageKey(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """
 
     digest: bytes
-    """The digest of the prefix, this page included."""
+    """The digest of all tokens up to the end of the page."""
     tokens: tuple[int, ...]
     """The tokens of the page, or the names of the blocks that begin in it."""
 

@@ -39,12 +39,12 @@ class KVStore:
         self.buffer.index_copy_(0, self._tensor(pages), rows.to(self.buffer.device))
 
     def copy(self, copies: Sequence[PageCopy]) -> None:
-        """Copy pages, in order."""
+        """Copy the contents of KV pages to other pages, in order."""
         for copy in copies:
             self.buffer[copy.target] = self.buffer[copy.source]
 
     def blank(self, pages: Sequence[int]) -> None:
-        """Fill pages with zeros."""
+        """Fill KV pages with zeros."""
         if pages:
             self.buffer.index_fill_(0, self._tensor(pages), 0)
 

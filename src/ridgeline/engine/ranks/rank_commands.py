@@ -12,7 +12,7 @@ class PrepareBatch(msgspec.Struct, tag="prepare", array_like=True, frozen=True):
     """The command to build the batch of a plan and make KV memory ready for it."""
 
     plan: StepPlan
-    """The plan of the step."""
+    """The plan of the step to prepare."""
 
 
 class ComputeHiddenStates(msgspec.Struct, tag="hidden", array_like=True, frozen=True):
@@ -20,12 +20,12 @@ class ComputeHiddenStates(msgspec.Struct, tag="hidden", array_like=True, frozen=
 
 
 class ComputeLogits(msgspec.Struct, tag="head", array_like=True, frozen=True):
-    """The command to compute logits of some of these rows."""
+    """The command to compute logits of some of the rows whose hidden states were computed last."""
 
     first: int
-    """The index of the first row."""
+    """The index of the first row to compute logits of."""
     count: int
-    """The number of rows."""
+    """The number of rows to compute logits of."""
 
 
 class SaveStates(msgspec.Struct, tag="save states", array_like=True, frozen=True):
@@ -37,12 +37,12 @@ class Rewind(msgspec.Struct, tag="rewind", array_like=True, frozen=True):
 
 
 class TimeLink(msgspec.Struct, tag="time", array_like=True, frozen=True):
-    """The command to measure all-reduces."""
+    """The command to measure the interconnect with all-reduces."""
 
     sizes: Sequence[int]
-    """The message sizes in bytes."""
+    """The message sizes of the all-reduces, in bytes."""
     rounds: int
-    """The number of all-reduces of each size."""
+    """The number of all-reduces of each message size."""
 
 
 Command = PrepareBatch | ComputeHiddenStates | ComputeLogits | SaveStates | Rewind | TimeLink

@@ -35,15 +35,15 @@ class RankStart:
     """The message that tells another rank's process which part of the model to load and where the ranks meet."""
 
     model: str
-    """The name of the model, as in load_engine."""
+    """The name of the model to load, as in load_engine."""
     settings: EngineSettings
-    """The settings of the engine."""
+    """The settings of the engine, which hold the number of ranks and the weight formats."""
     dummy_weights: bool
-    """Whether to use random weights."""
+    """Whether to use random weights instead of loading the checkpoint's."""
     rank: int
-    """The number of this rank."""
+    """The number of this rank, counted from 1; the first rank is 0."""
     pages: int
-    """The number of KV pages, the same as on the first rank."""
+    """The number of KV pages of this rank, the same as on the first rank."""
     threads: int
     """The number of threads that torch computes with."""
     rendezvous: str
@@ -63,7 +63,7 @@ class RankProcesses:
     def start(
         cls, model: str, settings: EngineSettings, pages: int, threads: int, *, dummy_weights: bool
     ) -> "RankProcesses":
-        """Start the processes, wait until each has loaded its part of the model, and join them in a process group.
+        """Start the processes of the other ranks, wait until each has its part of the model, and join them.
 
         Args:
             model: The name of the model.
@@ -111,7 +111,7 @@ class RankProcesses:
             child.stdin.flush()
 
     def tell(self, order: Command) -> None:
-        """Send a command to all of the processes.
+        """Send a command to the processes of all other ranks.
 
         Raises:
             BrokenPipeError: If one of them is gone.
@@ -123,7 +123,7 @@ class RankProcesses:
             child.stdin.flush()
 
     def gone(self, error: Exception) -> RankGone:
-        """Return the error to raise for a failed step, after ending all of the processes."""
+        """Return the error to raise for a step that failed, after ending the processes of the other ranks."""
         ended = []
         for rank, child in enumerate(self._children, 1):
             with suppress(subprocess.TimeoutExpired):
@@ -135,7 +135,7 @@ class RankProcesses:
         return RankGone(f"{reason}; start the engine again")
 
     def close(self) -> None:
-        """End the processes and leave the process group."""
+        """End the processes of the other ranks and leave the process group."""
         for child in self._children:
             child.kill()
             with suppress(BrokenPipeError):

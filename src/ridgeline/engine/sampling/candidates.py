@@ -27,11 +27,14 @@ class Candidates:
     """The tokens of one row that may be drawn, in increasing order of id."""
 
     ids_C: IdsC | None
-    """The token ids; None while they are the whole vocabulary (copying 152k ids costs more than a draw)."""
+    """The token ids of the candidates; None while they are the whole vocabulary.
+
+    Copying 152k ids would cost more than a draw.
+    """
     logits_C: FloatsC
-    """The logits after bias, mask and penalties, before the temperature."""
+    """The logits of the candidates after bias, mask and penalties, before the temperature."""
     weights_C: FloatsC
-    """The weights exp((logit - largest logit) / temperature), so that the largest is exactly 1."""
+    """The weights of the candidates, exp((logit - largest logit) / temperature): the largest is exactly 1."""
     kept_C: BoolsC | None
     """The mask of tokens that may be drawn; None for all.
 
@@ -42,7 +45,7 @@ class Candidates:
 
     @classmethod
     def of(cls, ids_C: IdsC | None, logits_C: FloatsC, weights_C: FloatsC, kept_C: BoolsC | None = None) -> Self:
-        """Make candidates and sum their weights."""
+        """Make candidates from logits and weights, and sum the weights."""
         return cls(ids_C, logits_C, weights_C, kept_C, block_sums(weights_C, kept_C))
 
     @property

@@ -30,13 +30,13 @@ class _SamplingSteps(NamedTuple):
     """The sampling steps that a row takes. A top-k or top-p that removes nothing is no step."""
 
     greedy: bool
-    """Whether the row takes the largest logit."""
+    """Whether the row takes the largest logit instead of drawing a token."""
     top_k: bool
-    """Whether top-k is applied."""
+    """Whether top-k is applied to the row."""
     top_p: bool
-    """Whether top-p is applied."""
+    """Whether top-p is applied to the row."""
     logprobs: bool
-    """Whether log-probabilities are reported."""
+    """Whether the log-probabilities of the row's token are reported."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,23 +47,23 @@ class LogitChanges:
     """
 
     biased_N: Tensor
-    """The places with a logit bias."""
+    """The places of the logits that get a bias."""
     biases_N: Tensor
-    """The biases to add there."""
+    """The biases to add to logits."""
     forbidden_N: Tensor
-    """The places of forbidden tokens."""
+    """The places of the logits of forbidden tokens."""
     masked_M: Tensor
     """The rows of the group that have a bitmask."""
     words_MW: Tensor
-    """The bitmasks of these rows, int32."""
+    """The bitmasks of the rows that have one, int32."""
     penalised_N: Tensor
-    """The places with penalties."""
+    """The places of the logits that get penalties."""
     penalties_4N: Tensor
-    """The output count and the repetition, frequency and presence penalty at each of these places."""
+    """The output count and the repetition, frequency and presence penalty of each logit with penalties."""
 
     @classmethod
     def of(cls, rows: Sequence[SampleRow], vocabulary: int, device: torch.device) -> "LogitChanges | None":
-        """Return the changes of a group's rows; None if there are none."""
+        """Return the changes of a group's logits before any temperature; None if there are none."""
         if not any(map(needs_adjusting, rows)):
             return None
         biased, forbidden, penalised = [], [], []
@@ -136,23 +136,23 @@ class SampleGroup:
     """The rows of a batch that take the same sampling steps, and the inputs of these steps."""
 
     members: Sequence[int]
-    """The indices of the rows in the batch."""
+    """The indices in the batch of the rows in the group."""
     members_G: Tensor
-    """The same indices on the device."""
+    """The indices of the rows in the batch, as a tensor on the device."""
     changes: LogitChanges | None
     """The changes of the logits before any temperature; None if there are none."""
     greedy: bool
-    """Whether the rows take the largest logit."""
+    """Whether the rows of the group take the largest logit instead of drawing a token."""
     top_k: int
-    """The largest k of the rows; 0 for no top-k."""
+    """The largest k for top-k among the rows; 0 for no top-k."""
     top_p: bool
-    """Whether top-p is applied."""
+    """Whether top-p is applied to the rows."""
     min_p: bool
-    """Whether min-p is applied."""
+    """Whether min-p is applied to the rows."""
     logprobs: int | None
     """The maximum number of alternatives that a row reports; None if none reports log-probabilities."""
     top_k_G1: Tensor
-    """The k of each row, int64."""
+    """The k for top-k of each row, int64."""
     settings_4G1: Tensor
     """The temperature, top-p, min-p and uniform random number of each row, float64."""
 

@@ -97,7 +97,7 @@ def _settings(row: SampleRow) -> tuple[float, float, float, int, int, int, int, 
 
 
 def _failure(raw_top: float, top: float) -> RowFailure | None:
-    """Return why no token could be chosen; None if one could."""
+    """Return why no token could be chosen from a row of logits; None if one could."""
     if math.isfinite(top):
         return None
     return RowFailure.of(top, PROCESSED) if math.isfinite(raw_top) else RowFailure.of(raw_top, RAW)
@@ -117,7 +117,7 @@ class _Samplings:
         self._point("logits", logits_RV)
 
     def change(self, index: int, row: SampleRow) -> None:
-        """Fill in what changes a row's logits."""
+        """Fill in the bias, mask and penalties that change a row's logits."""
         own, params, bias = self.own[index]["changes"], row.params, row.params.logit_bias
         if bias:
             own["biased"] = self._tokens(np.fromiter(bias, np.int64, len(bias)))
@@ -137,7 +137,7 @@ class _Samplings:
             own["presence"] = params.presence_penalty
 
     def run(self, kernel: SamplingKernel) -> None:
-        """Have the kernel choose tokens and fill in reports."""
+        """Have the kernel choose a token for each row and fill in the reports."""
         most = int(self.own["settings"]["alternatives"].max(initial=-1))
         if most >= 0:
             self._reports = {name: self._room_for_reports(name, most) for name in ("raw", "processed")}
@@ -160,7 +160,7 @@ class _Samplings:
         return ids_RK, shares_RK
 
     def _point(self, field: str | tuple[str, str], rows: NDArray[Any]) -> None:
-        """Make a field of each structure point to a row of its own."""
+        """Set a pointer in each structure to a row of an array."""
         name, *inner = (field,) if isinstance(field, str) else field
         pointers = self.own[name][inner[0]] if inner else self.own[name]
         pointers[:] = self._address(rows) + np.arange(len(rows)) * rows.strides[0]
@@ -173,7 +173,7 @@ class _Samplings:
         return ids
 
     def _tokens(self, ids: NDArray[np.int64]) -> int:
-        """Return the address of checked ids."""
+        """Return the address of an array of token ids, after a check of their range."""
         return self._address(self.known(ids))
 
     def _address(self, array: NDArray[Any]) -> int:

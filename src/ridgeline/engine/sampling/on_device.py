@@ -144,17 +144,17 @@ class _DeviceCandidates:
     """The tokens of each row that may be drawn, in order of id."""
 
     ids_GC: Tensor | None
-    """The token ids; None while they are the whole vocabulary."""
+    """The token ids of the candidates; None while they are the whole vocabulary."""
     logits_GC: Tensor
-    """The logits after bias, mask and penalties."""
+    """The logits of the candidates after bias, mask and penalties."""
     weights_GC: Tensor
     """The weights exp((logit - largest logit) / temperature), and 0 for tokens that may not be drawn."""
     ends_GB: Tensor
-    """The float64 sums of the weights up to the end of each block."""
+    """The sums of the candidates' weights up to the end of each block, float64."""
     top_G1: Tensor
-    """The largest logits, from which the weights were computed."""
+    """The largest logit of each row, from which the weights were computed."""
     temperature_G1: Tensor
-    """The temperatures, from which the weights were computed."""
+    """The temperature of each row, from which the weights were computed."""
     lists_all: bool = False
     """Whether a report omits only impossible tokens; if not, it omits all that may not be drawn."""
 
@@ -204,7 +204,7 @@ class _DeviceCandidates:
 
 
 def _softmax(logits_GV: Tensor, top_G1: Tensor) -> _DeviceCandidates:
-    """Return all tokens as candidates, at temperature 1."""
+    """Return all tokens of the vocabulary as candidates, weighted at temperature 1."""
     return replace(_weighed(None, logits_GV, top_G1, torch.ones_like(top_G1)), lists_all=True)
 
 
@@ -257,7 +257,7 @@ def _rank(values_GC: Tensor) -> Tensor:
 
 
 def _index(rank_GK: Tensor) -> Tensor:
-    """Return the indices that keys of `_rank` contain."""
+    """Return the indices that the int64 keys of `_rank` contain."""
     return _LOW_WORD - (rank_GK & _LOW_WORD)
 
 

@@ -1,4 +1,4 @@
-"""The sampling inputs of a plan's logit rows."""
+"""The sampling inputs of a plan's logit rows, made from the plan's requests."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Union, overload

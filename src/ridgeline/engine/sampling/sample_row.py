@@ -41,14 +41,14 @@ class History:
             self.append(token)
 
     def copy(self) -> "History":
-        """Return a copy, to advance with guessed tokens."""
+        """Return a copy of the token counts, to advance with guessed tokens."""
         other = History(())
         other._ids, other._counts = self._ids.copy(), self._counts.copy()
         other._size, other._slot_of = self._size, dict(self._slot_of)
         return other
 
     def append(self, token: int) -> None:
-        """Add an output token and its count, in constant time."""
+        """Add one more output token of the request to the counts, in constant time."""
         slot = self._slot_of.get(token)
         if slot is None:
             slot = self._add(token)
@@ -77,7 +77,7 @@ class History:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleRow:
-    """The input of the sampler for one row of logits."""
+    """The input of the sampler for one row of logits: parameters, random seed, history and allowed tokens."""
 
     params: SamplingParams
     """The sampling parameters of the request."""
@@ -86,16 +86,16 @@ class SampleRow:
     position: int
     """The absolute position of the token to sample; the first one after a prompt of length P has position P."""
     choice: int = 0
-    """The index of the completion among the request's n."""
+    """The index of the completion among the `n` of the request."""
     generated: int = 0
-    """The number of output tokens so far."""
+    """The number of tokens that the request has output so far."""
     end_ids: tuple[int, ...] = ()
     """The tokens that are forbidden while `generated` < min_tokens.
 
     They are the model's end tokens and the request's stop tokens.
     """
     history: History | None = None
-    """The history of the request; required only if a penalty is on."""
+    """The token counts of the request; required only if a penalty is on."""
     allowed: NDArray[np.uint32] | None = None
     """The bitmask of allowed tokens, uint32[(vocabulary + 31) // 32]; None for all.
 
@@ -128,7 +128,7 @@ class Sampled:
     """
 
     token: int
-    """The id of the token."""
+    """The id of the sampled token."""
     logprob_raw: float | None = None
     """The log-probability of the token in the model's own distribution; None if not requested."""
     logprob: float | None = None
@@ -144,7 +144,7 @@ class RowFailure:
     """The result of a row for which no token could be chosen; other rows are not affected."""
 
     reason: str
-    """The reason, in one line, for the user."""
+    """The reason why no token could be chosen, in one line, for the user."""
 
     @classmethod
     def of(cls, top: float, what: str) -> Self:
@@ -165,11 +165,11 @@ class PromptLogprob:
     """A prompt token with its natural log-probability, given the tokens before it, from the model's own logits."""
 
     token: int
-    """The id of the token."""
+    """The id of the prompt token."""
     logprob: float
-    """The log-probability of the token."""
+    """The log-probability of the prompt token."""
     top: tuple[tuple[int, float], ...] = ()
-    """The likeliest tokens at this place, as in Sampled."""
+    """The likeliest tokens in the place of the prompt token, as in Sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Scored:
     """The outcome of a step that scored prompt tokens of a request."""
 
     scores: tuple[PromptLogprob, ...]
-    """The scored tokens, in order."""
+    """The prompt tokens that the step scored, in order, with their log-probabilities."""
     sampled: "Sampled | RowFailure | Sequence[Sampled] | None" = None
     """The outcome of sampling in the same step; None if nothing was sampled."""
 

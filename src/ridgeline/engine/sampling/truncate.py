@@ -29,7 +29,7 @@ SAMPLE_ERRORS = 3.0
 
 
 class Cut(NamedTuple):
-    """The end of the tokens that a truncation keeps."""
+    """The end of the tokens that top-k, top-p or min-p keeps."""
 
     floor: np.float32
     """The weight above which every token is kept."""

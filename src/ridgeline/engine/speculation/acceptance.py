@@ -51,7 +51,7 @@ class Acceptance:
         return (own.right + _PRIOR * prior) / (own.count + _PRIOR)
 
     def forget(self, request: int) -> None:
-        """Drop the rate of a request that has ended."""
+        """Drop the acceptance rate of a request that has ended."""
         self._each.pop(request, None)
 
 

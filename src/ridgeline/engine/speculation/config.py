@@ -9,7 +9,10 @@ from typing_extensions import override
 Method = Literal["ngram", "draft_model", "auto"]
 
 MOST_GUESSES = 32
-"""The maximum number of guesses per request and step: each is a row, and few texts match a guess for longer."""
+"""The maximum number of guessed tokens per request and step.
+
+Each is a row of the batch, and few texts match a guess for longer.
+"""
 MOST_LOOKED_UP = 64
 GUESSES, LONGEST, SHORTEST = 4, 5, 2
 
@@ -34,13 +37,13 @@ class Speculation:
     - auto is ngram, if a step with guesses is predicted to give more tokens per second than one without.
     """
     tokens: int = GUESSES
-    """The maximum number of guesses per request that a step verifies."""
+    """The maximum number of guessed tokens per request that a step verifies."""
     model: str | None = None
     """The name of the draft model; None for other methods."""
     longest: int = LONGEST
-    """The maximum number of last tokens to look up; the longest match counts."""
+    """The maximum number of a request's last tokens to look up in its text; the longest match counts."""
     shortest: int = SHORTEST
-    """The minimum number of last tokens to look up."""
+    """The minimum number of a request's last tokens to look up in its text."""
 
     def __post_init__(self) -> None:
         for name, value, most in (

@@ -24,17 +24,17 @@ class _DraftState:
     """The draft model's state of one request."""
 
     request: Request
-    """The request."""
+    """The request that the draft model follows."""
     params: SamplingParams
     """The sampling parameters of the guesses: the request's, without log-probabilities."""
     tokens: list[int]
     """The tokens at the positions in the draft model's KV memory."""
     sure: int
-    """The number of these that are known to be the request's."""
+    """The number of tokens in the draft model's KV memory that are known to be the request's."""
     most: int = 0
-    """The number of guesses that are wanted now."""
+    """The number of tokens that the draft model should guess now."""
     guesses: list[int] = field(default_factory=list)
-    """The guesses at the next tokens so far."""
+    """The draft model's guesses at the next tokens so far."""
     history: History | None = None
     """The token counts that penalties need, guesses included; None without penalties."""
 
@@ -53,7 +53,7 @@ class _DraftState:
         return self.sure
 
     def row(self) -> SampleRow:
-        """Return the sampling inputs of its next guess."""
+        """Return the sampling inputs for the draft model's next guess."""
         request, ahead = self.request, len(self.guesses)
         return SampleRow(
             self.params,
@@ -66,7 +66,7 @@ class _DraftState:
         )
 
     def take(self, token: int) -> None:
-        """Add a guess."""
+        """Add a token that the draft model guessed."""
         self.guesses.append(token)
         if self.history is not None:
             self.history.append(token)

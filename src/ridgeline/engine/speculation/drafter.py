@@ -10,9 +10,9 @@ class DraftRequest(NamedTuple):
     """A request whose next tokens a drafter should guess."""
 
     request: Request
-    """The request."""
+    """The request whose next tokens a drafter should guess."""
     most: int
-    """The maximum number of guesses."""
+    """The maximum number of tokens to guess."""
 
 
 class Drafter(Protocol):

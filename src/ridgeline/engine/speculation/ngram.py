@@ -17,7 +17,7 @@ Ids = NDArray[np.int64]
 
 
 class NgramDrafter:
-    """The drafter that guesses by prompt lookup."""
+    """The drafter that guesses by prompt lookup: it copies what followed the same tokens before."""
 
     def __init__(self, longest: int, shortest: int) -> None:
         """Make a drafter that follows no request.
@@ -30,7 +30,7 @@ class NgramDrafter:
         self._texts: dict[int, _Text] = {}
 
     def draft(self, asks: Sequence[DraftRequest]) -> list[list[int]]:
-        """Return guesses for each request."""
+        """Return guesses at the next tokens of each request."""
         return [self._guesses(request, most) for request, most in asks]
 
     def _guesses(self, request: Request, most: int) -> list[int]:

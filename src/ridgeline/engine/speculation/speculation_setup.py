@@ -52,14 +52,14 @@ def check_speculation(speculation: Speculation, model: Model, name: str) -> None
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A draft model."""
+    """A draft model of speculative decoding, with its checkpoint and KV layout."""
 
     source: ModelSource
-    """The checkpoint."""
+    """The checkpoint of the draft model."""
     model: Model
-    """The model."""
+    """The draft model."""
     layout: KVLayout | None = None
-    """The layout of its KV pages; None before it has memory for them."""
+    """The layout of the draft model's KV pages; None before it has memory for them."""
 
     def taken(self, limits: Limits, place: torch.device) -> Mapping[str, float]:
         """Return the bytes that the draft model takes in addition to its KV cache, by purpose.
@@ -139,7 +139,7 @@ def draft_of(speculation: Speculation) -> Draft | None:
 
 
 def _check_tokens(draft: Draft, tokenizer: Tokenizer) -> None:
-    """Check that every id stands for the same token as in a tokenizer.
+    """Check that every id of a tokenizer stands for the same token in the draft model.
 
     Raises:
         ModelRefused: If one does not.
@@ -155,7 +155,7 @@ def _check_tokens(draft: Draft, tokenizer: Tokenizer) -> None:
 
 
 def speculator_of(speculation: Speculation, model: Model, draft: Draft | None, limits: Limits) -> Speculator:
-    """Return the speculator for an engine of a model."""
+    """Return the speculator for an engine of a model: by draft model if there is one, else by prompt lookup."""
     outputs = model.vocabulary if model.sampled_vocab_size is None else model.sampled_vocab_size
     if draft is None:
         drafter = NgramDrafter(speculation.longest, speculation.shortest)

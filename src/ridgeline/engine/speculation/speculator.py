@@ -77,7 +77,7 @@ class Speculator:
             return [()] * len(asks)
 
     def _say_unpriced(self) -> None:
-        """Log once that nothing will be guessed."""
+        """Log once that nothing will be guessed, because step times cannot be predicted."""
         if not self._said:
             self._said = True
             logger.warning(
@@ -138,7 +138,7 @@ class Speculator:
             self._acceptance.count(request.id, right, wrong=right < max(ran, 1))
 
     def forget(self, request: Request) -> None:
-        """Drop the state of a request that has ended."""
+        """Drop the guesses and rates of a request that has ended."""
         self._guesses.pop(request, None)
         self._acceptance.forget(request.id)
         if not self._failed:

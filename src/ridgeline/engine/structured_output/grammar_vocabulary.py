@@ -71,12 +71,12 @@ class GrammarVocabulary:
         self.library = llguidance.LLTokenizer(llguidance.TokenizerWrapper(spelling), n_vocab=rows + 1)
         self.control = frozenset(spelling.special_token_ids[:-1])
         self.every = self.mask(token for token, data in enumerate(self.tokens) if data)
-        """The mask of all tokens."""
+        """The mask that allows all tokens of the vocabulary."""
         self.breaks = self.mask(t for t, data in enumerate(self.tokens) if data and not data.strip(b"\n"))
-        """The mask of the tokens that consist of line breaks only."""
+        """The mask that allows the tokens that consist of line breaks only."""
 
     def mask(self, tokens: Iterable[int]) -> Mask:
-        """Return a mask that allows these tokens."""
+        """Return a bitmask over the vocabulary that allows only these tokens."""
         bits = np.zeros(self.words * 32, np.uint8)
         bits[[token for token in tokens if 0 <= token < self.rows]] = 1
         return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32, copy=False)

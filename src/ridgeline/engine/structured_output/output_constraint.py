@@ -13,7 +13,7 @@ from ridgeline.engine.structured_output_params import DeadEnd, GuideStats, Struc
 
 
 class OutputConstraint:
-    """The constraint on one choice, which follows it token by token.
+    """The constraint of a structured output on one choice, which follows the choice token by token.
 
     It never goes back: a preempted choice keeps its tokens, and a failed step adds none.
     """
@@ -47,12 +47,12 @@ class OutputConstraint:
         """Whether the text is complete by its grammar and nothing may follow."""
 
     def copy(self) -> Self:
-        """Return the same constraint for another choice, at the start."""
+        """Return the constraint at the start of the response, for another choice."""
         thinking = None if self._thinking is None else self._thinking.copy()
         return type(self)(self._tables, self._matcher.deep_copy(), self._ends, thinking)
 
     def ahead(self) -> Self:
-        """Return a copy at the same place, to advance with guessed tokens."""
+        """Return a copy of the constraint in its present state, to advance with guessed tokens."""
         thinking = None if self._thinking is None else self._thinking.ahead()
         guide = type(self)(self._tables, self._matcher.deep_copy(), self._ends, thinking)
         guide.complete = self.complete
@@ -106,7 +106,7 @@ class OutputConstraint:
         return mask
 
     def take(self, token: int) -> None:
-        """Record a sampled token that does not end the text."""
+        """Advance the constraint by a sampled token that does not end the text."""
         self._mask = None
         if self._thinking is not None and self._thinking.take(token):
             return

@@ -55,7 +55,7 @@ class ThinkingTags:
 
 
 class ThinkingState:
-    """The reasoning state of one choice.
+    """The reasoning state of one choice of a request.
 
     `inside` tells whether the model is writing reasoning now, `may_open` whether the response may begin with it.
     `after` is the number of line-break tokens that may still follow the section and do not belong to the response.
@@ -67,11 +67,11 @@ class ThinkingState:
         self._matched = 0  # bytes of the closing tag that the text ends with
 
     def copy(self) -> "ThinkingState":
-        """Return the same state for another choice, at the start."""
+        """Return the reasoning state at the start of the response, for another choice."""
         return ThinkingState(self._tags, self._tables, self.inside, self.may_open)
 
     def ahead(self) -> "ThinkingState":
-        """Return a copy at the same place, to advance with guessed tokens."""
+        """Return a copy of the reasoning state as it is now, to advance with guessed tokens."""
         other = self.copy()
         other.after, other._matched = self.after, self._matched
         return other

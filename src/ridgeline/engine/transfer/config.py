@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PORT = 14579
-"""The default port in vLLM's JSON (kv_port)."""
+"""The default port for KV transfers, that of vLLM's JSON (kv_port)."""
 TIMEOUT = 30.0
-"""The default seconds for a prompt's pages to come."""
+"""The default seconds to wait for a prompt's KV pages."""
 
 _OPTION = "--kv-transfer-config"
 _KEYS = ("kv_role", "kv_ip", "kv_port")

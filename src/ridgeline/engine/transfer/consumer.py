@@ -28,28 +28,28 @@ from ridgeline.engine.transfer.wire import Cancel, Declined, PagesFrame, Prefill
 from ridgeline.engine.worker.engine_messages import FromEngine, PeerChanged, Transferred
 
 _STAGED_SHARE = 0.25
-"""The bytes of pages that may be under way at a time, as a share of the KV cache's. One prompt always may."""
+"""The bytes of pages that may be in transit at a time, as a share of the KV cache's. One prompt always may."""
 _FIRST_TRY = 3.0  # seconds to wait for producers before the engine takes requests
 
 
 @dataclass(eq=False, slots=True)
 class _Parked:
-    """A request that waits for pages."""
+    """A request that waits for KV pages from another engine."""
 
     request: Request
-    """The request."""
+    """The request that waits."""
     keys: list[PageKey]
-    """The keys of the full pages of its prompt."""
+    """The prefix-cache keys of the full pages of the prompt."""
     have: int
-    """The number of positions that are cached here."""
+    """The number of prompt positions that are already in the prefix cache here."""
     nbytes: int
     """The bytes of the pages that should come."""
     peer: Peer | None = None
-    """The producer that the pages were requested from; None before."""
+    """The producer from which the pages were requested; None before."""
     asked: float = 0.0
-    """The time of that request, by the monotonic clock."""
+    """The time at which the pages were requested, by the monotonic clock."""
     arrived: PagesArrived | None = None
-    """The pages that came; None before."""
+    """The pages that came from the producer; None before."""
 
 
 class Consumer:
@@ -148,7 +148,7 @@ class Consumer:
         self._ask()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to producers."""
         for peer in self.peers:
             peer.close()
         self._threads.join()
@@ -186,7 +186,7 @@ class Consumer:
         self._arrived.append(parked)
 
     def _wrong(self, parked: _Parked, pages: PagesFrame, rows: Tensor) -> str:
-        """Return why pages are not the requested ones; "" if they are."""
+        """Return why the pages that came are not the requested ones; "" if they are."""
         ledger = self._exchange.kv_cache_manager
         most = ledger.findable(parked.request.prompt_length)
         if not parked.have < pages.positions <= most or ledger.findable(pages.positions + 2) != pages.positions:

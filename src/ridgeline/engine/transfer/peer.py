@@ -46,18 +46,18 @@ _STRANGE = 30.0  # seconds before the next attempt after a refusal
 
 @dataclass(frozen=True, slots=True)
 class PeerOnline:
-    """The event that a producer is available."""
+    """The event that a producer of KV pages is available."""
 
     curve: Curve
-    """The seconds that messages from it take, by size."""
+    """The seconds that messages from the producer take, by size."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerOffline:
-    """The event that a producer is not available."""
+    """The event that a producer of KV pages is not available."""
 
     reason: str
-    """The reason, in one line."""
+    """The reason why the producer is not available, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,11 @@ class PagesArrived:
     """The event that the pages of a prompt have come."""
 
     pages: PagesFrame
-    """The message that announced them."""
+    """The message that announced the pages."""
     rows: Tensor
     """The contents of the pages: bytes [pages, bytes per page]."""
     seconds: float
-    """The seconds that they were under way."""
+    """The seconds that the pages were in transit."""
 
 
 PeerEvent = PeerOnline | PeerOffline | PagesArrived | Declined | None
@@ -77,7 +77,7 @@ PeerEvent = PeerOnline | PeerOffline | PagesArrived | Declined | None
 
 
 class Peer:
-    """A producer, as the consumer sees it.
+    """A producer of KV pages, as the consumer sees it.
 
     It reports events in a thread of its own; the consumer uses `curve` and `under_way` in the engine's thread.
     """
@@ -124,13 +124,13 @@ class Peer:
             outbox.put(message)
 
     def hang_up(self) -> None:
-        """End the connection; the thread tries another."""
+        """End the connection to the producer; the thread then tries another."""
         outbox = self._outbox
         if outbox is not None:
             outbox.close()
 
     def close(self) -> None:
-        """End the connection for good, in whatever state it is."""
+        """End the connection to the producer for good, in whatever state it is."""
         self._closing.set()
         self.hang_up()
         connection = self._connection
@@ -221,7 +221,7 @@ class Peer:
             self._heard(self, None)
 
     def _arrived(self, wire: Wire[FromProducer], message: PagesFrame) -> PagesArrived:
-        """Read the pages that follow a message."""
+        """Read the KV pages that follow a message."""
         pages, page_bytes = len(message.names), self._identity.page_bytes
         if pages > self._most:
             raise OSError("it sends more pages than KV memory has")

@@ -1,7 +1,7 @@
 """The producer, which computes prompts for other engines, next to its own requests, and sends their KV pages.
 
 Each connection has a thread that reads and one that writes. Everything else happens in the engine's thread, between two
-steps. Pages are copied when a prompt is computed, so that the engine's memory is free again while they are under way.
+steps. Pages are copied when a prompt is computed, so that the engine's memory is free again while they are in transit.
 """
 
 import queue
@@ -54,11 +54,11 @@ class _PrefillJob:
     """A prompt that is being computed for a client."""
 
     client: "_Client"
-    """The client that requested it."""
+    """The client that requested the prompt."""
     ticket: int
-    """The client's number for it."""
+    """The client's number for the prompt."""
     have: int
-    """The number of positions that the client has."""
+    """The number of prompt positions whose pages the client has."""
     request: Request
     """The engine's request for the prompt."""
 
@@ -151,7 +151,7 @@ class Producer:
         outbox.put(PagesFrame(asked.ticket, positions, names), bytes_of(rows))
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to consumers, and stop listening."""
         self._closed.set()
         shut(self._listener)
         self._accepting.join()  # after that no connection is accepted
@@ -230,7 +230,7 @@ class _Client:
                 self._producer.order(self, message)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the consumer."""
         if hasattr(self, "outbox"):
             self.outbox.close()
         else:

@@ -46,7 +46,7 @@ class Hello(msgspec.Struct, tag="hello", array_like=True, frozen=True):
     pages: str
     """The layout of the pages, as a text."""
     page_bytes: int
-    """The bytes of a page in a message."""
+    """The number of bytes that a page takes on the connection."""
 
 
 class Welcome(msgspec.Struct, tag="welcome", array_like=True, frozen=True):
@@ -57,7 +57,7 @@ class BandwidthProbe(msgspec.Struct, tag="probe", array_like=True, frozen=True):
     """The consumer's message to send some bytes back, to measure how long they take."""
 
     nbytes: int
-    """The number of bytes."""
+    """The number of bytes to send back."""
 
 
 class Prefill(msgspec.Struct, tag="prefill", array_like=True, frozen=True):
@@ -82,7 +82,7 @@ class PaddingFrame(msgspec.Struct, tag="filling", array_like=True, frozen=True):
     """The producer's message that the bytes of a BandwidthProbe follow."""
 
     nbytes: int
-    """The number of bytes."""
+    """The number of bytes that follow."""
 
 
 class PagesFrame(msgspec.Struct, tag="pages", array_like=True, frozen=True):
@@ -97,12 +97,12 @@ class PagesFrame(msgspec.Struct, tag="pages", array_like=True, frozen=True):
 
 
 class Declined(msgspec.Struct, tag="declined", array_like=True, frozen=True):
-    """The producer's message that no pages come."""
+    """The producer's message that no KV pages come."""
 
     ticket: int
     """The consumer's number for the prompt; 0 if no pages ever will come."""
     reason: str
-    """The reason, in one line."""
+    """The reason why no pages come, in one line."""
 
 
 ToProducer = Hello | BandwidthProbe | Prefill | Cancel
@@ -228,7 +228,7 @@ class SendQueue:
                 self._changed.notify()
 
     def withdraw(self, ticket: int) -> None:
-        """Remove the pages of a ticket that are still queued."""
+        """Remove the pages for a ticket that are still queued."""
         with self._changed:
             self._waiting = deque(
                 (message, body)
@@ -237,7 +237,7 @@ class SendQueue:
             )
 
     def close(self) -> None:
-        """Write nothing more, and end the connection."""
+        """Write nothing more to the connection, and end it."""
         with self._changed:
             self._closed = True
             self._waiting.clear()

@@ -33,7 +33,7 @@ class VectorInfo(msgspec.Struct, frozen=True):
     """The description of a model whose response to a text is a vector."""
 
     width: int
-    """The number of entries of the vector."""
+    """The number of entries of the model's vectors."""
     pooling: str
     """The way in which the hidden states of a text become one vector."""
     labels: int
@@ -52,15 +52,15 @@ class EngineInfo(msgspec.Struct, frozen=True):
     context: int
     """The maximum number of positions of a sequence."""
     vocabulary: int
-    """The number of token ids."""
+    """The number of token ids of the model."""
     capacity: int
     """The number of positions of a single request that KV memory holds."""
     page_size: int
     """The number of positions in a KV page."""
     pages: int
-    """The number of KV pages."""
+    """The number of KV pages of the engine."""
     requests: int
-    """The maximum number of running requests."""
+    """The maximum number of requests that run at the same time."""
     step_tokens: int
     """The maximum number of positions in a step."""
     threads: int
@@ -96,7 +96,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
 
 
 class StepReport(NamedTuple):
-    """The report on one step, without text."""
+    """The report on one step of the engine: times, sequences and cost, without text."""
 
     step: int
     """The number of the step."""
@@ -106,15 +106,15 @@ class StepReport(NamedTuple):
     That is time.perf_counter_ns, which all processes of a machine share.
     """
     finished: int
-    """The end of the step, in nanoseconds of the same clock."""
+    """The end of the step, in nanoseconds of the engine's clock."""
     items: Sequence[tuple[int, int, int, int]]
-    """The part of each sequence: (request, choice, first position, number of positions)."""
+    """The sequences that ran in the step: (request, choice, first position, number of positions) of each."""
     rows: int
-    """The number of logit rows."""
+    """The number of logit rows of the step."""
     decodes_only: bool
     """Whether every sequence ran one position, or one and the guesses that follow it."""
     predicted: float | None = None
-    """The seconds that the step should have taken; None if nothing is predicted."""
+    """The seconds that the step should have taken according to the cost model; None if nothing is predicted."""
     floor: float | None = None
     """The lower bound on the seconds of the step; None if nothing is predicted."""
     flops: float = 0.0
@@ -138,106 +138,109 @@ Stage = Literal["waiting", "prefill", "decode"]
 
 
 class PageChange(NamedTuple):
-    """A KV page that is in another state now."""
+    """The new state of a KV page that has changed."""
 
     group: int
-    """The index of the group of layers that uses the page, or used it last."""
+    """The index of the layer group that uses the page, or used it last."""
     page: int
-    """The number of the page."""
+    """The number of the KV page."""
     state: PageState
-    """The state of the page."""
+    """The new state of the KV page."""
     request: int
     """The request that holds the page, the latest one if several share it; 0 for none."""
     start: int = -1
-    """The first position of that request in the page; -1 if no request holds it, or it holds no positions."""
+    """The first position of the request in the page; -1 if no request holds it, or it holds no positions."""
     references: int = 0
-    """The number of page-table entries and pending copies that refer to it."""
+    """The number of page-table entries and pending copies that refer to the page."""
     before: int = 0
-    """The page with the positions before; 0 if there is none, or no request holds the page."""
+    """The page with the request's positions before this one; 0 if there is none, or no request holds the page."""
 
 
 class SequenceState(NamedTuple):
-    """The state of one choice of a request."""
+    """The state of one choice of a request, for those who watch the engine."""
 
     request: int
     """The id of the request."""
     choice: int
     """The index of the choice."""
     stage: Stage
-    """The stage: waiting, prefill or decode."""
+    """The stage of the sequence: waiting, prefill or decode."""
     arrived: int
-    """The time of its arrival, in nanoseconds of the engine's clock."""
+    """The time of the request's arrival, in nanoseconds of the engine's clock."""
     prompt: int
-    """The number of tokens in its prompt."""
+    """The number of tokens in the prompt."""
     known: int
-    """The number of tokens in its prompt and output."""
+    """The number of tokens in the prompt and the output so far."""
     computed: int
-    """The number of positions in KV memory."""
+    """The number of the sequence's positions that are in KV memory."""
     cached: int
     """The number of prompt positions that were found in the prefix cache."""
     preemptions: int
-    """The number of times it was preempted."""
+    """The number of times that the sequence was preempted."""
 
 
 class EngineSnapshot(msgspec.Struct, tag="snapshot", array_like=True, frozen=True):
-    """The state of an engine between two steps."""
+    """The state of an engine between two steps: counters, sequences and KV pages."""
 
     at: int
-    """The time, in nanoseconds of the engine's clock."""
+    """The time of the snapshot, in nanoseconds of the engine's clock."""
     stats: Stats
-    """The counters of the engine."""
+    """The counters of the engine so far."""
     groups: list[int]
     """The number of layers in each group of KV pages."""
     pages: list[PageChange]
-    """All pages that are not free, if they were requested."""
+    """All KV pages that are not free, if they were requested."""
     sequences: list[SequenceState]
     """The state of each choice of each request."""
 
 
 class AddRequest(msgspec.Struct, tag="add", array_like=True, frozen=True):
-    """The message to queue a request."""
+    """The message to the engine to queue a request."""
 
     ticket: int
     """The sender's number for the request."""
     spec: GenerationRequest
-    """The request."""
+    """The request to queue."""
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True):
-    """The message to end a request, if it has not ended."""
+    """The message to the engine to end a request, if it has not ended."""
 
     request: int
-    """The id of the request."""
+    """The id of the request to end."""
 
 
 class StopChoice(msgspec.Struct, tag="stop", array_like=True, frozen=True):
-    """The message that the text of a choice has ended (events.Stop)."""
+    """The message to the engine that the text of a choice has ended (events.Stop)."""
 
     stop: Stop
-    """The choice, and how many of its tokens count."""
+    """The choice to stop, and how many of its tokens count."""
 
 
 class WatchPages(msgspec.Struct, tag="watch", array_like=True, frozen=True):
-    """The message to report, or no longer report, the KV pages that change with each step."""
+    """The message to the engine to report, or no longer report, the KV pages that change with each step."""
 
     on: bool
-    """Whether to report them."""
+    """Whether to report the changed pages."""
 
 
 class GetSnapshot(msgspec.Struct, tag="look", array_like=True, frozen=True):
-    """The message to send a snapshot of what the engine holds."""
+    """The message to the engine to send a snapshot of what it holds."""
 
     pages: bool = True
     """Whether the snapshot includes KV pages, of which there may be many."""
 
 
 class Inspect(msgspec.Struct, tag="inspect", array_like=True, frozen=True):
-    """The message to have the inspector (inspector.py) examine the model before the next step, which waits for it."""
+    """The message to the engine to have its inspector answer a question about the model.
+
+    The next step waits for the answer (inspector.py).
+    """
 
     ticket: int
     """The sender's number for the question."""
     question: bytes
-    """The question, in the format of the inspector."""
+    """The question to the inspector, in the inspector's own format."""
 
 
 class RequestAdded(msgspec.Struct, tag="added", array_like=True, frozen=True):
@@ -260,9 +263,9 @@ class Inspected(msgspec.Struct, tag="inspected", array_like=True, frozen=True):
     """The message with the inspector's answer."""
 
     ticket: int
-    """The number of the question."""
+    """The sender's number for the question."""
     answer: bytes
-    """The answer, in the format of the inspector."""
+    """The inspector's answer, in its own format."""
 
 
 class Refused(msgspec.Struct, tag="refused", array_like=True, frozen=True):
@@ -271,57 +274,57 @@ class Refused(msgspec.Struct, tag="refused", array_like=True, frozen=True):
     ticket: int
     """The sender's number for the request or question."""
     reason: str
-    """The reason, in one line."""
+    """The reason for the refusal, in one line."""
     fault: bool = False
-    """Whether the engine is at fault, not the request."""
+    """Whether a bug of the engine is the cause, not the request."""
 
 
 class EngineReady(msgspec.Struct, tag="ready", array_like=True, frozen=True):
     """The message that the engine accepts requests from now on."""
 
     info: EngineInfo
-    """The description of the engine."""
+    """The engine's description of itself."""
 
 
 class Stepped(msgspec.Struct, tag="stepped", array_like=True, frozen=True):
     """The message with the events of a step, or of an abort between two steps, which has no report."""
 
     events: list[TokenEvent]
-    """The events of the step."""
+    """The token events of the step."""
     stats: Stats
     """The counters of the engine after the step."""
     report: StepReport | None = None
-    """The report on the step; None if there was none or it failed."""
+    """The report on the step; None if no step ran or it failed."""
     pages: list[PageChange] = []
-    """The pages that changed, if they are watched."""
+    """The KV pages that changed, if they are watched."""
 
 
 class Died(msgspec.Struct, tag="died", array_like=True, frozen=True):
     """The message that the engine is gone."""
 
     reason: str
-    """The reason, in one line."""
+    """The reason why the engine is gone, in one line."""
     final: bool = True
-    """Whether it stays gone; if not, it sends EngineReady when it is back."""
+    """Whether the engine stays gone; if not, it sends EngineReady when it is back."""
 
 
 class Transferred(msgspec.Struct, tag="transferred", array_like=True, frozen=True):
     """The message on the KV pages of a prompt that this engine requested from another."""
 
     peer: str
-    """The address of the other engine."""
+    """The address of the engine that computed the prompt."""
     positions: int = 0
-    """The number of positions that came."""
+    """The number of prompt positions whose KV pages came."""
     nbytes: int = 0
-    """The bytes of their pages."""
+    """The bytes of the KV pages that came."""
     seconds: float = 0.0
-    """The seconds that the pages were under way."""
+    """The seconds that the KV pages were in transit."""
     predicted: float | None = None
-    """The seconds predicted from measurements of the connection; None without any."""
+    """The seconds that the transfer should have taken by measurements of the connection; None without any."""
     waited: float = 0.0
     """The seconds from the request until the pages were in KV memory."""
     reason: str = ""
-    """The reason why none came, so that this engine computes the prompt itself; "" if they did."""
+    """The reason why no pages came, so that this engine computes the prompt itself; "" if they did."""
 
 
 class PeerChanged(msgspec.Struct, tag="peer", array_like=True, frozen=True):
@@ -330,9 +333,9 @@ class PeerChanged(msgspec.Struct, tag="peer", array_like=True, frozen=True):
     peer: str
     """The address of the other engine."""
     up: bool
-    """Whether it is available."""
+    """Whether the other engine is available."""
     said: str
-    """The speed of the connection, or the reason why it is unavailable, in words."""
+    """The speed of the connection, or the reason why the other engine is unavailable, in words."""
 
 
 ToEngine = AddRequest | Abort | StopChoice | WatchPages | GetSnapshot | Inspect

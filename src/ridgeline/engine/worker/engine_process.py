@@ -37,13 +37,13 @@ class EngineStart(msgspec.Struct, frozen=True):
     settings: EngineSettings
     """The settings of the engine."""
     dummy_weights: bool = False
-    """Whether to use random weights."""
+    """Whether to use random weights instead of loading the checkpoint's."""
     threads: int | None = None
     """The number of threads that torch computes with; None for the default."""
     device: Device | None = None
     """The device for which step times are predicted."""
     inspector: str = ""
-    """The name of an inspector (inspector.py), "" for none."""
+    """The name of the engine's inspector, `module:function`; "" for none."""
     maker: str = ""
     """The name of a Maker whose engine runs instead of a loaded one, "" for none."""
     devices: int = 1
@@ -79,24 +79,24 @@ Maker = Callable[[EngineStart], LoadedEngine]
 
 
 class LoadingProgress(msgspec.Struct, tag="loading", array_like=True, frozen=True):
-    """The message that weights are being read."""
+    """The message that the engine is loading weights."""
 
     done: int
-    """The bytes read."""
+    """The bytes of weights loaded so far."""
     total: int
-    """The bytes in total."""
+    """The bytes of weights to load."""
 
 
 class NotLoaded(msgspec.Struct, tag="not loaded", array_like=True, frozen=True):
     """The message that the model cannot be served."""
 
     reason: str
-    """The reason, in one line."""
+    """The reason why the model cannot be served, in one line."""
     refused: bool
     """Whether the model is at fault, not a setting."""
 
     def error(self) -> ValueError:
-        """Return the error to raise."""
+        """Return the exception that reports why the model was not loaded."""
         return ModelRefused(self.reason) if self.refused else ValueError(self.reason)
 
 
@@ -132,7 +132,7 @@ class EngineProcess:
         self._loop = asyncio.get_running_loop()
         self._line: _EngineConnection | None = None
         self.place: ProcessHandle | None = None
-        """The handle of the process that runs now."""
+        """The handle of the engine process that runs now."""
         self._ready = self._closing = False
         self._again: asyncio.Task[None] | None = None
 
@@ -181,7 +181,10 @@ class EngineProcess:
         return process
 
     async def begin(self) -> None:
-        """Start the first process and wait until it is ready. The errors are those of `start`; then no process runs."""
+        """Start the first engine process and wait until it is ready.
+
+        The errors are those of `start`; then no process runs.
+        """
         try:
             await self._launch()
         except BaseException:
@@ -201,7 +204,7 @@ class EngineProcess:
             self._line.send(message)
 
     def close(self) -> None:
-        """End the process after its current step, or kill it if that takes long. Any thread may call this."""
+        """End the engine process after its current step, or kill it if that takes long. Any thread may call this."""
         self._closing = True
         with suppress(RuntimeError):  # the event loop is closed, and the connection with it
             self._loop.call_soon_threadsafe(self._hang_up)
@@ -215,7 +218,7 @@ class EngineProcess:
             self._line.close()
 
     async def _launch(self) -> None:
-        """Start a process and wait until it is ready."""
+        """Start an engine process and wait until it is ready."""
         self._ready = False
         ready: asyncio.Future[EngineInfo] = self._loop.create_future()
         connected: asyncio.Future[asyncio.Protocol] = self._loop.create_future()

@@ -14,15 +14,15 @@ from ridgeline.engine.worker.engine_messages import EngineInfo, EngineSnapshot, 
 from ridgeline.engine.worker.priced_steps import PricedSteps
 
 _RECENT = 120
-"""The number of newest steps that are reported one by one."""
+"""The number of latest steps that are reported one by one."""
 _ITEMS = 1000
-"""The maximum number of items of those steps in a message.
+"""The maximum number of sequences of individually reported steps in a message.
 
 A large batch is not reported in full, because a client reads ten messages a second.
 """
 
 NameOf = Callable[[int], str | None]
-"""A function from the engine's id of a request to its id outside."""
+"""A function from the engine's id of a request to the id that clients know."""
 
 
 class Feed:
@@ -36,15 +36,15 @@ class Feed:
 
     @property
     def due(self) -> bool:
-        """Whether there is something to report."""
+        """Whether there are steps, page changes or ended requests to report."""
         return bool(self._reports or self._pages or self._ended)
 
     def begin(self) -> None:
-        """Start collecting."""
+        """Start collecting steps and page changes."""
         self._collects = True
 
     def end(self) -> None:
-        """Stop collecting, and forget what was collected."""
+        """Stop collecting steps and page changes, and forget those collected."""
         self._collects = False
         self.restart()
 
@@ -58,14 +58,14 @@ class Feed:
         self._known = set[tuple[int, int]]()  # sequences that were reported, and not yet reported as gone
 
     def stepped(self, report: StepReport) -> None:
-        """Add the report of a step."""
+        """Add the report of a step of the engine."""
         self._recent.append(report)
         self._priced.add(report.seconds, report.predicted, report.floor)
         if self._collects:
             self._reports.append(report)
 
     def paged(self, pages: Iterable[PageChange]) -> None:
-        """Add changes of pages."""
+        """Add changes of KV pages."""
         if self._collects:
             self._pages.update({change.page: change for change in pages})
 
@@ -78,7 +78,7 @@ class Feed:
             cached: Number of those that were found in the prefix cache.
             output: Number of sampled tokens.
             finish: The reason of the end; `abort` if the client gave up.
-            name: The id of the request outside.
+            name: The id of the request that clients know.
         """
         if self._collects:
             told = {"id": name, "request": request, "prompt": prompt, "cached": cached}
@@ -110,11 +110,13 @@ class Feed:
         }
 
     def frame(self, snapshot: EngineSnapshot, name_of: NameOf) -> dict[str, Any]:
-        """Return the steps since the last frame, merged, and the changes that came with them; start over for the next.
+        """Return the steps since the last frame, merged, with the changes that came with them, as JSON data.
+
+        The collection then starts over for the next frame.
 
         Args:
             snapshot: The current state of the engine; its pages are not read.
-            name_of: Returns the id of a request outside.
+            name_of: Returns the id of a request that clients know.
         """
         reports, pages, ended = self._reports, self._pages, self._ended
         if reports:
@@ -185,7 +187,7 @@ def _told_step(report: StepReport, *, with_items: bool) -> dict[str, Any]:
 
 
 def _decodes(report: StepReport) -> int:
-    """Return the number of sequences that ran one position."""
+    """Return the number of sequences that ran one position in a step."""
     return len(report.items) if report.decodes_only else sum([item[3] == 1 for item in report.items])
 
 

@@ -21,7 +21,7 @@ Raises ValueError for a question that has no answer. It must not touch the reque
 
 
 def function_named(name: str) -> Callable[..., Any]:
-    """Return the function with the name `module:function`."""
+    """Import and return the function with the name `module:function`."""
     module, _, function = name.partition(":")
     found: Callable[..., Any] = getattr(import_module(module), function)
     return found
@@ -50,7 +50,7 @@ class PendingInspections:
         self._asked: dict[int, Future[bytes]] = {}
 
     def ask(self, ticket: int) -> Future[bytes]:
-        """Add a question and return the future of its answer."""
+        """Add a question to the inspector and return the future of its answer."""
         self._asked[ticket] = Future()
         return self._asked[ticket]
 
@@ -65,6 +65,6 @@ class PendingInspections:
             answer.set_result(found)
 
     def end(self, error: Exception) -> None:
-        """Fail all questions that are not answered."""
+        """Fail all questions that the inspector has not answered."""
         for ticket in list(self._asked):
             self.resolve(ticket, error)

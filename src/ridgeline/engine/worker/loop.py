@@ -115,7 +115,7 @@ class EngineLoop:
             self._end_transfer()
 
     def take(self, message: ToEngine) -> None:
-        """Handle a message and send its results."""
+        """Handle a message to the engine and send its results."""
         if isinstance(message, AddRequest):
             self._add(message)
         elif isinstance(message, StopChoice):
@@ -236,7 +236,7 @@ class EngineThread:
         self._inbox.put(message)
 
     def close(self) -> None:
-        """Stop the thread after the current step."""
+        """Stop the engine's thread after its current step."""
         self._closing = True
         self._inbox.put(None)
         assert self._thread is not None

@@ -11,7 +11,7 @@ from typing import Protocol
 _LAST_WORDS = 5.0  # seconds for an engine to end by itself before it is killed
 
 NewLine = Callable[[], asyncio.Protocol]
-"""A function that makes this end of a connection."""
+"""A function that makes this process's end of a connection to the engine."""
 
 
 class ProcessHandle(Protocol):
@@ -19,7 +19,7 @@ class ProcessHandle(Protocol):
 
     @property
     def far(self) -> bool:
-        """Whether it is on another machine, which has another clock."""
+        """Whether the process runs on another machine, which has another clock."""
 
     async def begin(self, line: NewLine, connected: "asyncio.Future[asyncio.Protocol]") -> None:
         """Start the process, and return when it has connected.
@@ -57,7 +57,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The id of the process."""
+        """The process id of the child."""
         assert self._child is not None
         return self._child.pid
 

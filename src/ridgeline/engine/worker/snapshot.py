@@ -13,25 +13,25 @@ from ridgeline.engine.worker.engine_messages import EngineSnapshot, PageChange, 
 
 
 class _PageEntry(NamedTuple):
-    """The place of a page in the page tables."""
+    """The place of a KV page in the page tables of an engine."""
 
     group: int
-    """The index of the group of layers."""
+    """The index of the layer group of the page."""
     sequence: int
     """The id of the sequence that holds the page."""
     entry: int
-    """The index in the group's page table."""
+    """The index of the page in its group's page table."""
 
 
 _NOWHERE = _PageEntry(0, 0, 0)
 
 
 def snapshot(engine: Engine, *, pages: bool = True) -> EngineSnapshot:
-    """Return what the engine holds.
+    """Return a snapshot of what the engine holds.
 
     Args:
         engine: The engine.
-        pages: Whether to include all pages that are not free.
+        pages: Whether to include all KV pages that are not free.
     """
     return EngineSnapshot(
         engine.clock(),
@@ -43,7 +43,7 @@ def snapshot(engine: Engine, *, pages: bool = True) -> EngineSnapshot:
 
 
 def _taken(engine: Engine) -> list[PageChange]:
-    """Return the pages that are not free."""
+    """Return the state of all KV pages that are not free."""
     pool, places = engine.kv_cache_manager.pool, _places(engine)
     return [_change(engine, page, places) for page in range(1, pool.size + 1) if pool.state(page) != "free"]
 
@@ -65,7 +65,7 @@ class PageWatch:
         self._places = _places(engine)
 
     def close(self) -> None:
-        """Stop recording changes."""
+        """Stop recording changes of KV pages."""
         self._pool.touched = None
 
     def ran(self, plan: StepPlan) -> None:
