@@ -43,7 +43,7 @@ class NamedPrompt(Sequence[int]):
     def __getitem__(self, index: slice) -> "NamedPrompt": ...
     @override
     def __getitem__(self, index: int | slice) -> "int | NamedPrompt":
-        """Return the name at an index, or a slice, which takes constant time and copies no tokens."""
+        """Return the name of the token at an index as a number below 0, or a slice, which copies no tokens."""
         if not isinstance(index, slice):
             if not 0 <= index < self.length:
                 index = range(self.length)[index]

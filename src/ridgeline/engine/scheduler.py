@@ -353,7 +353,7 @@ class Scheduler:
 
     @staticmethod
     def _scoring(request: Request, start: int, end: int) -> PromptScoring | None:
-        """Return which prompt tokens the logits of a step's positions score: the token after each, once each.
+        """Return the prompt tokens that a step's positions score: each position scores the token after it.
 
         A preemption may run a position again; its score is not computed again.
         """

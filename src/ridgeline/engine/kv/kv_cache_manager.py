@@ -181,7 +181,7 @@ class KVCacheManager:
         return wanted
 
     def _find(self, table: PageTable, tokens: Sequence[int]) -> None:
-        """Put the pages of the longest cached prefix into a new table."""
+        """Put the pages of the longest cached prefix into a new request's page tables."""
         self._name(table, tokens, len(tokens) // self.page_size)
         hit = self.longest(table.keys, self.findable(len(tokens)))
         for index, group in self.growing:

@@ -102,7 +102,10 @@ def _drawn(
 
 
 def _truncated(logits_V: FloatsC, top: np.float32, params: SamplingParams, scratch: _Scratch) -> Candidates:
-    """Take steps 6 to 9; top-k goes first, because a temperature keeps the order and k weights are fast."""
+    """Take steps 6 to 9 of sampling.
+
+    Top-k goes first, because a temperature keeps the order, and computing only k weights is fast.
+    """
     ids_C, logits_C = None, logits_V
     if 0 < params.top_k < len(logits_V):
         ids_C = largest(logits_V, params.top_k)

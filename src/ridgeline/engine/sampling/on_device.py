@@ -148,7 +148,7 @@ class _DeviceCandidates:
     logits_GC: Tensor
     """The logits of the candidates after bias, mask and penalties."""
     weights_GC: Tensor
-    """The weights exp((logit - largest logit) / temperature), and 0 for tokens that may not be drawn."""
+    """The weights of the candidates, exp((logit - largest logit) / temperature); 0 if a token may not be drawn."""
     ends_GB: Tensor
     """The sums of the candidates' weights up to the end of each block, float64."""
     top_G1: Tensor
@@ -209,13 +209,13 @@ def _softmax(logits_GV: Tensor, top_G1: Tensor) -> _DeviceCandidates:
 
 
 def _weighed(ids_GC: Tensor | None, logits_GC: Tensor, top_G1: Tensor, temperature_G1: Tensor) -> _DeviceCandidates:
-    """Take step 6: make candidates with the weights that a temperature gives them."""
+    """Take step 6 of sampling: make candidates with the weights that a temperature gives them."""
     weights_GC = ((logits_GC - top_G1) / temperature_G1.float()).exp()
     return _DeviceCandidates(ids_GC, logits_GC, weights_GC, _block_ends(weights_GC), top_G1, temperature_G1)
 
 
 def _truncated(logits_GV: Tensor, top_G1: Tensor, group: SampleGroup) -> _DeviceCandidates:
-    """Take steps 6 to 9; top-k goes first, because a temperature keeps the order."""
+    """Take steps 6 to 9 of sampling; top-k goes first, because a temperature keeps the order."""
     temperature_G1, top_p_G1, min_p_G1, _ = group.settings_4G1.unbind()
     ids_GC, logits_GC = _top_k(logits_GV, group) if group.top_k else (None, logits_GV)
     candidates = _weighed(ids_GC, logits_GC, top_G1, temperature_G1)

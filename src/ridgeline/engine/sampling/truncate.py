@@ -34,7 +34,7 @@ class Cut(NamedTuple):
     floor: np.float32
     """The weight above which every token is kept."""
     ties: int
-    """The number of tokens with exactly that weight to keep, the first ones in order of id."""
+    """The number of tokens with a weight equal to `floor` to keep, the first ones in order of id."""
 
 
 def largest(values_C: FloatsC, k: int) -> IdsC:

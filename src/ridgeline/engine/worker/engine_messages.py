@@ -300,7 +300,7 @@ class Stepped(msgspec.Struct, tag="stepped", array_like=True, frozen=True):
 
 
 class Died(msgspec.Struct, tag="died", array_like=True, frozen=True):
-    """The message that the engine is gone."""
+    """The message that the engine is gone, with all requests that had not ended."""
 
     reason: str
     """The reason why the engine is gone, in one line."""
