@@ -1,1 +1,1 @@
-"""What a run costs and why: traces, calibration, simulated traffic, benchmarks, checks."""
+"""Tools that explain what a run costs: traces, calibration, traffic simulation, benchmarks and model checks."""

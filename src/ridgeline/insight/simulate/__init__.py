@@ -1,8 +1,8 @@
-"""Simulate: the engine on a clock that the price moves.
+"""A serving simulator: the real engine on a clock that predicted step prices advance.
 
-`SimulatedReplica` is the engine itself (its scheduler, its KV cache, its rules for when a request ends) around an
-executor that prices each plan instead of running it; `simulation` lets offered traffic come to it. What became of
-requests and steps is a `RunLog`; `simulation_metrics` and `simulation_verdict` judge it, and `simulation_findings` puts
-runs at several prices together into intervals. Nothing here decides what a step runs: this package has no second
-scheduler that could drift from the first.
+`SimulatedReplica` is the engine itself (its scheduler, KV cache and stop rules) with an executor that prices each step
+plan instead of running it. `simulation` feeds it offered traffic. A `RunLog` records what happened to each request and
+step; `simulation_metrics` and `simulation_verdict` evaluate it, and `simulation_findings` combines runs at several
+prices into intervals. This package never decides what a step runs, so there is no second scheduler that could drift
+from the real one.
 """

@@ -1,4 +1,4 @@
-"""Advice: one sentence that the counts of a run give reason for, and what it would change."""
+"""The advice of a simulation: one sentence that follows from a run's counts and names the option to change."""
 
 import math
 from dataclasses import replace
@@ -10,20 +10,22 @@ from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics
 from ridgeline.insight.traffic.routers import BLIND
 from ridgeline.util.document.humanize import percent, say_seconds, three_digits
 
-_NOTICED = 0.05  # of the time: from which what holds requests back is worth a word
-_PREEMPTED = 0.01  # preemptions a request: from which memory is short, whatever else is
-_REFUSED = 0.01  # of the requests: from which what refuses them is the first thing to be said
-_FREE = 0.01  # of the pages: from which it is worth a word that some are
-_LONG_ENOUGH = 60.0  # seconds of requests: advice on replicas from a shorter run says how short it was
-_MOSTLY = 0.5  # of the time
-_NEAR = 1.05  # of the rate: a wall that is no higher is reached
-_MET = 0.99  # of the requests: from which objectives are met, and gaps are as even as they need to be
-_UNEVEN = 2.0  # times the median: an ITL p99 from which prompts are what users wait for
+_NOTICED = 0.05  # the share of time that requests wait from which the advice mentions it
+_PREEMPTED = 0.01  # preemptions per request from which KV memory is the bottleneck, whatever else is
+_REFUSED = 0.01  # the share of rejected requests from which the advice is about them
+_FREE = 0.01  # the share of free pages from which the advice mentions it
+_LONG_ENOUGH = 60.0  # seconds of arrivals; advice on replicas from a shorter run states its length
+_MOSTLY = 0.5  # a share of time
+_NEAR = 1.05  # a saturation rate up to this multiple of the arrival rate counts as reached
+_MET = 0.99  # the share of good requests from which token gaps need no improvement
+_UNEVEN = 2.0  # the ratio of ITL p99 to its median from which prompts delay decoding
 
 
 def advice(findings: SimulationFindings) -> str:
-    """The first of these that there is reason for: requests cannot run; too much comes; memory is short; places are
-    few; prompts hold decoding up; nothing does.
+    """Return one sentence that names the most important problem of a simulated run and the option that fixes it.
+
+    The checks run in this order: requests that cannot run, overload, too little KV memory, too few request slots, and
+    prompts that delay decoding. If none applies, the sentence reports the remaining headroom.
     """
     metrics, limits = findings.metrics, findings.asked.machine.limits
     if findings.verdict == "nothing answered":
@@ -86,20 +88,23 @@ def advice(findings: SimulationFindings) -> str:
 
 
 def _room(findings: SimulationFindings) -> str:
-    """For requests that are too long."""
+    """Return the suggestion for requests that are too long for the context."""
     machine = findings.asked.machine
     return "take a model that has room for them" if machine.context == machine.case.model.context else "raise --context"
 
 
 def _few_places(metrics: SimulationMetrics) -> bool:
-    """Whether more requests at a time would be answered: there is memory for twice as many, and steps that wait for it
-    would hardly take longer.
+    """Return whether more concurrent requests would raise throughput.
+
+    This holds if requests mostly wait for a slot, most steps are memory bound (so larger ones hardly take longer), and
+    less than half of the KV pages are ever in use.
     """
     steps = metrics.steps
     return steps.held["requests"] > _MOSTLY and steps.compute < _MOSTLY and steps.most_pages < 1 / 2
 
 
 def _raise_requests(findings: SimulationFindings) -> str:
+    """Return the advice to raise `--max-requests`, with the share of free pages that supports it."""
     steps, places = findings.metrics.steps, findings.asked.machine.limits.requests
     free = 1 - steps.most_pages
     room = f", while at least {percent(free)} of the pages are free" if free > _FREE else ""
@@ -108,20 +113,20 @@ def _raise_requests(findings: SimulationFindings) -> str:
 
 
 def _front_too(metrics: SimulationMetrics) -> str:
-    """What else would have to change, where the front carries less than comes."""
+    """Return a note that the API server is overloaded too, or "" if it is not."""
     if not metrics.front_overloaded:
         return ""
     return f"; the server's own core (--front) carries no more than {three_digits(metrics.front_wall)} a second either"
 
 
 def _fewer_bits(findings: SimulationFindings) -> str:
-    """For keys and values that have more than eight."""
+    """Return the suggestion to quantize the KV cache to 8 bits, or "" if it already has 8 bits or fewer."""
     wide = findings.asked.machine.case.kv in ("bf16", "fp16", "fp32")
     return "keep keys and values in fewer bits (--kv fp8), or " if wide else ""
 
 
 def _for(metrics: SimulationMetrics) -> str:
-    """How long it was looked at: what it answers of a few seconds of bursts is no rate to buy cards by."""
+    """Return how long requests arrived, with a warning if less than a minute: a burst is no basis for buying GPUs."""
     seconds = max(0, metrics.total - metrics.left_out - 1) / metrics.offered
     shorter = seconds < _LONG_ENOUGH
     return (
@@ -132,13 +137,17 @@ def _for(metrics: SimulationMetrics) -> str:
 
 
 def _answered(metrics: SimulationMetrics) -> float:
-    """Requests a second: in all, or while they come, for after that a slow card may go on by itself for long."""
+    """Return the completed requests per second.
+
+    This is the larger of the average over the whole run and the arrival rate minus the backlog's growth: after the last
+    arrival, a slow replica may take long to drain its backlog, which lowers the average.
+    """
     assert metrics.steadiness is not None, "somebody has looked whether it keeps up"
     return max(metrics.requests_per_second, metrics.offered - metrics.steadiness.growth)
 
 
 def _more(findings: SimulationFindings) -> str:
-    """How a fleet comes to answer all that is offered, by the option that says how many it has."""
+    """Return the suggestion for adding capacity, in terms of the option that sets the number of replicas."""
     fleet = findings.asked.fleet
     if fleet.scaling is not None:
         return "let more replicas come, or let them come sooner (--scale, --scale-at)"
@@ -149,8 +158,9 @@ def _more(findings: SimulationFindings) -> str:
 
 
 def _enough(findings: SimulationFindings) -> int:
-    """Replicas of the machine itself with which all that is offered is answered: other cards count for as much as the
-    load law has them answer of it.
+    """Return the number of replicas of the main machine that would complete all offered requests.
+
+    Replicas on other GPUs count in proportion to their saturation rate by the load law.
     """
     metrics, machine, fleet = findings.metrics, findings.asked.machine, findings.asked.fleet
     own, *others = (saturation_rate(each, *metrics.sizes) for each in (machine, *fleet.others))
@@ -159,7 +169,7 @@ def _enough(findings: SimulationFindings) -> int:
 
 
 def _of_prompts(findings: SimulationFindings) -> str:
-    """Where tokens wait for prompts: what a smaller step would make of the longest gaps."""
+    """Return the advice to lower the token budget of a step if prompts cause long inter-token gaps, else ""."""
     itl, metrics = findings.metrics.latencies["ITL"], findings.metrics
     if metrics.goodput is not None and metrics.good_share >= _MET:
         return ""
@@ -184,7 +194,7 @@ def _of_prompts(findings: SimulationFindings) -> str:
 
 
 def _keeps_up(findings: SimulationFindings, tokens: int) -> bool:
-    """Whether replicas would answer all that comes in steps of so many positions, as far as the load law knows."""
+    """Return whether the load law predicts that the replicas keep up with a token budget of `tokens` per step."""
     if findings.law is None:
         return True
     asked, metrics = findings.asked, findings.metrics
@@ -193,6 +203,6 @@ def _keeps_up(findings: SimulationFindings, tokens: int) -> bool:
 
 
 def _smaller(tokens: int, batch: int) -> int | None:
-    """A quarter of the positions of a step, where that leaves room for prompts beside the batch."""
+    """Return a quarter of a step's token budget, or None if that leaves too little for prompts next to the batch."""
     budget = tokens // 4
     return budget if budget >= 2 * batch and budget >= 64 else None

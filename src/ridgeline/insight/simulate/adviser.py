@@ -1,11 +1,12 @@
-"""The adviser: which positions a step, requests at a time and share of memory make most of the requests good.
+"""A search for the token budget, request limit and memory share that make most requests meet their objectives.
 
-A replica costs the same whatever its limits are, so that most goodput a dollar is most goodput. Settings are those of a
-grid, tried one line at a time from the one that was asked about: positions a step first, then requests at a time, then
-the share of a card's memory that pages may take, then positions again where that changed something. What cannot differ
-is not run: more places than ever were taken, more positions than a step ever ran, more pages where nobody waited for
-one, none was taken away and nothing was found in one. All settings have the same requests; two are told apart by
-pairs, request by request: those that came after the warm-up of the setting that was asked about.
+A replica costs the same whatever its limits are, so the highest goodput is also the highest goodput per dollar. The
+search walks a grid by coordinate descent from the user's setting: first the token budget of a step, then the number of
+concurrent requests, then the share of GPU memory for KV pages, and again from the start if anything improved. Settings
+that cannot change the result are not run: a higher request limit that no run reached, a larger token budget that no
+step filled, or more pages if no request waited for one, none was preempted and nothing was found in the prefix cache.
+All settings see the same requests. Two settings are compared pairwise, request by request, over the requests that
+arrived after the warm-up of the user's setting.
 """
 
 import math
@@ -29,43 +30,51 @@ from ridgeline.insight.traffic.percentiles import DEVIATIONS_95, Interval
 from ridgeline.util.document.humanize import percent, say_seconds, three_digits
 
 BUDGETS = tuple(2**power for power in range(8, 15))
-"""Positions a step: 256 to 16,384."""
+"""The token budgets per step that the search tries: 256 to 16,384."""
 
 PLACES = tuple(2**power for power in range(4, 11))
-"""Requests at a time: 16 to 1,024."""
+"""The limits of concurrent requests that the search tries: 16 to 1,024."""
 
 SHARES = (0.92, 0.95)
-"""Of a card's memory, that engines may use: what is left is for other programs and for what an allocator wastes."""
+"""The shares of GPU memory that an engine may use; the rest is for other programs and allocator waste."""
 
-_AHEAD = 2  # settings that it is given at a time
-_PREEMPTED = 0.01  # preemptions a request: a setting with more is not advised, whatever it wins
+_AHEAD = 2  # settings that the second process has queued at most
+_PREEMPTED = 0.01  # preemptions per request; a setting with more is never recommended
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TriedSetting:
-    """A setting and what it came to. memory: the share of a card's that may be used. good: of each request, whether it
-    kept to the objectives. counted: whether it is one by which settings are compared, as it came after the warm-up.
-    most_running, most_positions: the most of both at any time; equal for settings that differ only above it.
-    """
+    """A setting of the engine's limits and memory share, with the simulated result."""
 
     limits: Limits
     memory: float
+    """The share of a GPU's memory that the engine may use."""
     metrics: SimulationMetrics
     good: NDArray[np.bool_]
+    """Whether each request met its objectives."""
     counted: NDArray[np.bool_]
+    """Whether each request counts in comparisons, because it arrived after the warm-up."""
     most_running: int
+    """The highest number of requests, running and waiting, at any step; higher request limits change nothing."""
     most_positions: int
+    """The highest number of tokens in any step; larger token budgets change nothing."""
 
     def covers(self, limits: Limits, memory: float, *, fixed: bool = False) -> bool:
-        """Whether other limits, and no less memory, would make the same steps: they differ only where nothing came near
-        either, and leave no pages that somebody would have taken. fixed: pages are, whatever the limits.
+        """Return whether a run with other limits and memory would execute exactly the same steps as this one.
+
+        That is so if neither run comes near a limit that differs, and no additional page would have been used.
+
+        Args:
+            limits: The other engine limits.
+            memory: The other share of GPU memory.
+            fixed: Whether the number of pages is fixed, whatever the limits are.
         """
 
         def alike(limit: int, other: int, most: int) -> bool:
             return limit == other or min(limit, other) > most
 
         own = self.limits
-        # Smaller steps need less of the memory.
+        # A smaller token budget needs less memory for activations, so more pages fit.
         more_pages = memory > self.memory or (limits.tokens < self.limits.tokens and not fixed)
         if memory < self.memory or (more_pages and self.short):
             return False
@@ -75,74 +84,76 @@ class TriedSetting:
 
     @property
     def short(self) -> bool:
-        """Whether more pages could make other steps."""
+        """Whether more KV pages could change the steps of this run."""
         return bool(self.metrics.steps.held["pages"] or self.metrics.preemptions or self.metrics.found)
 
     @property
     def overloaded(self) -> bool:
-        """Whether it falls behind: then nothing of it is good."""
+        """Whether the replicas cannot keep up with the arrivals; then no request counts as good."""
         return self.metrics.overloaded
 
     @property
     def share(self) -> float:
-        """Of the counted requests that are good."""
+        """The share of the counted requests that met their objectives."""
         return float(self.good[self.counted].mean()) if self.counted.any() else 0.0
 
     def beside(self, other: "TriedSetting") -> "TriedSetting":
-        """This one, compared by the requests that another one counts."""
+        """Return a copy of this result that counts the same requests as another result."""
         return replace(self, counted=other.counted)
 
     def late(self, name: str) -> float:
-        """The p99 of a latency, or the highest percentile that there are enough samples for; infinite without any."""
+        """Return the p99 of a latency, or the highest percentile that has enough samples; infinite if there is none."""
         return math.inf if self.overloaded else self.metrics.late(name)
 
     @property
     def calm(self) -> bool:
-        """Whether it hardly preempts: what does is nothing to advise."""
+        """Whether the run has few preemptions; the adviser never recommends a setting with many."""
         return self.metrics.preemptions <= _PREEMPTED * self.metrics.total
 
     @property
     def rank(self) -> tuple[float, bool, float]:
-        """By what one is better than another: its goodput, that it does not preempt, that first tokens come early."""
+        """The sort key that orders settings: share of good requests, then few preemptions, then low mean TTFT."""
         ttft = self.metrics.latencies["TTFT"]
         return self.share, self.calm, -(math.inf if ttft is None else ttft.mean)
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """own: the setting that was asked about. best: the highest in rank. options: all that were run, in the order of
-    their limits. gain: of the share of good requests, with the interval that pairs give.
-    """
+    """The outcome of a search over engine settings: the user's setting, the best one, and all that were simulated."""
 
     own: TriedSetting
+    """The setting that the user specified."""
     best: TriedSetting
+    """The setting with the highest rank."""
     options: tuple[TriedSetting, ...]
+    """All simulated settings, sorted by their limits."""
     gain: Interval
+    """The increase in the share of good requests, with a 95 % interval from paired comparison."""
 
     @property
     def worth(self) -> bool:
-        """Whether the best is surely better: its gain's interval is above nothing."""
+        """Whether the best setting is significantly better: the interval of its gain lies above zero."""
         return self.best is not self.own and self.gain.low > 0
 
     @property
     def count(self) -> int:
-        """Requests by which settings were compared."""
+        """The number of requests over which settings were compared."""
         return int(self.own.counted.sum())
 
     @property
     def flags(self) -> str:
-        """The options that say the best."""
+        """The command-line options that select the best setting."""
         said = f"--max-batch-tokens {self.best.limits.tokens} --max-requests {self.best.limits.requests}"
         return said if self.best.memory == self.own.memory else f"{said} --memory-utilization {self.best.memory:g}"
 
     @property
     def pareto(self) -> tuple[TriedSetting, ...]:
-        """The options that no other one beats in goodput, TTFT and ITL at once."""
+        """The settings on the Pareto front of good share, tail TTFT and tail ITL."""
         return tuple(one for one in self.options if not any(_beats(other, one) for other in self.options))
 
     @property
     def sentence(self) -> str:
-        """What to do, and why, by counts of the two runs."""
+        """The recommendation in one sentence, with the counts of both runs that justify it."""
         if not self.worth:
             return (
                 f"No difference worth a flag: under {self.count:,} requests, of {len(self.options)} settings "
@@ -157,17 +168,22 @@ class Advice:
 
 
 def _beats(one: TriedSetting, other: TriedSetting) -> bool:
+    """Return whether a setting dominates another: no figure is worse and at least one differs."""
     mine, its = _figures(one), _figures(other)
     return one is not other and mine != its and all(a <= b for a, b in zip(mine, its, strict=True))
 
 
 def _figures(option: TriedSetting) -> tuple[float, ...]:
-    """Less is better."""
+    """Return the figures by which settings are compared; lower is better for each."""
     return -option.share, option.late("TTFT"), option.late("ITL")
 
 
 def reason(own: TriedSetting, best: TriedSetting) -> str:
-    """What the steps of both say: the place where requests wait less, or the gaps that are shorter."""
+    """Return the explanation of why the best setting beats the user's, from the step statistics of both runs.
+
+    It names resources that requests wait for less often, tail latencies that are shorter, or fewer preemptions; at most
+    two.
+    """
     said = []
     names = {"requests": "places", "positions": "positions of a step", "pages": "KV pages"}
     for name, what in names.items():
@@ -187,19 +203,27 @@ def reason(own: TriedSetting, best: TriedSetting) -> str:
 
 
 Rebuilt = Callable[[Limits, float], Machine]
-"""The machine with other limits, which leave other memory for pages, and another share of its cards' memory."""
+"""A function that rebuilds the machine with other engine limits and another share of GPU memory."""
 
 Setting = tuple[Limits, float]
-"""Limits, and the share of memory."""
+"""A point of the search: engine limits and the share of GPU memory."""
 
 
 class TrialProcess(Protocol):
-    """Another process that runs settings, as Beside."""
+    """A second process that simulates settings ahead of the search."""
 
     @property
-    def ready(self) -> bool: ...
-    def submit(self, limits: Limits, memory: float) -> "Future[TriedSetting | None]": ...
-    def close(self) -> None: ...
+    def ready(self) -> bool:
+        """Whether the process has started and can run settings."""
+        ...
+
+    def submit(self, limits: Limits, memory: float) -> "Future[TriedSetting | None]":
+        """Queue a setting and return the future of its result; None if the machine cannot have it."""
+        ...
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        ...
 
 
 def advise(
@@ -210,10 +234,18 @@ def advise(
     second: TrialProcess | None = None,
     own: TriedSetting | None = None,
 ) -> Advice:
-    """Look for a better setting of a machine under the requests that were asked about. shares: of memory, to be tried
-    where they are more than its own; none where its pages are stated. second: another process to run settings in, which
-    is ended; what is advised is the same. own: what the setting that was asked about came to, where it has run. Raises
-    ValueError without objectives, and for users, whose requests depend on the answers.
+    """Search for better engine settings under the requests of a query.
+
+    Args:
+        asked: The simulation query; it needs objectives and an open loop.
+        rebuilt: Builds the machine with other limits and another memory share.
+        progress: Returns the watcher of a run, given the run's name.
+        shares: Memory shares to try if larger than the query's; empty if the number of pages is fixed.
+        second: A second process that runs settings in parallel. The search closes it; its result does not change.
+        own: The result of the user's setting, if it has already been simulated.
+
+    Raises:
+        ValueError: If the query has no objectives, or is a closed loop, whose requests depend on the responses.
     """
     if not asked.slo or not asked.open_loop:
         raise ValueError("--advise compares how many of the same requests are good: give --slo, and --rate or --trace")
@@ -233,7 +265,7 @@ def advise(
 
 
 def _lines(shares: Sequence[float]) -> tuple[Callable[[TriedSetting], list[Setting]], ...]:
-    """The settings that differ from one in a single thing, thing by thing."""
+    """Return functions that list the settings differing from a given one in a single parameter, per parameter."""
     return (
         lambda best: [(replace(best.limits, tokens=tokens), best.memory) for tokens in BUDGETS],
         lambda best: [(replace(best.limits, requests=places), best.memory) for places in PLACES],
@@ -242,8 +274,9 @@ def _lines(shares: Sequence[float]) -> tuple[Callable[[TriedSetting], list[Setti
 
 
 class _Trials:
-    """Settings that were run, and those that a second process runs ahead of time: what came of it is taken in the order
-    of the line, as if one process had run one after the other.
+    """The settings simulated so far, and those that a second process simulates ahead of time.
+
+    Results are taken in the order of the search line, so the outcome equals that of one sequential process.
     """
 
     def __init__(
@@ -256,8 +289,15 @@ class _Trials:
         *,
         fixed: bool,
     ) -> None:
-        """own: what the setting that was asked about came to. tried: those that were run, in order. fixed: as of
-        Option.covers.
+        """Start from the user's setting.
+
+        Args:
+            asked: The simulation query.
+            rebuilt: Builds the machine with other limits and another memory share.
+            own: The result of the user's setting.
+            progress: Returns the watcher of a run, given the run's name.
+            second: The second process, if there is one.
+            fixed: Whether the number of pages is fixed, as for `TriedSetting.covers`.
         """
         self._asked, self._rebuilt, self._progress, self._second, self._fixed = asked, rebuilt, progress, second, fixed
         self._own, self.tried = own, [own]
@@ -265,13 +305,13 @@ class _Trials:
         self._here: dict[Setting, TriedSetting | None] = {}
 
     def of(self, line: Sequence[Setting]) -> list[TriedSetting]:
-        """What the settings of a line come to."""
+        """Return the results of the settings on a search line, simulating those that are not known."""
         found = []
         for place, setting in enumerate(line):
             option = self._known(setting)
             if option is None:
                 option = self._taken(setting, line[place + 1 :])
-                if option is None:  # a step of so many positions leaves no page
+                if option is None:  # the token budget leaves no memory for pages
                     option = self._own
                 else:
                     option = option.beside(self._own)
@@ -280,11 +320,11 @@ class _Trials:
         return found
 
     def _known(self, setting: Setting) -> TriedSetting | None:
-        """One that was run and makes the same steps."""
+        """Return an earlier result whose run would have executed the same steps as this setting, or None."""
         return next((each for each in self.tried if each.covers(*setting, fixed=self._fixed)), None)
 
     def _taken(self, setting: Setting, later: Sequence[Setting]) -> TriedSetting | None:
-        """Run a setting, or take what has been run of it; meanwhile the second process goes on with later ones."""
+        """Return the result of a setting from either process, while the second process works on later settings."""
         if setting in self._here:
             return self._here.pop(setting)
         self._go_on(later)
@@ -301,12 +341,12 @@ class _Trials:
             return self._run(setting)
 
     def _lose_second(self) -> None:
-        """Somebody has ended the second process, or memory has: what it was given is run here."""
+        """Forget the second process after it died (killed or out of memory), so this process runs its settings."""
         self._second = None
         self._there.clear()
 
     def _go_on(self, later: Iterable[Setting]) -> None:
-        """Give the second process what to do until it is asked."""
+        """Submit later settings to the second process, until its queue is full."""
         waiting = sum(not each.done() for each in self._there.values())
         if self._second is not None and self._second.ready:
             try:
@@ -316,7 +356,7 @@ class _Trials:
                 self._lose_second()
 
     def _new(self, later: Iterable[Setting]) -> Iterator[Setting]:
-        """Those that nobody runs or has run."""
+        """Return the settings that are neither known nor running in either process."""
         return (
             each for each in later if each not in self._there and each not in self._here and self._known(each) is None
         )
@@ -332,7 +372,7 @@ class _Trials:
 def trial(
     asked: SimulationQuery, rebuilt: Rebuilt, limits: Limits, memory: float, watch: Watch | None = None
 ) -> TriedSetting | None:
-    """What a setting makes of the requests that were asked about; None for one that cannot be."""
+    """Simulate a setting under the requests of a query; return None if the machine cannot have that setting."""
     try:
         machine = rebuilt(limits, memory)
     except ValueError:
@@ -341,17 +381,17 @@ def trial(
 
 
 def _best(found: TriedSetting, others: Iterable[TriedSetting]) -> TriedSetting:
-    """The highest in rank of one and of the calm ones among others; of equals the first."""
+    """Return the highest-ranked among a setting and others with few preemptions; the first of equals wins."""
     return max([found, *(each for each in others if each.calm)], key=lambda each: each.rank)
 
 
 def option_of(asked: SimulationQuery, machine: Machine, watch: Watch | None = None) -> TriedSetting:
-    """What a machine makes of the requests that were asked about, which have objectives."""
+    """Simulate the requests of a query on a machine and return the result with each request's verdict."""
     return option_in(asked, machine, run(machine, asked.offered(), 1.0, watch, asked.fleet))
 
 
 def option_in(asked: SimulationQuery, machine: Machine, log: RunLog) -> TriedSetting:
-    """The same, by the log of a machine that has run."""
+    """Return the result of a run on a machine from its log, with each request's verdict."""
     assert asked.slo is not None
     requests, steps = Columns(log), log.steps
     good = np.zeros(len(requests.ok), dtype=bool)
@@ -362,11 +402,15 @@ def option_in(asked: SimulationQuery, machine: Machine, log: RunLog) -> TriedSet
     counted = requests.arrived >= warm_up(log, requests)
     metrics = measure(log, asked.slo, open_loop=asked.open_loop)
     found = TriedSetting(machine.limits, memory, metrics, good, counted, *most)
-    return replace(found, good=np.zeros_like(good)) if found.overloaded else found  # else it is how long one looked
+    # In an overloaded run, how many requests are good depends on the length of the run.
+    return replace(found, good=np.zeros_like(good)) if found.overloaded else found
 
 
 def _gain(own: NDArray[np.bool_], best: NDArray[np.bool_]) -> Interval:
-    """How much larger the share of good requests is, by pairs: those that are good under one of the two alone tell."""
+    """Return the increase in the share of good requests, with a 95 % interval for paired samples.
+
+    Only requests that are good under exactly one of the two settings contribute.
+    """
     count = max(1, len(own))
     won, lost = int((best & ~own).sum()), int((own & ~best).sum())
     mid = (won - lost) / count

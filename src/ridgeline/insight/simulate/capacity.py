@@ -1,7 +1,7 @@
-"""Capacity: the highest rate at which requests are good and the replica keeps up, by bisection on the same requests.
+"""The capacity of replicas: the highest arrival rate at which requests meet their objectives, by bisection.
 
-Each rate has the same requests, as many and as long, in gaps that are scaled alone, so that two rates differ in nothing
-that chance has drawn.
+Each rate has the same requests with the same lengths; only the gaps between arrivals are scaled. Two rates therefore
+differ in nothing random.
 """
 
 from collections.abc import Callable
@@ -13,41 +13,50 @@ from ridgeline.insight.simulate.slo_classes import ATTAIN
 from ridgeline.insight.traffic.percentiles import Interval
 
 REQUESTS = 1500
-"""Of a rate, where nothing else is asked: enough for a p99, and for one in a hundred to be told from none."""
+"""The default number of requests per rate: enough for a p99, and to tell a failure rate of 1 % from none."""
 
-_NEAR = 1.03  # times: how far apart the rate that is good and the one that is not are in the end
-_STEP, _LEAST = 1.4, 100.0  # times from one rate to the next while both ends are looked for; how far down one looks
+_NEAR = 1.03  # the ratio of the bad to the good rate at which bisection stops
+_STEP, _LEAST = 1.4, 100.0  # the ratio of successive rates while bracketing; the widest bracket
 At = Callable[[float, float], SimulationMetrics]
-"""The metrics at a rate, and at so many times the price."""
+"""A function that returns the metrics at a rate and at a multiple of the predicted price."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityLevel:
-    """What a rate came to. good: whether it is one that the replica can be held to."""
+    """The simulated result at one arrival rate."""
 
     rate: float
     metrics: SimulationMetrics
     good: bool
+    """Whether the replicas keep up at this rate and enough requests meet their objectives."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedCapacity:
-    """rate: at the price, and at more and less of it by its error: the highest that is good, 0 where none is. levels:
-    those that were tried at the price, in the order of their rates. attain: as of `capacity`.
-    """
+    """The highest rate that the replicas sustain within the objectives, and all rates that were tried."""
 
     rate: Interval
+    """The highest good rate at the predicted price, with its range over the price's error; 0 if no rate is good."""
     levels: tuple[CapacityLevel, ...]
+    """The rates tried at the predicted price, in ascending order."""
     attain: float
+    """The share of requests that had to be good."""
 
     @property
     def above(self) -> CapacityLevel | None:
-        """The lowest rate above it, which is not good."""
+        """The lowest tried rate above the capacity, which is not good."""
         return next((level for level in self.levels if level.rate > self.rate.mid), None)
 
 
 def capacity(at: At, start: float, error: float, attain: float = ATTAIN) -> SimulatedCapacity:
-    """Look for it from a rate. error: of the price, as a share. attain: the share of requests that has to be good."""
+    """Search for the highest rate at which requests meet their objectives and the replicas keep up.
+
+    Args:
+        at: Simulates a rate at a multiple of the predicted price.
+        start: The rate at which the search starts.
+        error: The relative error of the price; the search is repeated at both ends.
+        attain: The share of requests that has to be good.
+    """
     levels = _bisect(lambda rate: _level(rate, at(rate, 1.0), attain), start, _STEP)
     mid = _best(levels)
     low = high = mid
@@ -60,18 +69,20 @@ def capacity(at: At, start: float, error: float, attain: float = ATTAIN) -> Simu
 
 
 def _level(rate: float, metrics: SimulationMetrics, attain: float) -> CapacityLevel:
+    """Evaluate a rate: it is good if the replicas keep up and the whole and every class attain the required share."""
     keeps_up = verdict(metrics, open_loop=True) in ("steady", "backlogged", "too short to tell")
-    classes = [each for each in metrics.classes.values() if each.requests]  # others came while the replica filled up
+    classes = [each for each in metrics.classes.values() if each.requests]  # all requests of others came in warm-up
     shares = [metrics.good_share, *(each.good_share for each in classes)]
     return CapacityLevel(rate, metrics, keeps_up and min(shares) >= attain)
 
 
 def _best(levels: list[CapacityLevel]) -> float:
+    """Return the highest good rate, or 0."""
     return max((level.rate for level in levels if level.good), default=0.0)
 
 
 def _bisect(measure: Callable[[float], CapacityLevel], start: float, step: float) -> list[CapacityLevel]:
-    """Rates until one that is good and one that is not are near each other; in their order."""
+    """Search for a good and a bad rate that are within 3 % of each other; return all rates tried, ascending."""
     levels = [measure(start)]
     good = levels[0].good
     while levels[-1].good == good and start / _LEAST < levels[-1].rate < start * _LEAST:

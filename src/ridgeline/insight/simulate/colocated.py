@@ -1,7 +1,8 @@
-"""The same cards with prompts and answers together: what prompts and answers apart has to be better than.
+"""A baseline for disaggregated prefill: the same GPUs with every replica doing both prefill and decode.
 
-Apart, a prompt holds no answer up; so it does where steps run fewer positions, on the same cards and over no link. Both
-are simulated with the same requests: at the positions a step that were asked for, and at a quarter of them.
+Disaggregation keeps prompts from delaying decode steps. A smaller token budget has the same effect on colocated
+replicas, without a link. So the baseline runs the same requests twice: with the given token budget per step, and with a
+quarter.
 """
 
 from collections.abc import Callable
@@ -13,12 +14,12 @@ from ridgeline.insight.simulate.simulation import Watch, run
 from ridgeline.insight.simulate.simulation_metrics import SimulationMetrics, measure
 from ridgeline.insight.simulate.simulation_query import SimulationQuery
 
-_LEAST = 64  # positions a step: below it nobody would set
+_LEAST = 64  # the smallest token budget per step that is worth trying
 
 
 @dataclass(frozen=True, slots=True)
 class Colocated:
-    """All replicas doing both, with steps of so many positions."""
+    """The simulated result of replicas that do both prefill and decode, under one token budget per step."""
 
     limits: Limits
     metrics: SimulationMetrics
@@ -27,8 +28,15 @@ class Colocated:
 def run_colocated(
     asked: SimulationQuery, rebuilt: Callable[[Limits], Machine], progress: Callable[[str], Watch] | None = None
 ) -> tuple[Colocated, ...]:
-    """The cards of a fleet with a split without it; with few positions a step those alone. rebuilt: the machine with
-    other limits.
+    """Simulate a fleet without its prefill/decode split, with the full and with a quarter token budget.
+
+    Args:
+        asked: The simulation query, whose fleet has a split.
+        rebuilt: Builds the machine with other limits.
+        progress: Returns the watcher of a run, given the run's name.
+
+    Returns:
+        One result per token budget; only one if the budget is too small to be quartered.
     """
     fleet, limits = replace(asked.fleet, split=None), asked.machine.limits
     found = []

@@ -1,4 +1,4 @@
-"""Columns: the requests of a log as arrays, and what is said of some of them."""
+"""The requests of a run log as NumPy arrays, and statistics of subsets of them."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,12 +14,15 @@ from ridgeline.insight.traffic.summary import Goodput
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-"""Which requests are meant."""
+"""A boolean mask that selects requests."""
 
 
 class Columns:
-    """The columns of a log's requests, as arrays; ok: those that were answered to their end. apart: whose prompts and
-    answers were on two replicas. classes: the names of those that slo_class has the places of.
+    """The columns of a log's requests as arrays.
+
+    Besides the columns of `RequestLog`, `ok` masks the completed requests, `apart` masks those whose prefill and decode
+    ran on two replicas, `over` is the time at which each request ended, and `classes` names the classes that
+    `slo_class` indexes.
     """
 
     def __init__(self, log: RunLog) -> None:
@@ -36,12 +39,12 @@ class Columns:
 
     @property
     def tpot(self) -> Floats:
-        """Nanoseconds; of requests with one token 0."""
+        """The mean time per output token after the first, in nanoseconds; 0 for requests with one token."""
         found: Floats = (self.last - self.first) / np.maximum(self.made - 1, 1)
         return found
 
     def verdicts(self, answered: Mask, slo: SLO) -> list[bool | None]:
-        """Of answered requests whether each kept to the objectives of its class, as SLO.met has it."""
+        """Return whether each completed request met the objectives of its class, with None as in `SLO.met`."""
         limits = [slo.of(name) for name in self.classes]
         rows = zip(
             (self.first - self.arrived)[answered].tolist(),
@@ -54,7 +57,7 @@ class Columns:
         return [limits[own].met(ttft, None if made < 2 else tpot, e2e) for ttft, tpot, e2e, made, own in rows]
 
     def goodput(self, answered: Mask, slo: SLO | None, duration: float) -> Goodput | None:
-        """Of answered requests in so many seconds; None without objectives."""
+        """Return the goodput of completed requests over `duration` seconds, or None if there are no objectives."""
         if not slo:
             return None
         met = self.verdicts(answered, slo)
@@ -62,7 +65,7 @@ class Columns:
         return Goodput(good, met.count(False), met.count(None), good / duration if duration else 0.0)
 
     def latencies(self, answered: Mask) -> dict[str, Distribution | None]:
-        """Those that each answered request has by itself, in seconds."""
+        """Return the distributions of TTFT, TPOT and E2E latency over completed requests, in seconds."""
         several, moments = answered & (self.made > 1), self.arrived
         return {
             "TTFT": distribution((self.first - self.arrived)[answered], None, moments[answered]),
@@ -72,7 +75,10 @@ class Columns:
 
 
 def distribution(nanoseconds: NDArray[Any], weights: Floats | None, moments: Ints) -> Distribution | None:
-    """In seconds, each percentile with the wider of two intervals: that of its rank, and that of blocks of a minute."""
+    """Return a distribution in seconds, each percentile with the wider of its rank and its block interval.
+
+    The block interval comes from a bootstrap over blocks of one minute.
+    """
     samples = nanoseconds.astype(np.float64) / 1e9
     found = weighted(samples, weights)
     if found is None:
@@ -83,11 +89,12 @@ def distribution(nanoseconds: NDArray[Any], weights: Floats | None, moments: Int
 
 
 def _widened(at: Interval | None, between: tuple[float, float] | None) -> Interval | None:
+    """Return the interval extended to cover a second one, if both exist."""
     if at is None or between is None:
         return at
     return Interval(min(at.low, between[0]), at.mid, max(at.high, between[1]))
 
 
 def ints(column: Any) -> Ints:
-    """A column as numbers of 64 bits."""
+    """Return a column as an array of 64-bit integers."""
     return np.asarray(column).astype(np.int64)

@@ -1,9 +1,9 @@
-"""Replay: a run of a real engine once more, on a simulated one, whose decisions have to be the same step by step.
+"""A replay of a real engine's run on a simulated engine, which must make the same decisions step by step.
 
-What is handed over is what a simulation is ever told: how long a prompt is and by which names its blocks go (here each
-token is one), when it comes, and, to the executor alone, by which names its answer goes on, and when it ends. That the
-plans are equal, which items, positions, pages, copies, in which order, is not a measure of accuracy but either so or
-not.
+The simulated engine gets only what a simulation knows: the length of each prompt, the names of its blocks (here each
+token is a block) and its arrival. Only the executor knows the names of the response's blocks and when it ends. Whether
+the plans are equal (items, positions, pages, copies and their order) is a yes-or-no question, not a measure of
+accuracy.
 """
 
 import json
@@ -23,44 +23,46 @@ from ridgeline.insight.traffic.workload_trace import TraceRequest
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """A step of the real run: the prompts that came before it with their numbers, the requests that were aborted before
-    it, and its plan, as `plan_line`.
-    """
+    """A step of the real run, with the additions and aborts that preceded it."""
 
     added: tuple[tuple[int, Sequence[int]], ...]
+    """The requests added before the step: their numbers and prompts."""
     aborted: tuple[int, ...]
+    """The numbers of the requests aborted before the step."""
     plan: str
+    """The step plan, as `plan_line` formats it."""
 
 
 @dataclass(slots=True)
 class RecordedRun:
-    """A real engine whose steps are written down. made: tokens that each request got; answers: those. aborted: requests
-    that did not come to their ends. One choice a request.
-    """
+    """A wrapper around a real engine that records its steps. Requests have one choice each."""
 
     engine: Engine
     steps: list[RecordedStep] = field(default_factory=list)
     made: dict[int, int] = field(default_factory=dict)
+    """The number of tokens generated for each request."""
     answers: dict[int, list[int]] = field(default_factory=dict)
+    """The tokens generated for each request."""
     aborted: set[int] = field(default_factory=set)
+    """The numbers of the requests that were aborted."""
     _added: list[tuple[int, Sequence[int]]] = field(default_factory=list)
     _aborted: list[int] = field(default_factory=list)
 
     def add(self, prompt: Sequence[int], params: SamplingParams) -> int:
-        """As Engine.add."""
+        """Add a request to the engine, record it, and return its number."""
         number = self.engine.add(GenerationRequest(prompt, params))
         self.made[number], self.answers[number] = 0, []
         self._added.append((number, prompt))
         return number
 
     def abort(self, number: int) -> None:
-        """As Engine.abort, of a request that is under way."""
+        """Abort a running or waiting request and record that."""
         assert self.engine.abort(number), "it has ended"
         self.aborted.add(number)
         self._aborted.append(number)
 
     def step(self) -> list[TokenEvent]:
-        """As Engine.step; a step that fails is no run to be replayed."""
+        """Run one engine step, record its plan, and return its token events; a failing step cannot be replayed."""
         plan = self.engine.plan()
         if plan is None:
             return []
@@ -75,12 +77,12 @@ class RecordedRun:
 
     @property
     def rest(self) -> RecordedStep:
-        """What came after the last step, and no plan."""
+        """The additions and aborts after the last step, with an empty plan."""
         return RecordedStep(tuple(self._added), tuple(self._aborted), "")
 
 
 def plan_line(plan: StepPlan) -> str:
-    """A plan as JSON, with how many tokens each item runs in place of their ids, which a simulation does not know."""
+    """Return a plan as JSON, with token counts in place of token ids, which a simulation does not know."""
     fields = json.loads(plan.to_json())
     for item in fields["items"]:
         item["tokens"] = len(item["tokens"])
@@ -88,12 +90,15 @@ def plan_line(plan: StepPlan) -> str:
 
 
 def replay(machine: Machine, run: RecordedRun) -> Iterator[tuple[str, str]]:
-    """The plan of each recorded step beside that of the simulated one, and what is left after the last: "" for none."""
+    """Yield the plan of each recorded step paired with the simulated engine's plan, "" if there is none.
+
+    A final pair covers whatever follows the last recorded step.
+    """
     clock = SimulatedClock()
     replica = SimulatedReplica(machine, clock, StepPricer(machine.case.price, machine.case.device), PromptBuilder())
     for step in chain(run.steps, [run.rest]):
         for number, prompt in step.added:
-            output = run.made[number] + (number in run.aborted)  # one that was aborted would have gone on
+            output = run.made[number] + (number in run.aborted)  # without the abort it would have continued
             names = tuple(map(str, chain(prompt, run.answers[number])))
             again = replica.add(TraceRequest(clock.now, len(prompt), output, names, 1))
             assert again == number, "numbers follow from the order of arrival"

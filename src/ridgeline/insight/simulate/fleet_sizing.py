@@ -1,8 +1,7 @@
-"""Division: how many cards, and how many of them to a replica, make most good requests a dollar.
+"""A search for the number of replicas and GPUs per replica that gives most good requests per dollar.
 
-More replicas let fewer requests wait, more cards to a replica make its steps shorter; both cost what they cost for the
-same requests. Cheaper divisions are run first, and one is not run where all its requests being good would not make up
-for its dollars.
+More replicas shorten queues, more GPUs per replica shorten steps; both cost the same per GPU. The search runs cheaper
+fleets first, and skips a fleet if it could not win even with all requests good.
 """
 
 import math
@@ -18,61 +17,67 @@ from ridgeline.insight.traffic.percentiles import DEVIATIONS_95, Interval
 from ridgeline.util.document.humanize import percent, three_digits
 
 DEVICES_PER_REPLICA = (1, 2, 4, 8)
-"""To a replica: what attention heads can be divided among."""
+"""The GPU counts per replica that the search tries; attention heads can be divided among them."""
 
 REPLICAS = (1, 2, 3, 4, 6, 8)
+"""The replica counts that the search tries."""
 
 MAX_DEVICES = DEVICES_PER_REPLICA[-1] * REPLICAS[-1]
+"""The largest number of GPUs that the search considers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SizedFleet:
-    """So many cards to each of so many replicas, what that came to, what an hour of all of it costs in dollars, and how
-    many requests come a second: all at once, how many are answered.
-    """
+    """A fleet of replicas with a number of GPUs each, with its simulated result and hourly cost."""
 
     devices: int
+    """GPUs per replica."""
     replicas: int
     option: TriedSetting
+    """The simulated result."""
     dollars: float
+    """The cost of the whole fleet in dollars per hour."""
     offered: float
+    """Arrivals per second; if all requests arrive at once, completed requests per second."""
 
     @property
     def value(self) -> float:
-        """The share of good requests a dollar and hour."""
+        """The share of good requests per dollar of hourly cost."""
         return self.option.share / self.dollars
 
     @property
     def thousand(self) -> float:
-        """Dollars for a thousand good requests; infinite where none are good, or it falls behind."""
+        """Dollars per thousand good requests; infinite if none is good or the fleet is overloaded."""
         good = self.option.share * self.offered
         return self.dollars / 3600 / good * 1e3 if good else math.inf
 
     @property
     def flags(self) -> str:
-        """The options that say it."""
+        """The command-line options that select this fleet."""
         return f"--devices {self.devices} --replicas {self.replicas}"
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSizing:
-    """own: as was asked. best: with most good requests a dollar. tried: all that were run, the cheapest first. gain: of
-    good requests a dollar, as a share of the own, with the interval that pairs give; None where the own has none.
-    """
+    """The outcome of a search over fleet sizes."""
 
     own: SizedFleet
+    """The fleet that the user specified."""
     best: SizedFleet
+    """The fleet with the most good requests per dollar."""
     tried: tuple[SizedFleet, ...]
+    """All simulated fleets, the cheapest first."""
     gain: Interval | None
+    """The relative gain in good requests per dollar, with a paired 95 % interval; None if the user's fleet has none."""
 
     @property
     def worth(self) -> bool:
-        """Whether the best is surely better."""
+        """Whether the best fleet is significantly better than the user's."""
         return self.best is not self.own and (self.gain is None or self.gain.low > 0)
 
     @property
     def sentence(self) -> str:
-        """What to do, and what for."""
+        """The recommendation in one sentence, with costs."""
         own, best = self.own, self.best
         if not best.option.share:
             return "No division of so many cards keeps up and has good requests."
@@ -89,8 +94,10 @@ class FleetSizing:
 
 
 def check_comparable(asked: SimulationQuery) -> None:
-    """Raises ValueError where divisions cannot be compared: without objectives, of users, and where no price is
-    known.
+    """Check that fleet sizes can be compared for a query.
+
+    Raises:
+        ValueError: If the query has no objectives, is a closed loop, or has no known price.
     """
     if not asked.slo or not asked.open_loop:
         raise ValueError("--divide compares how many requests are good: give --slo, and --rate or --trace")
@@ -105,10 +112,17 @@ def divide(
     progress: Callable[[str], Watch] | None = None,
     own: TriedSetting | None = None,
 ) -> FleetSizing:
-    """Try what up to `most` cards can be, under the requests that were asked about. on: the machine of so many cards.
-    own: what the division that was asked about came to, where it has run.
+    """Simulate fleets of up to `most` GPUs under the requests of a query, and return the best per dollar.
 
-    Raises ValueError as `check_comparable` does.
+    Args:
+        asked: The simulation query.
+        most: The largest number of GPUs of a fleet.
+        on: Builds the machine with a number of GPUs per replica.
+        progress: Returns the watcher of a run, given the run's name.
+        own: The result of the user's fleet, if it has already been simulated.
+
+    Raises:
+        ValueError: If `check_comparable` rejects the query.
     """
     check_comparable(asked)
 
@@ -133,7 +147,7 @@ def divide(
             continue
         try:
             machine = on(devices)
-        except ValueError:  # it does not fit, or cannot be divided so
+        except ValueError:  # the model does not fit or cannot be divided among these GPUs
             continue
         other = divided(machine, replicas)
         tried.append(replace(other, option=other.option.beside(here.option), offered=here.offered))
@@ -142,7 +156,7 @@ def divide(
 
 
 def _gain(own: SizedFleet, best: SizedFleet) -> Interval | None:
-    """By pairs: what each request adds to the one and to the other."""
+    """Return the relative gain in good requests per dollar, with a paired 95 % interval over requests."""
     if not own.value:
         return None
     counted = own.option.counted

@@ -1,4 +1,4 @@
-"""Prompts and answers apart: keys and values of a prompt go over a link to where its answer is made."""
+"""The KV transfer of disaggregated prefill: a prompt's KV cache crosses a link to its decode replica."""
 
 from dataclasses import replace
 
@@ -9,42 +9,46 @@ from ridgeline.price.plan.scenario import Scenario
 
 
 def prompt_kv_bytes(case: Scenario, positions: int) -> float:
-    """Of keys and values of so many positions, on all cards of a replica: of a window those that the next position
-    sees.
+    """Return the KV-cache bytes of a prompt of `positions` tokens, over all GPUs of a replica.
+
+    Sliding-window layers count only the positions that the next token attends to.
     """
     kept = (spec.bytes_per_token * (positions - spec.first_seen(positions)) for spec in case.model.kv_specs)
     return sum(kept) * case.setup.devices
 
 
 class KVLink:
-    """What joins replicas: one request's keys and values go after another's."""
+    """A link between replicas that transfers one request's KV cache after another."""
 
     def __init__(self, bandwidth: float) -> None:
-        """Bytes a second."""
+        """Create an idle link with a bandwidth in bytes per second."""
         self._bandwidth, self._free = bandwidth, 0
 
     def send(self, nbytes: float, now: int) -> int:
-        """When so many bytes are there that are to go from now on."""
+        """Queue a transfer at time `now` and return when it completes, in nanoseconds."""
         self._free = max(self._free, now) + round(nbytes / self._bandwidth * 1e9)
         return self._free
 
 
 class SimulatedKVTransfer:
-    """The requests whose keys and values are under way, by their numbers."""
+    """The requests whose KV cache is on its way from a prefill to a decode replica, by transfer number."""
 
     def __init__(self, machine: Machine, bandwidth: float) -> None:
-        """machine: a replica's. bandwidth: of the link, bytes a second."""
+        """Create the transfer state for replicas of a machine, over a link of `bandwidth` bytes per second."""
         self._case, self._link = machine.case, KVLink(bandwidth)
         self._sent: dict[int, tuple[TraceRequest, SimulatedRequest]] = {}
         self._count = 0
 
     def send(self, request: TraceRequest, live: SimulatedRequest, now: int) -> tuple[int, int]:
-        """A prompt has its first token; when its keys and values are there, and under which number."""
+        """Start the KV transfer of a request that has its first token; return its completion time and number."""
         self._count += 1
         self._sent[self._count] = request, live
         return self._link.send(prompt_kv_bytes(self._case, request.input), now), self._count
 
     def received(self, number: int, now: int) -> tuple[TraceRequest, SimulatedRequest]:
-        """What remains of a request once they are there: its first token, which has none yet, is one of its prompt."""
+        """Return the request of a completed transfer, as the decode replica sees it.
+
+        The first token, which has no KV entry yet, becomes part of its prompt.
+        """
         request, live = self._sent.pop(number)
         return replace(request, at=now, input=request.input + 1, output=request.output - 1), live

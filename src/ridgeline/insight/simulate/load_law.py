@@ -1,28 +1,29 @@
-"""The load law: what steady arrivals do to the time a token takes, by a formula, to stand beside what was simulated.
+"""A queueing formula for the time per output token under steady arrivals, shown next to the simulated figure.
 
-A request whose answer has L tokens has a part in L steps, so that at lambda requests a second, by Little's law,
-lambda L s of them run side by side where a step takes s; a step also runs the lambda s prompts that came meanwhile.
-Where one more sequence adds b to a decode step, which takes a with one, and a prompt adds P to the step that it rides
-on:
+A request whose response has L tokens takes part in L steps. At lambda requests per second, Little's law gives lambda L
+s requests that run concurrently if a step takes s; a step also runs the lambda s prompts that arrived meanwhile. If a
+decode step of one sequence takes a, each further sequence adds b, and a prompt adds P to its step:
 
     s = a + b lambda L s + P lambda s        so that        TPOT = a / (1 - rho),  rho = lambda (P + L b)
 
-b and P are taken beside as many sequences as that makes, n = lambda L s: with n side by side
+b and P are taken at the batch size n = lambda L s that results. With n concurrent sequences
 
     lambda(n) = n / (L a + n (P + L b))
 
-are answered a second. The wall, above which nothing keeps up, is lambda(B) of the most that decode side by side: the
-least of what places, pages and positions allow. A request has its place and its pages for the k steps of its prompt
-too, so that of as many requests L / (L + k - 1) decode. A step of T positions has room for T L / (I + L) that decode,
-beside the prompts of I tokens that come meanwhile.
+requests complete per second. The saturation rate, above which the queue grows without bound, is lambda(B) for the
+largest batch B of decoding sequences: the smallest that request slots, KV pages and the token budget allow. A request
+also holds its slot and pages for the k steps of its prompt, so L / (L + k - 1) of the running requests decode. A step
+with a budget of T tokens has room for T L / (I + L) decoding sequences next to the prompts of I tokens that arrive
+meanwhile.
 
-n users who ask again at once have n sequences in every step, and L steps bring each of them an answer. In n of these a
-prompt runs beside n - 1 sequences that decode, in the others n sequences decode, so that n L tokens take
+In a closed loop without think time, n users have n sequences in every step, and each of them gets a response every L
+steps. In n of these steps, a prompt runs next to n - 1 decoding sequences; in the others n sequences decode. So n L
+tokens take
 
     (L - n) d(n) + n m(n)        d: a decode step; m: one of a prompt and n - 1 that decode
 
-and a prompt in k parts is in k such steps. A plan's closed loop has each prompt run by itself, as in engines that run
-prompts before they go on with decoding.
+and a prompt in k chunks takes part in k such steps. The closed loop of `ridgeline plan` differs: there each prompt runs
+by itself, as in engines that run prompts before they continue decoding.
 """
 
 import math
@@ -35,18 +36,20 @@ from ridgeline.insight.simulate.replica import Machine
 
 @dataclass(frozen=True, slots=True)
 class LoadLaw:
-    """Of one replica. load: rho. tpot: seconds; None where nothing keeps up. wall: requests a second from which that is
-    so. most: requests that decode side by side then (B).
-    """
+    """The load of one replica by the queueing formula."""
 
     load: float
+    """The utilization rho."""
     tpot: float | None
+    """Seconds per output token; None if the replica cannot keep up."""
     wall: float
+    """The saturation rate in requests per second, from which the queue grows without bound."""
     most: float
+    """The number of sequences that decode concurrently at saturation (B)."""
 
 
 def load_law(machine: Machine, rate: float, input: int, output: int) -> LoadLaw:
-    """For requests of so many tokens in and out, `rate` a second."""
+    """Return the load and TPOT for `rate` requests per second with given prompt and response lengths."""
     requests, most = _RequestCost(machine, input, output), _most(machine, input, output)
     wall = requests.answered(most)
     if rate >= wall:
@@ -58,12 +61,12 @@ def load_law(machine: Machine, rate: float, input: int, output: int) -> LoadLaw:
 
 
 def saturation_rate(machine: Machine, input: int, output: int) -> float:
-    """Requests a second above which nothing keeps up."""
+    """Return the requests per second above which the queue of a replica grows without bound."""
     return _RequestCost(machine, input, output).answered(_most(machine, input, output))
 
 
 def load_curve(machine: Machine, input: int, output: int) -> list[tuple[float, float]]:
-    """Requests a second below the wall, and the TPOT in seconds that the law has there."""
+    """Return points (requests per second, TPOT in seconds) of the formula below the saturation rate."""
     requests, most = _RequestCost(machine, input, output), _most(machine, input, output)
     batches = sorted({round(most ** (at / _POINTS)) for at in range(_POINTS + 1)} if most > 1 else {1})
     rates = [(batch, requests.answered(batch)) for batch in batches]
@@ -71,28 +74,35 @@ def load_curve(machine: Machine, input: int, output: int) -> list[tuple[float, f
 
 
 def loop_law(machine: Machine, users: int, input: int, output: int) -> float:
-    """Tokens a second of so many users who ask again at once, for requests of so many tokens in and out."""
+    """Return the output tokens per second of a closed loop without think time.
+
+    Args:
+        machine: The replica.
+        users: Users who send the next request as soon as they have a response.
+        input: Tokens of a prompt.
+        output: Tokens of a response.
+    """
     others = [_context(input, output)] * users
     plain, mixed = _decoding(machine, others), _mixed(machine, input, others[1:])
     steps = output + len(mixed) - 1
     return users * output / ((steps - users * len(mixed)) * plain + users * sum(mixed))
 
 
-_POINTS = 40  # of a curve
+_POINTS = 40  # points of a curve
 
 
 class _RequestCost:
-    """What requests of so many tokens in and out cost, by how many decode side by side."""
+    """The time that a request of given lengths costs a replica, by the number of concurrently decoding sequences."""
 
     def __init__(self, machine: Machine, input: int, output: int) -> None:
-        """alone: seconds of a decode step of one (a)."""
+        """Compute `alone`, the seconds of a decode step with one sequence (a)."""
         self._machine, self._input, self._output = machine, input, output
         self._context = _context(input, output)
         self.alone = _decoding(machine, [self._context])
         self._costs: dict[int, float] = {}
 
     def cost(self, batch: float) -> float:
-        """Seconds that a request adds to the steps that it has a part in, beside so many others (P + L b)."""
+        """Return the seconds that one request adds to its steps at a batch size (P + L b)."""
         many = max(2, round(batch))
         if many not in self._costs:
             others = [self._context] * many
@@ -102,12 +112,12 @@ class _RequestCost:
         return self._costs[many]
 
     def answered(self, batch: float) -> float:
-        """Requests a second (lambda of n)."""
+        """Return the completed requests per second at a batch size (lambda of n)."""
         return batch / (self._output * self.alone + batch * self.cost(batch))
 
 
 def _most(machine: Machine, input: int, output: int) -> float:
-    """B, which is less than 1 where a prompt takes more steps than its answer leaves."""
+    """Return the largest decode batch B; it is below 1 if a prompt takes more steps than its response leaves."""
     limits = machine.limits
     kept = machine.layout.users(_context(input, output), limits.max_request_tokens)
     parts = math.ceil(input / limits.max_request_tokens)
@@ -116,12 +126,18 @@ def _most(machine: Machine, input: int, output: int) -> float:
 
 
 def _context(input: int, output: int) -> int:
-    """Positions of a sequence that decodes, on average."""
+    """Return the average number of positions of a decoding sequence."""
     return input + output // 2
 
 
 def _mixed(machine: Machine, prompt: int, others: list[int]) -> list[float]:
-    """Seconds of each step that runs a part of a prompt beside others that decode, at these positions."""
+    """Return the seconds of each step that runs a chunk of a prompt next to decoding sequences.
+
+    Args:
+        machine: The replica.
+        prompt: Tokens of the prompt.
+        others: The context lengths of the sequences that decode.
+    """
     limits, reaches = machine.limits, machine.case.price.reaches
     part = max(1, min(limits.max_request_tokens, limits.tokens - len(others)))
     found = []
@@ -134,10 +150,10 @@ def _mixed(machine: Machine, prompt: int, others: list[int]) -> list[float]:
 
 
 def _decoding(machine: Machine, sequences: list[int]) -> float:
-    """Seconds of a step in which sequences decode, at these positions."""
+    """Return the seconds of a decode step, given the context length of each sequence."""
     return _seconds(machine, Work.decode(sequences, machine.case.price.reaches), len(sequences), new=0)
 
 
 def _seconds(machine: Machine, work: Work, sequences: int, new: int) -> float:
-    """Of a step, with what passes before it."""
+    """Return the seconds of a step, with the host overhead before it."""
     return machine.case.price.on(machine.case.device, work).expected + machine.between.of(sequences, new) / 1e9

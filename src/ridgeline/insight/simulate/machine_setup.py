@@ -1,4 +1,4 @@
-"""A machine from a case: the pages that a card's memory leaves, and an engine's limits."""
+"""The construction of a simulated machine from a pricing scenario: KV pages from GPU memory, and engine limits."""
 
 from dataclasses import replace
 
@@ -20,11 +20,20 @@ def machine_of(
     prefix_cache: bool = True,
     between: HostOverhead = NOTHING,
 ) -> Machine:
-    """An engine with these limits on the card of a case. context: positions that a request may have, the model's by
-    default. pages: of KV memory, where they are known; else what the plan leaves for them. between: as of a Machine.
+    """Return the machine of a scenario with the given engine limits.
 
-    Raises ValueError for models that do not continue texts, for cards that run requests of their own, and for a model
-    that leaves no page.
+    Args:
+        case: The model and the GPUs.
+        limits: The engine limits.
+        context: The maximum number of positions per request; the model's by default.
+        pages: The number of KV pages, if known; by default as many as the memory plan leaves.
+        page_size: Positions per page.
+        prefix_cache: Whether requests share the pages of equal prefixes.
+        between: The host overhead between two steps.
+
+    Raises:
+        ValueError: If the model does not continue text, if each GPU has its own scheduler (data-parallel attention), or
+            if the model leaves no KV page.
     """
     model = case.model
     if not model.has_head or model.encodes:

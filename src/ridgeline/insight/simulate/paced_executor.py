@@ -1,4 +1,4 @@
-"""An executor that runs nothing and makes the engine wait: a step takes in real time what its plan is priced at."""
+"""An executor that runs no model: each step waits in real time for as long as its plan is priced."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -7,13 +7,16 @@ from ridgeline.engine.sampling.sample_row import Outcome, PromptLogprob, Sampled
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 
 BEHIND = 100_000_000
-"""Nanoseconds that the program may be behind its own clock and still make up for, by waiting less."""
+"""Nanoseconds of delay that the executor catches up on by waiting less in the next steps."""
 
-_CERTAIN = 0.0  # the log-probability of what nothing was weighed against
+_CERTAIN = 0.0  # the log-probability of a token without alternatives
 
 
 class PacedExecutor:
-    """As engine.Executor. Tokens are filler, one after the other, until the engine itself ends a request."""
+    """An engine executor that takes the priced time for each step and returns filler tokens.
+
+    The filler repeats until the engine itself ends a request.
+    """
 
     def __init__(
         self,
@@ -22,13 +25,20 @@ class PacedExecutor:
         clock: Callable[[], int] = time.perf_counter_ns,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """nanoseconds: what the step of a plan takes. filler: the tokens of an answer, again and again."""
+        """Create an executor that paces steps by their price.
+
+        Args:
+            nanoseconds: Returns the duration of a plan's step.
+            filler: The tokens of each response, repeated in a cycle.
+            clock: Returns the time in nanoseconds.
+            sleep: Waits for a number of seconds.
+        """
         self._nanoseconds, self._filler, self._clock, self._sleep = nanoseconds, tuple(filler), clock, sleep
-        self._until = 0  # when the step before was to end
-        self._ran: frozenset[int] = frozenset()  # the requests in it
+        self._until = 0  # when the previous step was due to end
+        self._ran: frozenset[int] = frozenset()  # the requests of the previous step
 
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Outcome]:
-        """Give each logit row its token when the step's time is over."""
+        """Return a token for each logit row once the step's priced time has passed."""
         self._until = self._begun(plan) + self._nanoseconds(plan)
         self._ran = frozenset(item.request for item in plan.items)
         given, of = list[Outcome](), iter(rows)
@@ -42,15 +52,16 @@ class PacedExecutor:
         return given
 
     def _begun(self, plan: StepPlan) -> int:
-        """When a step begins: where the one before ended, if it goes on with a request of that; else now. What the
-        program itself takes between two steps is thus not added to them.
+        """Return when a step starts: at the end of the previous one if it continues one of its requests, else now.
+
+        The host time between two steps is therefore not added to their priced time.
         """
         now = self._clock()
         goes_on = any(item.request in self._ran for item in plan.items)
         return max(self._until, now - BEHIND) if goes_on else now
 
     def _next(self, item: PlanItem, rows: Iterator[SampleRow]) -> Sampled | None:
-        """The token of an item, if it has a row for one."""
+        """Return the next filler token of a plan item, or None if the item needs no logits."""
         if not item.logits:
             return None
         row = next(rows)

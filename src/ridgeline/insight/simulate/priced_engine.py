@@ -1,7 +1,7 @@
-"""A priced server's engine: the scheduler, the ledger and the limits of a model that is not there, in real time.
+"""The engine behind `serve --priced`: a real scheduler and KV cache without a model, in real time.
 
-It is what `serve --priced` has in place of a model that is loaded: steps take what their price says on a card, and
-answers are filler. The server's process starts it by name, as a Maker (engine/worker/engine_process.py).
+It takes the place of a loaded model: steps last as long as they are priced on a GPU, and responses are filler text. The
+server's engine process starts it by name, as a Maker (engine/worker/engine_process.py).
 """
 
 from collections.abc import Collection, Sequence
@@ -33,12 +33,14 @@ MAKER = f"{__name__}:priced_engine"
 FILLER = " This is filler: no model ran, each step only took as long as its price says."
 
 CHAT_TEMPLATE = Path(__file__).with_name("chat.jinja")
-"""Of models that have neither template nor tokenizer: a config alone, a name of the catalogue."""
+"""The chat template for models without template and tokenizer, such as a bare config or a catalogue entry."""
 
 
 def priced_engine(start: EngineStart) -> LoadedEngine:
-    """The engine of a first message. Raises ValueError for models that do not continue texts, and for what does not fit
-    the card.
+    """Build the priced engine that an engine process's start message describes.
+
+    Raises:
+        ValueError: If the model does not continue text, or does not fit the GPU.
     """
     source, settings, device = open_source(start.model), start.settings, start.device
     assert device is not None, "a price is of a card"
@@ -61,7 +63,11 @@ def priced_engine(start: EngineStart) -> LoadedEngine:
 
 
 def served_machine(source: ModelSource, settings: EngineSettings, device: Device, devices: int) -> Machine:
-    """What the settings of a server ask for, on so many of a card. Raises ValueError."""
+    """Return the machine that a server's settings describe, on a number of GPUs.
+
+    Raises:
+        ValueError: If the settings do not fit the model or the GPU's memory.
+    """
     share = {} if settings.memory_share is None else {"utilization": settings.memory_share}
     setup = Deployment(device, devices, settings.weights, settings.kv, engine=usual_engine(device), usual=True, **share)
     case = ModelCache(source.config).case(setup)
@@ -84,12 +90,16 @@ def served_machine(source: ModelSource, settings: EngineSettings, device: Device
 
 
 def _stated_pages(case: Scenario, settings: EngineSettings) -> int | None:
-    """Of the bytes for keys and values that were stated; None where none were."""
+    """Return the number of pages in the KV memory that the settings state, or None if they state none."""
     return None if settings.kv_bytes is None else kv_layout(case.model, settings.kv_bytes, settings.page_size).pages
 
 
 def filler_ids(tokenizer: Tokenizer, vocabulary: int) -> list[int]:
-    """The tokens of FILLER, those that the model has. Raises ValueError where it has none of them."""
+    """Return the token ids of `FILLER` that are in the model's vocabulary.
+
+    Raises:
+        ValueError: If none is, because the tokenizer belongs to another model.
+    """
     ids = [token for token in tokenizer.encode(FILLER, add_special=False, parse_special=False) if token < vocabulary]
     if not ids:
         raise ValueError("the tokenizer is another model's, whose ids this one does not have; give its own")
@@ -97,16 +107,15 @@ def filler_ids(tokenizer: Tokenizer, vocabulary: int) -> list[int]:
 
 
 def without_text(source: ModelSource) -> bool:
-    """Whether a model has no tokenizer: its texts are bytes then."""
+    """Return whether a model has no tokenizer, so that its text is encoded as bytes."""
     return isinstance(tokenizer_of(source, or_bytes=True), ByteTokenizer)
 
 
 class _NoForms(StructuredOutputManager):
-    """Refuses forms: filler keeps to none."""
+    """A structured-output manager that rejects all constraints, because filler text satisfies none."""
 
     @override
     def constraint_for(
         self, outputs: StructuredOutputs, prompt: Sequence[int], ends: Collection[int]
     ) -> OutputConstraint:
-        """Raises ValueError."""
         raise ValueError("this server runs no model, and its filler keeps to no form: leave structured outputs out")

@@ -1,4 +1,4 @@
-"""An executor that runs nothing: it says what a plan's step would take, and ends each request at its length."""
+"""An executor that runs no model: it computes the priced duration of each step and ends requests at given lengths."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,36 +6,44 @@ from ridgeline.engine.sampling.sample_row import Sampled, SampleRow
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 
 END_ID, OTHER_ID = 0, 1
-"""The end token of every model that is simulated, and the one that stands for all others."""
+"""The token that ends every simulated response, and the one that stands for all other tokens."""
 
 _END, _OTHER = Sampled(END_ID), Sampled(OTHER_ID)
 
 
 class PricedExecutor:
-    """As engine.Executor. It alone knows how long answers will be: the engine is told of an end when it comes."""
+    """An engine executor that only prices plans.
+
+    It alone knows the response lengths in advance; the engine sees the end token when it is sampled.
+    """
 
     def __init__(self, nanoseconds: Callable[[StepPlan], int]) -> None:
-        """nanoseconds: what the step of a plan takes. took: what the last one did."""
+        """Create an executor that prices plans with `nanoseconds`; `took` holds the duration of the last step."""
         self._nanoseconds = nanoseconds
         self.took = 0
-        self._last: dict[int, int] = {}  # the position whose logits give a request its last token
+        self._last: dict[int, int] = {}  # by request: the position whose logits give the last token
         self._answers: dict[int, tuple[int, Sequence[int]]] = {}
 
     def expect(self, request: int, prompt: int, tokens: int, answer: Sequence[int] = ()) -> None:
-        """A request with a prompt of so many tokens ends with the `tokens`-th that it is given. answer: the first of
-        these, where a trace knows what they are.
+        """Set the response length of a request.
+
+        Args:
+            request: The request's number in the engine.
+            prompt: Tokens of the prompt.
+            tokens: Tokens of the response; the last one is the end token.
+            answer: The first tokens of the response, if a trace knows them.
         """
         self._last[request] = prompt + tokens - 2
         if answer:
             self._answers[request] = prompt, answer
 
     def forget(self, request: int) -> None:
-        """It has ended."""
+        """Drop the state of a request that has ended."""
         del self._last[request]
         self._answers.pop(request, None)
 
     def execute(self, plan: StepPlan, rows: Sequence[SampleRow]) -> Sequence[Sampled]:
-        """Price the plan and give each of its logit rows a token; nobody is made to wait."""
+        """Price the plan and return a token for each item that needs logits, without waiting."""
         self.took = self._nanoseconds(plan)
         last, answers = self._last, self._answers
         return [
@@ -49,7 +57,7 @@ class PricedExecutor:
         ]
 
     def _known(self, item: PlanItem) -> Sampled:
-        """The next token of an answer that a trace knows something of."""
+        """Return the next token of a response whose first tokens a trace knows."""
         prompt, answer = self._answers[item.request]
         place = item.start + item.logits[0] + 1 - prompt
         return Sampled(answer[place]) if place < len(answer) else _OTHER

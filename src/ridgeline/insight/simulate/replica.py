@@ -1,4 +1,4 @@
-"""A replica: the engine on a simulated clock, and how each of its steps is priced."""
+"""A simulated replica: the engine on a simulated clock, and the pricing of its steps."""
 
 from dataclasses import dataclass
 
@@ -20,39 +20,47 @@ from ridgeline.price.plan.scenario import Scenario
 from ridgeline.price.price import Price
 
 NOTHING = HostOverhead()
-"""Passes between two steps, where nobody has measured what does."""
+"""The host overhead between two steps if none was measured: zero."""
 
 _ASKED = SamplingParams(temperature=0.0, max_tokens=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A model on cards, and how its engine is set up. context: positions that a request may have. between: what passes
-    from one step to the next beside what the price knows.
-    """
+    """A model on GPUs and the setup of its engine."""
 
     case: Scenario
     layout: KVLayout
     limits: Limits
     context: int
+    """The maximum number of positions per request."""
     prefix_cache: bool = True
     between: HostOverhead = NOTHING
+    """The host overhead between two steps, which the price of a step does not include."""
 
 
 class StepPricer:
-    """What steps take: what the price expects, times a factor, and what passes between two."""
+    """A function that returns the duration of a plan's step: its price times a factor, plus host overhead."""
 
     def __init__(self, price: Price, device: Device, factor: float = 1.0, between: HostOverhead = NOTHING) -> None:
-        """between: as of a Machine. Of the last step, work: what it asks for; compute_bound: whether that
-        is more arithmetic than memory traffic. waited: whether nothing ran before the next one.
+        """Create a pricer.
+
+        After each call, `work` holds the work of the last step and `compute_bound` whether its arithmetic takes longer
+        than its memory traffic. The caller sets `waited` if nothing ran before the next step.
+
+        Args:
+            price: The price model.
+            device: The GPU.
+            factor: Multiplies the predicted time of each step.
+            between: The host overhead between two steps.
         """
         self._price, self._device, self._factor, self._between = price, device, factor, between
         self.work, self.compute_bound = Work({}, 0), False
-        self._new = 0  # requests that were in the last step for the first time
+        self._new = 0  # the number of requests that started in the last step
         self.waited = False
 
     def __call__(self, plan: StepPlan) -> int:
-        """Nanoseconds of a plan's step."""
+        """Return the duration of a plan's step in nanoseconds."""
         self.work = plan.work(self._price.reaches)
         found = self._price.on(self._device, self.work)
         memory = found.cost.memory_bytes / self._device.bandwidth_of(found.working_set)
@@ -64,16 +72,17 @@ class StepPricer:
 
 
 class PromptBuilder:
-    """Prompts of offered requests, and what is known of their answers. Blocks of one name are the same; what has no
-    name is nobody else's.
+    """A builder of prompts from trace requests, in which blocks are identified by name.
+
+    Blocks of equal name have equal content; unnamed blocks are unique. It also knows the named part of each response.
     """
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._own = 0  # names that nothing else has; they are odd, those of blocks even
+        self._own = 0  # the number of unique names; these are odd, names of shared blocks even
 
     def of(self, request: TraceRequest) -> tuple[NamedPrompt, NamedPrompt]:
-        """The prompt of one, and its answer as far as the names of the blocks reach into it."""
+        """Return the prompt of a request, and its response as far as the names of the blocks extend into it."""
         block = request.block or request.input
         names = [2 * self._numbers.setdefault(name, len(self._numbers)) for name in request.blocks]
         known = min(request.input + request.output, len(names) * block)
@@ -86,7 +95,7 @@ class PromptBuilder:
 
 
 class SimulatedReplica:
-    """One engine, whose steps begin and end when its owner says so: in between, requests may come."""
+    """One engine whose owner starts and ends each step; requests may be added in between."""
 
     def __init__(self, machine: Machine, clock: SimulatedClock, pricer: StepPricer, prompts: PromptBuilder) -> None:
         self.pricer, self._prompts = pricer, prompts
@@ -102,12 +111,18 @@ class SimulatedReplica:
             clock=clock,
         )
         self.plan: StepPlan | None = None
-        self._over: int | None = None  # when the last step was
-        self._made: dict[int, int] = {}  # tokens that requests are given until they end
+        self._over: int | None = None  # when the last step ended
+        self._made: dict[int, int] = {}  # by request: the tokens it generates until it ends
 
     def add(self, request: TraceRequest, received: int = 0) -> int:
-        """Queue a request; its number. received: as Engine.add. Raises ValueError for one that cannot run, as the
-        engine does.
+        """Add a request to the engine and return its number.
+
+        Args:
+            request: The request.
+            received: Prompt positions whose KV cache another replica has computed.
+
+        Raises:
+            ValueError: If the engine rejects the request because it can never run.
         """
         prompt, answer = self._prompts.of(request)
         number = self.engine.add(GenerationRequest(prompt, _ASKED), received=received)
@@ -116,21 +131,21 @@ class SimulatedReplica:
         return number
 
     def room(self, number: int) -> int:
-        """Tokens for which there is place behind the prompt of a request that has just come."""
+        """Return the number of tokens that fit after the prompt of a newly added request."""
         return self.engine.requests[number].limit
 
     def forget(self, number: int) -> int:
-        """A request has ended; how many tokens it was given."""
+        """Drop the state of a request that has ended and return how many tokens it generated."""
         self.executor.forget(number)
         return self._made.pop(number)
 
     def abort(self, number: int) -> None:
-        """End a request before its answer does."""
+        """Abort a request before its response is complete."""
         self.engine.abort(number)
         self.forget(number)
 
     def begin(self) -> int | None:
-        """Plan a step; the nanoseconds that it takes, None where there is nothing to do."""
+        """Plan and start a step; return its duration in nanoseconds, or None if there is nothing to do."""
         assert self.plan is None, "a step has not ended"
         plan = self.engine.plan()
         if plan is None:
@@ -140,7 +155,7 @@ class SimulatedReplica:
         return self.executor.took
 
     def end(self) -> list[TokenEvent]:
-        """The step that began is over: its tokens."""
+        """End the step that was started and return its token events."""
         assert self.plan is not None, "no step has begun"
         plan, self.plan = self.plan, None
         self._over = self.engine.clock()

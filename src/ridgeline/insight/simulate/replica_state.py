@@ -1,4 +1,4 @@
-"""A replica in a run: the requests that it has under way, and what is noted of its steps."""
+"""The state of a replica during a simulation: its active requests, and the recording of its steps."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,57 +9,76 @@ from ridgeline.insight.simulate.run_log import HELD, NEVER, RunLog
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 
 NO_MOMENT = NEVER - 1
-"""When no token came, of whatever request."""
+"""A time at which no request received a token; it differs from `NEVER` and every real time."""
 
 
 @dataclass(slots=True)
 class SimulatedRequest:
-    """A request under way: its row, what was asked, what a router counts it for, when its first and its last token came
-    to the client, the longest gap so far.
-
-    rest: what is to be done of it elsewhere, once this replica has given its first token. room: tokens for which there
-    is place behind its prompt. made, cached: tokens that another has given it, and prompt tokens that were found there;
-    begun: its timing there.
-    """
+    """An active request of the simulation. Times are those at which the client receives tokens."""
 
     row: int
+    """The request's row in the request log."""
     request: TraceRequest
     load: int
+    """The load that a router counts for the request."""
     rest: TraceRequest | None = None
+    """The request that a decode replica continues after this prefill replica's first token; None without a split."""
     room: int = 0
+    """The number of tokens that fit after the prompt."""
     first: int = NEVER
+    """The time of the first token."""
     last: int = NEVER
+    """The time of the latest token."""
     worst: int = NEVER
+    """The longest gap between two tokens so far."""
     made: int = 0
+    """The number of tokens generated on replicas that have finished their part of the request."""
     cached: int = 0
+    """The number of prompt tokens found in the prefix cache of its first replica."""
     begun: Timing | None = None
+    """The request's timing on its first replica."""
 
 
 class ReplicaState:
-    """A replica and its requests. since, until: from when it is paid for, and when it was gone. taking: requests may be
-    sent there.
+    """A replica with its active requests.
+
+    It is paid for from `since` to `until`; `taking` says whether a router may send requests to it.
     """
 
     def __init__(self, replica: SimulatedReplica, since: int = 0, *, taking: bool = True) -> None:
         self.replica, self.since, self.taking = replica, since, taking
         self.until: int | None = None
         self.live: dict[int, SimulatedRequest] = {}
-        self.load = 0  # what its requests come to for a router
+        self.load = 0  # the sum of its requests' loads, for a router
         self.stepping = False
-        self.before = NO_MOMENT  # when the step before ended
+        self.before = NO_MOMENT  # when the previous step ended
 
     def add(self, request: TraceRequest, live: SimulatedRequest, received: int = 0) -> None:
-        """Queue a request. Raises ValueError for one that cannot run."""
+        """Add a request to the replica.
+
+        Raises:
+            ValueError: If the request can never run.
+        """
         number = self.replica.add(request, received)
         self.live[number], live.room = live, self.replica.room(number)
         self.load += live.load
 
     def starts(self, start_up: int, now: int) -> bool:
-        """Whether it is still to take its first requests, where that lasts so long."""
+        """Return whether the replica is still starting up at time `now`.
+
+        Args:
+            start_up: Nanoseconds that starting takes.
+            now: The current time.
+        """
         return not (self.taking or self.live) and self.since > 0 and self.since + start_up >= now
 
     def begin(self, place: int, log: RunLog) -> int | None:
-        """Begin a step and note it; its nanoseconds, None where there is none."""
+        """Start a step and log it; return its duration in nanoseconds, or None if there is nothing to do.
+
+        Args:
+            place: The replica's index in the log.
+            log: The log of the run.
+        """
         took = self.replica.begin()
         if took is None:
             return None
@@ -87,5 +106,5 @@ class ReplicaState:
 
 
 def lives(replicas: Iterable[ReplicaState], end: int) -> list[tuple[int, int]]:
-    """From when until when each was there."""
+    """Return the start and end time of each replica."""
     return [(each.since, end if each.until is None else each.until) for each in replicas]

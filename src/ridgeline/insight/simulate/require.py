@@ -1,4 +1,4 @@
-"""Requirements: what a simulation has to keep to, such as `ttft_p99<500ms`, in the bad case of every interval."""
+"""Requirements on a simulation's figures, such as `ttft_p99<500ms`, at the worse end of each interval."""
 
 import math
 import operator
@@ -20,24 +20,24 @@ _SIGNS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
 }
 _TIMES = re.compile(r"_p\d+$")
-_SHARES = ("good_share", "busy", "pages", "most_pages", "prefix_hits")  # figures that may be told in %
-_OF_CLASS = re.compile(r"(?:ttft|tpot|e2e)_p\d+|good_share|goodput")  # figures that a class has too
+_SHARES = ("good_share", "busy", "pages", "most_pages", "prefix_hits")  # figures that accept a bound in %
+_OF_CLASS = re.compile(r"(?:ttft|tpot|e2e)_p\d+|good_share|goodput")  # figures that exist per class
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A figure by its name, and what it has to be: below, at most, above or at least a bound, by its sign. slo_class:
-    of the requests of one class; None for all.
-    """
+    """A bound on a named figure of a simulation."""
 
     text: str
     name: str
     sign: str
+    """The comparison operator: `<`, `<=`, `>` or `>=`."""
     bound: float
     slo_class: str | None = None
+    """The request class to which the figure applies; None for all requests."""
 
     def failed(self, findings: SimulationFindings) -> str:
-        """Why it is not kept, in words; "" where it is, even at the worse end of the figure's interval."""
+        """Return why the requirement is not met, or "" if it holds even at the worse end of the figure's interval."""
         found = self._figure(findings)
         if found is None:
             classes = findings.metrics.classes
@@ -59,7 +59,7 @@ class Requirement:
 
     @property
     def _lack(self) -> str:
-        """Why a run that is not overloaded has no such figure."""
+        """The reason why a run that is not overloaded lacks the figure."""
         if (percentile := _TIMES.search(self.name)) is None:
             return "this run has no such figure"
         return f"a {percentile[0][1:]} wants {needed(int(percentile[0][2:])):,} samples, and this run has fewer"
@@ -72,8 +72,10 @@ class Requirement:
 
 
 def parse_requirement(text: str) -> Requirement:
-    """Of `ttft_p99<500ms`, `goodput>12`, `batch:good_share>=99%` (of one class). Raises ValueError naming what there
-    is.
+    """Parse a requirement: `ttft_p99<500ms`, `goodput>12`, or `batch:good_share>=99%` for one class of requests.
+
+    Raises:
+        ValueError: If the text is malformed; the message lists the available figures.
     """
     match = _FORM.fullmatch(text.strip())
     if match is None:

@@ -1,6 +1,6 @@
-"""A log: what became of each request and of each step, as columns of numbers; a million short requests are 170 MB.
+"""The log of a simulation: columns of numbers for requests and steps; a million short requests take 170 MB.
 
-Moments are integer nanoseconds of the simulation; -1 stands for one that has not come.
+Times are integer nanoseconds of simulated time; -1 marks an event that has not happened.
 """
 
 from array import array
@@ -14,19 +14,27 @@ NEVER = -1
 
 Outcome = Literal["ok", "rejected", "unfinished"]
 OUTCOMES: tuple[Outcome, ...] = ("ok", "rejected", "unfinished")
-"""As of traffic's records. rejected: when it came, as what cannot run is. unfinished: under way at the end."""
+"""The outcomes of a request, as in the records of `insight/traffic`.
+
+`rejected`: the engine refused it on arrival because it can never run. `unfinished`: it was still active at the end.
+"""
 
 Held = Literal["", "requests", "positions", "pages"]
 HELD: tuple[Held, ...] = ("", "requests", "positions", "pages")
-"""Why somebody waits beside a step: nobody does; so many requests run as may; its positions are all given away; there
-are no pages."""
+"""The reasons why requests wait while a step runs.
+
+"": none waits. `requests`: the limit of concurrent requests is reached. `positions`: the step's token budget is used
+up. `pages`: no KV pages are free.
+"""
 
 
 class RequestLog:
-    """A row for each, in order of arrival. replica: where it was sent. prompted: where its prompt was, which is another
-    replica where prompts and answers are apart. made: output tokens. limited: whether an answer ended because the
-    context, or KV memory, has no room for more of it. worst_gap: the longest between two tokens. slo_class: the place
-    of its class among `classes`, which are in the order of their first requests.
+    """One row per request, in order of arrival.
+
+    `replica` is the replica that a request was sent to; `prompted` is the one that ran its prompt, which differs if
+    prefill and decode are split. `made` counts output tokens. `limited` marks responses that ended because the context
+    or KV memory was full. `worst_gap` is the longest gap between two tokens. `slo_class` is an index into `classes`,
+    which are in order of first appearance.
     """
 
     def __init__(self) -> None:
@@ -42,7 +50,11 @@ class RequestLog:
         return len(self.arrived)
 
     def add(self, request: TraceRequest) -> int:
-        """One that comes; its row. Raises ValueError for one class more than a table has lines for."""
+        """Append an arriving request and return its row.
+
+        Raises:
+            ValueError: If the requests have more classes than the report can show.
+        """
         slo_class = self.classes.setdefault(request.slo_class, len(self.classes))
         if slo_class == MAX_CLASSES:
             raise ValueError(
@@ -63,15 +75,18 @@ class RequestLog:
         return len(self.arrived) - 1
 
     def refuse(self, row: int, reason: str) -> None:
-        """It cannot run."""
+        """Mark a request as rejected, with the reason."""
         self.outcome[row] = OUTCOMES.index("rejected")
         self.reasons[row] = reason
 
 
 class StepLog:
-    """A row for each. positions: that it runs; prompts: those of sequences that run more than one. sequences: that have
-    a part in it. running, waiting, pages: requests, and pages that they hold, once it is planned. held: why somebody
-    waits, of HELD. compute: whether it has more arithmetic than memory traffic.
+    """One row per step.
+
+    `positions` counts the tokens that the step runs, `prompts` those of sequences with more than one token, and
+    `sequences` the sequences. `running`, `waiting` and `pages` are the requests and the pages in use after planning.
+    `held` says why requests wait, as an index into `HELD`. `compute` says whether the step's arithmetic takes longer
+    than its memory traffic.
     """
 
     def __init__(self) -> None:
@@ -86,13 +101,13 @@ class StepLog:
 
 
 class TokenGaps:
-    """The gaps between tokens of all requests together: when one ended, how long it was, and of how many tokens."""
+    """The gaps between tokens of all requests: the time at which each ended, its length, and the number of tokens."""
 
     def __init__(self) -> None:
         self.at, self.gap, self.tokens = array("q"), array("q"), array("i")
 
     def add(self, at: int, gap: int, tokens: int) -> None:
-        """So many tokens that came at one moment after equal gaps."""
+        """Add a gap that ended at time `at`, for a number of tokens that arrived together after equal gaps."""
         self.at.append(at)
         self.gap.append(gap)
         self.tokens.append(tokens)
@@ -100,24 +115,31 @@ class TokenGaps:
 
 @dataclass(frozen=True, slots=True)
 class RunTotals:
-    """Of a run, all replicas together: preemptions, positions run again after one, prompt positions that were found,
-    pages that the pool of each has, requests and pages that were left at the end, nanoseconds of work for the front by
-    requests and by steps.
-    """
+    """Totals of a run over all replicas."""
 
     preemptions: int
+    """The number of preemptions."""
     wasted: int
+    """Positions computed again after a preemption."""
     found: int
+    """Prompt positions found in the prefix cache."""
     pages: tuple[int, ...]
+    """The size of each replica's page pool."""
     left: int
+    """Requests that remained in the engines at the end."""
     held: int
+    """Pages still in use at the end."""
     front_requests: int
+    """Nanoseconds of API server work caused by requests."""
     front_steps: int
+    """Nanoseconds of API server work caused by steps."""
 
 
 class RunLog:
-    """All of it, of so many replicas. end: when the last step was over. lives: from when until when each replica was
-    there, and totals: once the run is over.
+    """The complete log of a simulation over all replicas.
+
+    `end` is the time at which the last step ended. `lives` (the start and end time of each replica) and `totals` are
+    set when the run ends.
     """
 
     def __init__(self, replicas: int = 1) -> None:

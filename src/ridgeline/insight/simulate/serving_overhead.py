@@ -1,10 +1,10 @@
-"""What a server takes beside its engine's steps: between two of them, and on the core that HTTP and texts share.
+"""Models of a server's CPU time outside the engine's steps: host time between steps, and the API server's core.
 
-Both are measured of an idle server and stated; nothing here is fitted to a load. Between two steps the engine's process
-hears of what came and tells what was sampled. The front is a core of its own: requests are read before the engine has
-them, tokens are written to clients after each step, an answer is begun and closed. The messages of steps are short and
-are done one after the other. What a request takes is done in many parts between them: where half of the core is taken,
-it takes twice as long.
+The costs are measured on an idle server and given as options; nothing is fitted to a load. Between two steps, the
+engine process receives new requests and publishes sampled tokens. The API server has a core of its own: it parses
+requests before the engine gets them, writes tokens to clients after each step, and starts and finishes responses. Step
+messages are short and are handled first come, first served. The work for a request is divided into many small parts
+between them, so it takes twice as long if half of the core is busy.
 """
 
 import math
@@ -19,48 +19,58 @@ _LONGEST = round(3600e9)  # nanoseconds
 
 @dataclass(frozen=True, slots=True)
 class HostOverhead:
-    """Nanoseconds between two steps: of each, and for each sequence and each request that is new in the next one. idle:
-    more for a step that the engine had to wait for, which finds nothing at hand. after: more for a step without new
-    requests that follows one with some.
-    """
+    """Nanoseconds of host time between two steps."""
 
     step: int = 0
+    """The cost of each step."""
     sequence: int = 0
+    """The additional cost per sequence of the next step."""
     request: int = 0
+    """The additional cost per request that is new in the next step."""
     idle: int = 0
+    """The additional cost of a step before which the engine was idle."""
     after: int = 0
+    """The additional cost of a step without new requests that follows one with new requests."""
 
     def of(self, sequences: int, requests: int, *, before: int = 0, waited: bool = False) -> int:
-        """Before a step of so many sequences, of which so many are new, and so many were in the step before. waited:
-        whether nothing ran until now.
+        """Return the overhead before a step.
+
+        Args:
+            sequences: The sequences of the step.
+            requests: The number of these that are new.
+            before: The number of new requests in the previous step.
+            waited: Whether the engine was idle before the step.
         """
         more = self.after if before and not requests else 0
         return self.step + self.sequence * sequences + self.request * requests + (self.idle if waited else more)
 
     def times(self, factor: float) -> "HostOverhead":
-        """The same where all of it takes so many times as long."""
+        """Return the overhead with all costs multiplied by a factor."""
         return _times(self, factor)
 
     @property
     def counts(self) -> bool:
-        """Whether it matters how many requests are new."""
+        """Whether the overhead depends on the number of new requests."""
         return bool(self.request or self.after)
 
 
 @dataclass(frozen=True, slots=True)
 class ApiServerOverhead:
-    """Nanoseconds of the server's core: for a request before the engine has it, for the messages of a step, for each of
-    its tokens until the client has it, for the first of an answer beside that, and for one that has ended.
-    """
+    """Nanoseconds of CPU time on the API server's core."""
 
     request: int = 0
+    """The cost of a request before the engine gets it."""
     step: int = 0
+    """The cost of a step's messages."""
     token: int = 0
+    """The cost per token until the client has it."""
     first: int = 0
+    """The additional cost of the first token of a response."""
     answer: int = 0
+    """The cost of finishing a response."""
 
     def times(self, factor: float) -> "ApiServerOverhead":
-        """The same where all of it takes so many times as long."""
+        """Return the overhead with all costs multiplied by a factor."""
         return _times(self, factor)
 
 
@@ -71,46 +81,50 @@ def _times(costs: _Costs, factor: float) -> _Costs:
     return replace(costs, **{each.name: round(getattr(costs, each.name) * factor) for each in fields(costs)})
 
 
-_WHILE = 100e6  # nanoseconds over which the core's work is averaged, at the least
-_TIMES = 20  # of its longest cost: over less the share would be of whether somebody has just come
-_MOST = 0.95  # of the core that is taken already, where more is
+_WHILE = 100e6  # the minimum time constant of the core's average utilization, in nanoseconds
+_TIMES = 20  # the minimum time constant in units of the longest cost, so that no single request dominates
+_MOST = 0.95  # the highest utilization that the queueing formula uses
 
 
 class ApiServerCore:
-    """The core at work."""
+    """The API server's core at work: a queue that returns when each piece of work completes."""
 
     def __init__(self, costs: ApiServerOverhead) -> None:
         self._costs = costs
-        self._told = self._asked = 0  # when the messages of steps are done, and what requests take
-        self._read = self._latest = 0  # when the last request is read, and all is done that was given
+        self._told = self._asked = 0  # when the messages of steps are done, and the work of requests
+        self._read = self._latest = 0  # when the last request is parsed, and when all work is done
         over = max(_WHILE, _TIMES * max(getattr(costs, each.name) for each in fields(costs)))
         self._messages, self._all = _CoreShare(over), _CoreShare(over)
         self.of_steps = self.of_requests = 0
-        """Nanoseconds of what it was given: messages of steps, and all that each request brings."""
+        """Total nanoseconds of work for step messages (`of_steps`) and for requests (`of_requests`)."""
 
     @property
     def free(self) -> int:
-        """When it has done all that it was given."""
+        """The time at which all queued work is complete."""
         return max(self._told, self._latest)
 
     def reads(self, now: int) -> int:
-        """A request comes; when the engine has it, which is not before those that came earlier."""
+        """Parse a request that arrives at `now`; return when the engine gets it, in order of arrival."""
         self._read = max(self._read, self._serve(now, self._costs.request))
         return self._read
 
     def hears(self, now: int) -> None:
-        """A step is over, whose tokens follow."""
+        """Handle the message of a step that ended at `now`; its tokens follow."""
         self.of_steps += self._costs.step
         self._tell(now, self._costs.step)
 
     def writes(self, *, first: bool = False) -> int:
-        """A token of that step; when its client has it. first: of its answer."""
+        """Write a token of that step, and return when its client has it.
+
+        Args:
+            first: Whether it is the first token of its response.
+        """
         self.of_requests += self._costs.token
         self._tell(self._told, self._costs.token)
         return self._serve(self._told, self._costs.first) if first and self._costs.first else self._told
 
     def closes(self) -> None:
-        """The token was an answer's last."""
+        """Finish a response whose last token was just written."""
         self._serve(self._told, self._costs.answer)
 
     def _tell(self, now: int, cost: int) -> None:
@@ -119,8 +133,11 @@ class ApiServerCore:
         self._told = max(self._told, now) + cost
 
     def _serve(self, now: int, cost: int) -> int:
-        """When something that a request takes is done: after what others took, in what messages leave of the core; and
-        no sooner than where all share it, in cost / (1 - share taken) (Kleinrock, Queueing Systems 2, 4.4).
+        """Return when work for a request completes.
+
+        Requests share what the messages leave of the core. The work completes after the requests' earlier work, and no
+        sooner than under processor sharing of the whole core: cost / (1 - utilization) (Kleinrock, Queueing Systems 2,
+        4.4).
         """
         shared = now + self._all.stretched(now, cost)
         self._asked = max(self._asked, now) + self._messages.stretched(now, cost)
@@ -132,18 +149,18 @@ class ApiServerCore:
 
 
 class _CoreShare:
-    """The share of the core that some work took lately."""
+    """The recent utilization of the core by one kind of work, as an exponentially weighted average."""
 
     def __init__(self, over: float) -> None:
-        """over: nanoseconds that are averaged."""
+        """Create an average over a time constant in nanoseconds."""
         self._over, self._share, self._at = over, 0.0, 0
 
     def add(self, now: int, cost: int) -> None:
-        """So much more of it."""
+        """Add work of `cost` nanoseconds at time `now`."""
         self._share, self._at = self._of(now) + cost / self._over, max(self._at, now)
 
     def stretched(self, now: int, cost: int) -> int:
-        """What a cost becomes in the rest."""
+        """Return how long work takes on the remaining share of the core."""
         return round(cost / (1 - min(_MOST, self._of(now))))
 
     def _of(self, now: int) -> float:
@@ -151,20 +168,28 @@ class _CoreShare:
 
 
 def parse_between(text: str) -> HostOverhead:
-    """Of `110us`, `110us+20us/sequence+330us/request+400us/idle+300us/after`. Raises ValueError."""
+    """Parse a host overhead: `110us`, or `110us+20us/sequence+330us/request+400us/idle+300us/after`.
+
+    Raises:
+        ValueError: If the text is malformed.
+    """
     form = "110us+20us/sequence+330us/request+400us/idle+300us/after"
     found = _costs(text, "--between-steps", ("step", "sequence", "request", "idle", "after"), form)
     return HostOverhead(**found)
 
 
 def parse_front(text: str) -> ApiServerOverhead:
-    """Of `0.8ms/request+190us/step+90us/token+1.2ms/first+1.4ms/answer`. Raises ValueError."""
+    """Parse an API server overhead, such as `0.8ms/request+190us/step+90us/token+1.2ms/first+1.4ms/answer`.
+
+    Raises:
+        ValueError: If the text is malformed.
+    """
     form = "0.8ms/request+190us/step+90us/token+1.2ms/first+1.4ms/answer"
     return ApiServerOverhead(**_costs(text, "--front", ("", "request", "step", "token", "first", "answer"), form))
 
 
 def _costs(text: str, option: str, names: tuple[str, ...], form: str) -> Mapping[str, int]:
-    """Nanoseconds by what they are for; a time alone is for the first of `names`."""
+    """Return nanoseconds by cost name; a time without a name belongs to the first of `names`."""
     found: dict[str, int] = {}
     for part in text.split("+"):
         time, slash, name = part.strip().partition("/")

@@ -1,8 +1,8 @@
-"""The clock of a simulation: integer nanoseconds that nothing moves but the simulation itself."""
+"""The clock of a simulation, in integer nanoseconds that only the simulation advances."""
 
 
 class SimulatedClock:
-    """What time it is there. The engine reads it by calling it; how long the simulation itself takes is not in it."""
+    """The simulated time, which the engine reads by calling the clock; it is independent of wall time."""
 
     __slots__ = ("now",)
 
@@ -10,9 +10,10 @@ class SimulatedClock:
         self.now = 0
 
     def __call__(self) -> int:
+        """Return the current simulated time in nanoseconds."""
         return self.now
 
     def to(self, moment: int) -> None:
-        """Go on to a moment, which is none that has passed."""
+        """Advance the clock to a later or equal time."""
         assert moment >= self.now, "time goes forwards"
         self.now = moment

@@ -1,4 +1,4 @@
-"""A fleet: the replicas under one stream of requests, how those are dealt, and what comes and goes."""
+"""A simulated fleet: the replicas that share one stream of requests, with their router and autoscaler."""
 
 from dataclasses import dataclass
 
@@ -9,46 +9,45 @@ from ridgeline.insight.traffic.scaling import Scaling
 
 @dataclass(frozen=True, slots=True)
 class PrefillDecodeSplit:
-    """Prompts and answers apart: the first `prompts` replicas run prompts up to their first token, the others go on.
-
-    bandwidth: bytes a second of the one link over which all keys and values go, one request after the other.
-    """
+    """A disaggregated fleet: prefill replicas run prompts up to the first token, the others decode."""
 
     prompts: int
+    """The number of prefill replicas."""
     bandwidth: float
+    """Bytes per second of the one link that transfers all KV caches, one request after another."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedFleet:
-    """Replicas of the machine that is asked about, and others beside them.
-
-    router, age, seed: of insight/traffic/routers.py, which sees what replicas published at the last of the moments that
-    are `age` nanoseconds apart (0: what is so now). others: replicas on other cards. With a scaling, `replicas` are
-    those at the start. front: the core before all of them, through which requests and tokens go; None for one that
-    takes no time.
-    """
+    """The replicas of a simulation and how requests are distributed over them."""
 
     replicas: int = 1
+    """The number of replicas of the main machine; with autoscaling, the number at the start."""
     router: str = "two"
+    """The name of a router in insight/traffic/routers.py."""
     age: int = 0
+    """Nanoseconds between two publications of the replicas' load to the router; 0 for always current."""
     seed: int = 0
+    """The seed of the router."""
     others: tuple[Machine, ...] = ()
+    """The machines of replicas on other GPUs."""
     split: PrefillDecodeSplit | None = None
     scaling: Scaling | None = None
     front: ApiServerOverhead | None = None
+    """The API server core that all requests and tokens pass through; None if it takes no time."""
 
     def machines(self, machine: Machine) -> tuple[Machine, ...]:
-        """Those at the start, a machine a replica."""
+        """Return the machine of each replica at the start."""
         return (machine,) * self.replicas + self.others
 
     @property
     def size(self) -> int:
-        """Replicas at the start."""
+        """The number of replicas at the start."""
         return self.replicas + len(self.others)
 
     @property
     def equal(self) -> bool:
-        """Whether each has its share of the same work all the time, as the load law wants it."""
+        """Whether all replicas do an equal share of the same work all the time, as the load law assumes."""
         return not (self.others or self.split or self.scaling)
 
 

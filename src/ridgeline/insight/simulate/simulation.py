@@ -1,9 +1,10 @@
-"""The run: requests come and are sent to a replica, steps begin and end, until nothing is left.
+"""The event loop of a simulation, in which requests arrive and are routed to replicas, and steps start and end.
 
-At one moment steps end first, then keys and values arrive, then replicas do, then requests come, then steps begin: what
-comes while a step runs waits for the one after it, as at a server that takes its messages between two steps. What
-replicas have published, and what an autoscaler sees, is from before all that. Requests that come together keep their
-order, replicas theirs. Nothing depends on wall time, on a hash or on a set's order: equal input gives equal logs.
+Events at one time are processed in a fixed order: steps end, KV transfers complete, replicas become ready, requests
+arrive, steps start. A request that arrives during a step therefore waits for the next one, as on a server that reads
+its messages between steps. The published load of the replicas, and what the autoscaler sees, is from before these
+events. Requests that arrive together keep their order, and so do replicas. Nothing depends on wall time, hashes or the
+order of a set, so equal input gives equal logs.
 """
 
 import heapq
@@ -26,21 +27,24 @@ from ridgeline.insight.traffic.scaling import Scaling
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 
 Watch = Callable[[RunLog], None]
-"""Sees the log now and then."""
+"""A function that is called with the log from time to time, to show progress."""
 
-_STEPS_BETWEEN = 256  # steps after which a watch sees the log
-_STEP, _SENT, _UP, _READ = range(4)  # what happens, in its order at one moment
+_STEPS_BETWEEN = 256  # the number of steps between two calls of the watch
+_STEP, _SENT, _UP, _READ = range(4)  # the kinds of events, in their order at one time
 
 
 class Autoscaler:
-    """next: the moment of its next look. start_up: nanoseconds until a replica that it asks for takes requests."""
+    """The autoscaler of a fleet.
+
+    `next` is the time of its next check; `start_up` is the nanoseconds until a replica that it starts accepts requests.
+    """
 
     def __init__(self, scaling: Scaling) -> None:
         self._scaling, self.next, self.start_up = scaling, scaling.period, scaling.start_up
-        self._changed = 0  # when a replica was asked for, or had to go
+        self._changed = 0  # when a replica was last started or stopped
 
     def look(self, replicas: Iterable[ReplicaState]) -> int:
-        """How many replicas are to be started now, or -1 where one is to go."""
+        """Return how many replicas to start at this check, or -1 to stop one."""
         now, self.next = self.next, self.next + self._scaling.period
         there = [each for each in replicas if each.until is None]
         taking, starting = sum(each.taking for each in there), sum(each.starts(self.start_up, now) for each in there)
@@ -53,10 +57,17 @@ class Autoscaler:
 def run(
     machine: Machine, offered: Offered, factor: float = 1.0, watch: Watch | None = None, fleet: SimulatedFleet = ALONE
 ) -> RunLog:
-    """Let requests come to replicas of a machine until none is left.
+    """Simulate replicas of a machine until all offered requests have ended, and return the log.
 
-    factor: on the price of each step, on what passes between two, and on what a front takes. Raises ValueError for an
-    unknown router.
+    Args:
+        machine: The machine of each replica.
+        offered: The traffic.
+        factor: Multiplies the price of each step, the host overhead and the API server's costs.
+        watch: Called with the log from time to time.
+        fleet: The replicas and their routing.
+
+    Raises:
+        ValueError: If the router is unknown.
     """
     return _Simulation(machine, offered, factor, fleet).run(watch)
 
@@ -67,7 +78,7 @@ class _Simulation:
         self.machine, self.offered, self.fleet = machine, offered, fleet
         self.replicas = [ReplicaState(self._replica(each)) for each in fleet.machines(machine)]
         self.log = RunLog(len(self.replicas))
-        self.happens: list[tuple[int, int, int]] = []  # when, what, and of which replica, or of which hand-over
+        self.happens: list[tuple[int, int, int]] = []  # time, kind, and replica or transfer
         self.router, self.age = router_named(fleet.router, fleet.seed), fleet.age
         self.signals = [Signal(0) for _ in self.replicas]
         self.published = 0
@@ -82,11 +93,11 @@ class _Simulation:
         return SimulatedReplica(machine, self.clock, pricer, self.prompts)
 
     def run(self, watch: Watch | None) -> RunLog:
-        """To the end."""
+        """Process events until none is left."""
         while (moment := self._next()) is not None:
             if self.autoscaler is not None and self.autoscaler.next <= moment:
                 self._scale(self.autoscaler)
-                continue  # what starts may be up before that moment
+                continue  # a replica that starts may be ready before that time
             self._publish(moment)
             self.clock.to(moment)
             if self.happens and self.happens[0][0] == moment:
@@ -109,9 +120,7 @@ class _Simulation:
         return self.log
 
     def _next(self) -> int | None:
-        """The moment at which something happens, or a request comes; None where all that is left are replicas that
-        start, for nobody.
-        """
+        """Return the time of the next event or arrival; None if only replica starts remain, which serve no request."""
         comes = self.offered.upcoming
         if comes is None and all(what == _UP for _, what, _ in self.happens):
             return None
@@ -130,13 +139,13 @@ class _Simulation:
     # -- who gets what ------------------------------------------------------------------------------------------------
 
     def _publish(self, until: int) -> None:
-        """What replicas have published before or at a moment: as it is now, nothing having happened since."""
+        """Update the load that replicas have published by time `until`; nothing has changed since the last event."""
         if self.age and until - self.published >= self.age:
             self.published = until - until % self.age
             self.signals = [Signal(each.load) for each in self.replicas]
 
     def _choose(self, router: ReplicaRouter, request: TraceRequest, among: range) -> int:
-        """The place of the replica that a request goes to."""
+        """Return the index of the replica that the router selects for a request, among those that accept requests."""
         places = [place for place in among if self.replicas[place].taking]
         if len(places) == 1:
             return places[0]
@@ -154,7 +163,7 @@ class _Simulation:
         heapq.heappush(self.happens, (self.front.reads(self.clock.now), _READ, row))
 
     def _deal(self, request: TraceRequest, live: SimulatedRequest) -> None:
-        """A request is read, and goes to a replica."""
+        """Route a request to a replica once the API server has parsed it."""
         split = self.fleet.split
         if split is None:
             self._send(request, live, self._choose(self.router, request, range(len(self.replicas))))
@@ -182,8 +191,10 @@ class _Simulation:
             serving.until = self.clock.now
 
     def _take(self, serving: ReplicaState, events: list[TokenEvent]) -> None:
-        """The tokens of a step. Most come one step after the one before, so that their gaps are equal; but for those
-        that a front writes one after the other.
+        """Record the tokens of a step.
+
+        Most tokens arrive one step after the previous token of their request, so their gaps are equal and are logged
+        together. With an API server core, tokens are written one after another and each has its own gap.
         """
         now, before, live, front = self.clock.now, serving.before, serving.live, self.front
         step = now
@@ -194,7 +205,7 @@ class _Simulation:
         for event in events:
             own = live[event.request]
             if front is not None:
-                now = max(own.last, front.writes(first=own.last == NEVER))  # an answer's tokens keep their order
+                now = max(own.last, front.writes(first=own.last == NEVER))  # a response's tokens keep their order
             if own.last == before:
                 equal += 1
                 if gap > own.worst:
@@ -218,7 +229,7 @@ class _Simulation:
         own.made += serving.replica.forget(event.request)
         if own.begun is None:
             own.cached, own.begun = event.cached, event.timing
-        # Where prompts are apart their replica is asked for one token: the engine cannot say that no other fits.
+        # A prefill replica generates one token, so its engine cannot tell that no second one would fit.
         alone = own.rest is not None and own.room == 1
         limited = event.finish is FinishReason.LENGTH or alone
         if own.rest is not None and not limited:
@@ -239,14 +250,14 @@ class _Simulation:
     # -- prompts and answers apart ------------------------------------------------------------------------------------
 
     def _hand_over(self, live: SimulatedRequest, request: TraceRequest) -> None:
-        """Send the keys and values of a prompt to where its answer is made."""
+        """Start the transfer of a prompt's KV cache to the decode replicas."""
         assert self.handover is not None
         live.rest = None
         there, number = self.handover.send(request, live, self.clock.now)
         heapq.heappush(self.happens, (there, _SENT, number))
 
     def _receive(self, number: int) -> None:
-        """A prompt's keys and values are there."""
+        """Route a request to a decode replica once its KV cache has arrived."""
         assert self.handover is not None
         assert self.fleet.split is not None
         rest, live = self.handover.received(number, self.clock.now)
@@ -256,7 +267,7 @@ class _Simulation:
     # -- coming and going ---------------------------------------------------------------------------------------------
 
     def _scale(self, autoscaler: Autoscaler) -> None:
-        """It looks, and starts or stops replicas."""
+        """Run a check of the autoscaler and start or stop replicas."""
         self.clock.to(autoscaler.next)
         change, now = autoscaler.look(self.replicas), self.clock.now
         if change > 0:
@@ -271,7 +282,7 @@ class _Simulation:
             self.signals.append(Signal(0))
 
     def _stop(self, now: int) -> None:
-        """The replica with the fewest requests takes no more; of equals the newest."""
+        """Stop sending requests to the replica with the fewest; the newest of equals."""
         taking = [each for each in self.replicas if each.taking]
         least = min(reversed(taking), key=lambda each: len(each.live))
         least.taking = False
@@ -279,7 +290,7 @@ class _Simulation:
             least.until = now
 
     def _close(self) -> None:
-        """What is left is unfinished."""
+        """Write the totals to the log; requests that have not ended stay unfinished."""
         engines = [serving.replica.engine for serving in self.replicas]
         stats = [engine.stats for engine in engines]
         end = self.clock.now if self.front is None else max(self.clock.now, self.front.free)

@@ -1,4 +1,4 @@
-"""Charts of a run: what goes on second by second, how latencies are distributed, who waited for what."""
+"""The charts of a simulation: activity per second, latency distributions, and a waterfall of requests."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,11 +14,11 @@ from ridgeline.insight.simulate.simulation_metrics import warm_up
 from ridgeline.insight.traffic.series import cumulative
 from ridgeline.util.document.charts import Chart, Series, Span, Spans
 
-_MAX_ROWS = 60  # of a waterfall
+_MAX_ROWS = 60  # rows of a waterfall
 
 
 def charts(findings: SimulationFindings) -> Iterator[Chart | Spans]:
-    """Those that there is something to draw for; of an overloaded run no distribution."""
+    """Yield the charts for which a simulation has data; an overloaded run has no latency distributions."""
     log = findings.log
     if findings.capacity is not None:
         yield from _rates(findings, findings.capacity)
@@ -32,7 +32,7 @@ def charts(findings: SimulationFindings) -> Iterator[Chart | Spans]:
 
 
 def _rates(findings: SimulationFindings, found: SimulatedCapacity) -> Iterator[Chart]:
-    """Goodput over the rate; TPOT over it, with the load law's curve up to its wall."""
+    """Yield goodput, TPOT and TTFT against the arrival rate, TPOT with the load law's curve."""
     levels = found.levels
     marks = ((found.rate.mid, "capacity"),) if found.rate.mid else ()
     good = tuple((each.rate, each.metrics.goodput.rate) for each in levels if each.metrics.goodput is not None)
@@ -55,7 +55,7 @@ def _rates(findings: SimulationFindings, found: SimulatedCapacity) -> Iterator[C
 
 
 def _law_curve(findings: SimulationFindings, most: float) -> tuple[Series, ...]:
-    """By the load law, at rates up to nine tenths of its wall."""
+    """Return the TPOT curve of the load law, up to 90 % of its saturation rate."""
     asked = findings.asked
     if findings.law_saturation_rate is None or asked.rated != "requests":
         return ()
@@ -82,14 +82,15 @@ def _over_time(findings: SimulationFindings) -> Iterator[Chart]:
 
 
 def _steps(name: str, values: Sequence[float]) -> Series:
-    """A value for each second, to the end of the last one."""
+    """Return a step series with one value per second, extended to the end of the last second."""
     points = [*enumerate(map(float, values)), (len(values), float(values[-1]))]
     return Series(name, tuple((float(at), value) for at, value in points), "steps")
 
 
 def _distributions(log: RunLog) -> Iterator[Chart]:
-    """Which share of requests had at most this TTFT, this TPOT; of tokens, this ITL: of those that the percentiles are
-    of.
+    """Yield the cumulative distributions of TTFT and TPOT over requests and of ITL over tokens.
+
+    They cover the same samples as the percentiles.
     """
     requests = Columns(log)
     since = warm_up(log, requests)
@@ -116,7 +117,7 @@ def _distribution(name: str, label: str, of: str, points: tuple[tuple[float, flo
 
 
 def _waterfall(log: RunLog) -> Spans:
-    """Requests one below the other; of many, evenly chosen ones."""
+    """Return the waterfall of waiting, prefill and decode times; of many requests, an evenly spaced selection."""
     requests = Columns(log)
     rows = np.flatnonzero(requests.ok).tolist()
     step = max(1, -(-len(rows) // _MAX_ROWS))

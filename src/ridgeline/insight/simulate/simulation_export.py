@@ -1,4 +1,7 @@
-"""The result as one JSON object: docs/simulate.md lists its fields. What `bench serve --json` has too is named so."""
+"""The JSON export of a simulation; docs/simulate.md lists its fields.
+
+Fields that `bench serve --json` also has are named the same.
+"""
 
 import math
 from dataclasses import asdict, replace
@@ -21,11 +24,11 @@ from ridgeline.insight.traffic.percentiles import distribution_json, interval_js
 from ridgeline.util.version import __version__
 
 LONGEST_SERIES = 10**6 * 10**9
-"""Nanoseconds of the longest run that is told second by second: a million of them."""
+"""The longest run that is exported second by second, in nanoseconds: one million seconds."""
 
 
 def findings_json(findings: SimulationFindings) -> dict[str, Any]:
-    """The object of `--json` and `--out`. Times are seconds; what there is no figure of is null."""
+    """Return the JSON object of `--json` and `--out`. Times are in seconds; figures that do not exist are null."""
     return {
         "format": 1,
         "kind": "simulate",
@@ -165,7 +168,7 @@ def _fleet(asked: SimulationQuery) -> dict[str, Any]:
 
 
 def metrics_json(metrics: SimulationMetrics) -> dict[str, Any]:
-    """As `metrics` of docs/simulate.md: without latencies where those are no figures."""
+    """Return the `metrics` object of docs/simulate.md; latencies are null for an overloaded run."""
     return {
         "requests": metrics.total,
         **metrics.counts,
@@ -196,7 +199,7 @@ def metrics_json(metrics: SimulationMetrics) -> dict[str, Any]:
 
 
 def _per_request(log: RunLog) -> dict[str, list[Any]]:
-    """Columns, of all requests."""
+    """Return the per-request columns of all requests."""
     requests = Columns(log)
     ok, several = requests.ok, requests.ok & (requests.made > 1)
 
@@ -225,11 +228,11 @@ def _per_request(log: RunLog) -> dict[str, list[Any]]:
 
 
 def _replicas(log: RunLog) -> list[dict[str, Any]]:
-    """Of each what it was sent, what it did, and the share of its time in which it did anything."""
+    """Return for each replica the requests and tokens it handled and the share of its lifetime spent in steps."""
     requests, steps = Columns(log), log.steps
     sent, prompted = np.asarray(log.requests.replica), np.asarray(log.requests.prompted)
     stepping, took = np.asarray(steps.replica), np.asarray(steps.took)
-    firsts = np.minimum(requests.made, prompted != sent)  # a prompt's own token, where another replica goes on
+    firsts = np.minimum(requests.made, prompted != sent)  # the first token, if another replica decodes
 
     def of(place: int) -> dict[str, Any]:
         asked, answered, stepped = prompted == place, sent == place, stepping == place
@@ -250,16 +253,17 @@ def _replicas(log: RunLog) -> list[dict[str, Any]]:
 
 
 def _overlap(since: int, until: int, seconds: int) -> Any:
-    """Of each second the share between two moments."""
+    """Return for each second the share that lies between two times."""
     begin = np.arange(seconds) * 10**9
     return np.clip(np.minimum(until, begin + 10**9) - np.maximum(since, begin), 0, None) / 1e9
 
 
 def per_second(log: RunLog) -> dict[str, list[Any]]:
-    """Second by second, of all replicas together: how many there were on average, and the pages that those have;
-    requests that came and ended, tokens; of the steps that began in it the share of it that they took, sequences in
-    one, positions of prompts; running and waiting requests and held pages on average; seconds in which somebody waited,
-    by why.
+    """Return time series with one value per second, over all replicas together.
+
+    They hold the average number of replicas and of their pages; arriving and finished requests and tokens; for the
+    steps that started in the second, the busy share, the sequences per step and the prompt tokens; the average running
+    and waiting requests and pages in use; and the seconds in which requests waited, by reason.
     """
     seconds = max(1, -(-log.end // 10**9))
     requests, steps = Columns(log), log.steps
@@ -273,7 +277,7 @@ def per_second(log: RunLog) -> dict[str, list[Any]]:
         return np.bincount(at, np.asarray(column) * took, seconds) / np.maximum(weight, 1)
 
     def together(column: Any) -> list[float]:
-        """Of all replicas; of those that do nothing it is nothing."""
+        """Return a time-weighted average over all replicas, with idle replicas as zero."""
         found: list[float] = (mean(column) * np.minimum(weight / 1e9, replicas)).tolist()
         return found
 

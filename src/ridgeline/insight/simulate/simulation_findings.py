@@ -1,4 +1,4 @@
-"""Findings: a run at the price, and the same requests at that less and more its error: every figure an interval."""
+"""The findings of a simulation, in which every figure has an interval from runs at the bounds of the price's error."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,62 +19,68 @@ from ridgeline.insight.simulate.simulation_verdict import WAITING, verdict
 from ridgeline.insight.simulate.slo_classes import check_classes
 from ridgeline.insight.traffic.percentiles import SHOWN, Interval
 
-_SHARED = 0.02  # of prompt tokens
+_SHARED = 0.02  # the share of cached prompt tokens from which the load laws do not apply
 
 LATENCIES = ("TTFT", "TPOT", "ITL", "E2E", "queue", "worst gap")
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationFindings:
-    """log, metrics: at the price as it is. cheap, dear: at less and at more by its error; the same where it has none.
-    law: the formula's figures; None where it is not of such requests. capacity: where it was looked for; the runs are
-    then at that rate. advised: where better settings were. together: the same cards without a split, where there is
-    one. division: where other numbers of cards were tried. loop: tokens a second by the law of users who do not think;
-    None of others.
-    """
+    """The result of a simulation at the predicted price and at the bounds of its error, for the same requests."""
 
     asked: SimulationQuery
     log: RunLog
+    """The log of the run at the predicted price."""
     metrics: SimulationMetrics
+    """The metrics of the run at the predicted price."""
     cheap: SimulationMetrics
+    """The metrics at the price less its error; the same as `metrics` if the error is zero."""
     dear: SimulationMetrics
+    """The metrics at the price plus its error; the same as `metrics` if the error is zero."""
     law: LoadLaw | None = None
+    """The figures of the load law; None if it does not apply to these requests."""
     capacity: SimulatedCapacity | None = None
+    """The capacity, if it was searched for; the runs are then at that rate."""
     advised: Advice | None = None
+    """The outcome of a search for better settings, if there was one."""
     together: tuple[Colocated, ...] = ()
+    """The results of the same GPUs without a prefill/decode split, if the fleet has one."""
     division: FleetSizing | None = None
+    """The outcome of a search for a better fleet size, if there was one."""
     loop: float | None = None
+    """Output tokens per second by the law of a closed loop without think time; None for other traffic."""
 
     @property
     def verdict(self) -> str:
-        """In a word or two."""
+        """The verdict in a word or two, such as `steady` or `overloaded`."""
         return verdict(self.metrics, open_loop=self.asked.open_loop)
 
     @property
     def shares(self) -> bool:
-        """Whether so much of the prompts is found in KV memory that the laws, whose prompts all run, say nothing."""
+        """Whether prefix-cache hits are too frequent for the load laws, in which every prompt is computed."""
         return self.metrics.found >= _SHARED
 
     @property
     def law_saturation_rate(self) -> float | None:
-        """Requests a second from which, by the load law, all replicas together do not keep up; None of users."""
+        """The saturation rate of all replicas in requests per second by the load law; None if there is no law."""
         return None if self.law is None else self.law.wall * self.asked.fleet.replicas
 
     @property
     def wall(self) -> float | None:
-        """The same of the replicas or of their front, whichever is sooner."""
+        """The lower of the saturation rates of the replicas and of the API server."""
         return None if self.law_saturation_rate is None else min(self.law_saturation_rate, self.metrics.front_wall)
 
     @property
     def link_saturation_rate(self) -> float:
-        """Prompts a second whose keys and values go over the link between prompts and answers; infinite without one."""
+        """The prompts per second whose KV cache the prefill/decode link can transfer; infinite without a split."""
         split, (given, _) = self.asked.fleet.split, self.metrics.sizes
         return math.inf if split is None else split.bandwidth / prompt_kv_bytes(self.asked.machine.case, given)
 
     @property
     def is_front_bound(self) -> bool:
-        """Whether it is the front that falls behind, not what it deals to: replicas have nobody waiting for most of the
-        time then, and a link between them carries more.
+        """Whether the API server is the bottleneck, not the replicas behind it.
+
+        Requests then mostly do not wait at the replicas, and the KV link has a higher saturation rate.
         """
         metrics = self.metrics
         waiting = sum(metrics.steps.held.values()) >= WAITING
@@ -87,12 +93,14 @@ class SimulationFindings:
 
     @property
     def has_latencies(self) -> bool:
-        """Whether latencies are figures."""
+        """Whether latencies are meaningful: requests completed and the run is not overloaded."""
         return self.metrics.counts["ok"] > 0 and not self.metrics.overloaded
 
     def latency(self, name: str, percent: int) -> Interval | None:
-        """A percentile with an interval of the draw and of the price; its upper end is infinite where a price that much
-        higher overloads the replica. None where there are too few samples, or latencies are no figures.
+        """Return a latency percentile with an interval for both sampling and price error.
+
+        The upper end is infinite if the replicas are overloaded at the higher price. The result is None if there are
+        too few samples or latencies are meaningless.
         """
         return self._widened([each.latency(name, percent) for each in self._runs])
 
@@ -101,19 +109,19 @@ class SimulationFindings:
         return self.metrics, self.cheap, self.dear
 
     def _widened(self, of_runs: Sequence[Interval | None]) -> Interval | None:
-        """A percentile of the three runs as one, as `latency` says."""
+        """Return a percentile of the three runs as one interval, as `latency` describes."""
         found, cheap, dear = of_runs
         if found is None or cheap is None or not self.has_latencies:
             return None
         if self.dear.overloaded:
             return _both(Interval(min(cheap.mid, found.mid), found.mid, math.inf), found.low, found.high)
-        if dear is None:  # fewer were counted, as it filled for longer: nobody knows how late that is
+        if dear is None:  # too few samples, as the warm-up was longer: there is no upper end
             return None
         low, high = _ends(found.mid, [cheap.mid, dear.mid])
         return _both(Interval(low, found.mid, high), found.low, found.high)
 
     def figure(self, of: Callable[[SimulationMetrics], float | None]) -> Interval | None:
-        """Any figure of the three runs."""
+        """Return a figure of the run with its range over the three runs, or None if it has no such figure."""
         mid = of(self.metrics)
         if mid is None:
             return None
@@ -123,8 +131,9 @@ class SimulationFindings:
     def rate(
         self, of: Callable[[SimulationMetrics], float | None], drawn: Callable[[MarginOfError], float]
     ) -> Interval | None:
-        """A figure of what comes by itself, or 1 over it, with an interval of the draw of requests too. An overloaded
-        replica gives what it can, whatever comes.
+        """Return a rate or its reciprocal, with an interval that includes the sampling error of the requests.
+
+        An overloaded replica works at its own limit, so its rate has no sampling error.
         """
         found, by = self.figure(of), self.metrics.drawn
         if found is None or by is None or self.verdict == "overloaded" or math.isinf(found.mid):
@@ -137,7 +146,7 @@ class SimulationFindings:
         of: Callable[[SimulationMetrics], float | None],
         drawn: Callable[[SimulationMetrics], tuple[float, float] | None],
     ) -> Interval:
-        """A share of the requests, with an interval of their draw too, where they come by themselves."""
+        """Return a share of the requests, with an interval that includes sampling error for open-loop traffic."""
         found, by = self.figure(of), drawn(self.metrics)
         assert found is not None, "of any requests there is a share"
         if by is None or self.metrics.drawn is None or self.verdict == "overloaded":
@@ -145,8 +154,9 @@ class SimulationFindings:
         return _both(found, *by, most=1.0)
 
     def class_figures(self, name: str) -> dict[str, Interval | None]:
-        """Of a class of requests, by the names of FIGURES. A run at another price may have none of it: its users come
-        to ask other requests.
+        """Return the figures of a request class, by the names of `FIGURES`.
+
+        A closed-loop run at another price may have no request of the class, because its users send other requests.
         """
         runs, here = [each.classes.get(name) for each in self._runs], self.metrics.classes[name]
 
@@ -169,7 +179,7 @@ class SimulationFindings:
     def dollars(
         self, a_second: Callable[[SimulationMetrics], float | None], drawn: Callable[[MarginOfError], float]
     ) -> Interval | None:
-        """Dollars for one of what comes so many times a second; infinite where nothing does."""
+        """Return the dollars per unit of a rate (tokens, requests), with an interval; infinite if the rate is zero."""
         if self.asked.dollars_per_hour is None:
             return None
 
@@ -186,9 +196,7 @@ def _ends(mid: float, others: Sequence[float]) -> tuple[float, float]:
 
 
 def _both(priced: Interval, low: float, high: float, most: float = math.inf) -> Interval:
-    """A figure with an interval of the price's error and one of the draw, as one interval: the errors are independent,
-    so that their squares add up.
-    """
+    """Return one interval for price error and sampling error: they are independent, so their squares add up."""
     mid = priced.mid
     below, above = math.hypot(mid - priced.low, mid - low), math.hypot(priced.high - mid, high - mid)
     return Interval(max(0.0, mid - below), mid, min(most, mid + above))
@@ -199,8 +207,12 @@ def simulate(
     progress: Callable[[str], Watch] | None = None,
     loop: Callable[[SimulationMetrics], float] | None = None,
 ) -> SimulationFindings:
-    """Run at the price, and at less and more of it by its error, with the same requests. progress: for the name of a
-    run, what watches it. loop: the law of users who ask again at once, where that is what is asked.
+    """Simulate a query at the predicted price and at the bounds of its error, with the same requests.
+
+    Args:
+        asked: The simulation query.
+        progress: Returns the watcher of a run, given the run's name.
+        loop: The law of a closed loop without think time, if the traffic is one.
     """
     watched = (lambda name: None) if progress is None else progress
     judged = partial(measure, slo=asked.slo, open_loop=asked.open_loop)
@@ -267,4 +279,4 @@ FIGURES: dict[str, Callable[[SimulationFindings], Interval | None]] = {
         lambda m: None if m.goodput is None else m.goodput.rate / 1e3, lambda drawn: drawn.good
     ),
 }
-"""Figures with intervals, by the names that --require takes: latencies in seconds, rates a second, shares to 1."""
+"""The figures with intervals by the names that `--require` accepts: seconds, rates per second, and shares up to 1."""

@@ -1,7 +1,7 @@
-"""Metrics: what the log of a run says, by the definitions of insight/traffic/summary.py, in seconds.
+"""The metrics of a simulation's log, in seconds, by the definitions of insight/traffic/summary.py.
 
-What comes while the replica fills up is left out: until as many requests run as run later on, by the median, everything
-is faster than it will be. After the last arrival the run goes on until all have ended.
+Requests that arrive during warm-up are excluded: until the number of running requests reaches the later median, the
+replica is faster than it will be. After the last arrival, the run continues until all requests have ended.
 """
 
 import math
@@ -19,94 +19,110 @@ from ridgeline.insight.traffic.slo import SLO
 from ridgeline.insight.traffic.stationarity import FALLING_BEHIND, SURE, Stationarity, judge_stationarity
 from ridgeline.insight.traffic.summary import Goodput
 
-_SAMPLES = 400  # moments at which requests under way are counted
-_COMING = 0.1  # of the time: the least in which requests come for steps after the last of them not to count
+_SAMPLES = 400  # the number of times at which active requests are counted
+_COMING = 0.1  # the share of time that arrivals must exceed for steps after the last one to be excluded
 
 
 @dataclass(frozen=True, slots=True)
 class StepShares:
-    """Of the steps, weighted by how long they took. busy: share of the time in which there is one, of all replicas.
-    batch: sequences in one on average, and pages their share of the pool that requests hold; most_pages: the most of it
-    at any time. prompts: share of the steps' time in those that run prompts; compute: in those with more arithmetic
-    than memory traffic. held: share of all time in which somebody waits, by why (HELD). longest: seconds of the
-    longest.
-    """
+    """Statistics of the steps, weighted by their durations."""
 
     count: int
     busy: float
+    """The share of time in which a step runs, averaged over replicas."""
     batch: float
+    """The average number of sequences per step."""
     pages: float
+    """The average share of the page pool that requests use."""
     most_pages: float
+    """The highest share of the page pool in use at any step."""
     prompts: float
+    """The share of step time in steps that run prompts."""
     compute: float
+    """The share of step time in steps that are compute bound rather than memory bound."""
     held: dict[str, float]
+    """The share of all time in which requests wait, by reason (`HELD`)."""
     longest: float
+    """The duration of the longest step in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarginOfError:
-    """How far off figures may be by the draw of requests, as shares of them: 1.96 standard errors, as if requests were
-    independent. requests, good: of Poisson counts. tokens: of a compound Poisson sum, of their lengths. good_share:
-    between which shares a binomial one lies, by Wilson.
-    """
+    """The sampling error of figures: 1.96 standard errors relative to the figure, for independent requests."""
 
     requests: float
+    """The margin of the request rate, as a Poisson count."""
     tokens: float
+    """The margin of the token rate, as a compound Poisson sum over response lengths."""
     good: float
+    """The margin of the goodput, as a Poisson count."""
     good_share: tuple[float, float]
+    """The Wilson interval of the share of good requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationMetrics:
-    """Of a run. counts: requests by outcome, all of them; limited: answered ones that the context cut short. warm_up:
-    seconds from the start in which arrivals are not counted, and left_out how many those are; the rest is of the
-    others alone. duration: from then to the last token. offered: arrivals a second. latencies: by name; sizes: tokens
-    in and out, on average. found: share of the prompt positions that were found in KV memory. good_share: of all
-    requests. replicas: that were there, on average over the run. front: seconds of work that the front is given each
-    second; None without one. front_wall: requests a second from which it does not keep up, as long as steps are as many
-    as here. drawn, steadiness: None of users, the latter too where there is too little to see. classes: of each class
-    of requests, where there are several.
-    """
+    """The metrics of a simulation run. Rates, lengths, latencies and goodput cover only requests after the warm-up."""
 
     counts: dict[str, int]
+    """The number of requests by outcome, warm-up included."""
     reasons: dict[str, int]
+    """The number of rejected requests by reason."""
     limited: int
+    """Responses cut short because the context or KV memory was full."""
     warm_up: float
+    """Seconds from the start during which arrivals are excluded."""
     left_out: int
+    """The number of requests excluded as warm-up."""
     duration: float
+    """Seconds from the first counted arrival to the last token."""
     offered: float
+    """Arrivals per second."""
     requests_per_second: float
     tokens_per_second: float
     input: float
+    """Average prompt tokens of a completed request."""
     output: float
+    """Average output tokens of a completed request."""
     latencies: dict[str, Distribution | None]
+    """Latency distributions by name, in seconds."""
     goodput: Goodput | None
     good_share: float
+    """The share of all counted requests that met their objectives, or that completed if there are none."""
     found: float
+    """The share of prompt tokens found in the prefix cache."""
     preemptions: int
     wasted: int
+    """Positions computed again after a preemption."""
     steps: StepShares
     replicas: float
+    """The average number of replicas over the run."""
     front: float | None
+    """Seconds of work per second that the API server core receives; None if there is no such core."""
     front_wall: float
+    """The saturation rate of the API server in requests per second, for as many steps per second as in this run."""
     steadiness: Stationarity | None
+    """Whether the backlog grows; None for closed-loop traffic or too little data."""
     drawn: MarginOfError | None
+    """The sampling error of the figures; None for closed-loop traffic."""
     classes: dict[str, ClassMetrics] = field(default_factory=dict)
+    """The metrics of each request class, if there are several."""
 
     @property
     def total(self) -> int:
-        """All requests."""
+        """The number of all requests."""
         return sum(self.counts.values())
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Tokens in and out of an average request, for a law."""
+        """The average prompt and output tokens of a request, rounded, as input to a load law."""
         return max(1, round(self.input)), max(1, round(self.output))
 
     @property
     def overloaded(self) -> bool:
-        """Whether the replicas or their front fall behind, of what comes by itself: then latencies only say how long
-        one looked.
+        """Whether the replicas or the API server fall behind open-loop arrivals.
+
+        Latencies then grow with the length of the run, so they are meaningless.
         """
         if not self.counts["ok"] or self.steadiness is None:
             return False
@@ -114,8 +130,10 @@ class SimulationMetrics:
 
     @property
     def front_overloaded(self) -> bool:
-        """Whether the front falls behind: more is under way as time passes, more than 5 % of what comes is left each
-        second, as of `judge_stationarity`, and that is more than the draw of so many requests would make.
+        """Whether the API server falls behind the arrivals.
+
+        This requires that the backlog grows, that more than 5 % of the arrivals exceed the saturation rate (as in
+        `judge_stationarity`), and that the excess is larger than the sampling error of the arrivals.
         """
         if self.steadiness is None or not self.offered:
             return False
@@ -124,19 +142,25 @@ class SimulationMetrics:
         return sure and self.steadiness.growth > 0
 
     def late(self, name: str) -> float:
-        """The p99 of a latency, or the highest percentile that there are enough samples for; infinite without any."""
+        """Return the p99 of a latency, or the highest percentile that has enough samples; infinite if there is none."""
         found = self.latencies[name]
         known = [] if found is None else [at.mid for at in found.percentiles.values() if at is not None]
         return known[-1] if known else math.inf
 
     def latency(self, name: str, percent: int) -> Interval | None:
-        """A percentile; None where there are too few samples."""
+        """Return a latency percentile, or None if there are too few samples."""
         found = self.latencies[name]
         return None if found is None else found.percentiles[percent]
 
 
 def measure(log: RunLog, slo: SLO | None, *, open_loop: bool) -> SimulationMetrics:
-    """The metrics of a log. open_loop: whether requests came by themselves, so that they may come too fast."""
+    """Compute the metrics of a simulation's log.
+
+    Args:
+        log: The log of a completed run.
+        slo: The objectives, if there are any.
+        open_loop: Whether arrivals are independent of responses, so that they can exceed the capacity.
+    """
     requests = Columns(log)
     since = warm_up(log, requests)
     counted = requests.arrived >= since
@@ -183,12 +207,18 @@ def measure(log: RunLog, slo: SLO | None, *, open_loop: bool) -> SimulationMetri
 
 
 def _classed(slo: SLO | None) -> bool:
-    """Whether objectives are stated class by class."""
+    """Return whether the objectives differ by request class."""
     return slo is not None and bool(slo.classes)
 
 
 def _drawn(made: Ints, counted: int, share: float) -> MarginOfError:
-    """made: tokens of each answer. share: of so many requests that are good."""
+    """Return the sampling error of the figures.
+
+    Args:
+        made: Output tokens of each completed request.
+        counted: The number of counted requests.
+        share: The share of these that is good.
+    """
     count, tokens, good = len(made), float(made.sum()), share * counted
     return MarginOfError(
         DEVIATIONS_95 / math.sqrt(count) if count else 0.0,
@@ -199,8 +229,10 @@ def _drawn(made: Ints, counted: int, share: float) -> MarginOfError:
 
 
 def warm_up(log: RunLog, requests: Columns) -> int:
-    """The moment from which requests are counted: the first at which as many run, on all replicas together, as run by
-    the median in the last two thirds of the time in which requests come. 0 where no step tells. requests: the log's.
+    """Return the time from which arrivals are counted, in nanoseconds.
+
+    That is when the number of running requests, over all replicas, first reaches the median of the last two thirds of
+    the arrival period; 0 if no step shows it.
     """
     arrived, started = requests.arrived, ints(log.steps.started)
     if len(started) == 0:
@@ -218,7 +250,7 @@ def warm_up(log: RunLog, requests: Columns) -> int:
 
 
 def _running(requests: Columns, moments: Ints) -> Ints:
-    """How many requests run at each moment: from a request's first step to its end."""
+    """Return the number of running requests at each time, from a request's first step to its end."""
     begun, over = np.sort(requests.scheduled[requests.ok]), np.sort(requests.over[requests.ok])
     return np.searchsorted(begun, moments, side="right") - np.searchsorted(over, moments, side="right")
 
@@ -227,7 +259,7 @@ def _running(requests: Columns, moments: Ints) -> Ints:
 
 
 def _duration(requests: Columns, answered: NDArray[np.bool_], counted: NDArray[np.bool_]) -> float:
-    """From the first arrival that counts to the last token."""
+    """Return the seconds from the first counted arrival to the last token."""
     if not answered.any():
         return 0.0
     return float(requests.last[answered].max() - requests.arrived[counted].min()) / 1e9
@@ -236,7 +268,10 @@ def _duration(requests: Columns, answered: NDArray[np.bool_], counted: NDArray[n
 def _latencies(
     log: RunLog, requests: Columns, answered: NDArray[np.bool_], since: int
 ) -> dict[str, Distribution | None]:
-    """In seconds, each percentile with the wider of two intervals: that of its rank, and that of blocks of a minute."""
+    """Return latency distributions in seconds, each percentile with the wider of its rank and block intervals.
+
+    The block interval comes from a bootstrap over blocks of one minute.
+    """
     several, moments = answered & (requests.made > 1), requests.arrived
     found = requests.latencies(answered)
     found["queue"] = distribution((requests.scheduled - requests.arrived)[answered], None, moments[answered])
@@ -248,7 +283,7 @@ def _latencies(
 
 
 def _steadiness(requests: Columns, span: float) -> Stationarity | None:
-    """While requests come: what is under way falls after that, whatever the load was."""
+    """Return whether the backlog grows during the arrival period; afterwards it always shrinks."""
     if not span:
         return None
     start, end = int(requests.arrived[0]), int(requests.arrived[-1])
@@ -256,7 +291,7 @@ def _steadiness(requests: Columns, span: float) -> Stationarity | None:
     begun, over = np.sort(requests.arrived), np.sort(requests.over)
     counts = np.searchsorted(begun, moments, side="right") - np.searchsorted(over, moments, side="right")
     ok = requests.ok
-    sent = np.where(requests.apart, requests.worst_gap, 0)  # the wait for a link comes after the first token
+    sent = np.where(requests.apart, requests.worst_gap, 0)  # the KV transfer comes after the first token
     came, waited = requests.arrived[ok] / 1e9, (requests.first - requests.arrived + sent)[ok] / 1e9
     waits = zip(came.tolist(), waited.tolist(), strict=True)
     rate = (len(requests.arrived) - 1) / ((end - start) / 1e9)
@@ -265,7 +300,10 @@ def _steadiness(requests: Columns, span: float) -> Stationarity | None:
 
 
 def _front(log: RunLog, rate: float) -> tuple[float | None, float]:
-    """`front` and `front_wall`, of requests that come at this rate; of 0 and of users, at the rate of the run."""
+    """Return the API server's load and its saturation rate for arrivals at `rate` per second.
+
+    For a rate of 0, as in a closed loop, the load is that of the run and the saturation rate is infinite.
+    """
     totals, count, end = log.totals, len(log.requests), log.end / 1e9
     assert totals is not None, "the run has not ended"
     if not count or not (totals.front_requests or totals.front_steps):
@@ -281,8 +319,10 @@ def _front(log: RunLog, rate: float) -> tuple[float | None, float]:
 
 
 def _shares(log: RunLog, since: int) -> StepShares:
-    """Of the steps from `since` to the last arrival, after which the replica only empties; of all from `since` where
-    requests come in a tenth of the time or less. most_pages, longest: of all steps.
+    """Return the step statistics from `since` to the last arrival, after which the replicas only drain.
+
+    If arrivals cover a tenth of the time or less, the statistics cover all steps from `since`. `most_pages` and
+    `longest` cover all steps.
     """
     steps = log.steps
     started, took = ints(steps.started), ints(steps.took)

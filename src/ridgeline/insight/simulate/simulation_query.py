@@ -1,4 +1,4 @@
-"""What is asked of a simulation: a machine, its traffic, what is good, and how far prices may be off."""
+"""The input of a simulation: a machine, its traffic, its objectives, and the expected error of the prices."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,21 +10,23 @@ from ridgeline.insight.traffic.slo import SLO
 from ridgeline.price.accuracy import accuracy_rows
 from ridgeline.price.device import Device
 
-_CALIBRATED = 0.12  # benchmarks/local_accuracy.md: four of five rows of a calibrated machine are nearer than that
+_CALIBRATED = 0.12  # benchmarks/local_accuracy.md: the error of a calibrated machine is lower in four of five rows
 
 
 @dataclass(frozen=True, slots=True)
 class PriceUncertainty:
-    """How far a price is expected to be off, as a share, and whose figure that is."""
+    """The expected relative error of a price, and the source of that figure."""
 
     share: float
     source: str
 
 
 def price_error(device: Device, devices: int) -> PriceUncertainty:
-    """The median error of the published rows of steps that a price was held against, the mean over cards and engines by
-    their rows: decode and prefill, of eight cards and more those of eight. A calibrated machine has rows of its own, of
-    which four of five are within its figure.
+    """Return the expected relative error of step prices on a device.
+
+    It is the mean of the published median errors over GPUs and engines, weighted by their numbers of rows: those of
+    decode and prefill, or those of tensor parallelism over 8 GPUs for 8 GPUs and more. A calibrated machine has its own
+    figure, which four of five of its rows stay within.
     """
     if device.calibrated:
         return PriceUncertainty(
@@ -40,29 +42,31 @@ def price_error(device: Device, devices: int) -> PriceUncertainty:
 
 @dataclass(frozen=True, slots=True)
 class SimulationQuery:
-    """What was simulated. traffic: in words. open_loop: whether requests came by themselves. offered: makes them anew,
-    the same each time. fleet: which replicas there are, and how requests are dealt to them. rated: what a rate is of,
-    that requests come by: requests themselves, or conversations that begin.
-    """
+    """The machine, traffic and objectives of a simulation."""
 
     model: str
     machine: Machine
     traffic: str
+    """A description of the traffic."""
     open_loop: bool
+    """Whether arrivals are independent of responses."""
     offered: Callable[[], Offered]
+    """Creates the traffic anew, with the same requests each time."""
     slo: SLO | None
     error: PriceUncertainty
     seed: int
     fleet: SimulatedFleet = ALONE
+    """The replicas and how requests are distributed over them."""
     rated: str = "requests"
+    """The unit of the arrival rate: `requests`, or conversations that begin."""
 
     @property
     def dollars_per_hour(self) -> float | None:
-        """Of all cards of all replicas at the start; None where no price is known."""
+        """The hourly price of all GPUs of all replicas at the start; None if a price is unknown."""
         return self.dollars_of(self.fleet.size)
 
     def dollars_of(self, replicas: float) -> float | None:
-        """An hour of so many replicas, the others among them; None where no price is known."""
+        """Return the hourly price of a number of replicas, those on other GPUs included; None if a price is unknown."""
         others = self.fleet.others
         hourly = [machine.case.setup.hourly for machine in (self.machine, *others)]
         known = [each for each in hourly if each is not None]

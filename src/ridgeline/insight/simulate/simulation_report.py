@@ -1,4 +1,4 @@
-"""The answer in twelve lines: verdict, latencies, what is good of it, what limits, what it costs, how sure that is."""
+"""The printed report of a simulation: verdict, latencies, goodput, limits, cost and the error of all these."""
 
 import math
 from collections.abc import Iterator
@@ -35,11 +35,16 @@ _WAITS = {
     "positions": "prompts wait for the positions of a step",
     "pages": "requests wait for KV pages",
 }
-_SHOWN = 0.01  # of the time: from which waiting is told
+_SHOWN = 0.01  # the share of time from which waiting is reported
 
 
 def document(findings: SimulationFindings, *, drawn: bool = False) -> Document:
-    """What is printed. drawn: with figures, for who can see them."""
+    """Return the report as a document.
+
+    Args:
+        findings: The result of the simulation.
+        drawn: Whether to include charts, for output that can show them.
+    """
     asked, machine = findings.asked, findings.asked.machine
     case = machine.case
     fleet = asked.fleet
@@ -66,14 +71,14 @@ def document(findings: SimulationFindings, *, drawn: bool = False) -> Document:
 
 
 def _many(fleet: SimulatedFleet) -> str:
-    """`4 replicas of `, before the model's name."""
+    """Return the number of replicas as a prefix of the title, such as `4 replicas of `."""
     if fleet.scaling is not None:
         return f"{fleet.scaling.least:,} to {fleet.scaling.most:,} replicas of "
     return "" if fleet.replicas == 1 else f"{fleet.replicas:,} replicas of "
 
 
 def _beside(fleet: SimulatedFleet) -> str:
-    """What else there is of replicas, and how they are divided."""
+    """Return the title's description of other replicas, of a prefill/decode split or of autoscaling."""
     if fleet.split is not None:
         rate = f"{fleet.split.bandwidth / 1e9:.3g} GB/s"
         return f"; {fleet.split.prompts:,} for prompts, {fleet.size - fleet.split.prompts:,} for answers, over {rate}"
@@ -87,7 +92,7 @@ def _beside(fleet: SimulatedFleet) -> str:
 
 
 def _classes(findings: SimulationFindings) -> DocumentTable:
-    """What each class got of the replicas that all share."""
+    """Return the table of request classes, which share all replicas."""
     rows, slo = [], findings.asked.slo
     for name, own in findings.metrics.classes.items():
         figures = findings.class_figures(name)
@@ -112,7 +117,7 @@ def _percents(share: Interval) -> str:
 
 
 def _together(findings: SimulationFindings) -> DocumentTable:
-    """Prompts and answers apart, and the same cards doing both."""
+    """Return the table that compares a prefill/decode split with the same GPUs doing both."""
     apart = "apart", findings.asked.machine.limits, findings.metrics
     rows = [
         TableRow(
@@ -126,7 +131,7 @@ def _together(findings: SimulationFindings) -> DocumentTable:
 
 
 def _cells(metrics: SimulationMetrics, good_share: float) -> tuple[str, ...]:
-    """Of a run."""
+    """Return the table cells with the goodput, latencies and throughput of a run."""
     if metrics.overloaded:
         return ("overloaded", "", "", "", "", three_digits(metrics.tokens_per_second))
     good = percent(good_share) if metrics.goodput is not None else ""
@@ -136,7 +141,7 @@ def _cells(metrics: SimulationMetrics, good_share: float) -> tuple[str, ...]:
 
 
 def _options(advised: Advice) -> DocumentTable:
-    """Those that nothing beats, and the one that was asked about."""
+    """Return the table of settings on the Pareto front, with the best and the user's own."""
     rows = []
     shown = [each for each in advised.options if each in advised.pareto or each in (advised.own, advised.best)]
     for option in shown:
@@ -159,7 +164,7 @@ def _options(advised: Advice) -> DocumentTable:
 
 
 def _divisions(division: FleetSizing) -> DocumentTable:
-    """What was run, the cheapest first."""
+    """Return the table of simulated fleet sizes, the cheapest first."""
     rows = []
     for each in division.tried:
         name = "best" if each is division.best else "as asked" if each is division.own else ""
@@ -174,7 +179,7 @@ def _divisions(division: FleetSizing) -> DocumentTable:
 
 
 def answer(findings: SimulationFindings) -> Iterator[tuple[str, str]]:
-    """Its lines; where a capacity was looked for, one more."""
+    """Yield the lines of the report as name and text, with a capacity line if a capacity was searched for."""
     if findings.capacity is not None:
         yield "capacity", _capacity(findings, findings.capacity)
     yield "verdict", _verdict(findings)
@@ -205,7 +210,7 @@ def _capacity(findings: SimulationFindings, found: SimulatedCapacity) -> str:
 
 
 def _worst(metrics: SimulationMetrics) -> str:
-    """The share of good requests: of all, or of the class that has the smallest."""
+    """Return the share of good requests, of all or of the class with the smallest share."""
     shares = {name: own.good_share for name, own in metrics.classes.items() if own.requests}
     name = min(shares, key=lambda each: shares[each], default="")
     if not shares or shares[name] >= metrics.good_share:
@@ -244,7 +249,7 @@ def _latency(findings: SimulationFindings, name: str) -> str:
 
 
 def between(figure: Interval) -> str:
-    """`228 ms (173 ms .. 277 ms)`."""
+    """Return a latency with its interval, such as `228 ms (173 ms .. 277 ms)`."""
     return f"{say_seconds(figure.mid)} ({say_seconds(figure.low)} .. {_end(figure.high)})"
 
 
@@ -253,7 +258,7 @@ def _end(seconds: float) -> str:
 
 
 def _plain(figure: Interval | None, unit: str = "") -> str:
-    """`11.0 (10.9 .. 11.1)`."""
+    """Return a figure with its interval, such as `11.0 (10.9 .. 11.1)`."""
     if figure is None:
         return "none"
     low, mid, high = (f"{unit}{three_digits(each)}" if math.isfinite(each) else "no end" for each in _parts(figure))
@@ -285,7 +290,7 @@ def _load(findings: SimulationFindings) -> str:
 
 
 def _replicas(findings: SimulationFindings) -> str:
-    """How many there were of those that come and go."""
+    """Return the average and maximum number of replicas under autoscaling, or ""."""
     if findings.asked.fleet.scaling is None:
         return ""
     most = max(sum(since <= at < until for since, until in findings.log.lives) for at, _ in findings.log.lives)
@@ -340,7 +345,7 @@ def _cost(findings: SimulationFindings) -> str:
 
 
 def _asked_for(asked: SimulationQuery) -> str:
-    """What each sort of card costs, and whose price that is."""
+    """Return the hourly price of each type of GPU and its source."""
     prices: dict[str, HourlyPrice] = {}
     for machine in (asked.machine, *asked.fleet.others):
         device = machine.case.setup.device

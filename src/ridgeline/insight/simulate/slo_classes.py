@@ -1,4 +1,4 @@
-"""Classes: what became of the requests of each class, which share the replicas and have objectives of their own."""
+"""The metrics of request classes, which share the replicas but have objectives of their own."""
 
 import math
 from collections.abc import Collection
@@ -10,46 +10,56 @@ from ridgeline.insight.traffic.slo import SLO
 from ridgeline.insight.traffic.summary import Goodput
 
 ATTAIN = 0.99
-"""The share of requests, and of each class of them, that is to be good."""
+"""The share of requests, overall and in each class, that must meet their objectives."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassMetrics:
-    """Of the requests of a class that count: how many came, how many were answered, and, where there are objectives,
-    how many were good. latencies: TTFT, TPOT and E2E, in seconds.
-    """
+    """The metrics of the counted requests of one class."""
 
     requests: int
+    """The number of requests that arrived."""
     answered: int
+    """The number of requests that completed."""
     goodput: Goodput | None
+    """The requests that met their objectives; None if there are none."""
     latencies: dict[str, Distribution | None]
+    """The distributions of TTFT, TPOT and E2E latency in seconds."""
 
     @property
     def good_share(self) -> float:
-        """Of all its requests those that are good, or, without objectives, answered."""
+        """The share of the class's requests that met their objectives, or that completed if there are none."""
         good = self.answered if self.goodput is None else self.goodput.good
         return good / max(1, self.requests)
 
     def latency(self, name: str, percent: int) -> Interval | None:
-        """A percentile; None where there are too few samples."""
+        """Return a latency percentile, or None if there are too few samples."""
         found = self.latencies[name]
         return None if found is None else found.percentiles[percent]
 
     @property
     def drawn(self) -> tuple[float, float]:
-        """Between which shares its true one lies, by the draw of requests."""
+        """The Wilson interval of the share of good requests."""
         return wilson(self.good_share, self.requests)
 
     @property
     def good_drawn(self) -> float:
-        """How far off its goodput may be by the draw, as a share of it: as Drawn.good."""
+        """The relative sampling error of the goodput, as in `MarginOfError.good`."""
         return DEVIATIONS_95 / math.sqrt(self.goodput.good) if self.goodput is not None and self.goodput.good else 0.0
 
 
 def by_class(
     requests: Columns, answered: Mask, counted: Mask, slo: SLO | None, duration: float
 ) -> dict[str, ClassMetrics]:
-    """In the order in which the classes came. counted: the requests that count; duration: seconds of all of them."""
+    """Return the metrics of each request class, in order of first arrival.
+
+    Args:
+        requests: All requests of the run.
+        answered: The completed requests among the counted ones.
+        counted: The requests after the warm-up.
+        slo: The objectives, if there are any.
+        duration: Seconds that all counted requests took.
+    """
     found = {}
     for place, name in enumerate(requests.classes):
         own = requests.slo_class == place
@@ -60,16 +70,18 @@ def by_class(
 
 
 def class_verdict(share: Interval) -> str:
-    """Whether a class has its objectives, by its share of good requests: kept, missed, or undecided where the interval
-    holds both.
-    """
+    """Return whether a class meets its objectives: `kept`, `missed`, or `undecided` if the interval allows both."""
     if share.low >= ATTAIN:
         return "kept"
     return "missed" if share.high < ATTAIN else "undecided"
 
 
 def check_classes(slo: SLO | None, classes: Collection[str]) -> None:
-    """Raises ValueError where objectives are of a class that no request has."""
+    """Check that every class with objectives occurs in the traffic.
+
+    Raises:
+        ValueError: If no request has a class that the objectives name.
+    """
     unknown = [name for name in slo.classes if name not in classes] if slo is not None else []
     if unknown:
         named = ", ".join(sorted(filter(None, classes)))

@@ -1,4 +1,4 @@
-"""The tail of a plan's load: how long the slowest wait, which no formula for even arrivals says."""
+"""The tail latency of a planned load, by simulation, because formulas for steady arrivals cannot predict it."""
 
 import math
 from dataclasses import dataclass
@@ -20,17 +20,18 @@ from ridgeline.price.plan.load_estimate import LoadEstimator
 from ridgeline.util.document.humanize import say_seconds, three_digits
 
 TOKENS = 300_000
-"""Of answers, that are simulated at most: some seconds."""
+"""The maximum number of output tokens to simulate, which takes some seconds."""
 
-_SECONDS, _REQUESTS = 60.0, 1100  # simulated at least, where the tokens suffice; so many requests have a p99
-_PLACES = 256  # requests that an engine runs at a time unless it is told otherwise
+_SECONDS, _REQUESTS = 60.0, 1100  # the minimum to simulate if `TOKENS` allows; 1,100 requests have a p99
+_PLACES = 256  # the default limit of concurrent requests
 _SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TailEstimate:
-    """What a replica of a fleet gets: requests at random moments, its share of a rate; or its users, who ask again at
-    once. Lengths differ by up to a tenth.
+    """The simulated latencies of one replica of a planned fleet.
+
+    It gets its share of Poisson arrivals, or its users in a closed loop without think time. Lengths vary by up to 10 %.
     """
 
     rate: float | None
@@ -39,7 +40,7 @@ class TailEstimate:
 
     @override
     def __str__(self) -> str:
-        """In a sentence."""
+        """Describe the load and the latency percentiles in one sentence."""
         many = (
             f"{self.users:,} user{'s' if self.users > 1 else ''} who ask{'s' if self.users == 1 else ''} again at once"
         )
@@ -59,13 +60,17 @@ class TailEstimate:
         return ", ".join(known) or f"{say_seconds(found.mean)} on average"
 
     def json(self) -> dict[str, Any]:
-        """As data: `metrics` as of docs/simulate.md."""
+        """Return the estimate as JSON data, with the `metrics` object of docs/simulate.md."""
         found = verdict(self.metrics, open_loop=self.rate is not None)
         return {"rate": self.rate, "users": self.users, "verdict": found, "metrics": metrics_json(self.metrics)}
 
 
 def tail_of(serving: LoadEstimator, demand: Demand, fleet: ReplicaCount) -> TailEstimate:
-    """Simulate a replica of a fleet. Raises ValueError for models that are not simulated."""
+    """Simulate one replica of a planned fleet.
+
+    Raises:
+        ValueError: If the simulator does not support the model.
+    """
     workload = serving.workload
     limits = Limits(tokens=workload.step_tokens, requests=max(_PLACES, fleet.load.users))
     machine = machine_of(serving.case, limits, page_size=workload.page_size)
