@@ -1,10 +1,10 @@
-"""One token's way, priced beside measured.
+"""A tracer for one request: the predicted cost of every op next to its measured time.
 
-`request_trace.py` runs a request three times: as it is (`timeline.py`), with its steps repeated and hooked
-(`tracer.py`, `measure.py`), and to look inside (`capture.py`, for `attention_weights.py`, `lens.py`,
-`feed_forward_memory.py`, `expert_routing.py`). `pricing.py` puts the price beside what was measured: the
-`trace_ledger.py`. Everything in `views/` is made from it; `bottleneck.py` says why a step is slow, `run_stats.py`
-judges a whole run.
+`request_trace.py` runs a request three times: unchanged (`timeline.py`), with repeated and hooked steps (`tracer.py`,
+`measure.py`), and to capture activations (`capture.py`, for `attention_weights.py`, `lens.py`, `feed_forward_memory.py`
+and `expert_routing.py`). `pricing.py` combines predictions and measurements into the ledger (`trace_ledger.py`).
+Everything in `views/` is derived from the ledger; `bottleneck.py` explains why a step is slow, and `run_stats.py`
+evaluates a whole run.
 """
 
 from importlib import import_module
@@ -25,7 +25,7 @@ __all__ = ["Ledger", "TraceOptions", "TraceSubject", "trace"]
 
 
 def __getattr__(name: str) -> Any:
-    """Each name when it is first asked for (PEP 562): who wants a verdict does not wait for what traces."""
+    """Import a public name on first access (PEP 562), so that importing a part does not load the tracer."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

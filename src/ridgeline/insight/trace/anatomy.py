@@ -1,4 +1,4 @@
-"""Where a model keeps what every family has: blocks and the last norm. Found by what ops are, not by names."""
+"""Functions that find the layers and the final norm of any model, by the type of its ops rather than by name."""
 
 from torch import nn
 
@@ -10,7 +10,11 @@ from ridgeline.core.ops.op import Op
 
 
 def blocks(model: Model) -> list[nn.Module]:
-    """The layers of a model, in order."""
+    """Return the transformer blocks of a model, in order.
+
+    Raises:
+        ValueError: If the model has no list of layers.
+    """
     count = sum(layers_of(model))
     for module in model.modules():
         if isinstance(module, nn.ModuleList) and not isinstance(module, Op) and len(module) == count:
@@ -19,7 +23,7 @@ def blocks(model: Model) -> list[nn.Module]:
 
 
 def layer_numbers(network: PricedModule) -> dict[str, int]:
-    """Of each op that lies in a list of modules, by path: its place in the outermost one."""
+    """Return the layer number of each op, by path: its index in the outermost module list that contains it."""
     lists = [path for path, module in network.named_modules() if isinstance(module, nn.ModuleList)]
     numbers: dict[str, int] = {}
     for path, _ in network.ops():
@@ -30,7 +34,11 @@ def layer_numbers(network: PricedModule) -> dict[str, int]:
 
 
 def final_norm(model: Model) -> Norm:
-    """The norm before the head: the last of all."""
+    """Return the norm before the LM head, which is the model's last norm.
+
+    Raises:
+        ValueError: If the model has no norm.
+    """
     for _, op in reversed(model.ops()):
         if isinstance(op, Norm):
             return op

@@ -1,4 +1,4 @@
-"""Whom a token looked at: the weights of one query in every layer and head.
+"""The attention weights of one query token in every layer and head.
 
 Shapes: L keys, H heads, K kv heads, D head dim.
 """
@@ -17,27 +17,27 @@ from ridgeline.insight.trace.capture import CapturedCall
 
 @dataclass(frozen=True, slots=True)
 class AttentionWeights:
-    """weights[i][head][position]: what share of its attention the token at `position` gave to each one up to itself, in
-    the i-th layer that attends; those of a head sum to 1. layers: the numbers of these layers.
-    """
+    """The attention weights of the token at `position` in all layers with attention."""
 
     position: int
     weights: tuple[tuple[tuple[float, ...], ...], ...]
+    """`weights[i][head][p]` is the weight of position p in the i-th such layer; the weights of a head sum to 1."""
     layers: tuple[int, ...]
+    """The layer number of each entry of `weights`."""
 
     def top(self, index: int, head: int, count: int) -> list[tuple[int, float]]:
-        """The positions with the largest weights, largest first."""
+        """Return the positions with the largest weights of a head, largest first."""
         weights = self.weights[index][head]
         return sorted(enumerate(weights), key=lambda item: -item[1])[:count]
 
     def mean(self, index: int) -> list[float]:
-        """The weights of a layer, averaged over its heads."""
+        """Return the weights of a layer, averaged over its heads."""
         heads = self.weights[index]
         return [sum(column) / len(heads) for column in zip(*heads, strict=True)]
 
 
 def query_weights(op: Attention, q_HD: Tensor, k_LKD: Tensor) -> Tensor:
-    """The weights of the last of L positions over all of them, in fp32: [H, L]."""
+    """Return the attention weights of the last of L positions over all positions, in fp32: [H, L]."""
     keys, groups = len(k_LKD), q_HD.shape[0] // k_LKD.shape[1]
     k_HLD = k_LKD.float().transpose(0, 1).repeat_interleave(groups, 0)
     scores_HL = (k_HLD @ q_HD.float()[:, :, None])[:, :, 0] * op.scale
@@ -48,7 +48,7 @@ def query_weights(op: Attention, q_HD: Tensor, k_LKD: Tensor) -> Tensor:
 
 
 def attention_at(calls: Sequence[CapturedCall[Attention]], position: int) -> AttentionWeights:
-    """The weights of the query at `position`, from the attention ops of a pass over the whole sequence."""
+    """Return the attention weights of the query at `position`, from the attention calls of a full forward pass."""
     weights, layers = [], []
     for call in calls:
         with torch.inference_mode():

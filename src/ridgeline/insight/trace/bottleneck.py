@@ -1,17 +1,18 @@
-"""Why a step takes as long as it does: its slowest part, and which of three reasons holds."""
+"""An explanation of a step's duration: its slowest part, and the limit that this part is at."""
 
 from ridgeline.insight.trace.trace_ledger import LedgerStep, LedgerTotal, OpGroup, Overhead, StepLedger
 from ridgeline.util.document import humanize
 
-# A roof under this share of the measured time explains little; work so short is over before it is launched.
+# A roof below NEAR of the measured time explains little; work below SMALL_SECONDS ends before the next launch.
 NEAR, SMALL_SECONDS = 0.3, 50e-6
 _FARTHEST = 3
 
 
 def slowest(ledger: StepLedger, name: str) -> str:
-    """One sentence: the slowest part of a step (an op in all layers, or what lies between ops), and why.
+    """Return one sentence that names the slowest part of a step (an op over all layers, or an overhead) and why.
 
-    Why it is an op only the roofs of the machine that measured say, so of another device's ledger it is left open.
+    The reason for an op depends on the roofs of the machine that measured it, so it is omitted for another device's
+    ledger.
     """
     step, whole = ledger.step(name), ledger.whole(name)
     group = max(ledger.groups(), key=lambda group: group.totals[name].measured)
@@ -25,8 +26,9 @@ def slowest(ledger: StepLedger, name: str) -> str:
 
 
 def above_roofs(ledger: StepLedger, name: str) -> str:
-    """How near the ops of a step are to their roofs, and which are farthest above them in seconds: where a better
-    kernel would gain most.
+    """Return how close the ops of a step are to their roofs, and which lose most time against them.
+
+    A better kernel would gain most for these.
     """
     ops = ledger.ops(name)
     far = sorted(ledger.groups(), key=lambda group: group.totals[name].bound - group.totals[name].measured)
@@ -41,7 +43,7 @@ def above_roofs(ledger: StepLedger, name: str) -> str:
 
 
 def reason(total: LedgerTotal, step: LedgerStep) -> str:
-    """Which roof an op is at, or that it is at none."""
+    """Return which roof an op is at, or that it is far from any."""
     share = total.bound / total.measured
     moved, flops = total.cost.total_bytes, total.cost.total_flops
     each, work = total.measured / total.count, total.bound / total.count

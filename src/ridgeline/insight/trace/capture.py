@@ -1,6 +1,7 @@
-"""A look inside: one forward over prompt and answer, without KV memory, in which hooks keep what the views ask for.
+"""A capture of internal activations, in one forward pass over prompt and response without a KV cache.
 
-It is a pass of its own, so that keeping tensors disturbs no measurement. Shapes: T positions, D hidden, F neurons.
+It is a separate pass, so that storing tensors does not disturb any measurement. Shapes: T positions, D hidden, F
+neurons.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ OpT = TypeVar("OpT", bound=Op)
 
 @dataclass(frozen=True, slots=True)
 class CapturedCall(Generic[OpT]):
-    """An op that ran: its path, and what went in and came out."""
+    """An op call of a forward pass, with its path, inputs and output."""
 
     path: str
     op: OpT
@@ -37,24 +38,30 @@ class CapturedCall(Generic[OpT]):
 
 @dataclass(slots=True)
 class ActivationCapture:
-    """What one pass kept. residual: the stream at `position` before the first layer and after each, [D] each.
-
-    attention, experts: the calls of those ops. neurons: the first half of each MLP with the Linear that ran next, its
-    down-projection. logits_V: the model's own, at `position`.
-    """
+    """The tensors that one capture pass stored."""
 
     position: int
     residual: list[Tensor] = field(default_factory=list)
+    """The residual stream at `position` before the first layer and after each layer, [D] each."""
     attention: list[CapturedCall[Attention]] = field(default_factory=list)
+    """The calls of attention ops."""
     experts: list[CapturedCall[Experts]] = field(default_factory=list)
+    """The calls of mixture-of-experts ops."""
     neurons: list[tuple[CapturedCall[ActivatedProjections], Linear]] = field(default_factory=list)
+    """The activated first half of each MLP at `position`, with the down-projection that ran next."""
     logits_V: Tensor = field(default_factory=lambda: torch.empty(0))
+    """The model's logits at `position`."""
 
 
 @torch.inference_mode()
 def capture(model: Model, ids: Sequence[int], position: int, adapter: int = 0) -> ActivationCapture:
-    """Run `ids` once and keep what the views need, of `position` where one position is enough. adapter: the
-    number of the one that is asked, 0 for none.
+    """Run a forward pass over token ids and store the activations that the views need.
+
+    Args:
+        model: The model.
+        ids: Tokens of prompt and response.
+        position: The position whose activations are stored if one is enough.
+        adapter: The number of the LoRA adapter; 0 for none.
     """
     captured, multiplier = ActivationCapture(position), final_norm(model).multiplier
     with ExitStack() as hooks, asking(model, adapter, len(ids)):
@@ -74,7 +81,7 @@ def capture(model: Model, ids: Sequence[int], position: int, adapter: int = 0) -
 
 @contextmanager
 def asking(model: Model, adapter: int, rows: int) -> Iterator[None]:
-    """While inside, so many rows of the model run with the adapter of this number; 0 for none."""
+    """Select a LoRA adapter for a number of rows within this context; 0 selects none."""
     if model.adapters is None:
         yield
         return
@@ -87,10 +94,17 @@ def asking(model: Model, adapter: int, rows: int) -> Iterator[None]:
 
 @contextmanager
 def _residual(block: nn.Module, captured: ActivationCapture, multiplier: float, *, first: bool) -> Iterator[None]:
-    """Keep the stream that leaves a block, and that which enters the first one. multiplier: of its second summand."""
+    """Store the residual stream after a block, and before the first one.
+
+    Args:
+        block: The transformer block.
+        captured: The capture that stores it.
+        multiplier: The factor of the second summand, in which blocks pass on their output.
+        first: Whether it is the first block.
+    """
 
     def stream(x_TD: Tensor, y_TD: Tensor | None) -> Tensor:
-        """At the position; blocks pass it on as two summands."""
+        """Return the residual stream at the captured position; blocks pass it on as two summands."""
         x_D = x_TD[captured.position]
         return x_D.clone() if y_TD is None else x_D + y_TD[captured.position] * multiplier
 
@@ -111,7 +125,7 @@ def _residual(block: nn.Module, captured: ActivationCapture, multiplier: float, 
 
 
 def _calls_of(model: Model, kind: type[OpT], kept: list[CapturedCall[OpT]]) -> AbstractContextManager[None]:
-    """Keep the calls of the ops of a class."""
+    """Store the calls of all ops of a class."""
 
     def keep(path: str, op: OpT, inputs: tuple[Any, ...], output: Any) -> None:
         kept.append(CapturedCall(path, op, inputs, output))
@@ -121,8 +135,8 @@ def _calls_of(model: Model, kind: type[OpT], kept: list[CapturedCall[OpT]]) -> A
 
 @contextmanager
 def _neurons(model: Model, captured: ActivationCapture) -> Iterator[None]:
-    """Keep the activations at the position, each with the Linear that runs next."""
-    waiting: list[CapturedCall[ActivatedProjections]] = []  # whose down-projection has not come yet
+    """Store MLP activations at the captured position, each with the Linear that runs next."""
+    waiting: list[CapturedCall[ActivatedProjections]] = []  # until their down-projections run
 
     def keep(path: str, op: ActivatedProjections, _: tuple[Any, ...], output: Tensor) -> None:
         waiting.append(CapturedCall(path, op, (), output[captured.position].clone()))

@@ -1,4 +1,4 @@
-"""What an encoder-decoder's tokens looked at of what its encoder read: the cross-attention grid.
+"""The cross-attention weights of an encoder-decoder's output tokens over its encoder input.
 
 Shapes: T positions of the decoder, E rows of the encoder, H heads, D head dim.
 """
@@ -20,25 +20,30 @@ from ridgeline.insight.trace.token_candidates import Token
 
 @dataclass(frozen=True, slots=True)
 class CrossAttentionWeights:
-    """weights[layer][row][column]: what share of its attention, over the heads on average, a layer gave to a token that
-    the encoder read, as it produced a token; those of a row sum to 1.
-
-    sources: the tokens of the columns; produced: those of the rows. heads: of each layer.
-    """
+    """The cross-attention weights of generated tokens over input tokens."""
 
     sources: tuple[Token, ...]
+    """The input tokens: the columns."""
     produced: tuple[Token, ...]
+    """The generated tokens: the rows."""
     weights: tuple[tuple[tuple[float, ...], ...], ...]
+    """`weights[layer][row][column]`, averaged over heads; each row sums to 1."""
     heads: int
+    """The number of heads of each layer."""
 
 
 @torch.inference_mode()
 def cross_attention(
     model: Model, encoder: Sequence[int], begun: Sequence[int], sources: Sequence[Token], produced: Sequence[Token]
 ) -> CrossAttentionWeights:
-    """Run encoder and decoder once, without KV memory, and keep whom each position looked at that produced a token.
+    """Run encoder and decoder once, without a KV cache, and return the cross-attention weights of generated tokens.
 
-    encoder: what the encoder reads. begun: what the decoder begins with, before the first token that it produced.
+    Args:
+        model: The encoder-decoder.
+        encoder: The token ids that the encoder reads.
+        begun: The token ids that the decoder starts with, before the first generated token.
+        sources: The tokens of the encoder input.
+        produced: The generated tokens.
     """
     ids = [*begun, *(token.id for token in produced[:-1])]
     kept: list[Tensor] = []
@@ -56,7 +61,7 @@ def cross_attention(
 
 
 def cross_weights(op: Attention, q_THD: Tensor, k_EHD: Tensor) -> Tensor:
-    """The weights of each query over an encoder's rows, in fp32, averaged over the heads: [T, E]."""
+    """Return the weights of each query over the encoder's rows, in fp32, averaged over heads: [T, E]."""
     scores_HTE = (q_THD.float().transpose(0, 1) @ k_EHD.float().permute(1, 2, 0)) * op.scale
     everything_TE = torch.ones(scores_HTE.shape[1:], dtype=torch.bool)
     weights_HTE: Tensor = attention_weights(op, scores_HTE, everything_TE.long(), everything_TE)

@@ -1,4 +1,4 @@
-"""A request before one of its steps: what traces of pictures and clips look at."""
+"""The state of a diffusion request before one of its denoising steps, for traces of images and videos."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,56 +16,57 @@ from ridgeline.media.diffusion.samplers import SamplerState
 
 @dataclass(frozen=True, slots=True)
 class DenoiseStep:
-    """A request before one of its steps. texts: the states of each text [tokens, width], the prompt's first. vector: of
-    the prompt [pooled_width], where the denoiser takes one. number: the step, counted from 1. state: the sampler's
-    before it.
-    """
+    """A diffusion request before one of its denoising steps."""
 
     pipeline: Pipeline
     plan: DiffusionPlan
     texts: tuple[Tensor, ...]
+    """The encoder states [tokens, width] of each text, the prompt first."""
     vector: Tensor | None
+    """The pooled vector of the prompt [pooled_width], if the denoiser takes one."""
     number: int
+    """The number of the step, counted from 1."""
     state: SamplerState
+    """The sampler's state before the step."""
 
     @property
     def t(self) -> float:
-        """The noise level, as denoisers are told it."""
+        """The noise level, as the denoiser's time input."""
         return self.plan.schedule.time(self.number - 1)
 
     @property
     def calls(self) -> tuple[tuple[int, ...], ...]:
-        """Calls of the denoiser in a step: of each the texts that it has, by their places in the plan."""
+        """The denoiser calls of the step, each as the indices of its texts in the plan."""
         every = range(len(self.plan.texts))
         return (tuple(every),) if self.plan.batching.paired else tuple((text,) for text in every)
 
     @property
     def late(self) -> bool:
-        """Whether the step asks the second of two experts."""
+        """Whether the step uses the second of two denoiser experts."""
         second = self.pipeline.second
         return second is not None and second.asked(self.plan.schedule, self.number - 1)
 
     @property
     def denoiser(self) -> Denoiser:
-        """The denoiser that the step asks."""
+        """The denoiser that runs the step."""
         second = self.pipeline.second
         return second.denoiser if second is not None and self.late else self.pipeline.denoiser
 
     @property
     def guidance(self) -> Guidance:
-        """The guidance of the denoiser that the step asks."""
+        """The guidance settings of the step's denoiser."""
         return self.plan.second if self.plan.second is not None and self.late else self.plan.guidance
 
     def lengths(self, texts: Sequence[int]) -> list[int]:
-        """Tokens of the texts at these places."""
+        """Return the token counts of the texts with these indices."""
         return [len(self.plan.texts[text]) for text in texts]
 
     def prepare(self, texts: Sequence[int]) -> Prepared:
-        """What the denoiser makes of the texts at these places, once a request."""
+        """Return the denoiser's text-dependent inputs for the texts with these indices, computed once per request."""
         return self.denoiser.prepare([self.texts[text] for text in texts])
 
     def predict(self, prepared: Prepared) -> Tensor:
-        """One call of the denoiser, which is shown the latents with each of the texts [texts, C, H, W]."""
+        """Run the denoiser once on the latents with each of the texts [texts, C, H, W]."""
         latents, vector = torch.cat([self.state.x] * len(prepared.lengths)), self.vector
         velocities: Tensor = self.denoiser(
             latents, self.t, prepared, pooled=None if vector is None else vector[None], guidance=self.guidance.embedded
@@ -73,20 +74,22 @@ class DenoiseStep:
         return velocities
 
     def guided(self, predictions: Tensor) -> Tensor:
-        """What the sampler is given, of the predictions with each text [1, C, H, W]."""
+        """Return the prediction after guidance, from those with each text [1, C, H, W]."""
         scale = self.guidance.scale
         return predictions if len(predictions) == 1 else guided(predictions[:1], predictions[1:], scale)
 
     def after(self, prediction: Tensor) -> SamplerState:
-        """Where the sampler stands after the step."""
+        """Return the sampler's state after the step."""
         noise = Noise(self.plan.seed, 1, self.plan.geometry.latents, self.pipeline.device)
         return self.pipeline.scheduler.sampler(self.plan.schedule, self.number - 1, self.state, prediction, noise)
 
 
 @torch.inference_mode()
 def run_to_step(pipeline: Pipeline, plan: DiffusionPlan, number: int) -> DenoiseStep:
-    """Encode a request's texts and run the steps before this one, counted from 1. Raises ValueError for a step that the
-    request does not have.
+    """Encode the texts of a request and run all steps before step `number`, counted from 1.
+
+    Raises:
+        ValueError: If the request has no such step.
     """
     if not 1 <= number <= plan.schedule.steps:
         raise ValueError(f"step {number}: the request has steps 1 to {plan.schedule.steps}")

@@ -1,4 +1,4 @@
-"""Which experts each token was routed to, with what weight, and how the load fell."""
+"""The expert routing of each token in mixture-of-experts layers, and the resulting load of the experts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,38 +12,43 @@ from ridgeline.insight.trace.capture import CapturedCall
 
 @dataclass(frozen=True, slots=True)
 class RoutedLayer:
-    """One mixture. picked[position] and weights[position]: the experts of each token, the heaviest first.
-
-    load[expert]: how many tokens each expert got. expected: distinct experts that a balanced router would hit.
-    """
+    """The routing of one mixture-of-experts layer."""
 
     layer: int
     picked: tuple[tuple[int, ...], ...]
+    """`picked[position]` holds the experts of each token, the highest weight first."""
     weights: tuple[tuple[float, ...], ...]
+    """The router weights of these experts."""
     load: tuple[int, ...]
+    """The number of tokens per expert."""
     expected: float
+    """The number of distinct experts that a balanced router would select."""
 
     @property
     def hit(self) -> int:
-        """Distinct experts that some token picked."""
+        """The number of distinct experts that at least one token selected."""
         return sum(1 for tokens in self.load if tokens)
 
     @property
     def imbalance(self) -> float:
-        """The load of the busiest expert over the mean load; 1 is perfect balance."""
+        """The load of the busiest expert divided by the mean load; 1 is perfect balance."""
         return max(self.load) * len(self.load) / sum(self.load)
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The mixtures of a model, for all tokens of a sequence; `position` is the one that was asked about."""
+    """The expert routing of all tokens of a sequence in all mixture layers; `position` is the token of interest."""
 
     position: int
     layers: tuple[RoutedLayer, ...]
 
 
 def routing(calls: Sequence[CapturedCall[Experts]], position: int) -> Routing:
-    """How the tokens of a pass were routed. Raises ValueError for a model without experts."""
+    """Return how the tokens of a forward pass were routed.
+
+    Raises:
+        ValueError: If the model has no experts.
+    """
     if not calls:
         raise ValueError("this model has no experts: it is dense; leave out --experts")
     layers = []

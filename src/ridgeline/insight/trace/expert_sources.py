@@ -1,7 +1,8 @@
-"""Whose experts: how the tokens of different texts are routed, beside what chance would give; and how many experts a
-batch of them touches, beside the formula that a price goes by.
+"""A comparison of expert routing between texts, against chance, and of experts touched by a batch, against the formula.
 
-Shapes: N tokens of all texts, K experts a token, E experts, S sources, P pieces of text.
+The price of a mixture-of-experts step uses that formula.
+
+Shapes: N tokens of all texts, K experts per token, E experts, S sources, P pieces of text.
 """
 
 import math
@@ -22,78 +23,96 @@ from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.work import StepSegment
 from ridgeline.insight.trace.capture import asking
 
-# Tokens that go together when texts are shuffled, and see each other alone: tokens that share what they read are routed
-# alike, and would not be single draws.
+# Shuffles move pieces of this many tokens, which attend only to each other: tokens with a common context are routed
+# alike, so they are not independent samples.
 PIECE = 64
 SHUFFLES = 200
 DRAWS = 200
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
-_TOGETHER = 32  # pieces a forward
+_TOGETHER = 32  # pieces per forward pass
 _SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingEffect:
-    """A figure of how differently texts are routed, and the same where pieces are dealt to texts by chance:
-    the mean, the standard deviation and the largest of so many times.
-    """
+    """A measure of how differently texts are routed, and its distribution if pieces are assigned at random."""
 
     found: float
+    """The value for the actual texts."""
     shuffled: float
+    """The mean over shuffles."""
     deviation: float
+    """The standard deviation over shuffles."""
     most: float
+    """The maximum over shuffles."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceLayer:
-    """One mixture. shares[source][expert]: of the source's picks (the domain specialisation of arXiv:2409.02060).
-    least and most: of each share, where pieces are dealt to sources by chance.
-
-    apart: the total variation distance of two sources' shares, the mean over all pairs: 0 where all are routed alike,
-    1 where no two share an expert. information: the mutual information of source and pick, sources weighed alike, of
-    the source's entropy: 0 where a pick says nothing of the source, 1 where it names it.
-    """
+    """The routing of all texts in one mixture-of-experts layer."""
 
     layer: int
     shares: tuple[tuple[float, ...], ...]
+    """`shares[source][expert]` is the share of the source's picks (domain specialisation in arXiv:2409.02060)."""
     least: tuple[tuple[float, ...], ...]
+    """The minimum of each share over random assignments of pieces to sources."""
     most: tuple[tuple[float, ...], ...]
+    """The maximum of each share over random assignments of pieces to sources."""
     apart: RoutingEffect
+    """The mean total variation distance between two sources: 0 if all are routed alike, 1 if none share an expert."""
     information: RoutingEffect
+    """The mutual information of source and pick, relative to the entropy of equally weighted sources.
+
+    It is 0 if a pick says nothing about its source, and 1 if it identifies the source.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class TouchedExperts:
-    """Distinct experts of a layer that a batch hits, the mean over layers and draws. mixed: of tokens of all texts, as
-    many of each; alone: of one text; formula: of a balanced router, E (1 - (1 - k/E)^T).
-    """
+    """The number of distinct experts per layer that a batch selects, averaged over layers and random draws."""
 
     batch: int
     mixed: float
+    """The number for a batch with tokens of all texts in equal parts."""
     alone: float
+    """The number for a batch with tokens of one text."""
     formula: float
+    """The number for a balanced router, E (1 - (1 - k/E)^T)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertSources:
-    """names and tokens: of the texts, in their order."""
+    """A comparison of how a mixture-of-experts model routes several texts."""
 
     names: tuple[str, ...]
+    """The names of the texts."""
     tokens: tuple[int, ...]
+    """The number of tokens of each text."""
     layers: tuple[SourceLayer, ...]
     touched: tuple[TouchedExperts, ...]
 
 
 def check_texts(texts: Mapping[str, Sequence[int]]) -> None:
-    """Raise ValueError for a text, given as token ids by name, of fewer than two pieces."""
+    """Check that each text, given as token ids by name, has at least two pieces.
+
+    Raises:
+        ValueError: If a text is shorter.
+    """
     short = next((name for name, ids in texts.items() if len(ids) < 2 * PIECE), None)
     if short is not None:
         raise ValueError(f"the text {short} has only {len(texts[short])} tokens; give one of {2 * PIECE} or more")
 
 
 def expert_sources(model: Model, texts: Mapping[str, Sequence[int]], adapter: int = 0) -> ExpertSources:
-    """How a mixture routes texts, given as token ids by name. adapter: the number of the one that is asked, 0 for none.
-    Raises ValueError as check_texts does.
+    """Compare how a mixture-of-experts model routes texts.
+
+    Args:
+        model: The model.
+        texts: Token ids by name.
+        adapter: The number of the LoRA adapter; 0 for none.
+
+    Raises:
+        ValueError: If a text is too short.
     """
     check_texts(texts)
     picked = [_picked(model, ids, adapter) for ids in texts.values()]
@@ -111,9 +130,7 @@ def expert_sources(model: Model, texts: Mapping[str, Sequence[int]], adapter: in
 
 @torch.inference_mode()
 def _picked(model: Model, ids: Sequence[int], adapter: int) -> dict[int, Tensor]:
-    """The experts that the tokens of a text's pieces pass, [N, K] of each layer; what is left over at the end is no
-    piece.
-    """
+    """Return the experts that each token of a text selects, [N, K] per layer; a partial last piece is dropped."""
     found: dict[int, list[Tensor]] = {}
 
     def note(path: str, _: Op, inputs: tuple[Tensor, ...], __: Tensor) -> None:
@@ -147,12 +164,12 @@ def _effect(of: Callable[[Tensor], float], found_SE: Tensor, chance: Sequence[Te
 
 
 def _by_piece(picked_NK: Tensor, count: int) -> Tensor:
-    """How often each expert was picked in each piece, [P, E]."""
+    """Return how often each expert was selected in each piece, [P, E]."""
     return torch.stack([torch.bincount(piece.flatten(), minlength=count) for piece in torch.split(picked_NK, PIECE)])
 
 
 def _shares(pieces: Sequence[Tensor]) -> Tensor:
-    """The share of each expert in the picks of each source's pieces, [S, E]."""
+    """Return the share of each expert in the picks of each source, [S, E]."""
     picks_SE = torch.stack([own_PE.sum(dim=0) for own_PE in pieces]).double()
     return picks_SE / picks_SE.sum(dim=1, keepdim=True)
 
@@ -164,7 +181,7 @@ def _apart(shares_SE: Tensor) -> float:
 def _information(shares_SE: Tensor) -> float:
     ratio_SE = shares_SE / shares_SE.mean(dim=0)
     told = torch.where(shares_SE > 0, shares_SE * ratio_SE.log(), 0.0).sum() / len(shares_SE)
-    return max(0.0, float(told)) / math.log(len(shares_SE))  # rounding may leave it a hair under nothing
+    return max(0.0, float(told)) / math.log(len(shares_SE))  # rounding may make it slightly negative
 
 
 def _touched(
@@ -175,7 +192,10 @@ def _touched(
 
 
 def _distinct(batch: int, picked: Sequence[Mapping[int, Tensor]], count: int, generator: torch.Generator) -> float:
-    """Of so many tokens drawn by chance, each of a text drawn by chance, as a decode step has one of each sequence."""
+    """Return the mean number of distinct experts of a batch, as in a decode step with one token per sequence.
+
+    Each token is drawn at random from a text drawn at random.
+    """
     hits = []
     for layer in picked[0]:
         every_NK = torch.cat([own[layer] for own in picked])

@@ -1,8 +1,8 @@
-"""The feed-forward part as a memory: which neurons fired, and what their down-projection rows say.
+"""A view of feed-forward layers as key-value memories: the most active neurons, and the tokens that they promote.
 
-A neuron is one column of the middle of the MLP: its activation times its row of the down-projection is what it adds to
-the stream. Read through the final norm's scale and the head, that row promotes some tokens (Geva et al.,
-arXiv:2012.14913 and arXiv:2203.14680). Shapes: D hidden, F neurons, V vocabulary, N neurons kept.
+A neuron is one column in the middle of an MLP. It adds its activation times its row of the down-projection to the
+residual stream. Read through the final norm's scale and the LM head, that row promotes certain tokens (Geva et al.,
+arXiv:2012.14913 and arXiv:2203.14680). Shapes: D hidden, F neurons, V vocabulary, N selected neurons.
 """
 
 from dataclasses import dataclass
@@ -23,20 +23,21 @@ from ridgeline.insight.trace.token_candidates import Token, likeliest
 
 @dataclass(frozen=True, slots=True)
 class Neuron:
-    """One neuron at one position. activation: what goes into the down-projection; in a mixture times the router's
-    weight for `expert`. promotes: the tokens whose logits its contribution raises most, by how much.
-    """
+    """One feed-forward neuron at one position."""
 
     layer: int
     expert: int | None
+    """The expert that contains the neuron; None in a dense layer."""
     index: int
     activation: float
+    """The input of the down-projection, multiplied by the router's weight in a mixture of experts."""
     promotes: tuple[tuple[Token, float], ...]
+    """The tokens whose logits the neuron raises most, with the increase."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedForwardMemory:
-    """The neurons that fired most (largest absolute activation) in each layer, at one position."""
+    """The neurons with the largest absolute activation in each layer, at one position."""
 
     position: int
     layers: tuple[tuple[Neuron, ...], ...]
@@ -44,7 +45,7 @@ class FeedForwardMemory:
 
 @dataclass(frozen=True, slots=True)
 class _Fired:
-    """A neuron before its words are known: `row_D` is its row of the down-projection."""
+    """An active neuron before its promoted tokens are known; `row_D` is its row of the down-projection."""
 
     layer: int
     expert: int | None
@@ -57,7 +58,15 @@ class _Fired:
 def memory(
     model: Model, captured: ActivationCapture, tokenizer: Tokenizer, neurons: int = 3, words: int = 5
 ) -> FeedForwardMemory:
-    """The `neurons` that fired most in each layer of a pass, with `words` tokens each."""
+    """Return the most active neurons of each layer with the tokens that they promote.
+
+    Args:
+        model: The model.
+        captured: The activations of a forward pass.
+        tokenizer: The model's tokenizer.
+        neurons: The number of neurons per layer.
+        words: The number of promoted tokens per neuron.
+    """
     found: dict[int, list[_Fired]] = {}
     for call, down in captured.neurons:
         layer = _layer(call)
@@ -87,13 +96,13 @@ def _layer(call: CapturedCall[Experts] | CapturedCall[ActivatedProjections]) -> 
 
 
 def _most(layer: int, expert: int | None, activation_F: Tensor, rows_FD: Tensor, neurons: int) -> list[_Fired]:
-    """The neurons of one MLP that fired most."""
+    """Return the most active neurons of one MLP."""
     chosen = activation_F.abs().topk(min(neurons, len(activation_F))).indices.tolist()
     return [_Fired(layer, expert, index, float(activation_F[index]), rows_FD[index].float()) for index in chosen]
 
 
 def _of_experts(layer: int, call: CapturedCall[Experts], position: int, neurons: int) -> list[_Fired]:
-    """The neurons that fired most in each expert that the token was routed to."""
+    """Return the most active neurons of each expert that processed the token."""
     op = call.op
     x_1D, weights_1K, picked_1K = (own[position : position + 1] for own in call.inputs[:3])
     fired = []
@@ -104,7 +113,7 @@ def _of_experts(layer: int, call: CapturedCall[Experts], position: int, neurons:
 
 
 def _rows_of(down: Matrix) -> Tensor:
-    """What each neuron adds to the stream: the columns of the down-projection, [F, D]."""
+    """Return what each neuron adds to the residual stream: the columns of the down-projection, [F, D]."""
     rows_FD = down.product(torch.eye(down.inputs, dtype=down.spec.dtype))
     bias = down.own_bias
     return rows_FD if bias is None else rows_FD - bias
@@ -113,7 +122,7 @@ def _rows_of(down: Matrix) -> Tensor:
 def _promoted(
     model: Model, fired: list[_Fired], tokenizer: Tokenizer, words: int
 ) -> list[tuple[tuple[Token, float], ...]]:
-    """For each neuron the tokens whose logits its contribution raises most; one pass over the head for all."""
+    """Return the tokens whose logits each neuron raises most, with one pass through the head for all neurons."""
     scale_D = final_norm(model).scale
     added_ND = torch.stack([one.activation * one.row_D * scale_D for one in fired])
     raised_NV = model.head(added_ND.to(model.storage.dtype))

@@ -1,9 +1,9 @@
-"""Measuring a step on a card, which the host asks for and does not wait for.
+"""The measurement of a step on a GPU, which executes asynchronously to the host.
 
-What an op takes is what the card takes for it: events around it say so, in a step that is asked for as a whole before
-any of it runs (`insight/calibrate/gpu_timer.py`). What the step takes beyond that, from its plan to its result, is
-between ops: there the card waits for the host. A captured step is taken apart by running it op by op; the whole is the
-captured one.
+The time of an op is what CUDA events around it measure, in a step that is queued completely before any of it runs
+(`insight/calibrate/gpu_timer.py`). The remaining time of the step, from its plan to its result, counts as time between
+ops, in which the GPU waits for the host. A CUDA graph step is split into ops by running it op by op; its total time is
+that of the graph.
 """
 
 import statistics
@@ -26,26 +26,33 @@ from ridgeline.insight.calibrate.gpu_timer import (
 from ridgeline.insight.trace.measurement import Measurement
 from ridgeline.insight.trace.tracer import TracedCall, Tracer
 
-_BUDGET_SECONDS = 1.0  # what each of three looks at a step may take
-# Calls of a run that have events around them: a card's queue holds about a thousand kernels and events.
+_BUDGET_SECONDS = 1.0  # the time budget of each of three measurements
+# The number of calls per run with events around them: a GPU's queue holds about a thousand kernels and events.
 _NOTED = 32
 
 
 @dataclass(frozen=True, slots=True)
 class GpuStep:
-    """A step, three ways. ops: all its ops, one by one. result: as the engine makes it, up to its result. follow: what
-    is done with the result, which counts as sampling. recorded: whether `result` makes a captured step again.
-    """
+    """A step in three forms, to be measured on a GPU."""
 
     ops: Callable[[], object]
+    """Runs all its ops one by one."""
     result: Callable[[], Tensor]
+    """Runs the step as the engine does, up to its result."""
     follow: Callable[[Tensor], object]
+    """Processes the result, which counts as sampling."""
     recorded: bool = False
+    """Whether `result` replays a CUDA graph."""
 
 
 def measure_on_gpu(tracer: Tracer, work: Work, step: GpuStep, repeats: int | None = None) -> Measurement:
-    """Measure a step of `work`. The tracer's clock waits for the card (`gpu_clock`). repeats: of the whole step; None
-    for as many as a second allows.
+    """Measure a step on a GPU.
+
+    Args:
+        tracer: The tracer, whose clock waits for the GPU (`gpu_clock`).
+        work: The work of the step.
+        step: The step.
+        repeats: Repeats of the whole step; None for as many as fit in a second.
     """
     with tracer.recording() as calls:
         step.ops()
@@ -69,7 +76,7 @@ def measure_on_gpu(tracer: Tracer, work: Work, step: GpuStep, repeats: int | Non
 
 
 def gpu_clock(now: Callable[[], float]) -> Callable[[], float]:
-    """A clock that says when all that the card was asked is done."""
+    """Return a clock that waits until the GPU has finished all queued work."""
 
     def clock() -> float:
         torch.cuda.synchronize()
@@ -79,7 +86,7 @@ def gpu_clock(now: Callable[[], float]) -> Callable[[], float]:
 
 
 def _op_seconds(tracer: Tracer, ops: Callable[[], object], calls: Sequence[TracedCall]) -> list[float]:
-    """The median of each call, all together as many seconds as the ops take without events between them."""
+    """Return the median time of each call, corrected for the events so that they add up to the time of all ops."""
     asking = seconds_to_ask(ops)
     whole = statistics.median(repeated(lambda: whole_seconds(ops, asking), _BUDGET_SECONDS))
     medians = [0.0] * len(calls)
@@ -92,7 +99,7 @@ def _op_seconds(tracer: Tracer, ops: Callable[[], object], calls: Sequence[Trace
 
 
 def _noted_seconds(tracer: Tracer, ops: Callable[[], object], places: range, budget: float) -> list[float]:
-    """The medians of calls at these places, which have events around them in every run."""
+    """Return the median time of the calls at the given indices, in runs with events around these calls only."""
     found: list[Pair] = []
 
     def noted() -> None:
@@ -100,7 +107,7 @@ def _noted_seconds(tracer: Tracer, ops: Callable[[], object], places: range, bud
             ops()
         found[:] = pairs
 
-    asking = seconds_to_ask(noted)  # hooks take time of the host's too
+    asking = seconds_to_ask(noted)  # hooks take host time too
 
     def once() -> list[float]:
         seconds_of = run_between_events(noted, asking)

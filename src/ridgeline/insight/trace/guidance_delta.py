@@ -1,6 +1,4 @@
-"""What guidance pulls: the difference of the two predictions of a step, where in the picture it is, and what of it
-comes to be seen.
-"""
+"""The effect of classifier-free guidance in one denoising step, by position in the image and as decoded pixels."""
 
 import math
 from dataclasses import dataclass
@@ -14,30 +12,40 @@ from ridgeline.media.diffusion.samplers import data_of
 
 @dataclass(frozen=True, slots=True)
 class GuidanceDelta:
-    """How the two predictions of a step differ.
-
-    norms: for each latent the norm, over the channels, of the prediction with the prompt less the one with the negative
-    prompt; by line, of a clip as a sheet of frames. relative: the norm of the whole difference, as a share of that of
-    the negative prediction. guided, prompt, negative: pixels [channels, lines, columns] to which both predictions under
-    guidance, and either alone, would lead if they were right; of a clip a sheet with a frame for each of its latents.
-    """
+    """The difference between the conditional and the negative prediction of a denoising step."""
 
     norms: tuple[tuple[float, ...], ...]
+    """The norm over channels of the difference at each latent, by line; a video as a sheet of frames."""
     relative: float
+    """The norm of the whole difference relative to that of the negative prediction."""
     guided: Tensor
+    """The pixels [channels, lines, columns] that the guided prediction leads to if it is correct.
+
+    For a video, this is a sheet with one frame per latent frame.
+    """
     prompt: Tensor
+    """The pixels that the prediction with the prompt alone leads to."""
     negative: Tensor
+    """The pixels that the prediction with the negative prompt leads to."""
 
 
 def check_guidance(moment: DenoiseStep) -> None:
-    """Raises ValueError where nothing pulls."""
+    """Check that guidance is on in a step.
+
+    Raises:
+        ValueError: If guidance is off, so that there is no difference to show.
+    """
     if moment.guidance.negative is None:
         raise ValueError("--pull shows how two passes differ, and guidance is off: nothing pulls; give --guidance")
 
 
 @torch.inference_mode()
 def measure_guidance_delta(moment: DenoiseStep) -> GuidanceDelta:
-    """Ask the denoiser as the step does. Raises ValueError as `check_guidance`."""
+    """Run the denoiser with both texts and return how the predictions differ.
+
+    Raises:
+        ValueError: If guidance is off.
+    """
     check_guidance(moment)
     both = torch.cat([moment.predict(moment.prepare(texts)) for texts in moment.calls])
     difference, plan = both[0] - both[1], moment.plan
@@ -50,15 +58,13 @@ def measure_guidance_delta(moment: DenoiseStep) -> GuidanceDelta:
 
 
 def by_line(values: Tensor) -> tuple[tuple[float, ...], ...]:
-    """A picture's values [lines, columns] by line; a clip's [frames, lines, columns] as a sheet, by line."""
+    """Return values of an image [lines, columns] by line; those of a video [frames, lines, columns] as a sheet."""
     sheet_HW = values if values.dim() == 2 else contact_sheet(values)
     return tuple(tuple(line) for line in sheet_HW.tolist())
 
 
 def contact_sheet(frames_THW: Tensor) -> Tensor:
-    """Frames [T, ..., H, W] in rows, so many beside each other that the sheet is about as wide as high; what is left of
-    the last row is 0.
-    """
+    """Arrange frames [T, ..., H, W] in rows of one sheet that is about square, padded with zeros."""
     count, (height, width) = len(frames_THW), frames_THW.shape[-2:]
     beside = min(count, max(1, round(math.sqrt(count * height / width))))
     blank = frames_THW.new_zeros(-count % beside, *frames_THW.shape[1:])
@@ -67,8 +73,9 @@ def contact_sheet(frames_THW: Tensor) -> Tensor:
 
 
 def _shown(pixels: Tensor, frames: int) -> Tensor:
-    """Pixels [C, H, W], or of a clip [C, frames, H, W] one frame for each of its latents, the last of those that it
-    stands for, as a sheet.
+    """Return the pixels of an image [C, H, W]; of a video [C, frames, H, W] a sheet with one frame per latent frame.
+
+    Each latent frame stands for several frames; the sheet shows the last of them.
     """
     if pixels.dim() == 3:
         return pixels

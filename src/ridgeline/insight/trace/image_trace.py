@@ -1,9 +1,8 @@
-"""One picture or clip, traced: its texts encoded, what the denoiser prepares of them, one of its steps and the decode,
-every op priced beside measured.
+"""The trace of one image or video request: predicted and measured time of every op in its stages.
 
-A step with guidance is two passes, in one call where rows are few: a call is a step of the ledger. Steps before the one
-that is asked for run as they are. A clip is decoded by another library's model, of which the whole is measured beside
-its price, and no op.
+The stages are text encoding, preparation of the denoiser, one denoising step and decoding. A step with guidance has two
+passes, which run in one call if they have few rows; each call is a step of the ledger. Steps before the traced one run
+without measurement. A video is decoded by another library's model, which is measured and priced only as a whole.
 """
 
 import time
@@ -36,12 +35,12 @@ from ridgeline.price.device import Device
 from ridgeline.price.price import Price
 
 NEGATIVE = ", negative"
-"""What the name of a step over the second text ends in."""
+"""The suffix of step names that belong to the negative prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class BorrowedDecode:
-    """Seconds of a decode by another library's model: as it is priced in closed form, and as it took."""
+    """The predicted and measured seconds of a decode by another library's model."""
 
     expected: float
     measured: float
@@ -49,25 +48,31 @@ class BorrowedDecode:
 
 @dataclass(frozen=True, slots=True)
 class ImageLedger:
-    """A picture or clip. number: the step that was traced, counted from 1. stages: by name, in their order: encode,
-    pooled (where a second encoder gives one vector), prepare (of denoisers that do), denoise, decode (where a VAE of
-    pictures does it). borrowed: the decode by another library's model. pull, words: if they were asked for.
-    """
+    """The ledger of an image or video request."""
 
     plan: DiffusionPlan
     number: int
+    """The number of the traced denoising step, counted from 1."""
     stages: Mapping[str, StepLedger]
+    """The ledgers of the stages: encode, pooled, prepare, denoise and decode.
+
+    `pooled` exists with a second text encoder, `prepare` if the denoiser precomputes inputs from the texts, and
+    `decode` if this package decodes the latents.
+    """
     borrowed: BorrowedDecode | None = None
+    """The decode by another library's model, for videos."""
     pull: GuidanceDelta | None = None
+    """The effect of guidance, if requested."""
     words: WordAttention | None = None
+    """The attention to the prompt's words, if requested."""
 
     @property
     def denoise(self) -> StepLedger:
-        """The ledger of the step."""
+        """The ledger of the denoising step."""
         return self.stages["denoise"]
 
     def impossible(self) -> list[str]:
-        """As StepLedger.impossible."""
+        """Return a line for each measurement that is faster than physics allows, over all stages."""
         return [line for stage in self.stages.values() for line in stage.impossible()]
 
 
@@ -81,7 +86,20 @@ def trace_image(
     clock: Clock = time.perf_counter,
     cost: HookCost | None = None,
 ) -> ImageLedger:
-    """Trace a request at one of its steps. Arguments as `request.trace` has them. Raises ValueError."""
+    """Trace a diffusion request at one of its denoising steps.
+
+    Args:
+        moment: The request before that step.
+        device: The device whose price is used.
+        repeats: Repeats of each measurement; None for as many as a few seconds allow.
+        at_hand: Whether `device` is the machine that measures.
+        threads: The number of CPU threads, for the report.
+        clock: Returns the time in seconds.
+        cost: The time that hooks take; measured by default.
+
+    Raises:
+        ValueError: If `repeats` is below 1, or repeats give different results.
+    """
     if repeats is not None and repeats < 1:
         raise ValueError(f"repeats is {repeats}; it must be at least 1")
     pipeline, plan = moment.pipeline, moment.plan
@@ -107,19 +125,19 @@ def trace_image(
 
 
 _Measure = Callable[..., Measurement]
-"""`measure` but for its work and what follows it."""
+"""The function `measure` with all arguments bound but the work, the function to run and its follow-up."""
 _Measured = Callable[[DenoiseStep, _Measure], Mapping[str, Measurement]]
 
 
 def _named(what: str, texts: Sequence[int]) -> str:
-    """A step by its texts: denoise, or `denoise, negative`, or `denoise, both`."""
+    """Return the name of a step by its texts: `denoise`, `denoise, negative` or `denoise, both`."""
     if len(texts) > 1:
         return f"{what}, both"
     return f"{what}{NEGATIVE * texts[0]}"
 
 
 def _encode(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
-    """Each text, read anew."""
+    """Measure the text encoder on each text."""
     encoder = moment.pipeline.encoder
 
     def read(ids: Sequence[int]) -> Measurement:
@@ -129,7 +147,7 @@ def _encode(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
 
 
 def _pool(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
-    """The prompt, read anew for its one vector."""
+    """Measure the second text encoder, which returns one vector for the prompt."""
     encoder, prompt = moment.pipeline.encoder, moment.plan.request.prompt
     tokens = len(encoder.pooled_ids(prompt))
     work = Work.of([StepSegment(tokens, tokens)], encoder.models[1].reaches, 1)
@@ -143,7 +161,7 @@ def _pool(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
 
 
 def _prepare(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
-    """What the denoiser makes, once a request, of the texts of each call of the step."""
+    """Measure what the denoiser computes from the texts of each call, once per request."""
 
     def prepare(texts: Sequence[int]) -> Measurement:
         work = moment.denoiser.prepare_work(moment.lengths(texts))
@@ -154,7 +172,7 @@ def _prepare(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]
 
 @torch.inference_mode()
 def _denoise(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
-    """Each call of the step; guidance and the sampler's part count as sampling of the last."""
+    """Measure each denoiser call of the step; guidance and the sampler count as sampling of the last call."""
     size = moment.plan.geometry.latents[1:]
     prepared = [moment.prepare(texts) for texts in moment.calls]
     before = [moment.predict(each) for each in prepared[:-1]]
@@ -170,8 +188,9 @@ def _denoise(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]
 
 
 def _decode(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
-    """The latents that the step begins with, of a clip a frame of them: what they show does not change what decoding
-    them takes.
+    """Measure the decoding of the latents before the step, for a video one frame of them.
+
+    What they show does not change how long decoding takes.
     """
     autoencoder, latents = moment.pipeline.autoencoder, moment.state.x
     clips = moment.plan.geometry.layout.clips
@@ -184,7 +203,7 @@ def _decode(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
 
 
 def _borrowed(moment: DenoiseStep, autoencoder: VideoAutoencoder, device: Device, clock: Clock) -> BorrowedDecode:
-    """A decode of the same latents, once."""
+    """Measure one decode of the same latents by another library's model."""
     price = VideoDecodePrice(autoencoder.config, torch.float32).price(device, moment.plan.geometry, 1)
     begin = clock()
     autoencoder.decode(moment.state.x)

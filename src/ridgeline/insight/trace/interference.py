@@ -1,4 +1,4 @@
-"""Why measured seconds are far from expected ones: nobody calibrated the machine, others had it, a disk was read."""
+"""The reasons why measured times differ from predictions: no calibration, other processes, or disk reads."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,24 +10,28 @@ from ridgeline.util.document.humanize import say, say_seconds
 from ridgeline.util.host import disk_bytes, interruptions
 
 BUSY = 0.1
-"""Of what was measured; if others had the processor for longer, that is worth a word."""
+"""The share of the measured time from which time lost to other processes is reported."""
 FAR = 0.25
-"""Measured seconds farther than this from expected ones want a reason."""
-_READ = 1 << 20  # bytes from disks that are worth a word
+"""The relative difference between measured and expected time from which a reason is reported."""
+_READ = 1 << 20  # bytes read from disks from which they are reported
 
 
 @dataclass(slots=True)
 class Interference:
-    """What else happened while something was measured. held: seconds that others had this thread's processor. disk:
-    bytes that were read from disks.
-    """
+    """The external events during a measurement."""
 
     held: float = 0.0
+    """Seconds in which other processes ran on this thread's processor."""
     disk: int = 0
+    """Bytes read from disks."""
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """While inside. Waiting for a disk is not told from waiting for others: where one was read, none is counted."""
+        """Record the events within this context.
+
+        Waiting for a disk cannot be distinguished from waiting for other processes, so if a disk was read, no waiting
+        time is counted.
+        """
         times, read, wall, own = interruptions(), disk_bytes() or 0, perf_counter(), thread_time()
         try:
             yield
@@ -40,7 +44,7 @@ class Interference:
 
 
 def calibration(device: Device) -> str:
-    """Whether expected seconds on a device have constants of its own; of the machine at hand, how it comes by them."""
+    """Return whether the predictions for a device are calibrated, and for this machine how to calibrate them."""
     if device.calibrated:
         return "calibrated"
     here = "; ridgeline calibrate measures this machine" if device.basis == "probe" else ""
@@ -48,12 +52,12 @@ def calibration(device: Device) -> str:
 
 
 def describe_interference(what: str, seconds: float) -> str:
-    """That others held it up."""
+    """Return a sentence that other processes delayed something by a number of seconds."""
     return f"the machine is busy: other processes held up {what}, by {say_seconds(seconds)}"
 
 
 def explain_difference(device: Device, expected: float, measured: float, meanwhile: Interference) -> Iterator[str]:
-    """Why a run took as long as it did, where it was far from what was expected; nothing where nothing is known."""
+    """Yield the known reasons why a run's measured time differs from the expected one, if it differs much."""
     if meanwhile.held > BUSY * measured:
         yield f"{describe_interference('this run', meanwhile.held)} of {say_seconds(measured)}"
     if meanwhile.disk >= _READ:

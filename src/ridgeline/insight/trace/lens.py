@@ -1,6 +1,7 @@
-"""The logit lens: what each layer would have said, had it been the last (nostalgebraist, "interpreting GPT", 2020).
+"""The logit lens: what each layer would predict if it were the last (nostalgebraist, "interpreting GPT", 2020).
 
-The residual stream after a layer is put through the final norm and the head. The last row is what the model says.
+The residual stream after each layer goes through the final norm and the LM head. The last row is the model's own
+prediction.
 """
 
 from dataclasses import dataclass
@@ -16,19 +17,21 @@ from ridgeline.insight.trace.token_candidates import Token, likeliest
 
 @dataclass(frozen=True, slots=True)
 class LensRow:
-    """What the stream says at one depth: its likeliest tokens, and where the model's own word stands among all
-    (rank 1 is the first). after: "embedding" or the number of a layer.
-    """
+    """The prediction from the residual stream at one depth."""
 
     after: str
+    """`embedding`, or the number of the layer."""
     top: tuple[tuple[Token, float], ...]
+    """The most likely tokens with their probabilities."""
     rank: int
+    """The rank of the model's own prediction at this depth; 1 is the first."""
     share: float
+    """The probability of the model's own prediction at this depth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lens:
-    """What the model says after `position`, and what it would have said earlier."""
+    """The model's prediction after `position`, and what earlier layers would predict."""
 
     position: int
     word: Token
@@ -36,7 +39,7 @@ class Lens:
 
     @property
     def settled(self) -> str:
-        """From where on the model's own word stays first."""
+        """The depth from which the model's own prediction stays first."""
         where = self.rows[-1].after
         for row in reversed(self.rows):
             if row.rank != 1:
@@ -47,7 +50,7 @@ class Lens:
 
 @torch.inference_mode()
 def lens(model: Model, captured: ActivationCapture, tokenizer: Tokenizer, count: int = 5) -> Lens:
-    """Read the stream of a pass at every depth; `count`: tokens to keep of each."""
+    """Apply the logit lens to a forward pass at every depth, with the `count` most likely tokens each."""
     stream_ND = torch.stack(captured.residual)
     shares_NV = model.head(final_norm(model).normalise(stream_ND)).softmax(-1)
     word = int(captured.logits_V.argmax())

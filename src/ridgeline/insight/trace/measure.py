@@ -1,15 +1,15 @@
-"""Measuring a step: the same one again and again, in turn without hooks and with them, and medians of it all.
+"""The measurement of a step: it is repeated with and without hooks in turn, and medians are taken.
 
-Each hooked run is taken apart completely: making the batch, every op, every gap between two ops, what follows the last
-op, sampling. From an op the interval that hooks time around nothing is subtracted, from a gap what else they cost, so
-that ops and overheads add up to the step as it would be without hooks. The runs without hooks say how well that holds.
+Each hooked run is split completely: building the batch, every op, every gap between two ops, what follows the last op,
+and sampling. The time that hooks measure around an empty op is subtracted from each op, and their remaining cost from
+each gap, so that ops and overheads add up to the step without hooks. The runs without hooks check that.
 
-A step that the engine replays call by call (backends/cpu/cpu_graphs.py) runs no op that could be hooked: there is a
-look at the clock between the calls.
+A step that the engine replays call by call (backends/cpu/cpu_graphs.py) runs no op that could be hooked; there the
+clock is read between the calls.
 
-What an engine does not step (a denoiser, an autoencoder) is measured the same way: `measure`.
+Networks outside the LLM engine (a denoiser, an autoencoder) are measured the same way by `measure`.
 
-A run in which the kernel took the processor away (it counts them) is left out, as long as enough others remain.
+Runs in which the kernel preempted the thread, which it counts, are left out if enough others remain.
 """
 
 import dataclasses
@@ -34,14 +34,14 @@ from ridgeline.insight.trace.tracer import HookCost, Span, TracedCall, Tracer
 from ridgeline.util.host import interruptions
 
 MIN_REPEATS, MAX_REPEATS = 3, 41  # repeats of a step
-BUDGET_SECONDS = 2.0  # what repeating a step may take, if the fewest repeats take no longer
+BUDGET_SECONDS = 2.0  # the time budget of a step's repeats, unless MIN_REPEATS takes longer
 
 Tokens = Sequence[Outcome]
 
 
 @dataclass(slots=True)
 class StepMeasurer:
-    """Observes an engine's steps, and measures the first one and the first decode step."""
+    """An observer of an engine's steps that measures the first prefill and the first decode step."""
 
     runner: Runner
     tracer: Tracer
@@ -53,10 +53,12 @@ class StepMeasurer:
         self.runner.save_states()
 
     def observe(self, record: StepRecord) -> None:
-        """Measure a step. Repeating it writes the same keys and values to the same slots once more, and moves states on
-        from where they were.
+        """Measure the step that the engine just ran, unless one of its phase is already measured.
 
-        Raises ValueError if it then gives another token.
+        A repeat writes the same keys and values to the same slots again, and restores recurrent states first.
+
+        Raises:
+            ValueError: If a repeat samples another token.
         """
         name = "prefill" if record.plan.items[0].start == 0 else "decode"
         if name not in self.measured:
@@ -65,7 +67,7 @@ class StepMeasurer:
 
 @dataclass(frozen=True, slots=True)
 class _MeasuredRun:
-    """Moments of one run, hooks' among them. calm: no other process took the processor meanwhile."""
+    """The timestamps of one run, with those of the hooks; `calm` if no other process took the processor meanwhile."""
 
     begin: float
     logits: float
@@ -88,8 +90,18 @@ def measure(
     follow: Callable[[Tensor], object] = lambda _: None,
     repeats: int | None = None,
 ) -> Measurement:
-    """Measure what a network does in a step of `work`. run: all its ops; follow: what is done with their result, which
-    counts as sampling. Raises ValueError where a repeat gives another result.
+    """Measure a network's run.
+
+    Args:
+        tracer: The tracer of the network.
+        cost: The time that hooks take.
+        work: The work of the run.
+        run: Runs all ops and returns their result.
+        follow: Processes the result, which counts as sampling.
+        repeats: The number of repeats; None for as many as a few seconds allow.
+
+    Raises:
+        ValueError: If a repeat gives another result.
     """
     first: list[Tensor] = []
 
@@ -138,7 +150,7 @@ def _measure(to: StepMeasurer, plan: StepPlan, rows: Sequence[SampleRow], wanted
 def _on_card(to: StepMeasurer, plan: StepPlan, rows: Sequence[SampleRow], wanted: Tokens) -> Measurement:
     runner = to.runner
     runner.rewind()
-    batch = runner.prepare(plan)  # once: what a step is told in new pinned memory waits for the card
+    batch = runner.prepare(plan)  # once, because new pinned memory would make each repeat wait for the GPU
 
     def ops() -> None:
         runner.rewind()
@@ -156,19 +168,19 @@ def _on_card(to: StepMeasurer, plan: StepPlan, rows: Sequence[SampleRow], wanted
 
 
 def measuring_seconds(step: float, repeats: int | None = None) -> float:
-    """Seconds that it takes to measure a step of so many: what its hooks take is not in it."""
+    """Return about how long measuring a step of `step` seconds takes, without the time of the hooks."""
     return step * (1 + 2 * _repeats(repeats, step))
 
 
 def _repeats(asked: int | None, step: float) -> int:
-    """How often, where a step takes so many seconds."""
+    """Return the number of repeats for a step of `step` seconds."""
     return asked or min(MAX_REPEATS, max(MIN_REPEATS, int(BUDGET_SECONDS / 2 / max(step, 1e-9))))
 
 
 def _repeated(
     plain: Callable[[], _MeasuredRun], hooked: Callable[[], _MeasuredRun], repeats: int
 ) -> tuple[list[_MeasuredRun], list[_MeasuredRun]]:
-    """The runs with hooks and those without, made in turn."""
+    """Make runs with and without hooks in turn; return those with hooks and those without."""
     without: list[_MeasuredRun] = []
     within: list[_MeasuredRun] = []
     collecting = gc.isenabled()
@@ -186,7 +198,7 @@ def _repeated(
 
 
 def _hooked(tracer: Tracer, once: Callable[[], _MeasuredRun], ops: int) -> _MeasuredRun:
-    """A run with the moments at which each of so many ops began and ended."""
+    """Make a run that records when each op starts and ends."""
     with tracer.timing() as (starts, ends):
         run = once()
     assert len(starts) == len(ends) == ops, "a step ran other ops than the time before"
@@ -194,7 +206,7 @@ def _hooked(tracer: Tracer, once: Callable[[], _MeasuredRun], ops: int) -> _Meas
 
 
 def _recorded(to: StepMeasurer, plan: StepPlan, ops: int) -> Sequence[Span] | None:
-    """Return which calls of a step are whose op's, if it is replayed call by call; None if it is not."""
+    """Return the range of kernel calls of each op if the step is replayed call by call, else None."""
     runner = to.runner
     if not runner.graphs.by_call or (graph := runner.graph(plan)) is None:
         return None
@@ -241,7 +253,7 @@ def _check(tokens: Tokens, wanted: Tokens) -> None:
 
 
 def _let_others(run: _MeasuredRun) -> None:
-    """After an interrupted run sleep as long as it took (10 ms at most): the kernel then owes us a whole time slice."""
+    """Sleep after an interrupted run for as long as it took, up to 10 ms, to earn a full time slice."""
     if not run.calm:
         time.sleep(min(run.seconds, 0.01))
 
@@ -251,7 +263,7 @@ def _ids(tokens: Tokens) -> list[int | None]:
 
 
 def _calm(runs: Sequence[_MeasuredRun]) -> Sequence[_MeasuredRun]:
-    """The runs that were not interrupted, if they are enough for a median; else all."""
+    """Return the uninterrupted runs if they are enough for a median, else all runs."""
     calm = [run for run in runs if run.calm]
     return calm if len(calm) >= min(MIN_REPEATS, len(runs)) else runs
 
@@ -264,8 +276,10 @@ def _medians(
     cost: HookCost,
     looks: Sequence[int] | None = None,
 ) -> Measurement:
-    """Medians of every part, less what the hooks take: half of `outside` on either side of an op, and `inside` it as
-    often as there are `looks` at the clock, one by default.
+    """Return the medians of all parts, less the time that hooks take.
+
+    Half of the hooks' `outside` cost is subtracted on either side of an op, and the `inside` cost as often as the clock
+    is read within it (`looks`, by default once).
     """
     runs, median = _calm(hooked), statistics.median
     half, count = cost.outside / 2, len(calls)

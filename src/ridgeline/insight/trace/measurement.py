@@ -1,4 +1,4 @@
-"""What measuring a step found."""
+"""The result of measuring a step."""
 
 from dataclasses import dataclass
 
@@ -8,35 +8,38 @@ from ridgeline.insight.trace.tracer import TracedCall
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A step, measured: medians over `repeats`, in seconds, hooks subtracted.
-
-    seconds and gaps: of each call, its own and what lies before it; what lies before the first is `batch`, not a gap.
-    tail: from the last op to the logits. sampling: from the logits to the token; of a denoiser from its prediction to
-    the next latents. hooked: the whole step with hooks, less `hooks`, what they take. unhooked: the whole step without.
-    left_out: repeats that other processes interrupted.
-    recorded: whether the engine runs it as a recording.
-    """
+    """The measured times of a step: medians over `repeats` runs, in seconds, less the time of the hooks."""
 
     work: Work
     calls: tuple[TracedCall, ...]
     seconds: tuple[float, ...]
+    """The time of each op call."""
     gaps: tuple[float, ...]
+    """The time before each op call; what precedes the first call is `batch`, not a gap."""
     batch: float
+    """The time before the first op, in which the batch is built."""
     tail: float
+    """The time from the last op to the logits."""
     sampling: float
+    """The time from the logits to the token; for a denoiser, from its prediction to the next latents."""
     hooked: float
+    """The whole step with hooks, less `hooks`."""
     unhooked: float
+    """The whole step without hooks."""
     hooks: float
+    """The time that the hooks take."""
     repeats: int
     left_out: int
+    """The number of runs left out because other processes interrupted them."""
     recorded: bool = False
+    """Whether the engine replays the step as a recorded graph."""
 
     @property
     def between(self) -> float:
-        """Seconds between the first op and the logits that no op has."""
+        """Seconds between the first op and the logits that belong to no op."""
         return sum(self.gaps) + self.tail
 
     @property
     def whole(self) -> float:
-        """Seconds of the step: ops and all that lies between and around them."""
+        """Seconds of the step: all ops and the time between and around them."""
         return sum(self.seconds) + self.batch + self.between + self.sampling

@@ -1,5 +1,7 @@
-"""A request of a model that is not here on a card that is not here: every op of its prefill and of its first decode
-step, with shapes, cost and the three times. Nothing runs but the model on meta, without weights.
+"""The predicted cost of every op in a request, for a model and a GPU that need not be present.
+
+It covers the prefill and the first decode step, with the shapes, cost and three times of each op. Only the model on the
+meta device runs, without weights.
 """
 
 from collections.abc import Iterator
@@ -19,75 +21,81 @@ from ridgeline.price.plan.score_matrix import ScoresRow, scores_of
 from ridgeline.price.price import StepPrice
 
 Dimension = int | str
-"""Of a shape: a number, or the letter of a space: as many as the step has rows of it."""
+"""A dimension of a shape: a number, or the letter of a row axis, whose size depends on the step."""
 
 LETTERS: dict[RowAxis, str] = {TOKENS: "N", LOGITS: "R", ENCODER: "E"}
-_ROWS = (1031, 1021, 1019, 1013, 1009)  # of the spaces, TOKENS most: told apart by how many they are in a trace
+_ROWS = (1031, 1021, 1019, 1013, 1009)  # row counts that identify each row axis in a traced shape; TOKENS has most
 
 
 @dataclass(frozen=True, slots=True)
 class OpShapes:
-    """What an op takes and gives. scores: of attention, the query heads whose scores [N, S] lie between."""
+    """The input and output shapes of an op."""
 
     inputs: tuple[tuple[Dimension, ...], ...]
     outputs: tuple[tuple[Dimension, ...], ...]
     scores: int | None = None
+    """The number of query heads of an attention op, whose scores [N, S] lie between input and output."""
 
 
 @dataclass(frozen=True, slots=True)
 class PricedCall:
-    """One of `count` calls of the same op, in all layers that have it: cost and times of one.
-
-    path: of the first, with a star for the number of its layer. layer: of the first; None outside layers. floor:
-    seconds that nothing can beat.
-    """
+    """One of `count` calls of the same op, over all layers that have it, with the cost and times of one call."""
 
     path: str
+    """The path of the first call, with a star in place of its layer number."""
     kind: str
     what: str
     layer: int | None
+    """The layer number of the first call; None outside layers."""
     count: int
     shapes: OpShapes
     cost: Cost
     floor: float
+    """A lower bound in seconds that no implementation can beat."""
     time: OpTime
 
 
 @dataclass(frozen=True, slots=True)
 class PricedStep:
-    """A step on one card. seen: positions whose keys the last of its rows sees, those of an encoder not counted. calls:
-    each distinct op that runs in it, in their order. limit: compute, memory or communication, as plan has it. scores:
-    all attention ops, with their score matrices in memory and without.
-    """
+    """A step of a request on one GPU."""
 
     name: str
     work: Work
     seen: int
+    """The number of positions that its last row attends to, without those of an encoder."""
     price: StepPrice
     calls: tuple[PricedCall, ...]
+    """Each distinct op that runs in the step, in order."""
     limit: str
+    """The bottleneck: compute, memory or communication, as in `ridgeline plan`."""
     scores: ScoresRow
+    """The attention ops together, with and without their score matrices in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class PricedTrace:
-    """A model's request in a case. input: tokens of each of `batch` prompts, or positions of sound. encoded: of it what
-    an encoder reads, all or nothing. layers: how many the model has, those of an encoder first.
-    """
+    """A request of a model in a pricing scenario."""
 
     model: str
     case: Scenario
     input: int
+    """Tokens of each of `batch` prompts, or positions of audio."""
     batch: int
     encoded: int
+    """The part of the input that an encoder reads: all of it or nothing."""
     layers: tuple[int, ...]
+    """The number of layers of each stack, the encoder's first."""
     steps: tuple[PricedStep, ...]
 
 
 def priced_trace(name: str, case: Scenario, length: int, batch: int) -> PricedTrace:
-    """The prefill of `batch` prompts of `length` tokens at once, and the step after it; where an encoder reads them, of
-    one position each of the decoder; of a speech model windows of sound, whatever the length. Of a model that writes no
-    text the step that runs the texts alone. Raises ValueError for more positions than the model has.
+    """Price the prefill of `batch` prompts of `length` tokens, and the first decode step after it.
+
+    If the model has an encoder, it reads the prompts and the decoder runs one position each. A speech model always gets
+    a full audio window. A model that generates no text has only the step that runs the texts.
+
+    Raises:
+        ValueError: If the prompts exceed the model's context.
     """
     if length < 1 or batch < 1:
         raise ValueError(f"a prompt of {length} tokens, {batch} times, is none; give 1 or more")
@@ -109,7 +117,7 @@ def priced_trace(name: str, case: Scenario, length: int, batch: int) -> PricedTr
 
 
 def op_shapes(model: Model) -> dict[str, OpShapes]:
-    """The shapes at each op of a model, by its path."""
+    """Return the shapes at each op of a model, by path."""
     rows = dict(zip(model.spaces, _ROWS, strict=False))
     letters = {count: LETTERS.get(space, space) for space, count in rows.items()}
     found: dict[str, OpShapes] = {}
@@ -132,8 +140,10 @@ def _step(name: str, case: Scenario, found: dict[str, OpShapes], work: Work, see
 
 
 def _calls(case: Scenario, found: dict[str, OpShapes], price: StepPrice) -> Iterator[PricedCall]:
-    """Each distinct op once, with its count: the same op of all layers, and beside it those of its place in a layer
-    that differ (the first norm, a window, another format); not those without rows, as an encoder's in a decode step.
+    """Yield each distinct op once with its count: ops of equal cost and shapes over all layers.
+
+    Ops that differ between layers (a first norm, a window, another weight format) are listed separately. Ops without
+    rows are left out, such as an encoder's in a decode step.
     """
     places: dict[str, dict[tuple[int, OpShapes], list[str]]] = {}
     for path, index in case.price.calls:
@@ -151,6 +161,6 @@ def _calls(case: Scenario, found: dict[str, OpShapes], price: StepPrice) -> Iter
 
 
 def _starred(path: str) -> str:
-    """A path with a star for the number of its layer."""
+    """Return a path with a star in place of its layer number."""
     layer = layer_of(path)
     return ".".join("*" if part == str(layer) else part for part in path.split("."))

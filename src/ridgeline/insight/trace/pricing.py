@@ -1,4 +1,4 @@
-"""The price of what was traced: each call's cost on the device, beside its measurement."""
+"""The prediction for a traced step: the cost of each call on the device, next to its measurement."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from ridgeline.price.priced_op import PricedRow
 
 @dataclass(frozen=True, slots=True)
 class _Priced:
-    """A measured step with its price. rows: of each call, in order. ran: which of all priced calls each is."""
+    """A measured step with its price."""
 
     measured: Measurement
     device: Device
@@ -25,10 +25,12 @@ class _Priced:
     work: Work
     price: StepPrice
     rows: Sequence[PricedRow]
+    """The priced op of each measured call."""
     ran: Sequence[int]
+    """The index of each measured call among all priced calls."""
 
     def entry(self, place: int) -> LedgerEntry:
-        """The entry in the ledger of the priced call at this place; nothing where the step did not make it."""
+        """Return the ledger entry of the priced call with index `place`; an empty one if the step did not run it."""
         if place not in self.ran:
             return LedgerEntry(NO_COST, 0.0, 0.0, 0.0, "", (), (), 0.0, False, 0.0, "not in this step")
         index = self.ran.index(place)
@@ -39,8 +41,8 @@ class _Priced:
             priced = call.op.experts.of(self.work.tokens)
             must *= call.experts_hit / priced
             note = f"{call.experts_hit} experts hit, {priced:.1f} priced"
-        # The nearest memory that could hold this op's bytes, though the step's may be too many for it: a guard must
-        # not cry wolf over what a cache kept.
+        # The floor assumes the nearest memory that could hold this op's bytes, even if the step's do not fit there:
+        # the guard must not report an op whose data a cache held.
         floor = max(compute_seconds(row.cost, self.device), must / self.device.bandwidth_of(must))
         time = row.time
         return LedgerEntry(
@@ -66,11 +68,17 @@ def price_steps(
     at_hand: bool,
     layer: Callable[[str], int | None] = layer_of,
 ) -> tuple[tuple[LedgerStep, ...], tuple[OpRow, ...]]:
-    """The steps and the rows of a ledger. Every step ran ops that are priced, in the same order; a later one none that
-    the first did not, perhaps no encoder.
+    """Return the steps and op rows of a ledger.
 
-    at_hand: whether `device` is the machine that measured, so that its floors hold for what was measured. layer: the
-    number of the one that a path lies in.
+    All steps run priced ops in the same order, and a later step runs no op that the first did not; it may skip some,
+    such as an encoder.
+
+    Args:
+        price: The price of the model.
+        measured: The measurements by step name.
+        device: The device whose price is used.
+        at_hand: Whether `device` is the machine that measured, so that its floors apply to the measurements.
+        layer: Returns the layer number of a path.
     """
     priced = {name: _priced(price, one, device, at_hand) for name, one in measured.items()}
     first = next(iter(measured.values()))
@@ -95,8 +103,9 @@ def _priced(price: Price, measured: Measurement, device: Device, at_hand: bool) 
 
 
 def _places(ran: Sequence[str], known: Sequence[str]) -> list[int]:
-    """Which of the known calls were made, by path; the last ones where an op is called several times, as an encoder is
-    what comes first and is left out.
+    """Return the index of each executed path among the known calls.
+
+    If an op is called several times, the last calls count, because a step that skips an encoder skips the first ones.
     """
     places, place = list[int](), len(known)
     for path in reversed(ran):
@@ -136,7 +145,7 @@ def _step(name: str, priced: _Priced) -> LedgerStep:
 
 
 def _score_matrix(priced: _Priced) -> ScoreMatrix | None:
-    """All attention ops of a step, with and without their score matrix in memory."""
+    """Return the cost of all attention ops of a step with and without their score matrix in memory."""
     nbytes = without = within = 0.0
     for row, call in zip(priced.rows, priced.measured.calls, strict=True):
         if call.op.score_heads is not None:

@@ -1,6 +1,6 @@
-"""One request, traced: it runs as it is, then with its steps repeated and hooked, and last to be looked into.
+"""The trace of one LLM request: it runs unchanged, then with repeated and hooked steps, then to capture activations.
 
-All three give the same tokens, which is asserted.
+All three runs generate the same tokens, which is asserted.
 """
 
 import math
@@ -39,35 +39,37 @@ CANDIDATES = 5
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """What to look at. position: whose attention, lens, neurons and experts; None for the last token of the prompt.
-    repeats: of each measured step; None for as many as a few seconds allow. sources: texts whose experts are to be told
-    apart, each with a name.
-    """
+    """The views that a trace includes besides the times of ops."""
 
     attention: bool = False
     lens: bool = False
     memory: bool = False
     experts: bool = False
     position: int | None = None
+    """The position for attention, lens, memory and experts; None for the last prompt token."""
     repeats: int | None = None
+    """The repeats of each measured step; None for as many as a few seconds allow."""
     sources: tuple[tuple[str, str], ...] = ()
+    """Named texts whose expert routing is compared."""
 
     @property
     def inside(self) -> bool:
-        """Whether a pass that looks inside is needed."""
+        """Whether a pass that captures activations is needed."""
         return self.attention or self.lens or self.memory or self.experts
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSubject:
-    """What is traced: a model's name as the user gave it, the text, the way from the text to ids, and the name of the
-    adapter that is asked.
-    """
+    """The subject of a trace: model name, prompt, tokenization and LoRA adapter."""
 
     name: str
+    """The model's name as the user wrote it."""
     text: str
+    """The prompt text."""
     encode: Callable[[], list[int]]
+    """Returns the token ids of the prompt."""
     adapter: str = ""
+    """The name of the LoRA adapter; empty for none."""
 
 
 def trace(
@@ -82,9 +84,21 @@ def trace(
     clock: Clock = time.perf_counter,
     cost: HookCost | None = None,
 ) -> Ledger:
-    """Trace one request on `device` (at_hand: the machine that runs it). cost: of a hook, by default measured here.
+    """Trace one request.
 
-    Raises ValueError for what cannot run, a position that is not there, or experts asked of a dense model.
+    Args:
+        llm: The engine with its model.
+        subject: The prompt and the adapter.
+        params: The sampling parameters.
+        device: The device whose price is used.
+        wanted: What to show besides the times of ops.
+        at_hand: Whether `device` is the machine that runs the request.
+        threads: The number of CPU threads, for the report.
+        clock: Returns the time in seconds.
+        cost: The time that hooks take; measured by default.
+
+    Raises:
+        ValueError: If the request cannot run, the position does not exist, or a dense model has no experts to show.
     """
     ids = subject.encode()
     params = replace(params, n=1, logprobs=min(CANDIDATES, llm.loaded.model.vocabulary), seed=params.seed or 0)
@@ -92,7 +106,7 @@ def trace(
     with _prepared(llm):
         _complete(
             llm, ids, replace(params, max_tokens=2), subject.adapter
-        )  # so that nothing below is the first of its kind
+        )  # a warm-up, so that no first call is measured
         sampled, answer, timeline = _watched(llm, subject, params, clock)
         measured, choices = _measured(
             *(llm, ids, params, subject.adapter, wanted.repeats, clock, cost or hook_cost(clock))
@@ -112,7 +126,11 @@ def trace(
 
 
 def check(llm: LLM, ids: Sequence[int], wanted: TraceOptions) -> None:
-    """Raise ValueError for a prompt longer than a step and for what a trace of this prompt and model cannot show."""
+    """Check that a prompt fits in one step and that the model can show what is requested.
+
+    Raises:
+        ValueError: If it does not.
+    """
     most = llm.engine.scheduler.limits.max_request_tokens
     if len(ids) > most:
         raise ValueError(
@@ -132,7 +150,7 @@ def check(llm: LLM, ids: Sequence[int], wanted: TraceOptions) -> None:
 
 @contextmanager
 def _prepared(llm: LLM) -> Iterator[None]:
-    """The engine without its prefix cache, so that every request computes its whole prompt; as it was afterwards."""
+    """Disable the engine's prefix cache within this context, so that every request computes its whole prompt."""
     engine = llm.engine
     before = engine.on_step, engine.kv_cache_manager.prefix_cache
     engine.on_step, engine.kv_cache_manager.prefix_cache = None, False
@@ -159,7 +177,7 @@ def _complete(llm: LLM, ids: list[int], params: SamplingParams, adapter: str) ->
 def _watched(
     llm: LLM, subject: TraceSubject, params: SamplingParams, clock: Clock
 ) -> tuple[list[Sampled], str, TimelineSlice]:
-    """Run the request as it is. Returns its tokens, its text and its timeline."""
+    """Run the request unchanged, and return its tokens, text and timeline."""
     texts, watch, start = TextEngine(llm.loaded), TimelineRecorder(clock), clock()
     tokens: list[Sampled] = []
     text = ""
@@ -185,7 +203,11 @@ def _watched(
 
 
 def _watched_step(texts: TextEngine, watch: TimelineRecorder) -> list[Event]:
-    """One step, in its parts. Raises ValueError where it fails."""
+    """Run one engine step and record its parts.
+
+    Raises:
+        ValueError: If the step fails.
+    """
     engine = texts.engine
     runner, plan = _runner(engine.executor), engine.plan()
     assert plan is not None
@@ -208,7 +230,7 @@ def _watched_step(texts: TextEngine, watch: TimelineRecorder) -> list[Event]:
 
 
 def _step_slice(name: str, began: float, ended: float, noted: tuple[TimelineSlice, ...]) -> TimelineSlice:
-    """A step; what precedes its forward is the scheduler's."""
+    """Return the timeline slice of a step; the time before its forward pass belongs to the scheduler."""
     schedule = (
         TimelineSlice("schedule", began, noted[0].start - began)
         if noted
@@ -226,7 +248,7 @@ def _measured(
     clock: Clock,
     cost: HookCost,
 ) -> tuple[dict[str, Measurement], list[Sampled]]:
-    """Run the request up to its first decode step, and measure that and its prefill."""
+    """Run the request up to its first decode step, and measure this step and the prefill."""
     measuring = StepMeasurer(_runner(llm.engine.executor), Tracer(llm.loaded.model, clock), cost, repeats)
     llm.engine.on_step = measuring.observe
     sampled = _complete(llm, ids, replace(params, max_tokens=2, ignore_eos=True), adapter)
@@ -235,7 +257,7 @@ def _measured(
 
 
 def _choice(sampled: Sampled, tokenizer: Tokenizer, greedy: bool) -> TokenChoice:
-    """The candidates of a step, from the log-probabilities that it was asked for."""
+    """Return the candidates of a step from its log-probabilities."""
 
     def candidate(token: int, raw: float) -> Candidate:
         drawn = dict(sampled.top).get(token, sampled.logprob if token == sampled.token else None)
@@ -252,7 +274,7 @@ def _encoded(sources: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> dict[s
 
 
 def _looked_at(ledger: Ledger, llm: LLM, ids: list[int], wanted: TraceOptions, adapter: str) -> Ledger:
-    """The ledger with what the views asked for."""
+    """Return the ledger with the captured activations that the options request."""
     model = llm.loaded.model
     if model.encodes:
         begun = llm.loaded.texts.decoder_prompt(ids)

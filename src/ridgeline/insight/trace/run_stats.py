@@ -1,6 +1,4 @@
-"""The account of a run: what prefill and decode took, and the bandwidth that they reached; and the verdict on it: how
-near they came to the roof, and which roof that is.
-"""
+"""Statistics of a run: the time and bandwidth of prefill and decode, and how close they came to the roofline."""
 
 from dataclasses import dataclass
 
@@ -14,37 +12,39 @@ from ridgeline.util.document import humanize
 
 @dataclass(slots=True)
 class PhaseThroughput:
-    """Steps of one sort, added up. nbytes: weights and KV that they had to read and write."""
+    """The totals over all steps of one kind, prefill or decode."""
 
     steps: int = 0
     tokens: int = 0
     seconds: float = 0.0
     nbytes: float = 0.0
+    """The bytes of weights and KV cache that the steps had to read and write."""
     flops: float = 0.0
 
     @property
     def tokens_per_second(self) -> float:
-        """Positions run (prefill) or tokens sampled (decode) a second; 0 if nothing ran."""
+        """Prompt positions (prefill) or sampled tokens (decode) per second; 0 if nothing ran."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
     @property
     def bytes_per_second(self) -> float:
-        """Compulsory bytes a second: what the memory system had to deliver at least; 0 if nothing ran."""
+        """The compulsory memory traffic per second, a lower bound of the actual one; 0 if nothing ran."""
         return self.nbytes / self.seconds if self.seconds else 0.0
 
     @property
     def flops_per_second(self) -> float:
-        """FLOPs a second; 0 if nothing ran."""
+        """FLOPs per second; 0 if nothing ran."""
         return self.flops / self.seconds if self.seconds else 0.0
 
 
 class RunStats:
-    """Collects step records; a step in which some request ran several positions that were not guessed counts as
-    prefill.
+    """A collector of step records.
+
+    A step counts as prefill if a request ran several positions in it that were not speculative.
     """
 
     def __init__(self, price: Price) -> None:
-        """price: of the model that runs."""
+        """Start with empty statistics for a model's price."""
         self.price = price
         self.prefill, self.decode = PhaseThroughput(), PhaseThroughput()
 
@@ -60,7 +60,10 @@ class RunStats:
 
 
 def verdict(account: RunStats, device: Device) -> list[str]:
-    """Two lines on a run: what it reached of its roof, and which roof that is. Empty if nothing ran."""
+    """Return two sentences on a run, with the share of its roof that it reached and which roof that is.
+
+    The list is empty if nothing ran.
+    """
     phases = {"decode": account.decode, "prefill": account.prefill}
     ran = {name: phase for name, phase in phases.items() if phase.steps and phase.seconds}
     if not ran:
@@ -72,13 +75,13 @@ def verdict(account: RunStats, device: Device) -> list[str]:
 
 
 def _number_format(price: Price) -> str:
-    """The number format that most of a token's arithmetic is done in."""
+    """Return the number format of most of a token's arithmetic."""
     flops = price.step(Work.of([StepSegment(1, 1)], price.reaches)).flops
     return max(flops, key=lambda name: flops[name])
 
 
 def _roofs(phase: PhaseThroughput, device: Device, number_format: str) -> tuple[float, float]:
-    """Seconds at the roof of arithmetic and at that of the memory which holds what a step goes over."""
+    """Return the seconds at the compute roof and at the roof of the memory that holds a step's working set."""
     working_set = phase.nbytes / phase.steps
     return phase.flops / device.peak(number_format), phase.nbytes / device.bandwidth_of(working_set)
 

@@ -1,4 +1,4 @@
-"""The timeline of a request as it ran, without hooks: tokenise, queue, prefill, decode, sample, detokenise."""
+"""The timeline of an unhooked request: tokenise, queue, prefill, decode, sample, detokenise."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class TimelineSlice:
-    """A stretch of time, in seconds from the beginning of the request; its parts lie within it, in order."""
+    """A span of time in seconds from the start of the request; its parts lie within it, in order."""
 
     name: str
     start: float
@@ -18,32 +18,32 @@ class TimelineSlice:
 
     @property
     def end(self) -> float:
-        """When it ends."""
+        """The time at which the span ends."""
         return self.start + self.seconds
 
 
 @dataclass(slots=True)
 class TimelineRecorder:
-    """Notes what was done and when."""
+    """A recorder of named time spans."""
 
     clock: Clock
     noted: list[TimelineSlice] = field(default_factory=list)
 
     @contextmanager
     def note(self, name: str) -> Iterator[None]:
-        """Note what is done in this context."""
+        """Record the time spent in this context under a name."""
         start = self.clock()
         yield
         self.noted.append(TimelineSlice(name, start, self.clock() - start))
 
     def take(self) -> tuple[TimelineSlice, ...]:
-        """What was noted since the last call."""
+        """Return and forget the spans recorded since the last call."""
         noted, self.noted = tuple(self.noted), []
         return noted
 
 
 def shifted(moment: TimelineSlice, by: float) -> TimelineSlice:
-    """The same slice, `by` seconds later."""
+    """Return a slice with its parts, moved later by a number of seconds."""
     return TimelineSlice(
         moment.name, moment.start + by, moment.seconds, tuple(shifted(part, by) for part in moment.parts)
     )

@@ -1,4 +1,4 @@
-"""Tokens as a view shows them: an id, how it is written, and how likely it was."""
+"""Tokens for display: their ids, text and probabilities."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,26 +11,27 @@ from ridgeline.core.text import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token of the text. piece: its characters, unprintable ones escaped."""
+    """A token of the text."""
 
     id: int
     piece: str
+    """The characters of the token, with unprintable ones escaped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A token that might have come. raw: its probability in the model's own distribution; drawn: in the one that the
-    token was drawn from (None: the sampling rules removed it).
-    """
+    """A token that a step could have sampled."""
 
     token: Token
     raw: float
+    """The token's probability in the model's own distribution."""
     drawn: float | None
+    """The token's probability in the distribution that was sampled from; None if sampling parameters removed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenChoice:
-    """The likeliest candidates of a step, and the one that was taken; greedy: because it was the likeliest."""
+    """The most likely candidates of a step and the sampled token; `greedy` if that is always the most likely one."""
 
     candidates: tuple[Candidate, ...]
     taken: Candidate
@@ -38,11 +39,11 @@ class TokenChoice:
 
 
 def tokens_of(tokenizer: Tokenizer, ids: Iterable[int]) -> tuple[Token, ...]:
-    """Ids with their pieces."""
+    """Return token ids with their text."""
     return tuple(Token(i, tokenizer.piece(i)) for i in ids)
 
 
 def likeliest(shares_V: Tensor, count: int, tokenizer: Tokenizer) -> tuple[tuple[Token, float], ...]:
-    """The `count` largest of a vector over the vocabulary, largest first."""
+    """Return the `count` largest entries of a vector over the vocabulary, largest first."""
     values, ids = torch.topk(shares_V, min(count, len(shares_V)))
     return tuple(zip(tokens_of(tokenizer, ids.tolist()), values.tolist(), strict=True))

@@ -1,8 +1,8 @@
-"""How a token came to be drawn: its candidates through temperature, top-k, top-p and min-p, and the number that chose.
+"""A view of how tokens were sampled: candidates through temperature, top-k, top-p and min-p, and the random number.
 
-Sampling is deterministic given that number: it is put through the inverse of the cumulative distribution of what is
-left, in the order of the vocabulary (engine/sampling/sampler.py, steps 6 to 10). Read from a run of its own that
-reports the whole vocabulary, so that what is measured reports no more than usual.
+Sampling is deterministic given that number: it indexes the cumulative distribution of the remaining candidates in
+vocabulary order (engine/sampling/sampler.py, steps 6 to 10). The data comes from a separate run that reports the whole
+vocabulary, so measured runs report no more than usual.
 """
 
 import math
@@ -17,39 +17,45 @@ from ridgeline.engine.sampling.uniform import uniform
 from ridgeline.insight.trace.token_candidates import Token
 
 MOST = 20
-"""Candidates that are kept of a draw."""
+"""The number of candidates that a view keeps of each sampled token."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawCandidate:
-    """A candidate. raw: its probability in the model's own distribution. tempered: after the temperature. drawn: in
-    what was drawn from, and start: where its part of [0, 1) begins there; None where it was removed, or nothing is
-    drawn. removed: by which rule (top-k, top-p, min-p), "" where it was not.
-    """
+    """A candidate token in one sampling step."""
 
     token: Token
     raw: float
+    """The token's probability in the model's own distribution."""
     tempered: float
+    """The token's probability after the temperature."""
     drawn: float | None
+    """The token's probability in the distribution that was sampled from.
+
+    It is None if the token was removed or sampling is greedy.
+    """
     start: float | None
+    """The start of the token's interval in [0, 1); None as for `drawn`."""
     removed: str
+    """The rule that removed the token (top-k, top-p or min-p), or ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenDraw:
-    """One choice. uniform: the number in [0, 1) that chose; None of a greedy one. candidates: the likeliest, and the
-    one that was taken, likeliest first. kept: of `vocabulary` tokens, how many could be drawn.
-    """
+    """One sampling step with its candidates."""
 
     uniform: float | None
+    """The random number in [0, 1) that selected the token; None for greedy sampling."""
     kept: int
+    """The number of tokens of the vocabulary that could be sampled."""
     vocabulary: int
     candidates: tuple[DrawCandidate, ...]
+    """The most likely candidates and the sampled one, most likely first."""
     taken: Token
 
 
 def plain(params: SamplingParams) -> SamplingParams:
-    """Rules without what looks at the tokens before: penalties, biases and forms of output."""
+    """Return sampling parameters without rules that depend on earlier tokens: penalties, biases, constraints."""
     usual = SamplingParams()
     return replace(
         params,
@@ -64,8 +70,10 @@ def plain(params: SamplingParams) -> SamplingParams:
 
 
 def draws(llm: LLM, ids: Sequence[int], params: SamplingParams, count: int) -> list[TokenDraw]:
-    """How the first `count` tokens after a prompt were drawn, by plain rules with a seed. Raises ValueError where the
-    request fails.
+    """Return how the first `count` tokens after a prompt are sampled, by seeded parameters without such rules.
+
+    Raises:
+        ValueError: If the request fails.
     """
     assert params.seed is not None, "without one a draw is not to be had again"
     vocabulary = llm.loaded.model.vocabulary
@@ -99,7 +107,7 @@ def _draw(sampled: Sampled, point: float | None, params: SamplingParams, tokeniz
 
 
 def _tempered(logprobs: Sequence[float], params: SamplingParams) -> list[float]:
-    """Probabilities after the temperature; a greedy choice leaves them as they are."""
+    """Return probabilities after the temperature; greedy sampling leaves them unchanged."""
     divisor = 1.0 if params.greedy else params.temperature
     weights = [math.exp((logprob - logprobs[0]) / divisor) for logprob in logprobs]
     total = sum(weights)
@@ -107,7 +115,7 @@ def _tempered(logprobs: Sequence[float], params: SamplingParams) -> list[float]:
 
 
 def _starts(drawn: dict[int, float]) -> dict[int, float]:
-    """Where the part of each token begins, in the order of the vocabulary."""
+    """Return the start of each token's interval, in vocabulary order."""
     starts, before = dict[int, float](), 0.0
     for token in sorted(drawn):
         starts[token] = before
@@ -116,7 +124,7 @@ def _starts(drawn: dict[int, float]) -> dict[int, float]:
 
 
 def _removed(tempered: Sequence[float], kept: Sequence[bool], params: SamplingParams, *, greedy: bool) -> list[str]:
-    """Which rule removed each candidate, of all in their order."""
+    """Return the rule that removed each candidate, in the order of the candidates."""
     if greedy:
         return [""] * len(tempered)
     most = params.top_k or len(tempered)

@@ -1,6 +1,6 @@
-"""The ledger: one row for each op that a step ran, what it must cost beside what it took.
+"""The ledger of a trace: one row per executed op, with its predicted and its measured time.
 
-Every view (table, JSON, CSV, trace file, pictures) prints what is in a Ledger and computes nothing of its own. Seconds,
+Every view (table, JSON, CSV, trace file, charts) shows the contents of a ledger and computes nothing itself. Seconds,
 bytes and FLOPs are plain numbers; shapes are tuples.
 """
 
@@ -25,34 +25,36 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One op in one step.
-
-    floor: seconds that nothing can beat: its arithmetic at the peak, or its weights and KV from the nearest memory that
-    could hold them. bound: what a perfect kernel takes, activations included, with the step's bytes where they live.
-    expected: calibrated. limit: the roof that the bound hits. measured: seconds. impossible: whether those are under
-    the floor of the device that measured, which is an error in spec, shape or timer. gap: seconds between the end of
-    the op before it and its own start. note: what a reader should know of it.
-    """
+    """One op in one step."""
 
     cost: Cost
     floor: float
+    """A lower bound in seconds that no implementation can beat.
+
+    It is the larger of the arithmetic at peak rate, and the traffic of weights and KV cache from the nearest memory
+    that could hold them.
+    """
     bound: float
+    """The seconds of a perfect kernel, with activation traffic and the memory that holds the step's working set."""
     expected: float
+    """The predicted seconds, with the calibrated efficiency of the kernels."""
     limit: str
+    """The roof that determines the bound."""
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
     measured: float
+    """The measured seconds."""
     impossible: bool
+    """Whether the measurement is below the floor of the measuring device: an error in spec, shape or timer."""
     gap: float
+    """Seconds between the end of the previous op and the start of this one."""
     note: str = ""
+    """A remark for the reader."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpRow:
-    """An op of the model: where it is, what it is, and its entry in each step (by the step's name).
-
-    backend: the name of the backend that leaves at least a part of the op to PyTorch; empty if none does.
-    """
+    """An op of the model: its path, its kind, and its entry in each step, by step name."""
 
     path: str
     kind: str
@@ -60,10 +62,11 @@ class OpRow:
     layer: int | None
     entries: Mapping[str, LedgerEntry]
     backend: str = ""
+    """The backend that leaves at least part of the op to PyTorch; empty if none does."""
 
     @property
     def group(self) -> str:
-        """Its path with a star for the number of its layer: equal for the same op of every layer."""
+        """The op's path with a star in place of its layer number, equal for the same op of every layer."""
         parts = self.path.split(".")
         if self.layer is not None:
             parts[parts.index(str(self.layer))] = "*"
@@ -72,7 +75,7 @@ class OpRow:
 
 @dataclass(frozen=True, slots=True)
 class LedgerTotal:
-    """Entries added up. impossible: how many of them are."""
+    """The sum of several entries."""
 
     count: int
     cost: Cost
@@ -82,10 +85,11 @@ class LedgerTotal:
     measured: float
     limit: str
     impossible: int
+    """The number of impossible entries."""
 
     @classmethod
     def of(cls, entries: Iterable[LedgerEntry]) -> "LedgerTotal":
-        """The sum; its limit is the roof that most of the bound comes from."""
+        """Return the sum of entries; its limit is the roof that contributes most of the bound."""
         found = list(entries)
         by_limit: dict[str, float] = {}
         cost = Cost()
@@ -105,13 +109,13 @@ class LedgerTotal:
 
     @property
     def difference(self) -> float | None:
-        """How much longer than expected it took, as a share: 0.5 is half as long again. None of no expectation."""
+        """The relative excess of measured over expected time (0.5: 50 % longer); None without an expectation."""
         return self.measured / self.expected - 1 if self.expected else None
 
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """Seconds of a step that no op has: making the batch, Python between the ops, sampling."""
+    """The seconds of a step that belong to no op: building the batch, Python between ops, or sampling."""
 
     name: str
     seconds: float
@@ -119,56 +123,61 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True)
 class ScoreMatrix:
-    """What a step's attention would pay for keeping its score matrix in memory, all layers together.
-
-    nbytes: the traffic, score by score. bound, with_matrix: seconds of the attention ops without and with it.
-    """
+    """The cost of keeping attention's score matrix in memory, over all layers of a step."""
 
     nbytes: float
+    """The memory traffic of the scores."""
     bound: float
+    """Seconds of the attention ops without the matrix in memory."""
     with_matrix: float
+    """Seconds of the attention ops with the matrix in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerStep:
-    """A whole step.
-
-    floor, bound, expected, limit: its price; host: what of `expected` no op has. working_set: bytes of weights and KV,
-    and `place` the memory that holds them. overheads: what lies between ops. unhooked: seconds of the same step without
-    hooks, the check on ops and overheads together. hooks: seconds of the hooks themselves, already subtracted. repeats:
-    of which all seconds are medians. interruptions: by how much the median of the whole exceeds the sum of the medians
-    of its parts, because other processes hold up now this part, now that; left_out: repeats not used for that reason.
-    recorded: whether the engine makes it again as a recording, in which no Python runs between ops.
-    """
+    """A whole step, with its predicted cost and how it was measured."""
 
     name: str
     work: Work
     cost: Cost
     working_set: float
+    """The bytes of weights and KV cache that the step touches."""
     place: str
+    """The memory level that holds the working set."""
     floor: float
     bound: float
     expected: float
     limit: str
     host: float
+    """The part of `expected` that belongs to no op."""
     score_matrix: ScoreMatrix | None = None
     overheads: tuple[Overhead, ...] = ()
+    """The measured time between and around ops."""
     unhooked: float | None = None
+    """Seconds of the same step without hooks, as a check of ops and overheads together."""
     hooks: float = 0.0
+    """Seconds that the hooks take, which are already subtracted."""
     repeats: int = 0
+    """The number of runs over which all times are medians."""
     interruptions: float = 0.0
+    """The excess of the whole's median over the sum of its parts' medians.
+
+    It arises because other processes interrupt different parts in different runs.
+    """
     left_out: int = 0
+    """The number of runs left out because other processes interrupted them."""
     recorded: bool = False
+    """Whether the engine replays the step as a recorded graph, in which no Python runs between ops."""
 
     @property
     def rows(self) -> int:
-        """Of most of its ops: positions of sequences; of a model that has none as many as the widest have."""
+        """The number of rows of most ops: token positions, or the widest axis of a model without tokens."""
         return self.work.tokens or max(self.work.rows.values())
 
 
 @dataclass(frozen=True, slots=True)
 class OpGroup:
-    """The same op of several layers, or ops of one class: a label, the first of them, and a total for each step."""
+    """The same op over several layers, or the ops of one class, with a total for each step."""
 
     label: str
     first: OpRow
@@ -177,51 +186,50 @@ class OpGroup:
 
 @dataclass(frozen=True, slots=True)
 class StepLedger:
-    """Steps of one model. rows: the ops in the order in which they ran.
-
-    at_hand: whether `device` is the machine that measured; if not, no measurement is held against its floors.
-    """
+    """The steps of one model."""
 
     model: str
     device: Device
     at_hand: bool
+    """Whether `device` is the machine that measured; if not, measurements are not compared with its floors."""
     threads: int
     steps: tuple[LedgerStep, ...]
     rows: tuple[OpRow, ...]
+    """The ops in execution order."""
 
     @property
     def layers(self) -> int:
-        """How many layers the model has."""
+        """The number of layers of the model."""
         return 1 + max((row.layer for row in self.rows if row.layer is not None), default=-1)
 
     def step(self, name: str) -> LedgerStep:
-        """The step called `name`."""
+        """Return the step with a given name."""
         return next(step for step in self.steps if step.name == name)
 
     def entries(self, step: str) -> list[LedgerEntry]:
-        """The entries of a step, in order."""
+        """Return the entries of a step, in execution order."""
         return [row.entries[step] for row in self.rows]
 
     def ops(self, step: str) -> LedgerTotal:
-        """All ops of a step."""
+        """Return the total over all ops of a step."""
         return LedgerTotal.of(self.entries(step))
 
     def whole(self, step: str) -> float:
-        """Measured seconds of a step: its ops and what lies between them."""
+        """Return the measured seconds of a step: its ops and overheads."""
         return self.ops(step).measured + sum(overhead.seconds for overhead in self.step(step).overheads)
 
     def total(self, step: str) -> LedgerTotal:
-        """A whole step as one total."""
+        """Return a whole step as one total."""
         of, whole = self.step(step), self.whole(step)
         impossible = self.at_hand and under_floor(whole, of.floor)
         return LedgerTotal(1, of.cost, of.floor, of.bound, of.expected, whole, of.limit, int(impossible))
 
     def groups(self, rows: Iterable[OpRow] | None = None) -> list[OpGroup]:
-        """Rows (all by default) by what they are in their layer, in the order of the first of each."""
+        """Return rows (all by default) grouped by their role in a layer, in order of first appearance."""
         return self._grouped(self.rows if rows is None else rows, lambda row: row.group)
 
     def classes(self) -> list[OpGroup]:
-        """Rows by kernel class."""
+        """Return all rows grouped by kernel class."""
         return self._grouped(self.rows, lambda row: row.kind)
 
     def _grouped(self, rows: Iterable[OpRow], label: Callable[[OpRow], str]) -> list[OpGroup]:
@@ -234,8 +242,9 @@ class StepLedger:
         ]
 
     def impossible(self) -> list[str]:
-        """What was measured faster than physics allows, one line each: the physics guard. It knows the machine at hand
-        alone: another card's floors are nothing that this one could beat.
+        """Return a line for each measurement that is faster than physics allows (the physics guard).
+
+        The guard applies only to the machine at hand, because another device's floors do not bound it.
         """
         found = []
         for step in self.steps:
@@ -251,21 +260,26 @@ class StepLedger:
 
 @dataclass(frozen=True, slots=True)
 class Ledger(StepLedger):
-    """One request, from text to text. steps: prefill and decode.
+    """The ledger of one LLM request; its steps are prefill and decode.
 
-    prompt: its tokens; written: those that followed. choices: for each step, the candidates and the token taken.
-    weights, kv: the formats that weights, and keys and values, are stored in. The last six are there if they were asked
-    for.
+    Fields with a default are set if the trace was to show them.
     """
 
     text: str
+    """The prompt text."""
     prompt: tuple[Token, ...]
+    """The tokens of the prompt."""
     written: tuple[Token, ...]
+    """The generated tokens."""
     answer: str
+    """The text of the response."""
     choices: Mapping[str, TokenChoice]
+    """The candidates and the sampled token of each step."""
     timeline: TimelineSlice
     weights: str
+    """The storage format of the weights."""
     kv: str
+    """The storage format of the KV cache."""
     attention: AttentionWeights | None = None
     cross: CrossAttentionWeights | None = None
     lens: Lens | None = None

@@ -1,10 +1,10 @@
-"""The tracer: hooks that it puts on a model's ops and takes off again. Off, nothing is paid.
+"""A tracer that attaches hooks to the ops of a model and removes them again, so that it costs nothing when off.
 
-Two sorts of pass: one that records which ops ran, in what order and on what shapes; and those that take the time, whose
-hooks do nothing but read the clock.
+There are two kinds of pass: one records which ops ran, in which order and on which shapes; the others measure time, and
+their hooks only read the clock.
 
-What the hooks themselves take is measured on an op that does nothing (`hook_cost`) and subtracted: `inside` is the
-interval that they time around it, `outside` is what else a call grows by when they are on.
+The cost of the hooks is measured on an empty op (`hook_cost`) and subtracted: `inside` is the interval that they
+measure around it, `outside` is the remaining cost of a hooked call.
 """
 
 import statistics
@@ -32,32 +32,34 @@ _ROUNDS, _CALLS = 25, 64
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """An op that ran. experts_hit: for a mixture, how many distinct experts its tokens picked."""
+    """An op that ran."""
 
     path: str
     op: Op
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
     experts_hit: int | None = None
+    """The number of distinct experts that the tokens of a mixture of experts selected; None for other ops."""
 
 
 Span = tuple[int, int]
-"""Of the calls of our kernels that a step makes: the first that is an op's, and the one after its last."""
+"""The range of an op's kernel calls within a step: the first, and one past the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class HookCost:
-    """Seconds a hooked call: within the interval that is timed, and outside it. look: seconds of a look at the clock
-    between two calls of a recording.
-    """
+    """The time that hooks add to each call, in seconds."""
 
     inside: float
+    """The part within the measured interval."""
     outside: float
+    """The part outside the measured interval."""
     look: float = 0.0
+    """The time of reading the clock between two calls of a replayed recording."""
 
 
 class Tracer:
-    """The ops of a model, the same that are priced, and hooks for them."""
+    """Hooks for the priced ops of a model."""
 
     def __init__(self, model: PricedModule, clock: Clock = time.perf_counter) -> None:
         self.clock = clock
@@ -66,7 +68,7 @@ class Tracer:
 
     @contextmanager
     def recording(self) -> Iterator[list[TracedCall]]:
-        """While it lasts every op that runs is added to the list."""
+        """Append every op that runs within this context to the yielded list."""
         calls: list[TracedCall] = []
 
         def record(path: str, op: Op, inputs: tuple[Any, ...], output: Any) -> None:
@@ -77,9 +79,7 @@ class Tracer:
 
     @contextmanager
     def spans(self, backend: Backend) -> Iterator[list[Span]]:
-        """Give a list that gets the span of each op that runs meanwhile, among the kernel calls of a backend that can
-        be replayed.
-        """
+        """Append the span of each op that runs within this context, among a backend's replayable kernel calls."""
         calls: list[Any] = []
         begun: list[int] = []
         spans: list[Span] = []
@@ -95,7 +95,7 @@ class Tracer:
 
     @contextmanager
     def timing(self) -> Iterator[tuple[list[float], list[float]]]:
-        """While it lasts the moments at which ops begin and end are added to the two lists."""
+        """Append the times at which ops start and end within this context to the two yielded lists."""
         starts: list[float] = []
         ends: list[float] = []
         handles = _timing_hooks([op for _, op in self.ops], self.clock, starts, ends)
@@ -107,8 +107,11 @@ class Tracer:
 
     @contextmanager
     def pairs(self, moment: Callable[[], torch.cuda.Event], places: Container[int]) -> Iterator[list[Pair]]:
-        """While it lasts two events are recorded around every op that runs whose place among them is one of these, and
-        added to the list.
+        """Record a pair of events around selected ops within this context, and append it to the yielded list.
+
+        Args:
+            moment: Creates an event.
+            places: The indices of the selected ops, in execution order.
         """
         found: list[Pair] = []
         begun: list[torch.cuda.Event] = []
@@ -138,7 +141,7 @@ class Tracer:
 def _timing_hooks(
     ops: Sequence[nn.Module], clock: Clock, starts: list[float], ends: list[float]
 ) -> list[Callable[[], None]]:
-    """Install; returns what removes them."""
+    """Install hooks that record start and end times, and return functions that remove them."""
     begun, ended = starts.append, ends.append
 
     def before(_: nn.Module, __: tuple[Any, ...]) -> None:
@@ -152,7 +155,7 @@ def _timing_hooks(
 
 
 def shapes(values: Any) -> tuple[Shape, ...]:
-    """The shapes of the tensors among an op's arguments or results."""
+    """Return the shapes of the tensors among an op's arguments or results."""
     each = values if isinstance(values, tuple) else (values,)
     return tuple(tuple(value.shape) for value in each if isinstance(value, Tensor))
 
@@ -165,9 +168,9 @@ class _Nothing(nn.Module):
 
 @torch.inference_mode()
 def hook_cost(clock: Clock = time.perf_counter) -> HookCost:
-    """What the hooks of `Tracer.timing` take on this machine now: the median over rounds of many ops that do nothing.
+    """Measure the time that the hooks of `Tracer.timing` take on this machine, as a median over rounds of empty ops.
 
-    Between them runs something small, as in a model: called in a tight loop, hooks take half of what they do there.
+    A small op runs between them, as in a model: in a tight loop, hooks take only half as long.
     """
     ops = [_Nothing() for _ in range(_CALLS)]
     plain: list[float] = []
@@ -188,7 +191,7 @@ def hook_cost(clock: Clock = time.perf_counter) -> HookCost:
 
 
 def _round(ops: Sequence[nn.Module], clock: Clock) -> float:
-    """Seconds of a round over ops that do nothing and work between them."""
+    """Return the seconds of a round over empty ops with work between them."""
     x, weight = torch.ones(1, 32), torch.ones(32, 32)
     start = clock()
     for op in ops:

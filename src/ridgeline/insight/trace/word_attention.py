@@ -1,6 +1,6 @@
-"""Whom the patches of a picture looked at: the words of its prompt, in one pass at a noise level.
+"""The attention of image patches to the words of the prompt, in one pass at a noise level.
 
-Shapes: T patches of the picture, M rows of its text, J rows that attention sees, H heads, D head dim.
+Shapes: T patches of the image, M rows of its text, J rows that attention covers, H heads, D head dim.
 """
 
 from collections.abc import Sequence
@@ -17,47 +17,54 @@ from ridgeline.insight.trace.cross_attention import cross_weights
 from ridgeline.insight.trace.denoise_step import DenoiseStep
 from ridgeline.insight.trace.guidance_delta import by_line
 
-_QUERIES = 256  # whose weights are in memory at once
+_QUERIES = 256  # the number of queries whose weights are in memory at once
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word of the prompt. weights: the share of its attention that each patch gave to the word's tokens, a mean over
-    heads and layers; by line, of a clip as a sheet of frames.
-    """
+    """A word of the prompt with the attention that it received."""
 
     text: str
     weights: tuple[tuple[float, ...], ...]
+    """The attention of each patch to the word, averaged over heads and layers; a video as a sheet of frames."""
 
     @property
     def mean(self) -> float:
-        """The mean over the patches."""
+        """The mean over all patches."""
         values = [value for line in self.weights for value in line]
         return sum(values) / len(values)
 
 
 @dataclass(frozen=True, slots=True)
 class WordAttention:
-    """Words in the order of the prompt. layer: the one that was looked at, None for the mean of all `layers`.
+    """The attention of an image's patches to the words of the prompt.
 
-    template, patches, padding: the shares of what patches gave on average to the rest of the text, to each other, and
-    to rows that are no token; with those of the words they add up to 1.
+    The means of the words, `template`, `patches` and `padding` add up to 1.
     """
 
     words: tuple[Word, ...]
+    """The words in the order of the prompt."""
     layer: int | None
+    """The layer shown; None for the mean of all `layers`."""
     layers: int
     template: float
+    """The mean share of attention to the remaining tokens of the text."""
     patches: float
+    """The mean share of attention to image patches."""
     padding: float
+    """The mean share of attention to padding rows."""
 
 
 @torch.inference_mode()
 def word_attention(moment: DenoiseStep, layer: int | None = None) -> WordAttention:
-    """Run the pass with the prompt and keep whom its patches looked at. layer: one of those that see text, counted from
-    0; None for all.
+    """Run the denoiser pass with the prompt and return the attention of its patches to the words.
 
-    Raises ValueError for a layer that there is not, and a prompt without words.
+    Args:
+        moment: The request before a denoising step.
+        layer: A layer among those that attend to text, counted from 0; None for all.
+
+    Raises:
+        ValueError: If the layer does not exist or the prompt has no words.
     """
     pipeline, plan = moment.pipeline, moment.plan
     denoiser, encoder = moment.denoiser, pipeline.encoder
@@ -94,15 +101,19 @@ def word_attention(moment: DenoiseStep, layer: int | None = None) -> WordAttenti
 
 
 def _sees_text(op: Attention) -> bool:
-    """Whether its queries are, among others, a picture's, and its keys, among others, a text's."""
+    """Return whether an attention op has image patches among its queries and text among its keys."""
     return op.reach.kind == "cross" or op.reach.space == JOINT
 
 
 def words_of(tokenizer: Tokenizer, ids: Sequence[int], empty: Sequence[int]) -> list[tuple[str, range]]:
-    """The words of a prompt, each with the places of its tokens.
+    """Return the words of a prompt, each with the range of its tokens.
 
-    ids: of the prompt with all that a template puts around it; empty: the same of the empty prompt, by which the two
-    are told apart. A word begins with a token that begins with a space, or that follows one which ends in a space.
+    A word begins with a token that begins with a space, or that follows one ending in a space.
+
+    Args:
+        tokenizer: The text encoder's tokenizer.
+        ids: The tokens of the prompt within its template.
+        empty: The tokens of the empty prompt within its template, to tell the two apart.
     """
     begin = next((i for i, (a, b) in enumerate(zip(ids, empty, strict=False)) if a != b), min(len(ids), len(empty)))
     rest = min(len(ids), len(empty)) - begin

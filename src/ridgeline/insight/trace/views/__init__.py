@@ -1,1 +1,1 @@
-"""What a ledger looks like: a document for people, JSON and CSV for programs, a trace file, the roofline."""
+"""The output formats of a ledger: a document, JSON and CSV, a trace file and the roofline."""

@@ -1,4 +1,4 @@
-"""Whose experts: the shares of texts, and how many experts batches of their tokens touch."""
+"""The report section on expert routing by text, and on the number of experts that batches touch."""
 
 from ridgeline.insight.trace.expert_sources import PIECE, SHUFFLES, ExpertSources, RoutingEffect, SourceLayer
 from ridgeline.util.document.elements import (
@@ -12,11 +12,11 @@ from ridgeline.util.document.elements import (
     columns,
 )
 
-_NUMBERED = 16  # experts whose shares are written out; more are shades
+_NUMBERED = 16  # up to this number of experts, shares are printed as numbers, otherwise as shades
 
 
 def sources_view(sources: ExpertSources) -> tuple[DocumentBlock, ...]:
-    """Shares by layer and source; how far apart sources are, beside chance; experts touched, beside the formula."""
+    """Return the shares by layer and source, their difference compared with chance, and experts touched per batch."""
     counted = ", ".join(f"{name} {count:,}" for name, count in zip(sources.names, sources.tokens, strict=True))
     experts = len(sources.layers[0].shares[0])
     rows = (TableRow((f"{own.batch}", *map(_two, (own.mixed, own.alone, own.formula)))) for own in sources.touched)

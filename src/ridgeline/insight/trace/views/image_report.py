@@ -1,4 +1,4 @@
-"""A traced picture for people: the request and what its stages took; every op of each, and how that was measured."""
+"""The report of a traced image or video request: its stages, their ops, and how they were measured."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator
@@ -35,12 +35,21 @@ STAGES = {
     "denoise": "denoise: one step of the denoiser",
     "decode": "decode: the autoencoder",
 }
-"""What a picture may go through, as headings."""
+"""The headings of the stages of an image request."""
 
 
 def image_report(ledger: ImageLedger, shown: ReportOptions, sections: Iterable[str] | None = None) -> Document:
-    """The answer; or these of the ledger's stages, op by op, with all of them the answer before them. A number of a
-    layer is that of the denoiser's, whose ops it asks for. Raises ValueError for a stage that there is not.
+    """Return the report: a summary, or selected stages op by op; with all stages selected, both.
+
+    A layer number refers to the denoiser.
+
+    Args:
+        ledger: The ledger of the request.
+        shown: What to show.
+        sections: The names of stages; None for the summary.
+
+    Raises:
+        ValueError: If a stage does not exist.
     """
     stages = tuple(ledger.stages)
     if sections is None and shown.layer is not None:
@@ -63,7 +72,7 @@ def image_report(ledger: ImageLedger, shown: ReportOptions, sections: Iterable[s
 
 
 def _stage(name: str, stage: StepLedger, shown: ReportOptions) -> list[DocumentBlock]:
-    """A stage op by op, and how it was measured."""
+    """Return the table of a stage's ops, and how it was measured."""
     every = shown.layer == "all" or name == "denoise"
     said = (sentence for step in stage.steps for sentence in (summarise_step(stage, step), *describe_step(stage, step)))
     return [Heading(STAGES[name]), op_table(stage, shown.layer if every else None), Bullets(tuple(said))]
@@ -95,7 +104,7 @@ def _request(ledger: ImageLedger) -> Facts:
 
 @dataclass(frozen=True, slots=True)
 class _ImageStep:
-    """A step of the ledger and how often the request runs it: seconds of one, and the roof that its ops are under."""
+    """A step of the ledger with the number of times the request runs it, the seconds of one run and its roof."""
 
     name: str
     count: int
@@ -105,12 +114,12 @@ class _ImageStep:
 
     @property
     def seconds(self) -> float:
-        """Of all of it, measured."""
+        """The measured seconds of all its runs."""
         return self.count * self.measured
 
 
 def _runs(ledger: ImageLedger) -> list[_ImageStep]:
-    """All that the request runs, its steps like the one that was traced."""
+    """Return all that the request runs, as if all its denoising steps were like the traced one."""
     counts = {"denoise": ledger.plan.schedule.steps, "decode": ledger.plan.geometry.frames}
     runs = []
     for name, stage in ledger.stages.items():
@@ -126,7 +135,7 @@ def _runs(ledger: ImageLedger) -> list[_ImageStep]:
 
 
 def _times_table(ledger: ImageLedger) -> DocumentTable:
-    """Every stage, expected beside measured, and what of its roof it reached."""
+    """Return the table of all stages with expected and measured times, and the share of their roof."""
     runs = _runs(ledger)
     rows = [
         TableRow((run.name, f"{run.count:,}", humanize.say_seconds(run.measured), *_beside(run), run.roof))
@@ -150,7 +159,7 @@ def _cells(expected: float, measured: float) -> tuple[str, str, str]:
 
 
 def _answer(ledger: ImageLedger) -> Iterator[tuple[str, str]]:
-    """What takes longest and why, what would change that, and what makes the figures doubtful."""
+    """Yield what takes longest and why, what would reduce it, and what makes the figures doubtful."""
     runs, denoise, count = _runs(ledger), ledger.denoise, ledger.plan.schedule.steps
     owned = {step.name: stage for stage in ledger.stages.values() for step in stage.steps}
     longest = max((run for run in runs if run.name in owned), key=lambda run: run.seconds)
@@ -171,7 +180,7 @@ def _answer(ledger: ImageLedger) -> Iterator[tuple[str, str]]:
 
 
 def image_json(ledger: ImageLedger) -> dict[str, Any]:
-    """The ledger for programs."""
+    """Return the ledger as JSON data."""
     plan = ledger.plan
     return {
         "model": ledger.denoise.model,

@@ -1,4 +1,4 @@
-"""What a look inside showed: attention, lens, feed-forward memory, experts."""
+"""The report sections on captured activations: attention, logit lens, feed-forward memory and experts."""
 
 from collections.abc import Iterator, Sequence
 
@@ -20,17 +20,20 @@ from ridgeline.util.document.elements import (
 )
 
 _TOP = 3
-_GRID = 9  # columns of a grid in numbers; one with more is shaded
+_GRID = 9  # up to this number of columns, a grid has numbers, otherwise shades
 
 
 def show_piece(token: Token, width: int = 0) -> str:
-    """A token between marks, so that its spaces show; cut to `width` if there is one."""
+    """Return a token's text between marks that make its spaces visible, shortened to `width` if that is not 0."""
     text = f"‹{token.piece}›"
     return text if not width or len(text) <= width else f"{text[: width - 2]}…›"
 
 
 def attention_view(ledger: Ledger, layer: int | None) -> tuple[DocumentBlock, ...]:
-    """Whom the token looked at: every layer (its heads averaged), then each head of one layer, by default the last."""
+    """Return the attention of a token in every layer, as a mean over heads, and in each head of one layer.
+
+    By default, that is the last layer with attention.
+    """
     attention = ledger.attention
     assert attention is not None
     tokens = (*ledger.prompt, *ledger.written)
@@ -50,14 +53,14 @@ def attention_view(ledger: Ledger, layer: int | None) -> tuple[DocumentBlock, ..
 
 
 def _looked(name: str, weights: Sequence[float], tokens: Sequence[Token]) -> TableRow:
-    """A map of weights by position, and the largest of them."""
+    """Return a row with attention weights by position, and the largest of them."""
     top = sorted(range(len(weights)), key=lambda position: -weights[position])[:_TOP]
     seen = "  ".join(f"{position} {show_piece(tokens[position], 14)} {weights[position]:.2f}" for position in top)
     return TableRow((name, Heat(tuple(weights), UNEVEN), seen))
 
 
 def cross_view(cross: CrossAttentionWeights, layer: int | None) -> tuple[DocumentBlock, ...]:
-    """The grid of one layer, by default the last: rows by the token that they produce, columns by what was read."""
+    """Return the cross-attention grid of one layer, by default the last: generated tokens by input tokens."""
     chosen = len(cross.weights) - 1 if layer is None else layer
     title = (
         f"Cross-attention of layer {chosen}, mean of its {cross.heads} heads: "
@@ -76,18 +79,18 @@ def cross_view(cross: CrossAttentionWeights, layer: int | None) -> tuple[Documen
 
 
 def _shares(weights: Sequence[float]) -> tuple[Cell, ...]:
-    """The weights of a row, its largest standing out."""
+    """Return the cells of a row of weights, with the largest highlighted."""
     return tuple(Cell(f"{weight:.2f}", "strong" if weight == max(weights) else "") for weight in weights)
 
 
 def _most(weights: Sequence[float], cross: CrossAttentionWeights) -> str:
-    """Where a row has its peak."""
+    """Return the input token with a row's largest weight."""
     peak = max(range(len(weights)), key=lambda column: weights[column])
     return f"{show_piece(cross.sources[peak], 14)} {weights[peak]:.2f}"
 
 
 def lens_view(lens: Lens) -> tuple[DocumentBlock, ...]:
-    """What each layer would have said, and where the model's own word stood there."""
+    """Return the table of each layer's prediction, with the rank of the model's own prediction."""
     word = show_piece(lens.word)
     rows = []
     for row in lens.rows:
@@ -109,7 +112,7 @@ def _after(place: str) -> str:
 
 
 def memory_view(memory: FeedForwardMemory, layer: int | None) -> tuple[DocumentBlock, ...]:
-    """The neurons that fired most, layer by layer, and what they promote."""
+    """Return the table of the most active neurons by layer, and the tokens that they promote."""
     rows = []
     for neuron in (neuron for neurons in memory.layers for neuron in neurons if layer in (None, neuron.layer)):
         name = str(neuron.index) if neuron.expert is None else f"e{neuron.expert}/{neuron.index}"
@@ -121,7 +124,7 @@ def memory_view(memory: FeedForwardMemory, layer: int | None) -> tuple[DocumentB
 
 
 def experts_view(ledger: Ledger, layer: int | None) -> tuple[DocumentBlock, ...]:
-    """Load of each mixture, the experts of the token asked about, and in one layer those of every token."""
+    """Return the load of each mixture layer, the experts of one token, and for one layer those of every token."""
     routing = ledger.experts
     assert routing is not None
     tokens = (*ledger.prompt, *ledger.written)

@@ -1,4 +1,4 @@
-"""A ledger's roofline: a point for every class of ops of each step, under the device's roofs."""
+"""The roofline chart of a ledger, with a point for each op class of each step."""
 
 from ridgeline.insight.trace.trace_ledger import StepLedger
 from ridgeline.price.device_roofline import roofline
@@ -7,7 +7,7 @@ from ridgeline.util.document.roofline_chart import Point, Roofline
 
 
 def ledger_roofline(ledger: StepLedger) -> Roofline:
-    """The figure of a ledger."""
+    """Return the roofline chart of a ledger."""
     points, unplaced = _points(ledger)
     formats = dict.fromkeys(name for step in ledger.steps for name, flops in step.cost.flops.items() if flops)
     note = "" if ledger.at_hand else "measured on another machine"

@@ -1,4 +1,4 @@
-"""What a look inside a picture showed: what guidance pulls, and whom patches looked at, as panels."""
+"""The image panels of a diffusion trace: the effect of guidance, and the attention of patches to words."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from ridgeline.util.document.panels import Band, Lines, Panel, Panels
 
 
 def draw_panels(ledger: ImageLedger) -> Panels | None:
-    """The figure of what was looked at; None where nothing was."""
+    """Return the figure with all requested panels, or None if none was requested."""
     bands = tuple(_bands(ledger))
     if not bands:
         return None
@@ -68,19 +68,19 @@ def _share(value: float) -> str:
 
 
 def _scaled(values: Lines, largest: float | None = None) -> Lines:
-    """From 0 to 1."""
+    """Return values scaled to the range 0 to 1."""
     most = largest or max(map(max, values)) or 1.0
     return tuple(tuple(value / most for value in line) for line in values)
 
 
 def _grey(pixels_CHW: Tensor) -> Lines:
-    """Pixels from -1 to 1 as shares of white, the mean of their channels."""
+    """Return pixels from -1 to 1 as brightness from 0 to 1, averaged over channels."""
     grey_HW = (pixels_CHW.mean(0) / 2 + 0.5).clamp(0, 1)
     return tuple(tuple(line) for line in grey_HW.tolist())
 
 
 def panels_json(ledger: ImageLedger) -> dict[str, Any]:
-    """The same for programs, but for the pictures."""
+    """Return the data of the panels as JSON, without decoded images."""
     fields: dict[str, Any] = {}
     if ledger.pull is not None:
         fields["pull"] = {"norms": ledger.pull.norms, "relative": ledger.pull.relative}

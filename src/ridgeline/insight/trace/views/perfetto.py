@@ -1,6 +1,6 @@
-"""A trace file in Chrome's trace-event format, for ui.perfetto.dev and chrome://tracing.
+"""The export of a trace in Chrome's trace-event format, for ui.perfetto.dev and chrome://tracing.
 
-Two processes: the request as it ran, and each measured step op by op, nested as the modules are. Times in us.
+It shows two processes: the request as it ran, and each measured step op by op, nested by module. Times are in us.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ _US, _NS = 1e6, 1e9
 
 
 def to_perfetto(ledger: Ledger) -> dict[str, Any]:
-    """The trace as an object that json.dump writes."""
+    """Return the trace of a request as a JSON-serialisable object."""
     events = [_named("process", REQUEST, 0, f"request to {ledger.model}, as it ran")]
     events.append(_named("thread", REQUEST, 1, "engine"))
     events += _slices(ledger.timeline, REQUEST, 1)
@@ -22,7 +22,7 @@ def to_perfetto(ledger: Ledger) -> dict[str, Any]:
 
 
 def steps_perfetto(ledgers: Sequence[StepLedger]) -> dict[str, Any]:
-    """The same of steps alone, of several models."""
+    """Return a trace file of the steps of several models, without a request."""
     return _file(list(_steps(ledgers)), ledgers[0])
 
 
@@ -31,7 +31,7 @@ def _file(events: list[dict[str, Any]], ledger: StepLedger) -> dict[str, Any]:
 
 
 def _steps(ledgers: Sequence[StepLedger]) -> Iterator[dict[str, Any]]:
-    """A thread for each step."""
+    """Yield the events of all steps, with a thread per step."""
     yield _named("process", STEPS, 0, "one step, op by op (medians of repeats, hooks subtracted)")
     each = ((ledger, step.name) for ledger in ledgers for step in ledger.steps)
     for thread, (ledger, name) in enumerate(each, 1):
@@ -40,13 +40,14 @@ def _steps(ledgers: Sequence[StepLedger]) -> Iterator[dict[str, Any]]:
 
 
 def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
-    """A metadata event: the name of a process or of a thread."""
+    """Return a metadata event that names a process or a thread."""
     return {"ph": "M", "name": f"{what}_name", "pid": process, "tid": thread, "args": {"name": name}}
 
 
 def _event(name: str, kind: str, process: int, thread: int, span: tuple[float, float], **args: Any) -> dict[str, Any]:
-    """A complete event over `span` (seconds from, to), on whole nanoseconds: a part that ends with the whole must not
-    outlast it by a rounding error.
+    """Return a complete event over a span of seconds, rounded to whole nanoseconds.
+
+    Otherwise a part that ends with the whole could outlast it by a rounding error.
     """
     start, end = (round(moment * _NS) for moment in span)
     return {
@@ -62,15 +63,15 @@ def _slices(moment: TimelineSlice, process: int, thread: int) -> Iterator[dict[s
 
 
 def _step(ledger: StepLedger, name: str, thread: int) -> list[dict[str, Any]]:
-    """A step laid out in time: the batch, every op after its gap, the modules around them, and sampling."""
+    """Return the events of a step in time order: the batch, every op after its gap, its modules, and sampling."""
     overheads = {overhead.name: overhead.seconds for overhead in ledger.step(name).overheads}
     now = overheads.get("batch", 0.0)
     events = [_event("batch", "overhead", STEPS, thread, (0.0, now))]
-    open_modules: list[tuple[str, float]] = []  # path and beginning, from the outside in
+    open_modules: list[tuple[str, float]] = []  # path and start time, outermost first
     ended = now
     for row in ledger.rows:
         entry = row.entries[name]
-        now += max(0.0, entry.gap)  # a gap shorter than its hooks were found to be
+        now += max(0.0, entry.gap)  # a gap is negative if its hooks took less than their measured cost
         parents = _parents(row)
         while open_modules and open_modules[-1][0] not in parents:
             events.append(_module(open_modules.pop(), ended, thread))
@@ -88,14 +89,14 @@ def _step(ledger: StepLedger, name: str, thread: int) -> list[dict[str, Any]]:
 
 
 def _parents(row: OpRow) -> list[str]:
-    """The modules that an op lies in, from the outside in: `model`, `model.layers.0`, `model.layers.0.mlp`."""
+    """Return the modules that contain an op, outermost first: `model`, `model.layers.0`, `model.layers.0.mlp`."""
     parts = row.path.split(".")[:-1]
     paths = [".".join(parts[: end + 1]) for end in range(len(parts))]
     return [path for path in paths if not _is_list(path, row)]
 
 
 def _is_list(path: str, row: OpRow) -> bool:
-    """Whether a path is that of the list of layers, which is no module that runs."""
+    """Return whether a path names the list of layers, which is not a module that runs."""
     return row.layer is not None and row.path.startswith(f"{path}.{row.layer}.")
 
 

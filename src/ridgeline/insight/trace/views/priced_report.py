@@ -1,4 +1,4 @@
-"""A priced request as a document and as JSON: what it is priced as, what the steps take, and every op of both."""
+"""The report of a priced request, as a document and as JSON: its steps and every op."""
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby
@@ -38,7 +38,7 @@ _LEGEND = (
 
 
 def priced_document(trace: PricedTrace) -> Document:
-    """The document of a priced request."""
+    """Return the document of a priced request."""
     case = trace.case
     cards = f"{case.setup.devices} x {case.setup.device.title}"
     blocks: list[DocumentBlock] = [
@@ -70,7 +70,7 @@ def _gigabytes(nbytes: float) -> str:
 
 
 def _about(step: PricedStep) -> Iterator[str]:
-    """What a step takes, what takes longest, and what its score matrix would cost."""
+    """Yield the time of a step with its slowest op, and the cost of its score matrix."""
     price = step.price
     slowest = max(step.calls, key=lambda call: call.time.expected * call.count)
     share = slowest.time.expected * slowest.count / price.expected
@@ -140,13 +140,13 @@ def _amounts(cost: Cost) -> tuple[str, str, str]:
 
 
 def _leaf(path: str) -> str:
-    """The last part of a path, or two where the last is not enough."""
+    """Return the last part of a path, or the last two if one is ambiguous."""
     parts = path.split(".")
     return parts[-1] if len(parts[-1]) > 4 or len(parts) < 2 or parts[-2] == "*" else ".".join(parts[-2:])
 
 
 def format_shapes(call: PricedCall) -> str:
-    """`[N,16384] -> [N,16384] + 2 [N,1024]`; of attention its scores too, `-> 128 [N,S] ->`."""
+    """Return an op's shapes, such as `[N,16384] -> [N,16384] + 2 [N,1024]`; attention includes its scores."""
     seen = call.shapes
     queries, keys = ("E" if _encodes(call) else "N"), ("E" if "E" in {shape[0] for shape in seen.inputs} else "S")
     scores = f" -> {seen.scores} [{queries},{keys}]" if seen.scores is not None else ""
@@ -154,7 +154,7 @@ def format_shapes(call: PricedCall) -> str:
 
 
 def _encodes(call: PricedCall) -> bool:
-    """Whether an op's rows are an encoder's."""
+    """Return whether an op's rows belong to an encoder."""
     return call.shapes.inputs[0][0] == "E"
 
 
@@ -165,7 +165,7 @@ def _said(shapes: tuple[tuple[Dimension, ...], ...]) -> str:
 
 
 def priced_json(trace: PricedTrace) -> dict[str, Any]:
-    """Everything for programs: seconds, bytes, FLOPs; of an op those of one call."""
+    """Return the priced request as JSON data, in seconds, bytes and FLOPs; op figures are per call."""
     case = trace.case
     return {
         "model": trace.model,

@@ -1,6 +1,4 @@
-"""The whole trace as one document: the request and what it took, every op, how that was measured, and the views asked
-for.
-"""
+"""The report of a traced request: its text and times, every op, how it was measured, and the requested views."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,21 +35,23 @@ from ridgeline.util.document.elements import (
 )
 
 WIDTH = 112
-"""Columns in which two steps stand side by side."""
+"""The width in columns at which two steps fit next to each other."""
 
 _TOKENS_SHOWN, _STEPS_SHOWN = 40, 12
 
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """What of a trace is shown. layer: None, a number, or "all". roofline: whether to draw it."""
+    """The parts of a trace that a report shows in detail."""
 
     layer: int | str | None = None
+    """The layers to list op by op: None for sums over layers, a number, or "all"."""
     roofline: bool = False
+    """Whether to draw the roofline."""
 
 
 def build_report(ledger: Ledger, shown: ReportOptions) -> Document:
-    """The document of a ledger."""
+    """Return the report of a ledger."""
     layer = shown.layer if isinstance(shown.layer, int) else None
     blocks: list[DocumentBlock] = [
         _request(ledger),
@@ -80,13 +80,13 @@ def build_report(ledger: Ledger, shown: ReportOptions) -> Document:
 
 
 def physics_guard(ledger: StepLedger) -> list[DocumentBlock]:
-    """Return a block that lists the measurements that physics does not allow, or no block if there are none."""
+    """Return a block that lists the measurements that are faster than physics allows, or no block if there are none."""
     broken = ledger.impossible()
     return [Bullets(tuple(f"impossible: {line}" for line in broken), "error")] if broken else []
 
 
 def _request(ledger: Ledger) -> Facts:
-    """From the text to ids and to the answer, and the machine."""
+    """Return the request from text to tokens to response, and the device."""
     tokens = " ".join(show_piece(token) for token in ledger.prompt[:_TOKENS_SHOWN])
     ids = " ".join(str(token.id) for token in ledger.prompt[:_TOKENS_SHOWN])
     more = f" ... {len(ledger.prompt) - _TOKENS_SHOWN} more" if len(ledger.prompt) > _TOKENS_SHOWN else ""
@@ -103,21 +103,21 @@ def _request(ledger: Ledger) -> Facts:
 
 
 def describe_device(ledger: StepLedger) -> str:
-    """What it is priced on, and how far to trust that."""
+    """Return the device whose price is used, and whether that is calibrated and the machine at hand."""
     where = "" if ledger.at_hand else "; measured on the machine at hand, which is another: compare with care"
     threads = f"{ledger.threads} thread{'s' if ledger.threads > 1 else ''}"
     return f"{ledger.device.title} ({calibration(ledger.device)}), {threads}{where}"
 
 
 def summarise_step(ledger: StepLedger, step: LedgerStep) -> str:
-    """What a step took, and what of it took longest."""
+    """Return a sentence with the time of a step and its slowest part."""
     whole = ledger.total(step.name)
     beside = f"{humanize.say_seconds(step.expected)} expected, {humanize.say_seconds(step.bound)} bound"
     return f"{step.name} took {humanize.say_seconds(whole.measured)} ({beside}); {slowest(ledger, step.name)}"
 
 
 def describe_step(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:
-    """How a step was measured, what it cannot beat, and what its score matrix would cost."""
+    """Yield sentences on how a step was measured, its floor, and the cost of its score matrix."""
     kept = "weights and KV" if step.cost.kv_read_bytes or step.cost.kv_write_bytes else "weights"
     held = f"{humanize.say(step.working_set, 'B')} of {kept} in {step.place}"
     parts = [f"{step.name}: floor {humanize.say_seconds(step.floor)}, {held}", *_measured(ledger, step)]
@@ -134,7 +134,7 @@ def describe_step(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:
 
 
 def _measured(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:
-    """How often a step was measured, and how far its parts and the whole can be trusted."""
+    """Yield how often a step was measured, and how well its parts agree with the whole."""
     whole = ledger.whole(step.name)
     if not whole or not step.unhooked:
         return
@@ -161,7 +161,7 @@ def list_doubts(ledger: StepLedger, step: LedgerStep) -> Iterator[str]:
 
 
 def _choices(ledger: Ledger) -> DocumentTable:
-    """The candidates of each step, side by side."""
+    """Return the table of each step's token candidates, next to each other."""
     heads: list[Column] = []
     for name, choice in ledger.choices.items():
         group = f"candidates after {name} ({'greedy' if choice.greedy else 'drawn'})"
@@ -177,7 +177,7 @@ def _choices(ledger: Ledger) -> DocumentTable:
 
 
 def _candidates(choice: TokenChoice) -> list[list[Cell]]:
-    """The cells of each candidate of one step."""
+    """Return the table cells of each candidate of one step."""
     listed = list(choice.candidates)
     if choice.taken.token.id not in [candidate.token.id for candidate in listed]:
         listed.append(choice.taken)
@@ -198,7 +198,7 @@ def _candidates(choice: TokenChoice) -> list[list[Cell]]:
 
 
 def _timeline(ledger: Ledger) -> DocumentTable:
-    """The request's own time, step by step, to scale."""
+    """Return the timeline of the request as it ran, to scale."""
     whole = ledger.timeline
     parts = ("schedule", "forward", "sample", "detokenise")
     in_all = f"{humanize.say_seconds(whole.seconds)} in all, as it ran"

@@ -1,4 +1,4 @@
-"""The table: ops down, prefill and decode side by side, and at the bottom what makes the whole step."""
+"""The op table of a trace, with prefill and decode next to each other and the whole step at the bottom."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,12 @@ _LEGEND = (
 
 
 def op_table(ledger: StepLedger, layer: int | str | None = None) -> DocumentTable:
-    """The table of a ledger. layer: None adds layers up, a number shows one, "all" every op."""
+    """Return the op table of a ledger.
+
+    Args:
+        ledger: The ledger.
+        layer: None adds up layers, a number shows one layer, "all" lists every op.
+    """
     columns = [Column("op", words=True), Column("in>out", words=True)]
     for step in ledger.steps:
         columns += [Column(head, group=_title(step)) for head in _HEADS]
@@ -42,13 +47,13 @@ def _left_to_pytorch(ledger: StepLedger) -> Iterator[str]:
 
 
 def _title(step: LedgerStep) -> str:
-    """`prefill: 18 rows, 18 seen`."""
+    """Return the heading of a step, such as `prefill: 18 rows, 18 seen`."""
     rows = f"{step.name}: {step.rows} row{'s' if step.rows > 1 else ''}"
     return f"{rows}, {max((attention.total.keys for attention in step.work.attention.values()), default=0)} seen"
 
 
 def _groups(ledger: StepLedger) -> Iterator[TableRow | str]:
-    """A row for the same op of all layers of a stack, with a heading where they begin."""
+    """Yield a row for the same op over all layers of a stack, with a heading at the start of each stack."""
     heights, before = _heights(ledger), ""
     for group in ledger.groups():
         stack = _stack(group.first)
@@ -61,24 +66,24 @@ def _groups(ledger: StepLedger) -> Iterator[TableRow | str]:
 
 
 def _heights(ledger: StepLedger) -> dict[str, int]:
-    """Of each stack of layers, how many it has."""
+    """Return the number of layers in each stack of layers."""
     places = {(_stack(row), row.layer) for row in ledger.rows if row.layer is not None}
     return dict(Counter(stack for stack, _ in places))
 
 
 def _stack(row: OpRow) -> str:
-    """The list of layers that an op lies in: `model.layers`; empty outside of them."""
+    """Return the list of layers that contains an op, such as `model.layers`; empty if it is outside of layers."""
     return "" if row.layer is None else row.group.partition(".*")[0]
 
 
 def _partial(ledger: StepLedger, group: OpGroup, heights: Mapping[str, int]) -> bool:
-    """Whether not every layer of its stack has the op once."""
+    """Return whether some layers of the stack do not have the op exactly once."""
     stack = _stack(group.first)
     return bool(stack) and group.totals[ledger.steps[0].name].count != heights[stack]
 
 
 def _ops(ledger: StepLedger, layer: int | str) -> Iterator[TableRow | str]:
-    """A row an op, with a heading for each layer."""
+    """Yield a row per op, with a heading for each layer."""
     seen: tuple[str, int | None] = ("", None)
     several = len(_heights(ledger)) > 1
     for row in ledger.rows:
@@ -94,8 +99,9 @@ def _ops(ledger: StepLedger, layer: int | str) -> Iterator[TableRow | str]:
 
 
 def _leaf(row: OpRow) -> str:
-    """The last part of a path, or two where the last is not enough: `q_proj`, `experts`, `mlp.gate`; of a layer
-    that has lists itself all from there on: `resnets.1.conv1`.
+    """Return the last part of a path, or two if one is ambiguous: `q_proj`, `experts`, `mlp.gate`.
+
+    For a layer that contains lists itself, return everything from there on: `resnets.1.conv1`.
     """
     parts = row.path.split(".")
     if row.layer is not None:
@@ -107,7 +113,7 @@ def _leaf(row: OpRow) -> str:
 
 
 def _shape(ledger: StepLedger, row: OpRow) -> str:
-    """Shapes in and out without their rows: `64>172`, of several results `64>64+2·32`."""
+    """Return input and output shapes without their rows: `64>172`, or with several results `64>64+2·32`."""
     entry = row.entries[ledger.steps[0].name]
     if not entry.outputs:
         return ""
@@ -148,7 +154,7 @@ def _measured(measured: float, difference: float | None, impossible: bool) -> Ce
 
 
 def _overheads(ledger: StepLedger) -> Iterator[TableRow]:
-    """What lies between ops, a row each, and together where the device says what to expect of it."""
+    """Yield a row for each overhead, and their sum if the device's price predicts it."""
     for index, overhead in enumerate(ledger.steps[0].overheads):
         cells: list[str | Cell] = [overhead.name, ""]
         for step in ledger.steps:

@@ -1,4 +1,4 @@
-"""The ledger for programs: one JSON object, or a CSV with a line for each op and step. Seconds, bytes and FLOPs."""
+"""The JSON and CSV exports of a ledger, in seconds, bytes and FLOPs; the CSV has a line per op and step."""
 
 import csv
 import dataclasses
@@ -16,7 +16,7 @@ COLUMNS = (
 
 
 def to_json(ledger: Ledger) -> dict[str, Any]:
-    """Everything that the ledger holds; what was not asked for is left out."""
+    """Return the whole ledger as JSON data, without views that were not requested."""
     fields: dict[str, Any] = {
         "model": ledger.model,
         "device": device_json(ledger),
@@ -36,7 +36,7 @@ def to_json(ledger: Ledger) -> dict[str, Any]:
 
 
 def device_json(ledger: StepLedger) -> dict[str, Any]:
-    """What measured, and what it is priced on."""
+    """Return the device whose price is used, and whether it is the one that measured."""
     return {
         "name": ledger.device.name,
         "title": ledger.device.title,
@@ -47,7 +47,7 @@ def device_json(ledger: StepLedger) -> dict[str, Any]:
 
 
 def steps_json(ledger: StepLedger) -> dict[str, Any]:
-    """Steps, ops and classes of ops."""
+    """Return the steps, ops and op classes as JSON data."""
     return {
         "steps": {step.name: _step(ledger, step) for step in ledger.steps},
         "ops": [_row(row) for row in ledger.rows],
@@ -112,7 +112,7 @@ def _row(row: OpRow) -> dict[str, Any]:
 
 
 def to_csv(*ledgers: StepLedger) -> str:
-    """A line for each step and op, then one for each overhead and the whole step (kinds `overhead` and `step`)."""
+    """Return a CSV line for each step and op, then for each overhead and whole step (kinds `overhead` and `step`)."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
@@ -144,5 +144,5 @@ def _own(row: OpRow, entry: LedgerEntry) -> dict[str, Any]:
 
 
 def _shapes(shapes: tuple[Shape, ...]) -> str:
-    """`12x64 12x1x4`."""
+    """Return shapes as text, such as `12x64 12x1x4`."""
     return " ".join("x".join(map(str, shape)) for shape in shapes)

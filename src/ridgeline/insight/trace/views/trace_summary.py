@@ -1,4 +1,4 @@
-"""A summary of a trace: the time of one token in five lines, at best, predicted and measured."""
+"""The summary of a trace: the time of one token by group of ops, as a bound, as predicted and as measured."""
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -20,7 +20,7 @@ _GROUPS: Mapping[str, str] = MappingProxyType(
     {"linear": "weights", "experts": "weights", "convolution": "weights", "attention": "attention",
      "recurrence": "state", "head": "head", "communication": "ranks"}
 )  # fmt: skip
-"""The row of each kind of op, which is the first part of its kernel class. Other kinds are in the row `small`."""
+"""The row of each kind of op, by the first part of its kernel class; other kinds go to the row `small`."""
 
 
 def summary(ledger: Ledger) -> Document:
