@@ -1,4 +1,4 @@
-"""Export: findings as one JSON object, with the columns that simulated results have, and requests as CSV."""
+"""The export of a benchmark: one JSON object, with the columns of simulated results, and a CSV of requests."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ from ridgeline.insight.traffic.summary import CLIENTS_OWN, DEFINITIONS, SYMBOLS
 
 
 def findings_json(findings: BenchFindings) -> dict[str, Any]:
-    """The object of `--json`. Times are seconds; a percentile of too few samples is null."""
+    """Return the JSON object of `--json`. Times are in seconds; a percentile of too few samples is null."""
     run = findings.run
     return {
         "format": 1,
@@ -40,7 +40,7 @@ def findings_json(findings: BenchFindings) -> dict[str, Any]:
 
 
 def requests_csv(findings: BenchFindings) -> str:
-    """A line for each request of the run that is looked at closely."""
+    """Return a CSV line for each request of the main run."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -49,7 +49,7 @@ def requests_csv(findings: BenchFindings) -> str:
 
 
 def _inputs(findings: BenchFindings) -> dict[str, Any]:
-    """What was asked for; no key is in it."""
+    """Return the options of the benchmark, without API keys."""
     target = findings.job.target
     return {
         "url": findings.served.base,
@@ -66,7 +66,12 @@ def _inputs(findings: BenchFindings) -> dict[str, Any]:
 
 
 def _metrics(run: BenchRun, *, told: bool) -> dict[str, Any]:
-    """told: whether latencies are the server's; else only the load generator's own are given, and no goodput."""
+    """Return the metrics of a run.
+
+    Args:
+        run: The run.
+        told: Whether latencies reflect the server; if not, only the client's own are included, and no goodput.
+    """
     summary = run.summary
     latencies = {
         name.replace(" ", "_").lower(): distribution_json(found) if told or name in CLIENTS_OWN else None

@@ -1,4 +1,4 @@
-"""Findings: what a benchmark found out about a server, and how far it is to be trusted."""
+"""The findings of a server benchmark, and how far they can be trusted."""
 
 from dataclasses import dataclass, field
 
@@ -12,47 +12,52 @@ from ridgeline.insight.traffic.slo import SLO
 from ridgeline.insight.traffic.summary import MAX_LATENESS, Goodput, highest
 from ridgeline.util.document.humanize import percent, say_seconds
 
-_CACHED = 0.05  # of the prompt tokens of new prompts: what every prompt of a chat template begins with is less
+_CACHED = 0.05  # the share of cached tokens in new prompts that is reported; a chat template's common start is less
 
 
 @dataclass(frozen=True, slots=True)
 class BenchFindings:
-    """run: the one that is looked at closely: of a sweep the knee's. steps: what a server of ours said of the steps
-    that it did for it. predicted: None where there is no price, for a reason that `unpredicted` says, where there is
-    one to say. fitted: lengths that nobody asked for were made shorter, so that they fit the model's context.
-    """
+    """All results of a server benchmark."""
 
     served: ServerInfo
     job: LoadJob
     run: BenchRun
+    """The run that is reported in detail; for a sweep, that at the knee."""
     slo: SLO | None = None
     sweep: Sweep | None = None
     steps: dict[str, PhaseSteps] = field(default_factory=dict)
+    """The steps that a Ridgeline server reported for the run, by phase."""
     predicted: Prediction | None = None
+    """The predicted performance; None if there is no price."""
     unpredicted: str = ""
+    """The reason why there is no prediction, if it is worth reporting."""
     fitted: bool = False
+    """Whether the default lengths were shortened to fit the model's context."""
 
     @property
     def refused(self) -> bool:
-        """Whether the load generator was too late for latencies to be the server's: then none is told."""
+        """Whether the load generator sent too late for latencies to reflect the server; then none are reported."""
         return self.run.summary.client_late
 
     @property
     def goodput(self) -> Goodput | None:
-        """None without objectives, and where the load generator was too late for it: when that decides of a request."""
+        """The goodput of the run.
+
+        It is None without objectives, or if the load generator was too late and its lateness decides for some request.
+        """
         good = self.run.summary.goodput
         return None if good is None or (self.refused and good.uncertain) else good
 
     @property
     def cached(self) -> float:
-        """The share of the prompts that the server had kept, where all of them should have been new; else 0."""
+        """The share of prompt tokens that the server had cached although all prompts should be new; else 0."""
         data, summary = self.job.data, self.run.summary
         new = data.kind == "random" and not data.prefix and data.turns == 1
         return summary.cached_tokens / summary.prompt_tokens if new and summary.prompt_tokens else 0.0
 
     @property
     def verdict(self) -> str:
-        """In one word or two."""
+        """The verdict in a word or two, such as `steady` or `overloaded`."""
         if self.refused or self.run.client_limited:
             return "client limited"
         if self.run.stopped:
@@ -65,7 +70,7 @@ class BenchFindings:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Sentences for the verdict."""
+        """The sentences that explain the verdict."""
         run, told = self.run, []
         if self.cached > _CACHED:
             told.append(
@@ -90,7 +95,7 @@ class BenchFindings:
         return tuple(told)
 
     def _lateness(self) -> str:
-        """How late the load generator was, what that means for the figures, and why it may be."""
+        """Return how late the load generator was, what that means for the figures, and the likely cause."""
         late = self.run.summary.latencies["lateness"]
         assert late is not None
         judged = highest(late)
@@ -113,12 +118,12 @@ class BenchFindings:
 
     @property
     def uncounted(self) -> bool:
-        """Whether there are answers of which the server said no count."""
+        """Whether the server reported no token count for some responses."""
         return self.run.summary.counted < self.run.summary.answered
 
 
 def describe_load(load: LoadPattern) -> str:
-    """`Poisson arrivals, 10 a second`."""
+    """Return a description of the load, such as `Poisson arrivals, 10 a second`."""
     if load.users is not None:
         return f"closed loop of {load.users} user{'s' if load.users > 1 else ''}"
     capped = f", at most {load.most_under_way} under way" if load.most_under_way is not None else ""

@@ -1,4 +1,4 @@
-"""Report: findings as a document: the answers, then what they rest on, then what every word means."""
+"""The report of a server benchmark as a document: results, their basis, and definitions."""
 
 from collections.abc import Iterator, Sequence
 
@@ -28,7 +28,12 @@ _INTERVALS = ("TTFT", "TPOT", "E2E")
 
 
 def report(findings: BenchFindings, *, drawn: bool) -> Document:
-    """The document. drawn: with its figures, for who can see them."""
+    """Return the report as a document.
+
+    Args:
+        findings: The results of the benchmark.
+        drawn: Whether to include charts, for output that can show them.
+    """
     blocks: list[DocumentBlock] = [Bullets(tuple(_answers(findings)))]
     if findings.reasons:
         blocks.append(Bullets(findings.reasons, "warning"))
@@ -106,7 +111,7 @@ def _fitted(findings: BenchFindings) -> str:
 
 
 def _outcome(summary: Summary) -> str:
-    """`198 of 200 requests answered, 1 rejected, 1 failed`."""
+    """Return the requests by outcome, such as `198 of 200 requests answered, 1 rejected, 1 failed`."""
     others = [f"{summary.counts[name]} {name}" for name in ("rejected", "failed", "unfinished") if summary.counts[name]]
     return ", ".join([f"{summary.answered} of {summary.total} requests answered", *others])
 
@@ -137,7 +142,7 @@ def _knee(findings: BenchFindings) -> str:
 
 
 def _latencies(findings: BenchFindings) -> DocumentTable:
-    """In milliseconds."""
+    """Return the table of latencies in milliseconds."""
     rows: list[TableRow] = []
     for name in _ROWS:
         found = findings.run.summary.latencies[name]
@@ -179,7 +184,7 @@ def _failures(summary: Summary) -> DocumentTable:
 
 
 def _levels(findings: BenchFindings) -> DocumentTable:
-    """A row for each rate of the sweep."""
+    """Return a table with a row for each rate of the sweep."""
     assert findings.sweep is not None
     name = "the knee" if findings.sweep.reached else "the highest good rate"
     rows = [_level(level, name if level is findings.sweep.knee else "") for level in findings.sweep.levels]
@@ -191,7 +196,12 @@ def _levels(findings: BenchFindings) -> DocumentTable:
 
 
 def _level(level: SweepLevel, name: str) -> TableRow:
-    """name: of the level that is looked at closely, empty for others."""
+    """Return the row of a sweep level.
+
+    Args:
+        level: The level.
+        name: The label of the level that is reported in detail; empty for others.
+    """
     summary = level.run.summary
     told = not summary.client_late
     latencies = [_middle_ms(summary.latencies[name]) if told else "-" for name in ("TTFT", "TPOT")]
@@ -264,7 +274,7 @@ def _steps(findings: BenchFindings) -> DocumentTable:
 
 
 def _predicted(findings: BenchFindings) -> Iterator[DocumentBlock]:
-    """What the price says beside what was measured."""
+    """Yield the table of predicted next to measured performance."""
     assert findings.predicted is not None
     runs = [findings.run] if findings.sweep is None else [level.run for level in findings.sweep.levels]
     rows = [_beside(run, findings) for run in runs if not run.summary.client_late and run.summary.answered]

@@ -1,4 +1,4 @@
-"""Run: a job done, and what it showed of the server and of the load generator itself."""
+"""A benchmark run, and what it showed of the server and of the load generator itself."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,58 +16,60 @@ from ridgeline.insight.traffic.stationarity import Stationarity, judge_stationar
 from ridgeline.insight.traffic.summary import Summary, summarise
 
 Look = Callable[[], Awaitable[Mapping[str, PhaseSteps]]]
-"""What a server says of its steps until now, by phase."""
-# Added to the seed of prompts that are asked before or after others: the server may have kept those.
+"""A function that returns the steps a server has run so far, by phase."""
+# Added to the seed for warm-up and repeated runs, whose prompts must differ because the server may have cached them.
 _WARM_UP, _AGAIN = 1_000_003, 15_485_863
-BUSY = 0.8  # share of a core from which a client process is no longer sure to be in time
+BUSY = 0.8  # the share of a core above which a client process may send late
 
 
 @dataclass(frozen=True, slots=True)
 class BenchRun:
-    """records: of every request, in the order of their moments. cpu: of the busiest client process, as a share of a
-    core. stopped: why the run was given up, empty where it was not. steadiness: of an open loop, None where the run was
-    too short to tell. steps: the server's own, from the start of the run to its end, where it tells.
-    """
+    """The results of one benchmark run."""
 
     job: LoadJob
     processes: int
     records: list[RequestRecord]
+    """The records of all requests, in order of their intended send times."""
     summary: Summary
     cpu: float
+    """The CPU use of the busiest client process, as a share of a core."""
     stopped: str
+    """The reason why the run was stopped early; empty if it was not."""
     steadiness: Stationarity | None
+    """Whether the server keeps up with an open loop; None if the run was too short to tell."""
     steps: Mapping[str, PhaseSteps] = field(default_factory=dict)
+    """The steps that the server ran during the run, if it reports them."""
 
     @property
     def overloaded(self) -> bool:
-        """Whether requests came faster than they were answered for as long as one looked."""
+        """Whether requests arrived faster than the server completed them, throughout the run."""
         return self.steadiness is not None and self.steadiness.overloaded
 
     @property
     def client_limited(self) -> bool:
-        """Whether the load generator was late or busy by too much for its figures to be the server's."""
+        """Whether the load generator was too late or too busy for its figures to reflect the server."""
         return self.summary.client_late or self.cpu > BUSY
 
     @property
     def busy(self) -> bool:
-        """Whether a client process had so much to do that more of them would help."""
+        """Whether a client process was so busy that more processes would help."""
         return self.cpu > BUSY / 2
 
     @property
     def seconds(self) -> list[SecondStats]:
-        """The run second by second."""
+        """The activity of the run in each second."""
         return seconds(self.records)
 
     @property
     def offered(self) -> float:
-        """Requests a second that were intended, over the time in which they were."""
+        """The intended requests per second, over the time in which they were intended."""
         intended = [record.intended for record in self.records]
         span = (max(intended) - min(intended)) / 1e9 if intended else 0.0
         return (len(intended) - 1) / span if span else 0.0
 
 
 def run_of(job: LoadJob, parts: Sequence[client_pool.ClientResult], slo: SLO | None) -> BenchRun:
-    """What the parts of a job say together."""
+    """Combine the results of all client processes into one run."""
     records = sorted((r for part in parts for r in part.records), key=lambda record: (record.intended, record.index))
     end = max((record.over for record in records), default=0)
     last = max((record.intended for record in records), default=0)
@@ -81,7 +83,7 @@ def run_of(job: LoadJob, parts: Sequence[client_pool.ClientResult], slo: SLO | N
 
 
 async def no_steps() -> Mapping[str, PhaseSteps]:
-    """The steps of a server that does not tell of them."""
+    """Return no steps, for a server that does not report them."""
     return {}
 
 
@@ -93,9 +95,16 @@ async def run(
     told: Callable[[str], None],
     look: Look = no_steps,
 ) -> BenchRun:
-    """Do a job. processes: as many, but for those that would have no user or no place; None to begin with one and,
-    where that was late or busy and `most` allows it, do it again with as many as its share of a core asks for, and
-    other prompts. told: of how far it is, in words.
+    """Run a benchmark job.
+
+    Args:
+        job: The job.
+        processes: The number of client processes, reduced if some would have no user or slot. None starts with one and,
+            if that was late or busy, repeats the run with other prompts and as many as its CPU use calls for.
+        most: The maximum number of processes if `processes` is None.
+        slo: The objectives, if there are any.
+        told: Called with progress messages.
+        look: Returns the steps that the server has run so far.
     """
     limit = processes or most
     limit = min(limit, job.load.users or limit, job.load.most_under_way or limit)
@@ -109,7 +118,7 @@ async def run(
 
 
 async def _measured(job: LoadJob, processes: int, slo: SLO | None, told: Callable[[str], None], look: Look) -> BenchRun:
-    """A job done once, with the steps that the server did meanwhile."""
+    """Run a job once, with the steps that the server ran meanwhile."""
     before = await look()
     found = run_of(job, await client_pool.run(job, processes, lambda at: told(_words(at))), slo)
     after = await look()
@@ -117,14 +126,15 @@ async def _measured(job: LoadJob, processes: int, slo: SLO | None, told: Callabl
 
 
 async def warm_up(job: LoadJob, requests: int) -> None:
-    """A few requests of the job, one after another, that are not counted: connections, caches, the first compile.
+    """Send a few uncounted requests, one after another, to warm up connections, caches and compilation.
 
-    Raises ValueError where none of them is answered, with the server's reason.
+    Raises:
+        ValueError: If the server answers none of them; the message has the server's reason.
     """
     load = msgspec.structs.replace(
         job.load, users=1, arrivals="poisson", most_under_way=None, requests=requests, seconds=None, most_failed=1.0
     )
-    if job.data.kind == "file":  # its own prompts would be cached when their turn comes
+    if job.data.kind == "file":  # the file's own prompts would then be cached in the run
         data = PromptDataset(input="64", output="16")
     else:
         data = msgspec.structs.replace(job.data, seed=job.data.seed + _WARM_UP)
@@ -134,7 +144,7 @@ async def warm_up(job: LoadJob, requests: int) -> None:
 
 
 def no_answer(job: LoadJob, reason: str) -> ValueError:
-    """What to say where the server answers none of a job's requests, for its reason."""
+    """Return the error for a server that answers none of a job's requests."""
     cure = f"; {SHORTER}" if job.data.kind == "random" and beyond_context(reason) else ""
     return ValueError(f"the server answers no request of this kind: {reason}{cure}")
 

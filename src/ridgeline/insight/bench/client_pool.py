@@ -1,4 +1,4 @@
-"""Fleet: one job, in this process or shared between several that start at the same moment."""
+"""A pool of client processes that share one benchmark job and start at the same time."""
 
 import asyncio
 import sys
@@ -19,41 +19,51 @@ from ridgeline.insight.bench.transport import HttpTransport
 from ridgeline.insight.traffic.request_record import RequestRecord
 from ridgeline.util.frames import MessageCodec
 
-_HEAD_START = 100_000_000  # nanoseconds that all processes have to hear when the run starts
+_HEAD_START = 100_000_000  # nanoseconds in which all processes receive the start time
 _READ = 1 << 16
 M = TypeVar("M")
 
 
 class ClientResult(msgspec.Struct, tag=True):
-    """What a process did of a job. stopped: why it gave up, empty where it did not. cpu: seconds of processor that it
-    took, wall: seconds that went by.
-    """
+    """The result of one client process's part of a job."""
 
     records: list[RequestRecord]
     stopped: str
+    """The reason why the process stopped early; empty if it did not."""
     cpu: float
+    """Seconds of CPU time used."""
     wall: float
+    """Seconds of wall time."""
 
 
 class ClientProgress(msgspec.Struct, tag=True):
-    """How far a process is: requests sent, and over, and of those the ones that failed or were rejected."""
+    """The progress of a client process."""
 
     sent: int
+    """Requests sent."""
     over: int
+    """Requests that have ended."""
     bad: int
+    """Ended requests that failed or were rejected."""
 
 
 OnProgress = Callable[[ClientProgress], None]
 
 
 async def run(job: LoadJob, processes: int, told: OnProgress) -> list[ClientResult]:
-    """Do a job with so many processes. told: called every second with how far all of them are.
+    """Run a job with a number of processes.
 
-    Raises ValueError for data that cannot be read, and where a process dies.
+    Args:
+        job: The job.
+        processes: The number of processes.
+        told: Called every second with the progress of all processes together.
+
+    Raises:
+        ValueError: If the prompt data cannot be read, or a process dies.
     """
     if processes == 1:
         return [await run_part(job, time.perf_counter_ns(), lambda records: told(progress_of(records)))]
-    open_prompts(job.data)  # data that cannot be read are refused once, and not by each process
+    open_prompts(job.data)  # reports unreadable data once, not in each process
     jobs = [msgspec.structs.replace(job, process=rank, processes=processes) for rank in range(processes)]
     workers = await asyncio.gather(*(ClientWorker.start() for _ in jobs))
     try:
@@ -65,7 +75,7 @@ async def run(job: LoadJob, processes: int, told: OnProgress) -> list[ClientResu
 
 
 async def run_part(job: LoadJob, start: int, watch: Callable[[list[RequestRecord]], None]) -> ClientResult:
-    """Do this process's part of a job, from a moment of the machine's clock on."""
+    """Run this process's part of a job, starting at a time of the machine's clock."""
     clock = WallClock()
     transport = HttpTransport(job.target.url, job.target.headers, clock)
     load = LoadGenerator(job, open_prompts(job.data), RequestSender(transport, clock, start, job.target.timeout))
@@ -79,7 +89,7 @@ async def run_part(job: LoadJob, start: int, watch: Callable[[list[RequestRecord
 
 
 def progress_of(records: Sequence[RequestRecord]) -> ClientProgress:
-    """How far a run is."""
+    """Return the progress that a list of records shows."""
     over = [record for record in records if record.ended is not None]
     return ClientProgress(len(records), len(over), sum(record.outcome != "ok" for record in over))
 
@@ -88,11 +98,11 @@ def progress_of(records: Sequence[RequestRecord]) -> ClientProgress:
 
 
 class ClientReady(msgspec.Struct, tag=True):
-    """A process has read its job."""
+    """A message that a process has read its job."""
 
 
 class ClientStart(msgspec.Struct, tag=True):
-    """A process is to begin at a moment of the machine's clock, in nanoseconds."""
+    """A message that a process is to start at a time of the machine's clock, in nanoseconds."""
 
     at: int
 
@@ -102,7 +112,7 @@ FromWorker = ClientReady | ClientProgress | ClientResult
 
 
 class Inbox(Generic[M]):
-    """The messages that come over a stream, one after another. types: theirs."""
+    """A stream of framed messages, whose types are those of the union `types`."""
 
     def __init__(self, stream: asyncio.StreamReader, types: Any) -> None:
         self.stream = stream
@@ -110,7 +120,7 @@ class Inbox(Generic[M]):
         self._messages: deque[M] = deque()
 
     async def next(self) -> M | None:
-        """The next one; None where the stream has ended."""
+        """Wait for the next message and return it; None if the stream has ended."""
         while not self._messages:
             data = await self.stream.read(_READ)
             if not data:
@@ -120,7 +130,7 @@ class Inbox(Generic[M]):
 
 
 class ClientWorker:
-    """Another process that does a part of a job (`client_worker.py`), and how far it was when it said so last."""
+    """A client process that runs a part of a job (`client_worker.py`), with its last reported progress."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None
@@ -132,7 +142,7 @@ class ClientWorker:
 
     @classmethod
     async def start(cls) -> "ClientWorker":
-        """A process without a job."""
+        """Start a client process without a job."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "ridgeline.insight.bench.client_worker",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -140,14 +150,19 @@ class ClientWorker:
         return cls(process)
 
     async def prepare(self, job: LoadJob) -> None:
-        """Give it its job, and wait until it has read that. Raises ValueError where it dies."""
+        """Send the process its job, and wait until it has read it.
+
+        Raises:
+            ValueError: If the process dies.
+        """
         self._into.write(self._orders.encode(job))
         assert isinstance(await self._next(), ClientReady)
 
     async def run(self, start: int, all_workers: "Sequence[ClientWorker]", told: OnProgress) -> ClientResult:
-        """Let it begin at a moment, and wait for what it did. Where it gives up, the others are told to.
+        """Start the job at a given time and wait for its result; if this process stops early, stop all others.
 
-        Raises ValueError where it dies.
+        Raises:
+            ValueError: If the process dies.
         """
         self._into.write(self._orders.encode(ClientStart(start)))
         while not isinstance(message := await self._next(), ClientResult):
@@ -167,11 +182,11 @@ class ClientWorker:
         return message
 
     def stop(self) -> None:
-        """Tell it to give up, by closing its standard input."""
+        """Stop the process's run by closing its standard input."""
         self._into.close()
 
     async def end(self) -> None:
-        """Let it go; one that does not is killed."""
+        """Wait for the process to exit, and kill it after 5 s."""
         self.stop()
         with suppress(ProcessLookupError):
             try:

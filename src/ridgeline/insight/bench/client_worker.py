@@ -1,4 +1,4 @@
-"""Worker: a process of a fleet. Its job comes in by standard input, what became of it goes out by standard output."""
+"""A client process of a benchmark, which receives its job on standard input and reports on standard output."""
 
 import asyncio
 import signal
@@ -21,7 +21,7 @@ from ridgeline.util.frames import MessageCodec
 
 
 async def _work(out: IO[bytes]) -> None:
-    """Read the job, say that it is read, begin when told to; give up when standard input ends."""
+    """Read the job, confirm it, start when told to, and stop early if standard input ends."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
     orders: Inbox[ToWorker] = Inbox(reader, ToWorker)
@@ -37,7 +37,7 @@ async def _work(out: IO[bytes]) -> None:
         tell(progress_of(records))
 
     job = await orders.next()
-    if not isinstance(job, LoadJob):  # it was given up before it began
+    if not isinstance(job, LoadJob):  # the run was stopped before it started
         return
     tell(ClientReady())
     start = await orders.next()
@@ -46,5 +46,5 @@ async def _work(out: IO[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     asyncio.run(_work(sys.stdout.buffer))

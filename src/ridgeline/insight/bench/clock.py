@@ -1,33 +1,35 @@
-"""Clock: now, and waiting until a moment, in nanoseconds. Tests have a clock of virtual time."""
+"""A clock in nanoseconds that can wait until a time. Tests use a virtual one."""
 
 import asyncio
 import time
 from typing import Protocol
 
-_COARSE = 2_000_000  # nanoseconds by which an event loop may wake too late
-_FINE = 500_000  # and by which a thread may
+_COARSE = 2_000_000  # nanoseconds by which an event loop may wake up late
+_FINE = 500_000  # nanoseconds by which a thread may
 
 
 class Clock(Protocol):
-    """What the load generator knows of time."""
+    """The source of time of the load generator."""
 
     def now(self) -> int:
-        """Nanoseconds, never less than before."""
+        """Return the current time in nanoseconds; it never decreases."""
 
     async def until(self, moment: int) -> None:
-        """Return at a moment, or at once where it is over."""
+        """Wait until a time; return at once if it has passed."""
 
 
 class WallClock:
     """The machine's monotonic clock, which all its processes share."""
 
     def now(self) -> int:
-        """time.perf_counter_ns."""
+        """Return `time.perf_counter_ns`."""
         return time.perf_counter_ns()
 
     async def until(self, moment: int) -> None:
-        """Asleep in the event loop until shortly before, then in a thread, whose timer is finer; the last half of a
-        millisecond awake, letting the loop turn.
+        """Wait until a time with sub-millisecond accuracy.
+
+        The coroutine sleeps in the event loop until shortly before, then in a thread, whose timer is finer, and spends
+        the last half millisecond yielding to the loop.
         """
         if (left := moment - self.now()) > _COARSE:
             await asyncio.sleep((left - _COARSE) / 1e9)

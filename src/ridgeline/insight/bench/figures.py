@@ -1,4 +1,4 @@
-"""Figures of a report: what a table cannot show."""
+"""The charts of a benchmark report."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,12 +9,12 @@ from ridgeline.insight.traffic.series import cumulative
 from ridgeline.insight.traffic.summary import middle
 from ridgeline.util.document.charts import Chart, Series, Span, Spans
 
-_MAX_ROWS = 60  # of a waterfall
-_DECADE = 10  # times: values further apart than that are on a logarithmic axis
+_MAX_ROWS = 60  # rows of a waterfall
+_DECADE = 10  # the ratio of values from which an axis is logarithmic
 
 
 def figures(findings: BenchFindings) -> Iterator[Chart | Spans]:
-    """Those that there is something to draw for. Where the load generator was too late, none that shows a latency."""
+    """Yield the charts for which there is data; if the load generator was too late, none that shows a latency."""
     if findings.sweep is not None:
         yield from _rates(findings)
     if not findings.refused and findings.run.summary.answered:
@@ -29,7 +29,7 @@ def figures(findings: BenchFindings) -> Iterator[Chart | Spans]:
 
 
 def _rates(findings: BenchFindings) -> Iterator[Chart]:
-    """Goodput over the rate with the knee; TTFT and TPOT over the rate, the price's beside them."""
+    """Yield goodput against the rate with the knee, and TTFT and TPOT against the rate with predictions."""
     assert findings.sweep is not None
     levels = [level for level in findings.sweep.levels if not level.run.summary.client_late]
     if not levels:
@@ -61,7 +61,7 @@ def _rates(findings: BenchFindings) -> Iterator[Chart]:
 
 
 def _over_a_decade(series: Sequence[Series]) -> bool:
-    """Whether values differ by more than a plain axis can show."""
+    """Return whether values span more than a linear axis can show."""
     values = [y for one in series for _, y in one.points if y > 0]
     return bool(values) and max(values) > _DECADE * min(values)
 
@@ -72,7 +72,7 @@ def _good_rate(run: BenchRun) -> float:
 
 
 def _predicted_over_rate(findings: BenchFindings, latency: str, most: float) -> list[Series]:
-    """The price's users, at the requests a second that they make, as far as the measurement goes."""
+    """Return the predicted latency against the request rate, as far as rates were measured."""
     if findings.predicted is None:
         return []
     rising, last = [], 0.0
@@ -84,7 +84,7 @@ def _predicted_over_rate(findings: BenchFindings, latency: str, most: float) -> 
 
 
 def _load(findings: BenchFindings) -> Iterator[Chart]:
-    """Tokens a second against the time a token takes: what one user gives up for what all gain."""
+    """Yield throughput against TPOT: what one user loses for what all users gain."""
     runs = [findings.run] if findings.sweep is None else [level.run for level in findings.sweep.levels]
     measured = tuple(
         (run.summary.tokens_per_second, middle(found) * 1e3)
@@ -106,7 +106,7 @@ def _load(findings: BenchFindings) -> Iterator[Chart]:
 
 
 def _distributions(run: BenchRun) -> Iterator[Chart]:
-    """Which share of requests had at most this TTFT, this TPOT."""
+    """Yield the cumulative distributions of TTFT and TPOT over requests."""
     answered = [record for record in run.records if record.outcome == "ok"]
     for name, values in (
         ("TTFT", [record.ttft for record in answered]),
@@ -119,7 +119,7 @@ def _distributions(run: BenchRun) -> Iterator[Chart]:
 
 
 def _waterfall(run: BenchRun) -> Spans:
-    """Requests one below the other; of many, evenly chosen ones."""
+    """Return the waterfall of requests; of many, an evenly spaced selection."""
     step = max(1, -(-len(run.records) // _MAX_ROWS))
     shown = run.records[::step]
     some = "" if step == 1 else f", every {step}th of {len(run.records):,}"
@@ -138,7 +138,7 @@ def _stretches(record: RequestRecord) -> tuple[Span, ...]:
 
 
 def _over_time(run: BenchRun) -> Iterator[Chart]:
-    """Second by second: requests under way, tokens."""
+    """Yield charts of active requests and output tokens per second."""
     seconds = run.seconds
     for title, name, values in (
         ("Requests under way", "requests", [second.under_way for second in seconds]),

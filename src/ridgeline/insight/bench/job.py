@@ -1,4 +1,4 @@
-"""Job: what a load generator is to do, as plain data that another process can be given."""
+"""The description of a benchmark job as plain data, which can be sent to another process."""
 
 from typing import Literal
 
@@ -9,80 +9,84 @@ Endpoint = Literal["chat", "completions"]
 
 
 class LoadTarget(msgspec.Struct, frozen=True):
-    """Where requests go, and what each says besides its prompt. base: the server's URL, without /v1. more: further
-    fields of every request. timeout: seconds after which a request is given up.
-    """
+    """The server that requests go to, and their common fields."""
 
     base: str
+    """The server's URL, without /v1."""
     model: str
     endpoint: Endpoint = "completions"
     headers: dict[str, str] = {}
     ignore_eos: bool = False
     more: dict[str, object] = {}
+    """Additional fields of every request."""
     timeout: float = 600.0
+    """Seconds after which a request fails."""
 
     @property
     def url(self) -> str:
-        """Of the route."""
+        """The URL of the endpoint."""
         return f"{self.base}/v1/{'chat/completions' if self.endpoint == 'chat' else 'completions'}"
 
 
 class TokensPerWord(msgspec.Struct, frozen=True):
-    """How many words make how many tokens with this server's tokenizer: tokens = fixed + per_word x words. measured:
-    whether its own counts said so, else a word is taken for a token.
-    """
+    """A linear model of a server's tokenizer: tokens = fixed + per_word x words."""
 
     fixed: float = 0.0
     per_word: float = 1.0
     measured: bool = False
+    """Whether the server's token counts determined it; else each word counts as one token."""
 
 
 class PromptDataset(msgspec.Struct, frozen=True):
-    """What is asked. kind: random words; the prompts of a file; the lengths and shared prefixes of a trace.
-
-    input, output: lengths in tokens as `traffic.lengths` writes them; output of None leaves the end to the model.
-    prefix: tokens at the start of every prompt that it shares with others, one of `prefixes` such starts. turns: of a
-    conversation; think: seconds between an answer and the next question. vocabulary: prompts of token ids below it
-    instead of words.
-    """
+    """The prompts of a benchmark."""
 
     kind: Literal["random", "file", "trace"] = "random"
+    """The source: random words, the prompts of a file, or the lengths and shared prefixes of a trace."""
     path: str = ""
     input: str = "512"
+    """The prompt length in tokens, in the notation of `traffic.lengths`."""
     output: str | None = "128"
+    """The response length in tokens; None lets the model end the response."""
     prefix: int = 0
+    """The number of tokens at the start of every prompt that other prompts share."""
     prefixes: int = 1
+    """The number of different shared prefixes."""
     turns: int = 1
+    """The number of turns per conversation."""
     think: float = 0.0
+    """Seconds between a response and the next turn."""
     vocabulary: int | None = None
+    """The upper bound of random token ids that replace words; None for words."""
     wording: TokensPerWord = TokensPerWord()
     seed: int = 0
 
 
 class LoadPattern(msgspec.Struct, frozen=True):
-    """When it is asked. users: a closed loop of so many, each asking again when it has its answer; else arrivals come
-    by themselves, `rate` a second (of a trace: as recorded, `speed` times as fast).
-
-    most_under_way: arrivals beyond it wait at the client; None for no limit. requests, seconds: after which no more are
-    sent, whichever is first. most_failed: share of failed requests from which the run is given up. stop_overloaded:
-    give it up too when the server falls behind.
-    """
+    """The arrival process of requests: an open loop, or a closed loop of users."""
 
     users: int | None = None
+    """The number of users of a closed loop, each sending its next request after a response; None for an open loop."""
     arrivals: Arrivals = "poisson"
     rate: float = 1.0
+    """Arrivals per second of an open loop, unless a trace determines them."""
     burstiness: float = 1.0
     speed: float = 1.0
+    """The factor by which a trace is replayed faster than recorded."""
     most_under_way: int | None = None
+    """The limit of concurrent requests, beyond which arrivals wait at the client; None for no limit."""
     requests: int | None = None
+    """The number of requests after which none are sent."""
     seconds: float | None = None
+    """The seconds after which no requests are sent."""
     most_failed: float = 0.1
+    """The share of failed requests above which the run stops."""
     stop_overloaded: bool = False
+    """Whether the run stops if the server falls behind."""
     seed: int = 0
 
 
 class LoadJob(msgspec.Struct, frozen=True, tag=True):
-    """All of it, and which part of it is for this process: every `processes`-th session from `process` on."""
+    """A benchmark job, and the part of it for this process: every `processes`-th session, starting at `process`."""
 
     target: LoadTarget
     data: PromptDataset

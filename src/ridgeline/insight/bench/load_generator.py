@@ -1,4 +1,4 @@
-"""Load: many requests, sent when they are intended to be (open loop) or when their user is free again (closed loop)."""
+"""A load generator that sends requests at their intended times (open loop) or when a user is free (closed loop)."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -14,28 +14,35 @@ from ridgeline.insight.traffic.series import ttfts_by_arrival, under_way
 from ridgeline.insight.traffic.stationarity import judge_stationarity
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 
-_TICK = 1.0  # seconds between two looks at what became of requests
-_ENOUGH_TO_FAIL = 20  # requests over before their failures end a run
-_ENOUGH_TO_OVERLOAD = 10.0  # seconds before a server is said to fall behind
-_LOOKS = 3  # in a row that must find it so: a server that keeps up has a bad moment too
+_TICK = 1.0  # seconds between two checks of the requests
+_ENOUGH_TO_FAIL = 20  # ended requests before failures stop a run
+_ENOUGH_TO_OVERLOAD = 10.0  # seconds before a server can count as falling behind
+_LOOKS = 3  # consecutive checks that must agree, because a server that keeps up may be slow for a moment
 Watch = Callable[[list[RequestRecord]], None]
 
 
 class LoadGenerator:
-    """A process's part of a job. records: of all that was sent or was to be, in the order of their moments. stopped:
-    why it was given up, empty where it was not.
+    """One process's part of a benchmark job.
+
+    `records` holds all requests that were or should have been sent, in order of their intended times. `stopped` is the
+    reason why the run stopped early, or empty.
     """
 
     def __init__(self, job: LoadJob, source: PromptSource, asker: RequestSender) -> None:
         self.job, self.source, self.asker = job, source, asker
         self.records: list[RequestRecord] = []
         self.stopped = ""
-        self._behind = 0  # looks in a row that found the server falling behind
+        self._behind = 0  # consecutive checks that found the server falling behind
         self._places = None if job.load.most_under_way is None else asyncio.Semaphore(_share(job, "most_under_way"))
 
     async def run(self, watch: Watch | None = None) -> None:
-        """Send everything and wait for the answers. watch: called with the records every second; raising StopRun in it
-        gives the run up. Raises ValueError for data that turn out to be none.
+        """Send all requests and wait for the responses.
+
+        Args:
+            watch: Called with the records every second; it may raise StopRun to stop the run.
+
+        Raises:
+            ValueError: If prompt data turns out to be invalid.
         """
         sending = asyncio.create_task(self._open() if self.job.load.users is None else self._closed())
         try:
@@ -46,7 +53,7 @@ class LoadGenerator:
         except StopRun as stop:
             self.stopped = stop.reason
         finally:
-            sending.cancel()  # of no effect where it is done
+            sending.cancel()  # has no effect if it is done
             await asyncio.wait([sending])
         if not sending.cancelled() and isinstance(error := sending.exception(), BaseExceptionGroup):
             raise error.exceptions[0]
@@ -54,16 +61,16 @@ class LoadGenerator:
     # -- open loop ----------------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        """Each session at its own moment, whatever became of those before it."""
+        """Start each session at its intended time, independent of earlier ones."""
         async with asyncio.TaskGroup() as tasks:
             for index, intended, item in self._schedule():
-                session = self.source.session(index, item)  # before its moment, so that it takes no time then
+                session = self.source.session(index, item)  # built in advance, so that it takes no time at the intended moment
                 body = body_of(self.job.target, [], session.turns[0])
                 begun = await self.asker.aim(intended)
                 tasks.create_task(self._hold(index, session, body, intended, begun))
 
     def _schedule(self) -> Iterator[tuple[int, int, TraceRequest | None]]:
-        """This process's sessions with their moments: of the one schedule that all of them go through."""
+        """Yield this process's sessions with their times, from the schedule that all processes share."""
         items = self.source.items()
         for index, (moment, item) in enumerate(arrival_times(self.job.load, items)):
             if index == self.job.load.requests or moment / 1e9 >= (self.job.load.seconds or float("inf")):
@@ -74,7 +81,7 @@ class LoadGenerator:
     # -- closed loop --------------------------------------------------------------------------------------------------
 
     async def _closed(self) -> None:
-        """Users who ask again when they have their answer."""
+        """Run users who send their next request after a response."""
         sessions = islice(enumerate(self.source.items()), self.job.process, self.job.load.requests, self.job.processes)
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_share(self.job, "users")):
@@ -93,8 +100,16 @@ class LoadGenerator:
     # -- both ---------------------------------------------------------------------------------------------------------
 
     async def _hold(self, index: int, session: Session, body: bytes, intended: int, begun: int | None = None) -> None:
-        """A conversation, its first turn being `body`. Its later turns are intended when the user has thought about the
-        answer before. begun: as Asker.ask.
+        """Run a conversation.
+
+        The intended time of a later turn is the previous response plus the think time.
+
+        Args:
+            index: The session's number.
+            session: The turns.
+            body: The request body of the first turn.
+            intended: The intended time of the first turn.
+            begun: When sending the first turn began, as for `RequestSender.ask`.
         """
         said: list[dict[str, Any]] = []
         for place, turn in enumerate(session.turns):
@@ -103,7 +118,7 @@ class LoadGenerator:
             body = body_of(self.job.target, said, turn) if place else body
             text = await self._in_place(body, record, begun if place == 0 else None)
             if self.job.load.users is not None and record.sent is not None:
-                record.intended = record.sent  # nothing was scheduled: until then the user was thinking
+                record.intended = record.sent  # a closed loop schedules nothing: the user was thinking until then
             if record.outcome != "ok" or place + 1 == len(session.turns):
                 return
             said += [{"role": "user", "content": turn.prompt}, {"role": "assistant", "content": text}]
@@ -111,7 +126,7 @@ class LoadGenerator:
             await self.asker.clock.until(self.asker.start + intended)
 
     async def _in_place(self, body: bytes, record: RequestRecord, begun: int | None) -> str:
-        """Ask when there is a free place, where places are limited."""
+        """Send a request once there is a free slot, if concurrency is limited."""
         if self._places is None:
             return await self.asker.ask(body, record, begun)
         async with self._places:
@@ -137,7 +152,7 @@ class LoadGenerator:
 
 
 class StopRun(Exception):
-    """Somebody who watches a run wants it given up."""
+    """An exception by which the watcher of a run stops it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -145,7 +160,7 @@ class StopRun(Exception):
 
 
 def arrival_times(load: LoadPattern, items: Iterator[TraceRequest | None]) -> Iterator[tuple[int, TraceRequest | None]]:
-    """What is asked with the moment at which it is: of a trace as recorded, else as the arrivals are drawn."""
+    """Return the sessions with their intended times: as recorded in a trace, or drawn from the arrival process."""
     if load.arrivals == "trace":
         return _replayed(items, load.speed)
     if load.arrivals == "gamma":
@@ -161,6 +176,6 @@ def _replayed(items: Iterator[TraceRequest | None], speed: float) -> Iterator[tu
 
 
 def _share(job: LoadJob, name: str) -> int:
-    """This process's share of a number: they differ by one at most, and add up."""
+    """Return this process's share of a number; shares differ by at most one and add up to the number."""
     whole = getattr(job.load, name)
     return len(range(job.process, whole, job.processes))

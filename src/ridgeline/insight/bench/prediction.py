@@ -1,4 +1,4 @@
-"""Prediction: what the price says of a model's server under load."""
+"""The predicted performance of a model's server under load."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ _USERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 @dataclass(frozen=True, slots=True)
 class LoadPoint:
-    """What so many users who ask again at once would get: requests and tokens a second; seconds."""
+    """The predicted performance of a closed loop: requests and tokens per second, TTFT and TPOT in seconds."""
 
     users: int
     requests_per_second: float
@@ -24,8 +24,10 @@ class LoadPoint:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The plan's closed loop of users, for prompts and answers of the measured mean lengths. An open loop at rate X is
-    held against the users who would make X requests a second. Nothing of it was fitted to the run.
+    """The predicted performance of closed loops, for prompts and responses of the measured mean lengths.
+
+    An open loop of rate X is compared with the number of users that would produce X requests per second. Nothing is
+    fitted to the run.
     """
 
     model: str
@@ -37,26 +39,27 @@ class Prediction:
 
     @property
     def most(self) -> float:
-        """The highest rate, in requests a second, that any number of users reaches."""
+        """The highest request rate per second that any number of users reaches."""
         return max(point.requests_per_second for point in self.points)
 
     def at_rate(self, rate: float) -> LoadPoint | None:
-        """The fewest users who make at least `rate` requests a second; None where none do."""
+        """Return the point with the fewest users that reach `rate` requests per second; None if none do."""
         return next((point for point in self.points if point.requests_per_second >= rate), None)
 
     @property
     def label(self) -> str:
-        """What every drawing of it says."""
+        """The legend text of the prediction in charts."""
         how = "calibrated" if self.calibrated else "not calibrated"
         return f"predicted by the price of {self.model} on {self.device} ({how})"
 
 
 def predict(name: str, fields: "Fields", device: Device, input: int, output: int) -> Prediction:
-    """What the plan expects of a model on a device, with prompts and answers of these lengths in tokens.
+    """Predict the performance of a model on a device, for given prompt and response lengths in tokens.
 
-    Raises ModelRefused where the model cannot be built.
+    Raises:
+        ModelRefused: If the model cannot be built.
     """
-    # Pricing builds the model, which loads torch: most runs of the load generator do without.
+    # Imported here because pricing builds the model and loads torch, which most benchmark runs do not need.
     from ridgeline.price.engine_profile import load_engine
     from ridgeline.price.plan.load_estimate import LoadEstimator
     from ridgeline.price.plan.scenario import Deployment, ModelCache, PlanWorkload

@@ -1,4 +1,4 @@
-"""Prompts: what each session asks. The same for a seed and a number, whichever process asks it."""
+"""The sources of a benchmark's prompts, which are the same for a seed and a session number in any process."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from ridgeline.insight.traffic.lengths import parse_lengths
 from ridgeline.insight.traffic.workload_trace import TraceRequest, read_trace
 from ridgeline.util.untrusted import first_line, read_json
 
-# Common words that most vocabularies hold as one token each.
+# Common words that are a single token in most vocabularies.
 _COMMON = (
     "the of and to in is you that it he was for on are as with his they at be this have from or one had by word but "
     "not what all were we when your can said there use an each which she do how their if will up other about out many "
@@ -29,12 +29,12 @@ _COMMON = (
 _WORDS = _COMMON.split(" ")
 
 Prompt = str | list[int] | list[dict[str, Any]]
-"""A text, token ids, or the messages of a chat."""
+"""A prompt: text, token ids, or chat messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A question. output: tokens of the answer, None for what the model makes of it."""
+    """One turn of a conversation, with the number of output tokens; None lets the model end the response."""
 
     prompt: Prompt
     output: int | None
@@ -42,33 +42,41 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A conversation; most have one turn. Later ones carry what was said before them."""
+    """A conversation, mostly of one turn; later turns include the conversation so far."""
 
     turns: tuple[Turn, ...]
 
 
 class PromptSource(Protocol):
-    """Where sessions come from."""
+    """A source of sessions."""
 
     def items(self) -> Iterator[TraceRequest | None]:
-        """What is known of each session before its words are made: cheap, because every process goes through all."""
+        """Yield what is known of each session before its text is made; cheap, as every process iterates over all."""
 
     def session(self, index: int, item: TraceRequest | None) -> Session:
-        """The words of one."""
+        """Return a session with its text."""
 
     def check(self, target: LoadTarget) -> None:
-        """Refuse a target whose route does not take what this asks. Raises ValueError."""
+        """Check that a target's endpoint accepts these prompts.
+
+        Raises:
+            ValueError: If it does not.
+        """
 
 
 def open_prompts(data: PromptDataset) -> PromptSource:
-    """The sessions that data describe. Raises ValueError for files and lengths that cannot be read."""
+    """Return the prompt source that a data set describes.
+
+    Raises:
+        ValueError: If its file or lengths cannot be read.
+    """
     if data.kind == "trace":
         return TracePrompts(data)
     return SyntheticPrompts(data) if data.kind == "random" else FilePrompts(data)
 
 
 class SyntheticPrompts:
-    """Random words or ids, of drawn lengths; a shared prefix where one is asked for."""
+    """Prompts of random words or token ids with lengths from a distribution, and optionally a shared prefix."""
 
     def __init__(self, data: PromptDataset) -> None:
         self.data = data
@@ -76,14 +84,14 @@ class SyntheticPrompts:
         self._output = None if data.output is None else parse_lengths(data.output, "--output")
 
     def check(self, target: LoadTarget) -> None:
-        """Words can be asked everywhere."""
+        """Accept any target, because every endpoint takes text."""
 
     def items(self) -> Iterator[TraceRequest | None]:
-        """Without end."""
+        """Yield None endlessly, because sessions depend only on their number."""
         return repeat(None)
 
     def session(self, index: int, item: TraceRequest | None) -> Session:
-        """Each turn is drawn by itself; only the first has the prefix."""
+        """Return a session whose turns are drawn independently; only the first has the shared prefix."""
         draw = random.Random(f"{self.data.seed}/{index}")
         return Session(tuple(self._turn(draw, first=not turn) for turn in range(self.data.turns)))
 
@@ -97,21 +105,21 @@ class SyntheticPrompts:
 
 
 class TracePrompts:
-    """The lengths of a trace. Where it names the blocks of its prompts, blocks of one name are the same text."""
+    """Prompts with the lengths of a trace; blocks to which the trace gives the same name have the same text."""
 
     def __init__(self, data: PromptDataset) -> None:
         self.data = data
-        next(self.items())  # a file that cannot be read is refused before anything is sent
+        next(self.items())  # reports an unreadable file before anything is sent
 
     def check(self, target: LoadTarget) -> None:
-        """Words can be asked everywhere."""
+        """Accept any target, because every endpoint takes text."""
 
     def items(self) -> Iterator[TraceRequest | None]:
-        """As recorded."""
+        """Yield the requests of the trace as recorded."""
         return iter(read_trace(Path(self.data.path)))
 
     def session(self, index: int, item: TraceRequest | None) -> Session:
-        """One turn: the named blocks of its prompt, then what is nobody else's."""
+        """Return a session of one turn: the named blocks of its prompt, then unique text."""
         assert item is not None
         left, pieces = item.input, []
         for name in item.blocks[: math.ceil(item.input / item.block) if item.block else 0]:
@@ -123,8 +131,10 @@ class TracePrompts:
 
 
 class FilePrompts:
-    """The prompts of a file, from its first on and again when it is over: a JSON list of conversations as ShareGPT has
-    them, or JSON lines with `prompt` or `messages` (and `max_tokens`).
+    """Prompts of a file, in order and repeated.
+
+    The file is a JSON list of conversations in ShareGPT format, or JSON lines with `prompt` or `messages` (and
+    `max_tokens`).
     """
 
     def __init__(self, data: PromptDataset) -> None:
@@ -137,16 +147,20 @@ class FilePrompts:
             raise ValueError(f"{path} holds no prompt")
 
     def check(self, target: LoadTarget) -> None:
-        """Messages need a chat, ids a completion."""
+        """Check that the endpoint takes these prompts: messages need a chat, token ids a completion.
+
+        Raises:
+            ValueError: If it does not.
+        """
         for prompt, output in self.prompts:
             body_of(target, [], Turn(prompt, output))
 
     def items(self) -> Iterator[TraceRequest | None]:
-        """Without end."""
+        """Yield None endlessly, because sessions depend only on their number."""
         return repeat(None)
 
     def session(self, index: int, item: TraceRequest | None) -> Session:
-        """One turn."""
+        """Return a session of one turn."""
         prompt, output = self.prompts[index % len(self.prompts)]
         if output is None and self._output is not None:
             output = self._output.draw(random.Random(f"{self.data.seed}/{index}"))
@@ -157,8 +171,9 @@ class FilePrompts:
 
 
 def written(pieces: list[tuple[str, int]], data: PromptDataset) -> Prompt:
-    """A prompt of pieces, each a name and its tokens; equal names give equal words. What the server adds to every
-    prompt (tokens.fixed) is taken from the last piece.
+    """Return a prompt made of named pieces with token counts; equal names give equal text.
+
+    The tokens that the server adds to every prompt (`TokensPerWord.fixed`) are deducted from the last piece.
     """
     if data.vocabulary is not None:
         return list(chain.from_iterable(_ids(name, tokens, data.vocabulary) for name, tokens in pieces))
@@ -170,7 +185,7 @@ def written(pieces: list[tuple[str, int]], data: PromptDataset) -> Prompt:
 
 @lru_cache(maxsize=4096)
 def words(name: str, count: int) -> str:
-    """So many words; of one name always the same."""
+    """Return a number of random words, always the same for one name and count."""
     return " ".join(random.Random(name).choices(_WORDS, k=count))
 
 
@@ -180,7 +195,7 @@ def _ids(name: str, count: int, vocabulary: int) -> list[int]:
 
 
 def _share_gpt(path: Path) -> Iterator[tuple[Prompt, int | None]]:
-    """What the human says first in each conversation."""
+    """Yield the first human message of each conversation."""
     found = read_json(path)
     if not isinstance(found, list):
         raise ValueError(f"{path} holds no list of conversations")
@@ -224,9 +239,15 @@ def _line(path: Path, number: int, line: bytes) -> tuple[Prompt, int | None]:
 
 
 def body_of(target: LoadTarget, said: list[dict[str, Any]], turn: Turn) -> bytes:
-    """The JSON of a request. said: the messages of the turns before it; a completion has them as lines of text.
+    """Return the JSON body of a request.
 
-    Raises ValueError for messages or token ids that the endpoint has no field for.
+    Args:
+        target: The server and the common fields.
+        said: The messages of previous turns; a completion gets them as lines of text.
+        turn: The turn to send.
+
+    Raises:
+        ValueError: If the endpoint takes no messages or no token ids.
     """
     fields: dict[str, Any] = {"model": target.model, "stream": True, "stream_options": {"include_usage": True}}
     if target.endpoint == "chat":
@@ -244,7 +265,11 @@ def body_of(target: LoadTarget, said: list[dict[str, Any]], turn: Turn) -> bytes
 
 
 def messages(prompt: Prompt) -> list[dict[str, Any]]:
-    """A prompt as messages. Raises ValueError for token ids, which no chat takes."""
+    """Return a prompt as chat messages.
+
+    Raises:
+        ValueError: If the prompt is token ids, which no chat takes.
+    """
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
     if prompt and isinstance(prompt[0], int):

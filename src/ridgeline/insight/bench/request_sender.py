@@ -1,4 +1,4 @@
-"""Ask: one request from its bytes to its record."""
+"""The sender of benchmark requests, which measures each from its bytes to its record."""
 
 import asyncio
 from collections import deque
@@ -11,12 +11,13 @@ from ridgeline.insight.traffic.request_record import RequestRecord
 
 REJECTED = (429, 503)
 _MAX_LEAD = 2_000_000  # nanoseconds
-_ENOUGH = 4  # requests; the first ones open connections
+_ENOUGH = 4  # requests before `lead` is known; the first ones open connections
 
 
 class RequestSender:
-    """Who sends requests and writes down what becomes of them. start: the clock's moment that records count from.
-    timeout: seconds after which a request is given up.
+    """A sender that posts requests and records their timing.
+
+    Records count time from `start` on the clock. A request fails after `timeout` seconds.
     """
 
     def __init__(self, transport: Transport, clock: Clock, start: int, timeout: float) -> None:
@@ -25,24 +26,31 @@ class RequestSender:
 
     @property
     def lead(self) -> int:
-        """Nanoseconds that it lately took to hand a request to the socket, the median and at most 2 ms: who begins so
-        much earlier sends at the moment that was intended. 0 until that is known.
+        """The recent median of nanoseconds from starting a request to its bytes reaching the socket, at most 2 ms.
+
+        A request that starts this much earlier is sent at its intended time. It is 0 until enough requests were sent.
         """
         return min(_MAX_LEAD, sorted(self._took)[len(self._took) // 2]) if len(self._took) >= _ENOUGH else 0
 
     async def aim(self, intended: int) -> int:
-        """Return when it is time to begin with a request that is intended at a moment; and that time, for `ask`."""
+        """Wait until sending a request has to start to meet its intended time; return that start, for `ask`."""
         begun = self.start + intended - self.lead
         await self.clock.until(begun)
         return begun
 
     def now(self) -> int:
-        """Nanoseconds after the start."""
+        """Return the nanoseconds since the start."""
         return self.clock.now() - self.start
 
     async def ask(self, body: bytes, record: RequestRecord, begun: int | None = None) -> str:
-        """Send a body, fill its record, and return the text of the answer. Raises nothing but CancelledError. begun: by
-        `aim`, where it was aimed.
+        """Send a request, fill its record, and return the text of the response.
+
+        It raises nothing but CancelledError.
+
+        Args:
+            body: The JSON body.
+            record: The record to fill.
+            begun: When sending began, from `aim`; None if it was not timed.
         """
         answer = StreamedResponse()
         try:
@@ -65,7 +73,7 @@ class RequestSender:
         return answer.text
 
     async def _read(self, reply: HttpResponse, record: RequestRecord, answer: StreamedResponse) -> None:
-        """Follow the stream to its end. All frames of one read were decoded at one moment."""
+        """Read the stream; all frames of one socket read get the same timestamp."""
         events = EventStreamParser()
         try:
             async for piece in reply.pieces():
@@ -73,7 +81,7 @@ class RequestSender:
                 for frame in events.feed(piece):
                     if answer.take(frame):
                         record.chunks.append(now)
-        finally:  # what is known of an answer that broke off
+        finally:  # also for a response that broke off
             record.input, record.cached = answer.prompt, answer.cached
             record.counted = answer.output is not None
             record.output = len(record.chunks) if answer.output is None else answer.output

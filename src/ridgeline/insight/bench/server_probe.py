@@ -1,4 +1,4 @@
-"""Server: who is there, which model it has, what its words make in tokens, and what it says of its own steps."""
+"""Queries to a server: its model, its token counts, and its own step times."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from ridgeline.insight.bench.request_sender import RequestSender
 from ridgeline.insight.bench.transport import HttpTransport, NoResponse
 from ridgeline.insight.traffic.request_record import RequestRecord
 
-_IGNORE_EOS = ("ridgeline", "vllm", "sglang", "llamacpp")  # owners of models whose servers take the field
-_FEW, _MANY = 16, 64  # words that a server is asked to count
+_IGNORE_EOS = ("ridgeline", "vllm", "sglang", "llamacpp")  # model owners whose servers support `ignore_eos`
+_FEW, _MANY = 16, 64  # the word counts of the two prompts that measure tokens per word
 _OURS = "ridgeline"
 _SECONDS = 10
 _STEP, _PREDICTED = "step_seconds", "step_predicted_seconds"
@@ -35,36 +35,41 @@ class _Models(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a server says of itself. owner: whose program it is, as far as it says. root: what its model was loaded
-    from. context: positions of its model. device: the title of what it prices its steps for, where
-    it was asked and is calibrated.
-    """
+    """The description that a server gives of itself."""
 
     base: str
     model: str
     owner: str = ""
+    """The owner of the model, which identifies the server software."""
     root: str = ""
+    """The path or name that the model was loaded from."""
     context: int | None = None
+    """The model's context length."""
     device: str | None = None
+    """The title of the device for which the server prices its steps, if it was queried and is calibrated."""
 
     @property
     def is_ridgeline(self) -> bool:
-        """Whether it is a server of Ridgeline's."""
+        """Whether the server is Ridgeline's."""
         return self.owner == _OURS
 
     @property
     def takes_ignore_eos(self) -> bool:
-        """Whether it is known to go on after the end token where it is asked to."""
+        """Whether the server is known to support `ignore_eos`."""
         return self.owner in _IGNORE_EOS
 
     @property
     def local(self) -> bool:
-        """Whether it runs on this machine."""
+        """Whether the server runs on this machine."""
         return (urlsplit(self.base).hostname or "") in ("localhost", "127.0.0.1", "::1")
 
 
 def base_url(url: str) -> str:
-    """A server's URL without the `/v1` that many write behind it. Raises ValueError for what is none."""
+    """Return a server's URL without a trailing `/v1`.
+
+    Raises:
+        ValueError: If it is not the URL of a server.
+    """
     whole = url if "://" in url else f"http://{url}"
     try:
         parts = urlsplit(whole)
@@ -77,9 +82,16 @@ def base_url(url: str) -> str:
 
 
 async def fetch_server_info(base: str, headers: Mapping[str, str], model: str | None) -> ServerInfo:
-    """Ask for the list of models. model: which one is meant; None for the first.
+    """Query the server's list of models.
 
-    Raises Unanswered where no server is there, ValueError where it refuses or has no such model.
+    Args:
+        base: The server's URL.
+        headers: The headers of the request.
+        model: The model to use; None for the first.
+
+    Raises:
+        NoResponse: If no server responds.
+        ValueError: If the server refuses or does not have the model.
     """
     status, body = await _get(f"{base}/v1/models", headers)
     if status in (401, 403):
@@ -102,7 +114,11 @@ async def fetch_server_info(base: str, headers: Mapping[str, str], model: str | 
 
 
 async def _get(url: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
-    """Status and body. Raises Unanswered."""
+    """Return the status and body of a GET request.
+
+    Raises:
+        NoResponse: If there is no response.
+    """
     timeout = aiohttp.ClientTimeout(total=_SECONDS)
     try:
         async with (
@@ -116,8 +132,12 @@ async def _get(url: str, headers: Mapping[str, str]) -> tuple[int, bytes]:
 
 
 async def measure_wording(target: LoadTarget) -> TokensPerWord:
-    """How many tokens words make, by the server's own count of two prompts. Not measured where it does not count, or
-    has no room now. Raises ValueError where it does not answer requests of this kind, with its reason.
+    """Estimate the number of tokens per word from the server's token counts of two prompts.
+
+    The default is returned if the server does not count tokens or has no capacity now.
+
+    Raises:
+        ValueError: If the server answers no such request; the message has its reason.
     """
     counts = []
     clock = WallClock()
@@ -145,7 +165,7 @@ class _State(msgspec.Struct):
 
 
 async def calibrated_device(served: ServerInfo, headers: Mapping[str, str]) -> str | None:
-    """The title of the device that a server of ours prices its steps for, where that is calibrated."""
+    """Return the title of the device for which a Ridgeline server prices its steps, if that is calibrated."""
     try:
         status, body = await _get(f"{served.base}/v1/engine/state", headers)
         state = msgspec.json.decode(body, type=_State) if status == 200 else _State()
@@ -159,15 +179,19 @@ async def calibrated_device(served: ServerInfo, headers: Mapping[str, str]) -> s
 
 @dataclass(frozen=True, slots=True)
 class PhaseSteps:
-    """Steps of one phase: how many, seconds that they took, and that the price said of those that it knew."""
+    """The steps of one phase on a server."""
 
     count: float
+    """The number of steps."""
     measured: float
+    """The seconds that they took."""
     priced: float
+    """The number of steps with a predicted time."""
     predicted: float
+    """The predicted seconds of these."""
 
     def since(self, before: "PhaseSteps | None") -> "PhaseSteps":
-        """Those after an earlier look."""
+        """Return the steps after an earlier query."""
         if before is None:
             return self
         return PhaseSteps(
@@ -179,7 +203,7 @@ class PhaseSteps:
 
 
 async def steps_by_phase(served: ServerInfo, headers: Mapping[str, str]) -> dict[str, PhaseSteps]:
-    """The steps that a server of ours has done until now, from its metrics; empty where they cannot be had."""
+    """Return the steps that a Ridgeline server has run so far, from its metrics; empty if unavailable."""
     if not served.is_ridgeline:
         return {}
     try:

@@ -1,18 +1,22 @@
-"""Server-sent events, out of bytes that come in any pieces (WHATWG HTML, 9.2.6; only the data of an event is kept)."""
+"""A parser of server-sent events from byte pieces of any size (WHATWG HTML, 9.2.6), which keeps only event data."""
 
 _MAX_EVENT_BYTES = 1 << 24
 
 
 class EventStreamParser:
-    """The events of one stream. An event without the blank line that ends it is none."""
+    """The parser of one event stream; an event that lacks its closing blank line is dropped."""
 
     def __init__(self) -> None:
-        self._rest = b""  # of a line that has not ended
+        self._rest = b""  # the start of a line that has not ended
         self._data: list[bytes] = []
-        self._after_return = False  # a newline that comes next belongs to it
+        self._after_return = False  # the last byte was a carriage return, so a newline that follows belongs to it
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The data of the events that a piece completes. Raises ValueError for an event of more than 16 MiB."""
+        """Return the data of all events that a piece of the stream completes.
+
+        Raises:
+            ValueError: If an event is larger than 16 MiB.
+        """
         if self._after_return and piece:
             piece, self._after_return = piece.removeprefix(b"\n"), False
         lines = (self._rest + piece).splitlines(keepends=True)
@@ -24,7 +28,7 @@ class EventStreamParser:
         return [event for line in lines if (event := self._line(line.rstrip(b"\r\n"))) is not None]
 
     def _line(self, line: bytes) -> bytes | None:
-        """What an empty line ends; other lines are data, or of no interest: comments, ids, names of events."""
+        """Process a line and return the event's data if it is empty; comments, ids and event names are ignored."""
         if not line:
             data, self._data = self._data, []
             return b"\n".join(data) if data else None

@@ -1,4 +1,4 @@
-"""Answer: what the frames of a stream say, of a chat or a completion."""
+"""A streamed response of a chat or completion endpoint, assembled from its frames."""
 
 from typing import Any
 
@@ -38,15 +38,17 @@ class _StreamFrame(msgspec.Struct):
 
 
 SHORTER = "give shorter --input and --output"
-"""What to do about requests of random words that are longer than the context."""
+"""The hint for requests of random words that exceed the context."""
 
 _READER = msgspec.json.Decoder(_StreamFrame)
 
 
 class StreamedResponse:
-    """What has come so far. text: of the answer, its reasoning left out. finished: a finish_reason or [DONE] came.
-    error: the server's words where it said that it failed. prompt, output, cached: tokens, by its usage. timings: in
-    milliseconds, of servers that tell (llama.cpp's names, and `queued_ms` and `first_token_ms` of ours).
+    """The state of a streamed response.
+
+    `text` excludes reasoning. `finished` is true once a finish_reason or [DONE] arrived. `error` is the server's error
+    message. `prompt`, `output` and `cached` are token counts from its usage. `timings` are in milliseconds, if the
+    server reports them (llama.cpp's names, and `queued_ms` and `first_token_ms` of Ridgeline).
     """
 
     def __init__(self) -> None:
@@ -59,9 +61,10 @@ class StreamedResponse:
         self.timings: dict[str, float] = {}
 
     def take(self, frame: bytes) -> bool:
-        """Read a frame; whether it has content. A chunk that only says who speaks, or only counts, has none.
+        """Process a frame and return whether it has content, rather than only a role or token counts.
 
-        Raises ValueError for what is no frame of OpenAI's.
+        Raises:
+            ValueError: If it is not a frame of the OpenAI format.
         """
         if frame == DONE:
             self.finished = True
@@ -84,7 +87,7 @@ class StreamedResponse:
         self.cached = None if details is None else details.cached_tokens
 
     def _choice(self, choice: _Choice) -> bool:
-        """Whether it has content."""
+        """Process a choice and return whether it has content."""
         self.finished |= choice.finish_reason is not None
         delta = choice.delta or _Delta()
         said = (choice.text or "") + (delta.content or "")
@@ -93,7 +96,7 @@ class StreamedResponse:
 
 
 def error_in(body: bytes) -> str:
-    """The words of an answer that is no success, in one line; empty where there are none."""
+    """Return the error message of a failed response in one line, or "" if it has none."""
     try:
         return _words(_READER.decode(body).error)
     except (msgspec.DecodeError, RecursionError):
@@ -101,8 +104,9 @@ def error_in(body: bytes) -> str:
 
 
 def beyond_context(reason: str) -> bool:
-    """Whether a request was refused because it is longer than the context: no two servers say it in the same words,
-    but all name the context.
+    """Return whether a server rejected a request for exceeding the context.
+
+    Servers word this differently, but all mention the context.
     """
     return reason.startswith("HTTP 400") and "context" in reason
 

@@ -1,4 +1,4 @@
-"""Sweep: the knee, the highest rate at which a server still serves nearly every request well."""
+"""A sweep over request rates for the knee: the highest rate at which a server still serves nearly all requests well."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -6,61 +6,63 @@ from dataclasses import dataclass
 from ridgeline.insight.bench.bench_run import BenchRun
 from ridgeline.insight.traffic.summary import middle
 
-ATTAIN = 0.99  # of all requests that must be good
-MIN_REQUESTS = 20  # requests that a rate is judged from: fewer have no median
-_NEAR = 0.1  # of the rate: closer than that the knee is not looked for
+ATTAIN = 0.99  # the share of requests that must be good
+MIN_REQUESTS = 20  # the minimum number of requests per rate: fewer have no median
+_NEAR = 0.1  # the relative precision of the knee at which bisection stops
 _MAX_DOUBLINGS = 16
 _LIMIT = "the load generator is the limit"
 _DECIDES = "the load generator was late for the requests that decide"
 _SHORT = "too short to tell: give more --requests or --duration"
 _UNDECIDED = (_LIMIT, _DECIDES, _SHORT)
-_TIMES = 2.0  # a request's time for which requests must have come: fewer are one burst, which a server can put off
+_TIMES = 2.0  # arrivals must span this multiple of a request's duration; a shorter burst only fills the queue
 
 
 @dataclass(frozen=True, slots=True)
 class SweepLevel:
-    """A rate that was tried. why: what was wrong with it, empty where nothing was."""
+    """The run at one request rate."""
 
     rate: float
     run: BenchRun
     why: str
+    """The reason why the rate is not good; empty if it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The rates that were tried, lowest first. knee: the highest that was good, None where none was; the server's own
-    where it was `reached`, else a bound. ended: why no higher rate was tried.
-    """
+    """The result of a sweep over request rates."""
 
     levels: tuple[SweepLevel, ...]
+    """The rates that were tried, lowest first."""
     knee: SweepLevel | None
+    """The highest good rate, or None; a limit of the server only if `reached`, else a lower bound."""
     ended: str
+    """The reason why no higher rate was tried."""
 
     @property
     def above(self) -> SweepLevel | None:
-        """The lowest rate above the knee that was tried; None where none was, or there is no knee."""
+        """The lowest tried rate above the knee; None if there is none or no knee."""
         return next((level for level in self.levels if self.knee is not None and level.rate > self.knee.rate), None)
 
     @property
     def reached(self) -> bool:
-        """Whether the server was the limit above the knee, and not the load generator or how long it was asked."""
+        """Whether the server was the limit above the knee, rather than the load generator or the run's length."""
         return self.above is not None and self.above.why not in _UNDECIDED
 
     @property
     def undecided(self) -> bool:
-        """Whether nothing is known of the server: not even the lowest rate could be judged."""
+        """Whether the sweep says nothing of the server, because not even the lowest rate could be evaluated."""
         return self.knee is None and self.levels[0].why in _UNDECIDED
 
     @property
     def shown(self) -> BenchRun:
-        """The run to look at closely: the knee's, else the lowest."""
+        """The run to report in detail: the knee's, or else that of the lowest rate."""
         return (self.knee or self.levels[0]).run
 
 
 async def sweep(start: float, measure: Callable[[float], Awaitable[BenchRun]]) -> Sweep:
-    """Double the rate until a level is not good, then halve the interval until it is within 10 %.
+    """Double the rate until a level is not good, then bisect until the interval is within 10 %.
 
-    A level that says nothing of the server ends the sweep: the load generator was its limit, or it was too short.
+    A level that says nothing of the server ends the sweep: the load generator was the limit, or it was too short.
     """
     levels: list[SweepLevel] = []
 
@@ -85,7 +87,7 @@ async def sweep(start: float, measure: Callable[[float], Awaitable[BenchRun]]) -
 
 
 def fault(run: BenchRun) -> str:
-    """What is wrong with a run, empty where nothing is."""
+    """Return why a run is not good, or "" if it is."""
     if run.client_limited:
         return _LIMIT
     if run.overloaded or run.stopped:
@@ -102,6 +104,6 @@ def fault(run: BenchRun) -> str:
 
 
 def _is_burst(run: BenchRun) -> bool:
-    """Whether requests came for so short a time that few were over before the last of them came."""
+    """Return whether arrivals were so brief that few requests had ended before the last one arrived."""
     took, intended = run.summary.latencies["E2E"], [record.intended for record in run.records]
     return took is not None and max(intended) - min(intended) < _TIMES * middle(took) * 1e9

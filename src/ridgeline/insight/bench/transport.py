@@ -1,4 +1,4 @@
-"""Transport: a request's bytes to a server, and its answer's bytes back. Tests have one without a network."""
+"""The transport of a request's bytes to a server and of its response back. Tests use one without a network."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -13,7 +13,7 @@ _MAX_ERROR = 1 << 16
 
 
 class NoResponse(Exception):
-    """There is no whole answer; why, in a few words. unreachable: not even a connection."""
+    """An exception for a missing or incomplete response; `unreachable` if there was not even a connection."""
 
     def __init__(self, reason: str, *, unreachable: bool = False) -> None:
         super().__init__(reason)
@@ -21,20 +21,28 @@ class NoResponse(Exception):
 
 
 class HttpResponse(Protocol):
-    """The beginning of an answer. sent: when the request was handed to the socket."""
+    """A response whose body is still arriving; `sent` is when the request reached the socket."""
 
     status: int
     sent: int
 
     def pieces(self) -> AsyncIterator[bytes]:
-        """The body, as it comes. Raises Unanswered where it breaks off."""
+        """Yield the body as it arrives.
+
+        Raises:
+            NoResponse: If it breaks off.
+        """
 
 
 class Transport(Protocol):
-    """The way to one route of a server."""
+    """A connection to one endpoint of a server."""
 
     def post(self, body: bytes) -> AbstractAsyncContextManager[HttpResponse]:
-        """Send a body. Raises Unanswered."""
+        """Post a body and return a context with the response.
+
+        Raises:
+            NoResponse: If there is no response.
+        """
 
 
 class _AiohttpResponse:
@@ -47,12 +55,12 @@ class _AiohttpResponse:
 
 
 class HttpTransport:
-    """A route over HTTP. As many connections as there are requests under way, kept open between them."""
+    """An HTTP transport with one persistent connection per concurrent request."""
 
     def __init__(self, url: str, headers: Mapping[str, str], clock: Clock) -> None:
         trace = aiohttp.TraceConfig()
         for signal in (trace.on_request_headers_sent, trace.on_request_chunk_sent):
-            signal.append(self._sent)  # the last of them counts
+            signal.append(self._sent)  # the last call counts
         self.url, self._clock = url, clock
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
@@ -67,7 +75,11 @@ class HttpTransport:
 
     @asynccontextmanager
     async def post(self, body: bytes) -> AsyncIterator[HttpResponse]:
-        """Send a body. Raises Unanswered."""
+        """Post a body and yield the response.
+
+        Raises:
+            NoResponse: If there is no response or it breaks off.
+        """
         moments = SimpleNamespace(sent=self._clock.now())
         try:
             async with self._session.post(
@@ -80,19 +92,19 @@ class HttpTransport:
             raise NoResponse(f"the connection broke: {type(error).__name__}") from None
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close all connections."""
         await self._session.close()
 
 
 def _why(error: aiohttp.ClientConnectorError | aiohttp.InvalidURL) -> str:
-    """The system's words."""
+    """Return the operating system's error message."""
     if isinstance(error, aiohttp.InvalidURL):
         return "that is no URL"
     return error.strerror or type(error.os_error).__name__
 
 
 async def error_body(reply: HttpResponse) -> bytes:
-    """The first 64 KiB of what came instead of an answer."""
+    """Return the first 64 KiB of an error response."""
     body = b""
     async for piece in reply.pieces():
         body += piece

@@ -1,6 +1,6 @@
-"""Engine benchmark: what the engine itself does with a batch of requests, beside what the roofs of the machine allow.
+"""An engine benchmark: the throughput of the engine itself on a batch of requests, compared with the roofline.
 
-`workload.py` reads workloads and draws their prompts, `engine_run.py` runs one and notes its steps, `measured_roofs.py`
-says what the machine could do meanwhile. `bench_row.py` puts the three together: figures, each with its ceiling and its
-share of it. `engine_bench_report.py` makes a document of rows, and JSON.
+`workload.py` reads workloads and draws their prompts, `engine_run.py` runs one and records its steps, and
+`measured_roofs.py` measures what the machine could do meanwhile. `bench_row.py` combines these into figures, each with
+its ceiling and the share of it that was reached. `engine_bench_report.py` formats them as a document and as JSON.
 """

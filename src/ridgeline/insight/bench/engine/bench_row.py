@@ -1,7 +1,7 @@
-"""Row: the figures of a workload, each with the ceiling that the roofs set it.
+"""The figures of an engine workload, each with the ceiling that the roofline sets.
 
-The floor of a step is max(FLOPs / peak, bytes of weights and KV / bandwidth): nothing can beat it. The ceiling of a
-figure is what it would be if each step that ran had taken its floor, and its share the part of the seconds that the
+The floor of a step is max(FLOPs / peak, bytes of weights and KV / bandwidth), which no implementation can beat. The
+ceiling of a figure is its value if each step had taken its floor; its share is the part of the measured time that the
 floors explain.
 """
 
@@ -25,7 +25,10 @@ OUTPUT, PREFILL, DECODE = "output_tok_s", "prefill_tok_s", "decode_tok_s"
 
 @dataclass(frozen=True, slots=True)
 class BindingRoof:
-    """What binds: a memory (`memory`, `L3`) and its bytes a second, or a number format (`bf16`) and its FLOP/s."""
+    """The roof that limits a step.
+
+    It is a memory (`memory`, `L3`) with its bandwidth, or a number format (`bf16`) with its FLOP/s.
+    """
 
     name: str
     rate: float
@@ -34,53 +37,55 @@ class BindingRoof:
 
 @dataclass(frozen=True, slots=True)
 class BenchFigure:
-    """Tokens that so many seconds gave. floor: the seconds that nothing can beat. roof: which one most of those are
-    under.
-    """
+    """A throughput measurement with its roofline bound."""
 
     tokens: int
+    """The tokens processed."""
     seconds: float
+    """The measured seconds."""
     floor: float
+    """The lower bound of the seconds."""
     roof: BindingRoof
+    """The roof that accounts for most of the floor."""
 
     @property
     def rate(self) -> float:
-        """Tokens a second."""
+        """Tokens per second."""
         return self.tokens / self.seconds
 
     @property
     def ceiling(self) -> float:
-        """Tokens a second that the roofs allow."""
+        """The tokens per second that the roofs allow."""
         return self.tokens / self.floor
 
     @property
     def share(self) -> float:
-        """Of the ceiling that was reached."""
+        """The share of the ceiling that was reached."""
         return self.floor / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class BenchRow:
-    """A workload in several rounds: its figures in each, by name, and the machine meanwhile. preemptions: of all
-    rounds.
-    """
+    """A workload that ran in several rounds, with its figures by name in each."""
 
     workload: EngineWorkload
     rounds: tuple[Mapping[str, BenchFigure], ...]
     devices: tuple[Device, ...]
+    """The measured roofs of the machine in each round."""
     preemptions: int
+    """The preemptions of all rounds."""
 
     @property
     def names(self) -> list[str]:
-        """Of the figures that it has."""
+        """The names of the figures."""
         return list(self.rounds[0])
 
     def each(self, name: str) -> list[BenchFigure]:
-        """A figure in each round."""
+        """Return a figure in each round."""
         return [figures[name] for figures in self.rounds]
 
     def median(self, name: str) -> "BenchMedian":
-        """The medians of a figure."""
+        """Return the medians of a figure over the rounds."""
         each = self.each(name)
         rates = [figure.rate for figure in each]
         binding = Counter(figure.roof.name for figure in each).most_common(1)[0][0]
@@ -96,7 +101,7 @@ class BenchRow:
 
 @dataclass(frozen=True, slots=True)
 class BenchMedian:
-    """A figure over rounds, each number the median of its own. spread: the least and the most measured."""
+    """A figure over several rounds, each number as a median; `spread` is the lowest and highest measured rate."""
 
     ceiling: float
     measured: float
@@ -113,8 +118,18 @@ def measure(
     roofs: RoofMeter,
     told: Callable[[str], None],
 ) -> Iterator[BenchRow]:
-    """Run workloads in turn, so many rounds: a machine that drifts does so for all of them. A row comes when its last
-    round is over. told: of each run that begins, in words.
+    """Run workloads in turn for several rounds, so that drift of the machine affects all of them alike.
+
+    Args:
+        engine: The engine.
+        price: The price of the model's steps.
+        workloads: The workloads.
+        rounds: The number of rounds.
+        roofs: Measures the roofs of the machine.
+        told: Called with a message when a run starts.
+
+    Yields:
+        The row of each workload after its last round.
     """
     kept: dict[str, list[tuple[EngineRun, Device]]] = {workload.name: [] for workload in workloads}
     for number in range(1, rounds + 1):
@@ -129,7 +144,10 @@ def measure(
 
 
 def figures_of(ran: EngineRun, price: Price, device: Device) -> dict[str, BenchFigure]:
-    """Of a run: prefill and decode where its requests are alike, decode where they have more than one token."""
+    """Return the figures of a run.
+
+    Prefill is included if all requests are alike, and decode if they also have more than one output token.
+    """
     steps, filled, end = ran.steps, ran.steps[ran.filled - 1].ended, ran.steps[-1].ended
     found = {OUTPUT: _figure(steps, sum(step.tokens for step in steps), end, price, device)}
     if ran.workload.mixed:
@@ -150,7 +168,7 @@ def _figure(steps: Sequence[EngineStep], tokens: int, seconds: float, price: Pri
 
 
 def _binding(cost: Cost, device: Device) -> BindingRoof:
-    """The roof that sets the floor of a step."""
+    """Return the roof that determines the floor of a step."""
     nbytes = cost.memory_bytes
     bandwidth = device.bandwidth_of(nbytes)
     if compute_seconds(cost, device) <= nbytes / bandwidth:

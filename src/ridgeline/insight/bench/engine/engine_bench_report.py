@@ -1,4 +1,4 @@
-"""Report: rows as a document, the ceiling first, and as JSON."""
+"""The report of an engine benchmark as a document and as JSON, with the ceiling first."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ _NOTES = (
 
 
 def document(model: str, rows: Sequence[BenchRow], roofs: RoofMeter) -> Document:
-    """The document of all rows."""
+    """Return the document of all rows."""
     count = len(rows[0].rounds)
     spread = ("least", "most") if count > 1 else ()
     heads = ("tok/s", "ceiling", "measured", "share", *spread, "roof")
@@ -48,7 +48,7 @@ def document(model: str, rows: Sequence[BenchRow], roofs: RoofMeter) -> Document
 
 
 def _lead(rows: Sequence[BenchRow], roofs: RoofMeter) -> str:
-    """Which roofs, and how high they are."""
+    """Return which roofs apply and how high they are."""
     devices = [device for row in rows for device in row.devices]
     rates = [f"{name} {say(rate, 'FLOP/s')}" for name, rate in _peaks(devices).items()]
     told = ", ".join([f"memory {say(_bandwidth(devices), 'B/s')}", *rates])
@@ -107,8 +107,10 @@ def _peaks(devices: Sequence[Device]) -> dict[str, float]:
 
 
 def row_json(row: BenchRow, roofs: RoofMeter) -> dict[str, Any]:
-    """A row: its figures at the top; then, by the same names, what the roofs allow, the share of that which was
-    reached, the least and the most measured, and the roof that binds. Medians over the rounds.
+    """Return a row as JSON data, with medians over the rounds.
+
+    The figures are at the top level; then follow, by the same names, the ceiling, the share reached, the lowest and
+    highest measurement, and the binding roof.
     """
     found = dict(_medians(row))
     return {
@@ -132,7 +134,10 @@ def row_json(row: BenchRow, roofs: RoofMeter) -> dict[str, Any]:
 
 
 def _medians(row: BenchRow) -> Iterator[tuple[str, BenchMedian]]:
-    """Of all figures, and of decode once more as milliseconds of a step in which every request gets a token."""
+    """Yield the medians of all figures, and of decode also as milliseconds per step.
+
+    In such a step, every request gets a token.
+    """
     for name in row.names:
         yield name, row.median(name)
     if DECODE in row.names:

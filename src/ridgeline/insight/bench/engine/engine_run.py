@@ -1,7 +1,7 @@
-"""Run: a workload through an engine, once, with what each of its steps asked and when it ended.
+"""A run of a workload on an engine, with the work and the end time of each step.
 
-`filled` is the moment at which every request has its first token. What came until then is prefill, what came after it
-decode: of requests that are alike. The work of the steps is told after the run, so that nothing but it is timed.
+Steps until every request has its first token (`filled`) count as prefill, later steps as decode, if all requests are
+alike. The work of the steps is computed after the run, so that it is not timed.
 """
 
 import time
@@ -18,28 +18,35 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class EngineStep:
-    """A step that ran. tokens: that requests had of it. ended: seconds after the requests began to be handed over."""
+    """A step that ran."""
 
     work: Work
     tokens: int
+    """The tokens that it generated."""
     ended: float
+    """The end of the step, in seconds after the first request was added."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRun:
-    """A workload that ran. prompt_tokens: of all requests. filled: the steps until every request had its first token.
-    preemptions: how often a request gave its memory to another and had to be computed again.
-    """
+    """A completed run of a workload."""
 
     workload: EngineWorkload
     prompt_tokens: int
+    """The prompt tokens of all requests."""
     steps: tuple[EngineStep, ...]
     filled: int
+    """The number of steps until every request had its first token."""
     preemptions: int
+    """The number of preemptions."""
 
 
 def check_room(engine: Engine, workloads: Sequence[EngineWorkload]) -> None:
-    """Refuse requests that the engine would cut short or not take. Raises ValueError."""
+    """Check that no request exceeds the context or the KV memory.
+
+    Raises:
+        ValueError: If one does.
+    """
     context, held = engine.context, engine.kv_cache_manager.capacity()
     limit = f"the model's context is {context:,}" if context <= held else f"KV memory holds {held:,} (--kv-memory)"
     others = ", ".join(workload.name for workload in workloads if _fits(engine, workload))
@@ -56,9 +63,10 @@ def _fits(engine: Engine, workload: EngineWorkload) -> bool:
 
 
 def warm_up(engine: Engine, workloads: Iterable[EngineWorkload], otherwise: EngineWorkload) -> None:
-    """Run the first of the workloads whose requests are alike and fit, else another one, and a step of as many
-    positions as one may have, as a server's first requests would. The first steps of a process are slower than those
-    after them: the system gives memory page by page, which the process keeps, for as many rows as there were.
+    """Warm up the engine with one workload and one step with a full token budget.
+
+    It runs the first workload that fits and whose requests are alike, or else `otherwise`. The first steps of a process
+    are slower, because the system allocates memory page by page; the process keeps it for steps of up to as many rows.
     """
     run(engine, next((each for each in workloads if not each.mixed and _fits(engine, each)), otherwise))
     run(engine, _full_step(engine))
@@ -72,9 +80,15 @@ def _full_step(engine: Engine) -> EngineWorkload:
 
 
 def run(engine: Engine, workload: EngineWorkload, clock: Clock = time.perf_counter) -> EngineRun:
-    """Hand all requests over and take steps until they are done. clock: in seconds.
+    """Add all requests of a workload and run steps until they are done.
 
-    Raises ValueError for a request that fails, and for what the engine does not take.
+    Args:
+        engine: The engine.
+        workload: The workload.
+        clock: Returns the time in seconds.
+
+    Raises:
+        ValueError: If a request fails or the engine rejects it.
     """
     asks = workload.asks(engine.vocabulary)
     asked = [(ask.prompt, workload.params(ask.output)) for ask in asks]

@@ -1,7 +1,7 @@
-"""Roofs: what the machine could do while a workload ran.
+"""The roofs of the machine while a workload runs.
 
-Those of its calibration, or, where there is none or somebody else slows the machine down, those that a probe finds
-before and after the run, halfway.
+They come from its calibration. Without one, or if other processes slow the machine down, they are the mean of two
+probes before and after the run.
 """
 
 import statistics
@@ -24,12 +24,20 @@ _PROCESSOR = torch.device("cpu")
 
 
 class RoofMeter:
-    """Of the processor with so many threads, or of a card. calibrated: None where runs stand between probes. why: there
-    is nothing else to go by, empty where probes were asked for.
+    """A source of roofs for the CPU with a number of threads, or for a GPU.
+
+    `calibrated` is the calibrated device, or None if each run is probed. `why` is the reason for a missing calibration;
+    empty if probing was requested.
     """
 
     def __init__(self, threads: int, *, probe: bool = False, place: torch.device = _PROCESSOR) -> None:
-        """probe: even where there is a calibration. place: the processor or a card."""
+        """Load the calibration.
+
+        Args:
+            threads: The number of CPU threads.
+            probe: Whether to probe even if there is a calibration.
+            place: The CPU or a GPU.
+        """
         self.threads = threads
         self.calibrated: Device | None = None
         self.why = ""
@@ -43,7 +51,7 @@ class RoofMeter:
         self._last: Device | None = None
 
     def around(self, call: Callable[[], R]) -> tuple[R, Device]:
-        """What a call gives, and the machine meanwhile. The probe after one is that before the next."""
+        """Return the result of a call and the device's roofs during it; the probe after it serves the next call too."""
         if self.calibrated is not None:
             return call(), self.calibrated
         before = self._last or self._probed()
@@ -57,7 +65,7 @@ class RoofMeter:
 
 
 def halfway(one: Device, other: Device) -> Device:
-    """The mean of the roofs of two probes; a cache that only one of them saw is none."""
+    """Return the mean of the roofs of two probes, without caches that only one of them found."""
     others = {cache.name: cache for cache in other.caches}
     return replace(
         one,

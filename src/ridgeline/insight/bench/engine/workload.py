@@ -1,12 +1,12 @@
-"""Workload: requests that are handed to an engine at once. A file has several, each under its name.
+"""A workload: requests that an engine receives at once. A file contains several by name.
 
     {
       "batch16": {"sequences": 16, "prompt": 128, "output": 128, "temperature": 0.8, "top_p": 0.95},
       "mixed": {"requests": 64, "prompt": [32, 512], "output": [16, 128], "seed": 0}
     }
 
-Lengths are fixed, or drawn evenly from the first number to the second. Tokens are drawn too: the same file and seed
-give the same prompts to whichever engine draws them so.
+Lengths are fixed, or drawn uniformly from the first number to the second. Tokens are random too: the same file and seed
+give the same prompts in any engine that draws them this way.
 """
 
 import random
@@ -22,11 +22,11 @@ from ridgeline.engine.params import SamplingParams
 from ridgeline.util.untrusted import read_object
 
 MAX_COUNT = 1 << 20
-"""Requests of a workload, and tokens of one of them, at most."""
+"""The maximum number of requests in a workload, and of tokens in one request."""
 MAX_TOKENS = 1 << 24
-"""Tokens of a workload's prompts together, at most: they are Python's integers while it runs."""
+"""The maximum number of prompt tokens in a workload, which are Python integers while it runs."""
 
-_IDS = range(5, 1999)  # ids that most vocabularies have, without those that are often control tokens
+_IDS = range(5, 1999)  # ids that most vocabularies have, without those that are often special tokens
 _SHAPES = (
     '{"sequences": 16, "prompt": 128, "output": 128} or '
     '{"requests": 64, "prompt": [32, 512], "output": [16, 128], "seed": 0}'
@@ -37,7 +37,7 @@ _MORE = ("seed", "temperature", "top_p")
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRequest:
-    """A request: the ids of its prompt, and how many tokens are to come after them."""
+    """A request: the token ids of its prompt, and the number of tokens to generate."""
 
     prompt: list[int]
     output: int
@@ -45,32 +45,38 @@ class WorkloadRequest:
 
 @dataclass(frozen=True, slots=True)
 class EngineWorkload:
-    """So many requests at once. prompt, output: tokens of each, from and to.
-
-    mixed: lengths are drawn, so that requests begin and end in the midst of others; else all are alike, and prefill and
-    decode are two times that can be told apart. temperature, top_p: as in SamplingParams.
-    """
+    """A number of simultaneous requests with their lengths and sampling parameters."""
 
     name: str
     requests: int
     prompt: tuple[int, int]
+    """The minimum and maximum prompt length in tokens."""
     output: tuple[int, int]
+    """The minimum and maximum number of output tokens."""
     mixed: bool
+    """Whether lengths are drawn, so that requests start and end at different times.
+
+    Otherwise all are alike, and prefill and decode times can be separated.
+    """
     seed: int = 1
     temperature: float = 0.0
     top_p: float = 1.0
 
     @property
     def longest(self) -> int:
-        """Most tokens that one of its requests may have, prompt and output together."""
+        """The maximum length of a request, prompt and output together."""
         return self.prompt[1] + self.output[1]
 
     def asks(self, vocabulary: int) -> list[WorkloadRequest]:
-        """The requests, for a model with so many ids. Raises ValueError where those are too few to draw from."""
+        """Return the requests, for a model with a vocabulary of the given size.
+
+        Raises:
+            ValueError: If the vocabulary is too small to draw from.
+        """
         ids = range(_IDS.start, min(_IDS.stop, vocabulary))
         if not ids:
             raise ValueError(f"the model has {vocabulary} token ids; prompts are drawn from id {_IDS.start} on")
-        # The order of the draws is what makes prompts equal to those of others: a length, its tokens, the output.
+        # Other engines draw the same prompts only if the order of draws is the same: length, tokens, output.
         draw = random.Random(self.seed)
         return [
             WorkloadRequest(
@@ -83,19 +89,23 @@ class EngineWorkload:
         return draw.randint(*between) if self.mixed else between[0]
 
     def params(self, output: int) -> SamplingParams:
-        """How a request of so many tokens samples them, whatever the model makes of its end token."""
+        """Return sampling parameters that generate exactly `output` tokens, ignoring the end token."""
         return SamplingParams(temperature=self.temperature, top_p=self.top_p, max_tokens=output, ignore_eos=True)
 
     @override
     def __str__(self) -> str:
-        """`16 x 128 in, 128 out`."""
+        """Describe the workload, such as `16 x 128 in, 128 out`."""
         given, made = (f"{a:,}" if a == b else f"{a:,}-{b:,}" for a, b in (self.prompt, self.output))
         sampled = f", temperature {self.temperature:g}, top-p {self.top_p:g}" if self.temperature else ""
         return f"{self.requests:,} x {given} in, {made} out{sampled}"
 
 
 def read_workloads(path: Path) -> dict[str, EngineWorkload]:
-    """The workloads of a file, by name. Raises ValueError in one line that names the workload and the field."""
+    """Return the workloads of a file by name.
+
+    Raises:
+        ValueError: If the file is invalid; the one-line message names the workload and the field.
+    """
     found = read_object(path, unique=True)
     if not found:
         raise ValueError(f'{path} has no workload; write one like {{"batch16": {_SHAPES.partition(" or ")[0]}}}')
@@ -103,8 +113,10 @@ def read_workloads(path: Path) -> dict[str, EngineWorkload]:
 
 
 def choose(workloads: Mapping[str, EngineWorkload], names: Collection[str]) -> list[EngineWorkload]:
-    """Those of these names, in the order of the names; all where there are none. Raises ValueError for a name that
-    stands for none.
+    """Return the workloads with the given names, in that order; all of them if no name is given.
+
+    Raises:
+        ValueError: If a name is unknown.
     """
     for name in names:
         if name not in workloads:
@@ -141,7 +153,11 @@ def _workload(where: str, name: str, fields: Any) -> EngineWorkload:
 
 
 def _check_keys(where: str, fields: Mapping[str, Any], kind: str) -> None:
-    """Raises ValueError for a key that is missing, and one that means nothing."""
+    """Check that a workload has all required keys and no unknown ones.
+
+    Raises:
+        ValueError: If it does not.
+    """
     for key in _LENGTHS:
         if key not in fields:
             raise ValueError(f"{where} has no {key}; write it like {_SHAPES}")
