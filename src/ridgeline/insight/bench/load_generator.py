@@ -64,7 +64,7 @@ class LoadGenerator:
         """Start each session at its intended time, independent of earlier ones."""
         async with asyncio.TaskGroup() as tasks:
             for index, intended, item in self._schedule():
-                session = self.source.session(index, item)  # built in advance, so that it takes no time at the intended moment
+                session = self.source.session(index, item)  # built before `aim` waits, to save time afterwards
                 body = body_of(self.job.target, [], session.turns[0])
                 begun = await self.asker.aim(intended)
                 tasks.create_task(self._hold(index, session, body, intended, begun))

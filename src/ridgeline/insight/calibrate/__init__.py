@@ -1,7 +1,8 @@
-"""Calibration: what this machine really does, in six constants a kernel class.
+"""The calibration of this machine: measured roofs, and six fitted constants per kernel class.
 
-`timer.py` reads the clock; `roofs.py` measures bandwidth by working set and peaks by format; `trials.py` are the
-models, `steps.py` times their ops where they stand, `probe.py` says at which pace, `observe.py` puts both together;
-`overhead.py` is what lies between ops; `fit.py` finds the constants, `calibration_run.py` does it all; `calibration.py`
-is the result, `calibration_file.py` keeps it, and `local_device.py` gives the machine as a Device.
+`timer.py` reads the clock. `roofs.py` measures bandwidth by working set and peak FLOP/s by format. `trials.py` defines
+the models whose ops `steps.py` times in place, `probe.py` measures the current pace of the machine, and `observe.py`
+combines both. `overhead.py` measures the time between ops, `fit.py` fits the constants, and `calibration_run.py` runs
+it all. `calibration.py` is the result, `calibration_file.py` stores it, and `local_device.py` returns the machine as a
+Device.
 """

@@ -1,4 +1,4 @@
-"""A calibration: what was measured of a machine and fitted to it, as numbers that a file can hold."""
+"""A calibration: the measured and fitted numbers of a machine, which a file can hold."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from ridgeline.price.slowdown import Slowdown
 
 @dataclass(frozen=True, slots=True)
 class FittedClass:
-    """The constants of a kernel class and how well they fit: median and worst of the relative errors."""
+    """The constants of a kernel class, with the median and the worst relative error of the fit."""
 
     efficiency: Efficiency
     observations: int
@@ -22,7 +22,7 @@ class FittedClass:
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """What the kernels of a class took in one step of a trial, and what the constants say."""
+    """The measured and predicted seconds of a kernel class in one step of a trial."""
 
     kernel: str
     where: str
@@ -32,35 +32,36 @@ class Residual:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A machine with so many threads.
-
-    made: when, UTC. seconds: how long it took. pace: of the probes that ran meanwhile, undisturbed, at which all
-    figures hold; disturbed: how many times longer they took on average, with all that was in the way, None of a card,
-    where nobody else is. products: FLOP/s of matrix products, by format. host: None for a device that the engine does
-    not run on; host_error: its median error, relative to whole steps. native: whether it ran our kernels
-    (`backends/`).
-    """
+    """The calibration of a machine for a number of threads, or of a GPU."""
 
     title: str
     kind: str
     threads: int
     made: str
+    """The date and time in UTC."""
     seconds: float
+    """The duration of the calibration."""
     memory: float
     streams: tuple[MemoryStream, ...]
     bandwidth: float
     caches: tuple[Cache, ...]
     products: Mapping[str, float]
+    """The FLOP/s of matrix products by format."""
     classes: Mapping[str, FittedClass]
     host: HostTime | None
+    """The host time of a step; None for a device that the engine does not run on."""
     host_error: float
+    """The median error of the host time relative to whole steps."""
     native: bool
+    """Whether Ridgeline's own kernels ran (`backends/`)."""
     pace: Slowdown
+    """The times of undisturbed probes during the calibration, for which all figures hold."""
     disturbed: Slowdown | None
+    """How much longer probes took on average, other processes included; None for a GPU, which has no other users."""
     residuals: tuple[Residual, ...]
 
     def device(self) -> Device:
-        """The machine as a Device."""
+        """Return the machine as a Device."""
         basis = f"measured on this machine, {self.made}, {self.threads} thread{'s' if self.threads > 1 else ''}"
         return Device(
             "this",
@@ -79,12 +80,19 @@ class Calibration:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """As objects that json writes."""
+        """Return the calibration as JSON data."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Calibration":
-        """What `as_json` gave. Anything else raises AttributeError, KeyError, TypeError or ValueError."""
+        """Return the calibration that `as_json` exported.
+
+        Raises:
+            AttributeError: If the data is not a calibration.
+            KeyError: If the data is not a calibration.
+            TypeError: If the data is not a calibration.
+            ValueError: If the data is not a calibration.
+        """
         fields = dict(values)
         fields["streams"] = tuple(MemoryStream(**entry) for entry in fields["streams"])
         fields["caches"] = tuple(Cache(**entry) for entry in fields["caches"])

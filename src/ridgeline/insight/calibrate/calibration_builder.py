@@ -1,4 +1,4 @@
-"""What was measured and fitted, put together as a Calibration."""
+"""The construction of a Calibration from measurements and fitted constants."""
 
 import datetime
 from collections.abc import Mapping, Sequence
@@ -24,8 +24,19 @@ def build_calibration(
     pace: Slowdown,
     disturbed: Slowdown | None,
 ) -> Calibration:
-    """roofs: the machine without constants. begun: by the timer's wall. measured, multiplied: what the roofs come of.
-    host: what lies between ops, with its median error. pace, disturbed: as of a Calibration.
+    """Combine measurements and fitted constants into a Calibration.
+
+    Args:
+        roofs: The machine without constants.
+        timer: The timer that measured.
+        begun: The wall time at which the calibration started.
+        measured: The memory streams behind the roofs.
+        multiplied: The matrix products behind the roofs.
+        observed: The observations by kernel class.
+        fitted: The fitted constants by class name.
+        host: The host time of a step, with its median error.
+        pace: The undisturbed probe times.
+        disturbed: How much longer probes took on average.
     """
     return Calibration(
         title=roofs.title,

@@ -1,6 +1,4 @@
-"""The calibration file: one JSON a kind of device in the cache folder, good for the machine and the code that it was
-made with.
-"""
+"""The calibration file, a JSON file per device in the cache folder, valid for the machine and code that made it."""
 
 import hashlib
 import json
@@ -27,15 +25,15 @@ _PRICING = (
     "cached_ops.py",
     "device.py",
     "slowdown.py",
-)  # what the constants mean
+)  # the code that gives the constants their meaning
 
 
 class Uncalibrated(ValueError):
-    """There is no calibration that can be used; the message says why in one line, and what to do."""
+    """An error that there is no usable calibration; its one-line message says why and how to get one."""
 
 
 def cache_folder() -> Path:
-    """$RIDGELINE_CACHE, else `ridgeline` in the user's cache folder."""
+    """Return $RIDGELINE_CACHE, or `ridgeline` in the user's cache folder."""
     own = os.environ.get("RIDGELINE_CACHE")
     if own:
         return Path(own)
@@ -43,7 +41,7 @@ def cache_folder() -> Path:
 
 
 def gpu_kind(index: int) -> str:
-    """What the functions below call card number `index`: gpu, gpu-1."""
+    """Return the name of a GPU in this module, by its index: `gpu`, `gpu-1`."""
     return f"gpu-{index}" if index else "gpu"
 
 
@@ -59,20 +57,22 @@ def _how(kind: str) -> str:
 
 
 def file_path(kind: str = "cpu") -> Path:
-    """Where the calibration of the machine's processor (cpu) or one of its accelerators (`gpu_kind`) is."""
+    """Return the path of the calibration file of the CPU (`cpu`) or of a GPU (as `gpu_kind` names it)."""
     return cache_folder() / ("calibration.json" if kind == "cpu" else f"calibration-{kind}.json")
 
 
 def device_name(kind: str = "cpu") -> str:
-    """The processor's name and how many cores of it this process may use; or the accelerator's name."""
+    """Return the CPU's name with the number of cores that this process may use, or the GPU's name."""
     if kind != "cpu":
         return str(torch.cuda.get_device_name(_index(kind))) if torch.cuda.is_available() else "none"
     return processor()
 
 
 def current_key(kind: str = "cpu") -> dict[str, str]:
-    """What a calibration depends on, beside the threads. Code is part of it: a kernel that was changed has other
-    constants, and constants that are fitted or read otherwise mean something else.
+    """Return everything that a calibration depends on besides the number of threads.
+
+    That includes code: a changed kernel has other constants, and constants that are fitted or used differently have
+    another meaning.
     """
     pricing, own = Path(price.__path__[0]), Path(calibrate.__path__[0])
     return {
@@ -88,14 +88,15 @@ def current_key(kind: str = "cpu") -> dict[str, str]:
 def _digest(paths: Iterable[Path]) -> str:
     digest = hashlib.blake2b(digest_size=4)
     for path in paths:
-        if path.suffix in (".py", ".so"):  # what C++ there is, is in the library
+        if path.suffix in (".py", ".so"):  # the library stands for the C++ sources
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 
 def save(calibrations: Sequence[Calibration], kind: str = "cpu") -> Path:
-    """Write calibrations of one device beside those of other numbers of threads that are still good; returns the file's
-    path.
+    """Write calibrations of a device, and return the file's path.
+
+    Valid calibrations for other numbers of threads stay in the file.
     """
     path = file_path(kind)
     try:
@@ -110,8 +111,10 @@ def save(calibrations: Sequence[Calibration], kind: str = "cpu") -> Path:
 
 
 def load(threads: int) -> Calibration:
-    """The calibration of the processor with so many threads. Raises Uncalibrated where there is none, or it is stale:
-    saying what changed.
+    """Return the calibration of the CPU for a number of threads.
+
+    Raises:
+        Uncalibrated: If there is none or it is stale; the message says what changed.
     """
     found = {c.threads: c for c in load_all()}
     if threads not in found:
@@ -124,7 +127,11 @@ def load(threads: int) -> Calibration:
 
 
 def load_all(kind: str = "cpu") -> list[Calibration]:
-    """The calibrations of the processor (cpu) or an accelerator, by threads. Raises Uncalibrated as `load`."""
+    """Return the calibrations of the CPU or a GPU, one per number of threads.
+
+    Raises:
+        Uncalibrated: If there is none or it is stale.
+    """
     path, key, run = file_path(kind), current_key(kind), _how(kind)
     if not path.exists():
         raise Uncalibrated(f"this machine is not calibrated; {run}")

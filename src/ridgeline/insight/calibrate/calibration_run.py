@@ -1,4 +1,4 @@
-"""Calibrating: measure the roofs, time every op of the trials in place, fit the constants."""
+"""The calibration of a device: measure the roofs, time every op of the trials in place, and fit the constants."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,15 +31,21 @@ from ridgeline.insight.calibrate.trials import TRIALS, Trial
 from ridgeline.price.device import Device
 from ridgeline.util.host import total_memory
 
-SECONDS = 55.0  # for one number of threads
-_STREAMS, _PRODUCTS, _HOST = 13.0, 9.0, 30.0  # shares of the time, as the trials have theirs
+SECONDS = 55.0  # the time budget for one number of threads
+_STREAMS, _PRODUCTS, _HOST = 13.0, 9.0, 30.0  # shares of the time budget, like those of trials
 _HOST_TRIALS = ("tiny", "gpt2", "small")
 
 OnProgress = Callable[[str, float], None]
 
 
 def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Calibration:
-    """Measure and fit, in about so many seconds. report(what is being done, share of it all that is done)."""
+    """Calibrate a device in about `seconds` seconds.
+
+    Args:
+        timer: The timer of the device.
+        report: Called with the current activity and the share of the work that is done.
+        seconds: The time budget.
+    """
     if timer.device.type == "cuda":
         return calibrate_gpu(timer, report, seconds)
     begin = timer.wall()
@@ -76,12 +82,12 @@ def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Cal
 
 
 def _trials() -> tuple[Trial | DiffusionTrial[Any, Any], ...]:
-    """All models that are timed."""
+    """Return all models that are timed."""
     return (*TRIALS, *DIFFUSION_TRIALS)
 
 
 class _Budget:
-    """Divides the time that there is by shares. A part that took longer than it was given leaves less to the others."""
+    """A time budget that is divided by shares; a part that exceeds its share leaves less for the others."""
 
     def __init__(self, timer: Timer, seconds: float, shares: float) -> None:
         self._timer, self._end = timer, timer.wall() + seconds
@@ -89,18 +95,18 @@ class _Budget:
 
     @property
     def done(self) -> float:
-        """The share of it all that was taken."""
+        """The share of the budget that has been assigned."""
         return 1 - self._left / self._shares
 
     def take(self, share: float) -> float:
-        """Seconds for the next part."""
+        """Return the seconds for the next part."""
         seconds = max(0.0, self._end - self._timer.wall()) * share / self._left
         self._left -= share
         return seconds
 
 
 def memory_bytes(timer: Timer) -> float:
-    """Bytes of the device's memory, as its driver shows them, or as this process may have them."""
+    """Return the bytes of a GPU's memory, or the memory that this process may use."""
     if timer.device.type == "cuda":
         return float(torch.cuda.get_device_properties(timer.device).total_memory)
     return total_memory()

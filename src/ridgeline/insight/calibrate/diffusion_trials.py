@@ -1,8 +1,7 @@
-"""The models of pipelines that draw which are timed: denoisers by their passes, autoencoders by their decodes, small
-meaningless ones as those of trials.py.
+"""The diffusion models that calibration times: denoisers by passes and autoencoders by decodes, small and random.
 
-Their attention keeps nothing, so that its classes are none of an engine's steps. None has the shape of a pipeline that
-a prediction is judged on.
+Their attention has no KV cache, so its kernel classes do not occur in an LLM engine's steps. None has the shape of a
+pipeline on which predictions are evaluated.
 """
 
 from abc import ABC, abstractmethod
@@ -26,9 +25,9 @@ from ridgeline.core.ops.pixel_grid import PixelGrid
 from ridgeline.insight.calibrate.steps import Stopwatch, TrialStep
 
 Pass = tuple[tuple[int, int], tuple[int, ...]]
-"""Lines and columns of the latents of each picture, and the tokens of each one's text."""
+"""The latents' lines and columns, and the text tokens of each image in the batch."""
 Decode = tuple[int, int]
-"""Lines and columns of the latents of one picture."""
+"""The latents' lines and columns of one image."""
 
 M = TypeVar("M", bound=PricedModule)
 S = TypeVar("S")
@@ -36,7 +35,7 @@ S = TypeVar("S")
 
 @dataclass(frozen=True, slots=True)
 class DiffusionTrial(ABC, Generic[M, S]):
-    """A part of a pipeline to be timed, and the steps it is timed on. share: of the time, as a Trial has it."""
+    """A part of a diffusion pipeline to time, with the steps on which it is timed."""
 
     dtypes: ClassVar[tuple[torch.dtype, ...]]
 
@@ -44,9 +43,10 @@ class DiffusionTrial(ABC, Generic[M, S]):
     config: dict[str, object]
     steps: tuple[S, ...]
     share: float
+    """The share of the time budget relative to other trials."""
 
     def model(self, dtype: torch.dtype, device: torch.device) -> M:
-        """The part with random weights."""
+        """Return the model with random weights on a device."""
         built = self._built(Fields(self.config, f"the trial {self.name}"), dtype)
         fill_dummy(built)
         built.to(device)
@@ -54,21 +54,21 @@ class DiffusionTrial(ABC, Generic[M, S]):
         return built
 
     def prepared(self, model: M, watch: Stopwatch) -> Iterator[TrialStep]:
-        """The steps, to be run by a part that the watch times."""
+        """Yield the steps, to be run by the model that the stopwatch times."""
         for step in self.steps:
             yield self._prepared(model, step)
 
     @abstractmethod
     def _built(self, config: Fields, dtype: torch.dtype) -> M:
-        """The part on meta."""
+        """Return the model on the meta device."""
 
     @abstractmethod
     def _prepared(self, model: M, step: S) -> TrialStep:
-        """A step."""
+        """Return a step that is ready to run."""
 
 
 class DenoiserTrial(DiffusionTrial[Denoiser, Pass]):
-    """Passes, of texts that nothing was prepared of."""
+    """A denoiser that is timed by passes, which prepare their texts each time."""
 
     dtypes = (torch.float32, torch.bfloat16)
 
@@ -85,14 +85,14 @@ class DenoiserTrial(DiffusionTrial[Denoiser, Pass]):
 
         @torch.inference_mode()
         def run() -> None:
-            model(latents, 0.5, model.prepare(states))  # in each step: a denoiser that is given texts keeps the result
+            model(latents, 0.5, model.prepare(states))  # prepared in each step, because denoisers cache the result
 
         what = f"{len(texts)} x {size[0]} x {size[1]} with {texts[0]}"
         return TrialStep(what, model.work(size, texts), run)
 
 
 class AutoencoderTrial(DiffusionTrial[AutoencoderKL, Decode]):
-    """Decodes, in fp32 as pipelines run them."""
+    """An autoencoder that is timed by decodes, in fp32 as pipelines run them."""
 
     dtypes = (torch.float32,)
 

@@ -1,4 +1,4 @@
-"""An estimate of a processor that is not calibrated: a probe of two seconds, made once and kept in the cache folder."""
+"""A rough estimate of an uncalibrated CPU, from a probe of two seconds that is cached in the cache folder."""
 
 import datetime
 from contextlib import suppress
@@ -29,15 +29,18 @@ PROBE_SECONDS = 2.0
 
 
 class _CachedProbe(msgspec.Struct):
-    """What the file holds. key: what the probe depends on, as a calibration does."""
+    """The contents of the cache file: a probed device, and everything that the probe depends on."""
 
     key: dict[str, str]
     device: Device
 
 
 def estimate_device(threads: int, reason: str) -> Device:
-    """The processor with so many threads, as it was once probed, else probed now; not calibrated, for the `reason` that
-    its sources give.
+    """Return the CPU with a number of threads as probed now or earlier; it is not calibrated.
+
+    Args:
+        threads: The number of threads.
+        reason: Why there is no calibration, for the device's sources.
     """
     path, key = cache_folder() / f"probe-{threads}.json", current_key()
     device = _kept(path, key)
@@ -48,11 +51,12 @@ def estimate_device(threads: int, reason: str) -> Device:
 
 
 def probed(timer: Timer, seconds: float) -> Device:
-    """The processor as a Device from its roofs and what a launch takes, with common constants for the rest, in about so
-    many seconds.
+    """Return the CPU as a Device with measured roofs and launch time, and common constants for the rest.
+
+    It takes about `seconds` seconds.
     """
     stated = stated_caches(timer.threads)
-    inside = [size // 2 for _, size in stated]  # half: neighbours have the other
+    inside = [size // 2 for _, size in stated]  # other processes may use the other half
     launch, recorded = (_launch_seconds(timer, seconds / 20, recorded=recorded) for recorded in (False, True))
     measured = streams(timer, seconds / 2, sets=(*inside, beyond_caches(stated)))
     guess = Efficiency(launch, compute=0.7, memory=0.7, recorded=recorded)
@@ -72,13 +76,13 @@ def probed(timer: Timer, seconds: float) -> Device:
 
 
 def _launch_seconds(timer: Timer, budget: float, *, recorded: bool) -> float:
-    """Seconds of an op that does next to nothing, in a step that is recorded where steps are, or asked for."""
+    """Return the seconds of a nearly empty op, in a step that is replayed (`recorded`) or run op by op."""
     step, ops = nothing_but_launches(timer, recorded=recorded)
     return timer.seconds(step, budget) / ops
 
 
 def _kept(path: Path, key: dict[str, str]) -> Device | None:
-    """What an earlier probe found, if it holds for this machine and this code."""
+    """Return the cached probe if it is valid for this machine and this code, else None."""
     try:
         kept = msgspec.json.decode(path.read_bytes(), type=_CachedProbe)
     except (OSError, msgspec.DecodeError):
@@ -87,7 +91,7 @@ def _kept(path: Path, key: dict[str, str]) -> Device | None:
 
 
 def _keep(path: Path, kept: _CachedProbe) -> None:
-    """A folder that cannot be written to costs the next command its two seconds, and no more."""
+    """Cache a probe; if the folder is not writable, the next command probes again."""
     with suppress(OSError, ValueError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, msgspec.json.encode(kept).decode())

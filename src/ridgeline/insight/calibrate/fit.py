@@ -1,14 +1,14 @@
-"""Fitting the constants of a kernel class to what its kernels took.
+"""The fit of a kernel class's constants to measured kernel times.
 
     seconds = launch + (a^p + b^p)^(1/p),  a = FLOPs / (compute x peak),  b = bytes / (memory x bandwidth)
 
-with p = 2; or p = 1 where a kernel reads and computes in turn, or p = 8 where the longer of both hides the other, if
-that fits better. An observation is what all kernels of the class took in one step, because that is what a price adds
-up; the fit makes the sum of the squared relative errors of the observations as small as it gets. Both shares are sought
-on a grid that is refined, the launch follows from them; so does the one of recorded steps, in which a call is made
-again without the Python that asks for it: of those the shares are the same. Where ops differ in how often they call the
-kernel, the share of a launch that a further call costs is sought too, among four: what has just run is at hand, so it
-costs less.
+with p = 2; or p = 1 if a kernel reads and computes in turn, or p = 8 if the longer of both hides the other, whichever
+fits best. An observation is the time of all kernels of the class in one step, because a price adds these up. The fit
+minimises the sum of squared relative errors of the observations. Both efficiencies (compute, memory) are searched on a
+grid that is refined; the launch time follows from them. Recorded steps, which are replayed without the Python that
+launches each call, have a launch time of their own and the same efficiencies. If ops call the kernel different numbers
+of times, the relative launch time of a further call is also chosen from four values: it is lower, because the code that
+just ran is in the caches.
 """
 
 import statistics
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ridgeline.price.device import Efficiency
 
 Floats = NDArray[np.float64]
-Class = tuple[str, str]  # a kernel and the format it works on
+Class = tuple[str, str]  # a kernel and its number format
 
 _COARSE, _FINE, _ROUNDS = 25, 9, 8
 _LEAST_SHARE = 3e-4
@@ -32,17 +32,20 @@ _AGAIN = (1.0, 0.5, 0.2, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The kernels of one class in one step. seconds: of all of them. calls, compute, memory: of each: how often it was
-    launched, and its seconds under either roof. where: the trial and its step, for the residuals. recorded: whether the
-    step was a recording, made again.
-    """
+    """The time of all kernels of one class in one step."""
 
     where: str
+    """The trial and its step, for the residuals."""
     seconds: float
+    """The seconds of all kernels together."""
     calls: tuple[float, ...]
+    """The number of launches of each kernel."""
     compute: tuple[float, ...]
+    """The seconds of each kernel at the compute roof."""
     memory: tuple[float, ...]
+    """The seconds of each kernel at the memory roof."""
     recorded: bool = False
+    """Whether the step was a replayed recording."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class FittedConstants:
 
     @property
     def median_error(self) -> float:
-        """Median of the errors without their signs."""
+        """The median of the absolute errors."""
         return statistics.median(abs(error) for error in self.errors)
 
     @property
@@ -64,8 +67,9 @@ class FittedConstants:
 
 
 class _Table:
-    """Observations as arrays: K kernels of G observations; P pairs of shares that are tried at once. again: the share
-    of a launch that a further call costs.
+    """The observations as arrays, for a relative launch time `again` of further calls.
+
+    Shapes: K kernels of G observations; P pairs of efficiencies that are tried at once.
     """
 
     def __init__(self, observations: Sequence[Observation], again: float) -> None:
@@ -81,9 +85,11 @@ class _Table:
         self.slopes = (np.where(recorded_G, 0.0, slope_G), np.where(recorded_G, slope_G, 0.0))
 
     def errors(self, compute_P: Floats, memory_P: Floats, blend: float) -> tuple[tuple[Floats, Floats], Floats]:
-        """For each pair of shares the launches that leave the least squares, of steps that are asked for and of those
-        that are recorded, [P] each, and the relative errors, [P, G]. A step is one or the other, so each sort has its
-        own.
+        """Return the best launch times for pairs of efficiencies, and the resulting relative errors.
+
+        Returns:
+            The launch times of eager and of recorded steps, [P] each (a step is one or the other), and the errors [P,
+            G].
         """
         a_PK, b_PK = self.compute_K / compute_P[:, None], self.memory_K / memory_P[:, None]
         both_PK = (a_PK**blend + b_PK**blend) ** (1 / blend)
@@ -97,12 +103,12 @@ class _Table:
         return (launches[0], launches[1]), errors_PG
 
     def launch(self, launches: tuple[Floats, Floats], best: int) -> float:
-        """The launch where a step is asked for; where none was, that of the recorded ones, for want of another."""
+        """Return the launch time of eager steps, or that of recorded ones if no eager step was observed."""
         return float(launches[0 if self.slopes[0].any() else 1][best])
 
 
 def fit(observations: Sequence[Observation]) -> FittedConstants:
-    """The constants of one class. Of what fits alike the first is taken."""
+    """Fit the constants of one class; of equally good fits the first wins."""
     assert observations, "a class without observations has no constants"
     calls = {n for o in observations for n in o.calls}
     tables = [_Table(observations, again) for again in (_AGAIN if len(calls) > 1 else _AGAIN[:1])]
@@ -127,13 +133,15 @@ def _search(table: _Table, blend: float) -> FittedConstants:
 
 
 def _closer(grid: Floats, centre: float, ratio: float) -> Floats:
-    """A finer grid from `ratio` times a value down to that part of it, not above 1."""
+    """Return a finer grid around a value, from `ratio` times above to `ratio` times below it, and at most 1."""
     return grid if len(grid) == 1 else np.geomspace(min(1.0, centre * ratio), centre / ratio, _FINE)
 
 
 def fit_all(observed: Mapping[Class, Sequence[Observation]]) -> dict[str, FittedConstants]:
-    """The constants of every class: those observed, by (kernel, format), and the general ones that stand in for kernels
-    that nobody observed: a kernel in any format, its kind, and `default`.
+    """Fit the constants of every class.
+
+    Besides observed classes (kernel and format), the result has general ones for kernels that were not observed: a
+    kernel in any format, its kind, and `default`.
     """
     found = {class_name(kernel, number_format): fit(list(group)) for (kernel, number_format), group in observed.items()}
     general: dict[str, list[Observation]] = {}
@@ -148,7 +156,10 @@ def fit_all(observed: Mapping[Class, Sequence[Observation]]) -> dict[str, Fitted
 
 
 def least_squares(features: Floats, target: Floats) -> Floats:
-    """Constants, none below 0, that leave the least squares: of so few every choice of zeros can be tried."""
+    """Return the non-negative constants with the least squares, by trying every subset that may be positive.
+
+    This is feasible because there are few constants.
+    """
     count = features.shape[1]
     best, constants = float("inf"), np.zeros(count)
     for size in range(1, count + 1):
@@ -162,12 +173,12 @@ def least_squares(features: Floats, target: Floats) -> Floats:
 
 
 def class_name(kernel: str, number_format: str) -> str:
-    """What a calibration calls the class of a kernel: with its number format, where it has one."""
+    """Return the name of a kernel's class: the kernel, with its number format if it has one."""
     return f"{kernel}/{number_format}" if number_format else kernel
 
 
 def _prefixes(kernel: str) -> Iterable[str]:
-    """`linear.vector` -> `linear.vector`, `linear`, `default`."""
+    """Yield the kernel and its more general classes: `linear.vector` -> `linear.vector`, `linear`, `default`."""
     while kernel:
         yield kernel
         kernel = kernel.rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""Calibrating a card: its roofs, its ops in models that are shaped like large ones, and what the host takes beside."""
+"""The calibration of a GPU: its roofs, its ops in models shaped like large ones, and the host time of steps."""
 
 import datetime
 import statistics
@@ -31,18 +31,18 @@ from ridgeline.price.price import Price, traced_calls
 from ridgeline.price.slowdown import Slowdown
 
 SETS = tuple(n * MIB for n in (64, 256, 1024, 4096))
-_EVEN = Slowdown(1.0, 1.0, 1.0)  # nobody else is on a card that is calibrated
-_STREAMS, _PRODUCTS, _HOST = 4.0, 4.0, 12.0  # shares of the time, as the trials have theirs
+_EVEN = Slowdown(1.0, 1.0, 1.0)  # a GPU has no other users during calibration
+_STREAMS, _PRODUCTS, _HOST = 4.0, 4.0, 12.0  # shares of the time budget, like those of trials
 _DECODES, _PREFILLS = (1, 8, 64, 200), ((16,), (64,), (16,) * 4, (512,), (2048,))
 _TOKENS, _POSITIONS = 6, 1 << 15
-_MOST_PROMPTS = 4  # of a step that says what prompts take: servers seldom begin more at once
-_TURNS = range(2, 6)  # those before are to get ready: kernels are compiled, then steps with prompts captured
+_MOST_PROMPTS = 4  # the most prompts in a step that determines their cost; servers seldom start more at once
+_TURNS = range(2, 6)  # earlier rounds are warm-up: they compile kernels, then capture steps with prompts
 
 Report = Callable[[str, float], None]
 
 
 def measure_gpu_roofs(timer: Timer, measured: Sequence[MemoryStream], multiplied: Mapping[str, float]) -> Device:
-    """A card as its roofs alone: what it reads or copies fastest, whatever is the more, and multiplies."""
+    """Return a GPU with its roofs only: the highest read or copy bandwidth, and the peak FLOP/s."""
     properties = torch.cuda.get_device_properties(timer.device)
     bandwidth = max(memory_bandwidth(measured, ()), *(stream.copy for stream in measured[-2:]))
     return Device(
@@ -51,14 +51,20 @@ def measure_gpu_roofs(timer: Timer, measured: Sequence[MemoryStream], multiplied
 
 
 def probe_gpu(timer: Timer, seconds: float) -> Device:
-    """The roofs of a card, probed in about so many seconds, with the constants that the catalogue has of an H200."""
+    """Probe the roofs of a GPU in about `seconds` seconds; its constants are the catalogue's for an H200."""
     bare = measure_gpu_roofs(timer, streams(timer, seconds / 2, SETS), products(timer, seconds / 2))
     about = {"all": f"a probe of this machine, {datetime.date.today()}"}
     return replace(bare, basis="probe", efficiency=load_device("h200").efficiency, sources=about)
 
 
 def calibrate_gpu(timer: Timer, report: Report, seconds: float) -> Calibration:
-    """Measure and fit, in about so many seconds. report: as of `calibrate`."""
+    """Calibrate a GPU in about `seconds` seconds.
+
+    Args:
+        timer: The timer of the GPU.
+        report: Called with the current activity and the share of the work that is done.
+        seconds: The time budget.
+    """
     begin = timer.wall()
     shares = _STREAMS + _PRODUCTS + _HOST + sum(trial.share for trial in GPU_TRIALS)
     report("bandwidth and matrix products", 0.0)
@@ -83,7 +89,7 @@ def calibrate_gpu(timer: Timer, report: Report, seconds: float) -> Calibration:
 
 
 def _times_of(trial: Trial, timer: Timer, roofs: Device, budget: float) -> Iterator[KernelTime]:
-    """What every kernel took in the steps of a trial."""
+    """Yield the time of every kernel in the steps of a trial."""
     model = trial.model(torch.bfloat16, timer.device)
     price, watch = Price(model), GpuTimer(model)
     spaces_of: dict[Op, list[RowAxis]] = {}
@@ -93,28 +99,32 @@ def _times_of(trial: Trial, timer: Timer, roofs: Device, budget: float) -> Itera
     for step in trial.steps:
         prepared = stage.prepare(step, recorded=False)
         timed, _ = watch.medians(prepared.run, spaces_of, budget / len(trial.steps))
-        # The card takes as long for a kernel of a captured step, but for its launch, which `fit_gpu_host` finds.
+        # Kernels of a captured step take the GPU as long, except for their launches, which `fit_gpu_host` determines.
         where = f"{trial.name} {describe(step)}"
         yield from kernel_times(where, timed, price, stage.work(step), roofs, _EVEN, recorded=False)
 
 
 @dataclass(frozen=True, slots=True)
 class HostStep:
-    """A step through the engine. whole: seconds of it. card: what its ops are expected to take, asked for one by one;
-    launches: the part of that for launches. ops: how many there are. recorded: whether it was captured.
-    """
+    """A step that ran through the engine."""
 
     work: Work
     whole: float
+    """The measured seconds of the step."""
     card: float
+    """The predicted GPU seconds of its ops, launched one by one."""
     launches: float
+    """The part of `card` that launches take."""
     ops: int
+    """The number of ops."""
     recorded: bool
+    """Whether the step was captured as a CUDA graph."""
 
 
 def _host_steps(trial: Trial, timer: Timer, known: Device) -> Iterator[HostStep]:
-    """Steps of an engine that runs decodes and prefills of several sizes, and of one that captures none of them; each
-    the median of several.
+    """Yield decode and prefill steps of several sizes, from an engine with CUDA graphs and one without.
+
+    Each is the median of several runs.
     """
     model = trial.model(torch.bfloat16, timer.device)
     price = Price(model)
@@ -129,8 +139,13 @@ def _host_steps(trial: Trial, timer: Timer, known: Device) -> Iterator[HostStep]
 
 
 def _medians_of(load: Sequence[int], engine: Engine, works: list[Work], timer: Timer) -> Iterator[tuple[Work, float]]:
-    """The last decode step and the last other one of requests with prompts of these lengths, and the median seconds of
-    each kind. works: where the engine puts what each step asks.
+    """Return the last decode step and the last other step of a load, each with the median seconds of its kind.
+
+    Args:
+        load: The prompt lengths of the requests.
+        engine: The engine.
+        works: The list to which the engine appends the work of each step.
+        timer: The timer of the GPU.
     """
     params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=_TOKENS)
     seen: dict[bool, list[float]] = {False: [], True: []}
@@ -157,27 +172,29 @@ def _host_step(price: Price, known: Device, work: Work, whole: float, *, capture
 
 @dataclass(frozen=True, slots=True)
 class GpuHost:
-    """What whole steps say. saved: the part of a launch that a captured step does not take, whose kernels are started
-    while those before them end. error: the median of whole steps', without its sign.
-    """
+    """The host constants that follow from whole steps."""
 
     host: HostTime
     saved: float
+    """The part of a launch that a captured step saves, because its kernels start while earlier ones end."""
     error: float
+    """The median absolute relative error of whole steps."""
 
     def captured(self, one: FittedConstants) -> FittedConstants:
-        """A class with what a launch takes in a captured step."""
+        """Return a class's constants with the launch time in a captured step."""
         efficiency = one.efficiency
         return replace(one, efficiency=replace(efficiency, recorded=(1 - self.saved) * efficiency.launch))
 
 
 def fit_gpu_host(steps: Sequence[HostStep]) -> GpuHost:
-    """What the host takes: for a step, a sequence and a position in it, and for prompts in it, before and after what
-    the card does; and to ask for a step that is not captured and for an op of it, while the card runs those before it.
-    And what of launches a captured step saves.
+    """Fit the host time of steps on a GPU, and the launch time that captured steps save.
 
-    Steps whose ops take the card longer than the host needs to ask for them say the first four, as captured ones do;
-    of the others what is left over is the host's asking. Which are which is known once both are.
+    The host takes time before and after the GPU's work: per step, sequence, further position, and for prompts in the
+    step. While the GPU runs, it launches the ops of steps that are not captured, which takes time per step and per op.
+
+    Steps whose ops take the GPU longer than the host needs to launch them determine the first four constants, as
+    captured ones do; the remaining time of other steps is the host's launching. The first fit decides which steps are
+    which.
     """
     found = _fitted(steps, [s for s in steps if not s.recorded and s.whole > 2 * s.card])
     host = found.host
@@ -185,14 +202,14 @@ def fit_gpu_host(steps: Sequence[HostStep]) -> GpuHost:
 
 
 def _fitted(steps: Sequence[HostStep], asks: Sequence[HostStep]) -> GpuHost:
-    """asks: the steps that wait for the host."""
+    """Fit the constants, given the steps that wait for the host (`asks`)."""
     others = [s for s in steps if s not in asks]
     captured = [-s.launches if s.recorded else 0.0 for s in others]
     beside_card = [_counts(s) for s in others]
     features, whole = np.column_stack([beside_card, captured]), np.array([s.whole for s in others])
     left = np.array([s.whole - s.card for s in others])
     *beside, saved = (float(c) for c in least_squares(features / whole[:, None], left / whole))
-    if saved > 1:  # no launch takes less than nothing
+    if saved > 1:  # a launch cannot take negative time
         saved = 1.0
         rest = left - features[:, -1]
         beside = [float(c) for c in least_squares(features[:, :-1] / whole[:, None], rest / whole)]
@@ -215,6 +232,6 @@ def _fitted(steps: Sequence[HostStep], asks: Sequence[HostStep]) -> GpuHost:
 
 
 def _counts(step: HostStep) -> list[float]:
-    """Of what the host takes something for: the step, its sequences, further positions, prompts in it."""
+    """Return the counts that the host time depends on: the step, its sequences, further positions, and prompts."""
     work = step.work
     return [1.0, work.sequences, work.tokens - work.sequences, 0.0 if work.is_verify else 1.0]

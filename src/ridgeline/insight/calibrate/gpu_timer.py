@@ -1,8 +1,8 @@
-"""What the ops of a step take on a card, without the gaps that asking for them one by one would leave.
+"""A timer for the ops of a step on a GPU, without the gaps that launching them one by one would leave.
 
-The card is given something to wait in first, so that a whole step is asked for before any of it runs: its kernels then
-follow each other as they do in a captured step, or in one that takes them longer than it takes the host to ask. Events
-between ops say what each took. They take time themselves, which `without_gaps` takes off again.
+The GPU first gets a wait kernel, so that a whole step is queued before any of it runs. Its kernels then follow each
+other as in a captured step, or in one that takes the GPU longer than the host. Events between ops measure each. Events
+take time themselves, which `without_gaps` subtracts.
 """
 
 import statistics
@@ -18,7 +18,7 @@ from ridgeline.core.ops.op import Op
 from ridgeline.core.ops.work import RowAxis
 from ridgeline.insight.calibrate.steps import SHORTEST, TimedOp
 
-_CYCLES_A_SECOND = 2.2e9  # of any card at hand, or more: it waits a little longer then
+_CYCLES_A_SECOND = 2.2e9  # at least the clock rate of any supported GPU; a slower one only waits a little longer
 _REPEATS = range(5, 40)
 _WAITS = (1, 2, 4, 8)
 _LEAST = 1 / 3
@@ -29,7 +29,7 @@ Pair = tuple[torch.cuda.Event, torch.cuda.Event]
 
 
 class GpuTimer:
-    """Times the ops of a model on a card."""
+    """A timer for the ops of a model on a GPU."""
 
     def __init__(self, model: PricedModule) -> None:
         self.parts: list[Part] = [(op, part) for _, op in model.ops() for part in op.parts]
@@ -38,8 +38,12 @@ class GpuTimer:
     def medians(
         self, step: Callable[[], object], spaces_of: Mapping[Op, Sequence[RowAxis]], budget: float
     ) -> tuple[list[TimedOp], float]:
-        """Every op of a step, timed for about `budget` seconds; and the seconds of the whole step. spaces_of: the space
-        of each of an op's calls, in order.
+        """Return the time of every op of a step and of the whole step, measured for about `budget` seconds.
+
+        Args:
+            step: Runs the step.
+            spaces_of: The row axis of each of an op's calls, in order.
+            budget: The time budget in seconds.
         """
         asking = seconds_to_ask(step)
         whole = statistics.median(repeated(lambda: whole_seconds(step, asking), budget / 2))
@@ -53,7 +57,7 @@ class GpuTimer:
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
-        """While it lasts, events are noted around the parts of ops."""
+        """Record events around the parts of all ops within this context."""
         for op, part in self.parts:
             setattr(op, part, self._noted((op, part), getattr(op, part)))
         try:
@@ -74,7 +78,7 @@ class GpuTimer:
         return call
 
     def _split(self, step: Callable[[], object], asking: float) -> dict[Part, list[float]]:
-        """Seconds of every call of each part in a run of the step."""
+        """Return the seconds of every call of each part in a run of the step."""
 
         def again() -> None:
             self._events.clear()
@@ -85,7 +89,7 @@ class GpuTimer:
 
 
 def repeated(once: Callable[[], Result], budget: float) -> list[Result]:
-    """What a call gives, again and again for so many seconds, without the first two."""
+    """Repeat a call for `budget` seconds and return its results without the first two."""
     end, results = time.perf_counter() + budget, list[Result]()
     while len(results) < _REPEATS.start or (time.perf_counter() < end and len(results) < _REPEATS.stop):
         results.append(once())
@@ -93,7 +97,7 @@ def repeated(once: Callable[[], Result], budget: float) -> list[Result]:
 
 
 def seconds_to_ask(step: Callable[[], object]) -> float:
-    """Seconds that the host takes to ask for a step, when all that it asks for is compiled."""
+    """Return the seconds that the host takes to launch a step whose kernels are compiled."""
     step()
     torch.cuda.synchronize()
     start = time.perf_counter()
@@ -104,26 +108,35 @@ def seconds_to_ask(step: Callable[[], object]) -> float:
 
 
 def _wait(seconds: float) -> None:
-    """Have the card do nothing for a while, and somewhat longer."""
+    """Queue a wait kernel of slightly more than `seconds` seconds."""
     torch.cuda._sleep(int((1.3 * seconds + 1e-3) * _CYCLES_A_SECOND))  # type: ignore[no-untyped-call]
 
 
 def whole_seconds(step: Callable[[], object], asking: float) -> float:
-    """Seconds of a step that takes the host so long to ask for, all of it asked for before any of it runs."""
+    """Return the GPU seconds of a step that is queued completely before any of it runs.
+
+    Args:
+        step: Launches the step.
+        asking: The seconds that the host takes for that.
+    """
     return between(_ahead(step, asking)[1])
 
 
 def run_between_events(step: Callable[[], object], asking: float) -> Callable[[Pair], float]:
-    """Run a step as `whole_seconds` does, in which pairs of events are recorded, those of its last run: what then says
-    how many seconds lie between a pair, less what two events take by themselves.
+    """Run a step that records pairs of events, queued completely before it runs.
+
+    Returns:
+        A function that returns the seconds between a pair of its last run, less the time of two events.
     """
     itself = between(_ahead(step, asking)[0])
     return lambda pair: max(SHORTEST, between(pair) - itself)
 
 
 def _ahead(step: Callable[[], object], asking: float) -> tuple[Pair, Pair]:
-    """Ask for a step while the card waits, for longer where it has begun before all was asked for. Events around
-    nothing, and around the step.
+    """Launch a step while the GPU waits, and retry with a longer wait if the GPU started too early.
+
+    Returns:
+        A pair of events around nothing, and a pair around the step.
     """
     for times in _WAITS:
         _wait(times * asking)
@@ -141,19 +154,19 @@ def _ahead(step: Callable[[], object], asking: float) -> tuple[Pair, Pair]:
 
 
 def event() -> torch.cuda.Event:
-    """One that says when it was."""
+    """Return a CUDA event that records its time."""
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def between(pair: Pair) -> float:
-    """Seconds between two events."""
+    """Return the seconds between two events."""
     return float(pair[0].elapsed_time(pair[1])) / 1e3
 
 
 def _timed_ops(
     taken: Mapping[Part, Sequence[Sequence[float]]], spaces_of: Mapping[Op, Sequence[RowAxis]], whole: float
 ) -> list[TimedOp]:
-    """Medians of every call, all calls of a step together as many seconds as the whole."""
+    """Return the median of every call, corrected so that all calls of a step add up to the whole."""
     calls, medians = list[tuple[Op, str, RowAxis]](), list[float]()
     for (op, part), runs in taken.items():
         spaces = spaces_of[op]
@@ -164,9 +177,10 @@ def _timed_ops(
 
 
 def without_gaps(medians: Sequence[float], whole: float) -> list[float]:
-    """Seconds of calls that were timed with events around each, of which a step takes `whole` together. An event keeps
-    a kernel from being started while the one before still runs, which costs a short one as much as a long one; but
-    none less than the part of its own that _LEAST says is left.
+    """Correct the times of calls that were measured with events around them, given the time of all together.
+
+    An event prevents a kernel from starting while the previous one ends, which costs short kernels as much as long
+    ones. The same gap is therefore subtracted from each call, but at least the share `_LEAST` of its time remains.
     """
 
     def left(gap: float) -> list[float]:

@@ -1,4 +1,4 @@
-"""The machine at hand as a Device: `--device this`, and `--device cuda` for its accelerator."""
+"""The machine at hand as a Device: `--device this` for its CPU, and `--device cuda` for its GPU."""
 
 from dataclasses import replace
 
@@ -13,12 +13,15 @@ from ridgeline.util.host import cores
 
 
 def this_device(threads: int | None = None, *, estimate: bool = False) -> Device:
-    """The processor at hand, which the engine runs on, as `ridgeline calibrate` measured it with so many threads (all
-    cores by default).
+    """Return the CPU at hand, as calibrated for a number of threads (all cores by default).
 
-    Where that was not done, or does not hold any more, raises Uncalibrated (a ValueError) in one line that says why;
-    with `estimate` it gives what a probe of two seconds found, made now or by an earlier command (estimate.py), whose
-    constants are common ones: `calibrated` is False and sources["efficiency"] says so, and why.
+    Args:
+        threads: The number of threads.
+        estimate: Whether to fall back to a probe of two seconds, made now or earlier (estimate.py), with common
+            constants. The device's `calibrated` is then False and sources["efficiency"] says why.
+
+    Raises:
+        Uncalibrated: If there is no valid calibration and `estimate` is False.
     """
     threads = threads or cores()
     try:
@@ -36,10 +39,15 @@ def this_device(threads: int | None = None, *, estimate: bool = False) -> Device
 
 
 def this_accelerator(index: int = 0, *, estimate: bool = False) -> Device:
-    """A CUDA device at hand, by its number, as `ridgeline calibrate --device cuda` measured it.
+    """Return a CUDA device at hand by its index, as calibrated.
 
-    Raises ValueError where there is none, Uncalibrated where it is not calibrated; with `estimate` it then gives the
-    roofs that a probe of a second finds, with common constants, `calibrated` False.
+    Args:
+        index: The index of the device.
+        estimate: Whether to fall back to a probe of a second, with common constants and `calibrated` False.
+
+    Raises:
+        ValueError: If there is no such device.
+        Uncalibrated: If there is no valid calibration and `estimate` is False.
     """
     if not torch.cuda.is_available():
         raise ValueError("torch sees no CUDA device here; name a card of the catalogue, like h100-sxm, or `this`")

@@ -1,4 +1,4 @@
-"""Observing the trials: what the kernels of each class took in each step, at one pace."""
+"""The observation of trials: the time of each kernel class in each step, converted to one pace of the machine."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,9 +23,7 @@ from ridgeline.price.slowdown import Slowdown
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """A kernel in a step of a trial: what it took then, and what it would take under either roof. recorded: whether the
-    step was recorded.
-    """
+    """The measured time of a kernel in a trial's step, and its time at either roof."""
 
     where: str
     kernel: Launch
@@ -34,6 +32,7 @@ class KernelTime:
     memory: float
     pace: Slowdown
     recorded: bool
+    """Whether the step was recorded."""
 
 
 def time_trial(
@@ -44,11 +43,11 @@ def time_trial(
     roofs: Device,
     budget: float,
 ) -> list[KernelTime]:
-    """Time every step of a trial, with probes among them, which say at what pace all were undisturbed."""
+    """Time every step of a trial, with probes in between that measure the undisturbed pace."""
     model = trial.model(dtype, timer.device)
     watch, price = Stopwatch(model, timer), Price(model)
     spaces_of: dict[Op, list[RowAxis]] = {}
-    for _, op, space in traced_calls(model):  # once, before anything is timed
+    for _, op, space in traced_calls(model):  # traced once, before timing starts
         spaces_of.setdefault(op, []).append(space)
     before = len(probe.taken)
     steps, name = list(trial.prepared(model, watch)), f"{trial.name} {format_of(dtype).name}"
@@ -63,7 +62,7 @@ def time_trial(
 def kernel_times(
     where: str, timed: Sequence[TimedOp], price: Price, work: Work, roofs: Device, pace: Slowdown, *, recorded: bool
 ) -> Iterator[KernelTime]:
-    """The kernels of a step whose ops were timed, each with its seconds under either roof."""
+    """Yield the kernels of a step whose ops were timed, each with its seconds at either roof."""
     backend = price.backend_on(roofs)
     run = [
         (one.seconds, kernel)
@@ -78,7 +77,7 @@ def kernel_times(
 
 
 def observations(times: Sequence[KernelTime], pace: Slowdown) -> dict[Class, list[Observation]]:
-    """By class, and within it by step; as if all had been seen at one pace."""
+    """Return the observations by kernel class, one per step, converted to one pace."""
     groups: dict[Class, dict[str, list[KernelTime]]] = {}
     for one in times:
         groups.setdefault((one.kernel.name, one.kernel.number_format), {}).setdefault(one.where, []).append(one)

@@ -1,6 +1,6 @@
-"""What a step takes beside its ops: the scheduler, the batch, Python between two ops, the sampler.
+"""The host time of a step outside its ops: the scheduler, the batch, Python between ops, and the sampler.
 
-Measured through the engine. Greedy sampling, no text.
+It is measured through the engine, with greedy sampling and without text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,17 +22,19 @@ from ridgeline.price.device import Device, HostTime
 from ridgeline.price.price import Price
 from ridgeline.price.slowdown import Slowdown
 
-# Requests side by side, by the length of their prompts: none comes to a new page in the steps that count.
+# Prompt lengths of concurrent requests. No request needs a new page in the steps that count.
 TRAFFIC = ((16,), (64,), (256,), (18,) * 4, (17,) * 16)
 TOKENS = 13
 COLD = 6
-"""Decode steps after a prompt that find less at hand in the caches than all later ones, and so take longer
-(docs/calibrate.md). No price knows of them."""
+"""The number of decode steps after a prompt that take longer because caches are cold (docs/calibrate.md).
+
+The price does not model them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """A step of one run: the seconds of all of it, and of its ops."""
+    """The seconds of a whole step and of its ops in one run."""
 
     work: Work
     whole: float
@@ -41,28 +43,38 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class StepOverhead:
-    """What a step of `ops` ops took beside them, of `whole` seconds in all. nbytes: that the ops moved, as far as a
-    cache holds them. recorded: whether the step was recorded, so that nobody asked for its ops.
-    """
+    """The time of a step outside its ops."""
 
     work: Work
     ops: int
+    """The number of ops."""
     nbytes: float
+    """The bytes that the ops moved, up to the size of the caches."""
     seconds: float
+    """The seconds outside the ops."""
     whole: float
+    """The seconds of the whole step."""
     recorded: bool = False
+    """Whether the step was recorded, so that no Python launched its ops."""
 
 
 def overheads(
     model: Model, timer: Timer, probe: PaceProbe, pace: Slowdown, roofs: Device, budget: float
 ) -> list[StepOverhead]:
-    """Of the steps of all the traffic, again and again for `budget` seconds of the wall, once at least; as if at
-    `pace`. roofs: of the machine.
+    """Measure the time outside ops in the steps of several loads, repeatedly, converted to one pace.
 
-    What is left of a long step is a small difference of two times, each of them noisy: those of undisturbed runs are
-    subtracted. Warm-up runs are not counted: the first of each, and the first after a probe, which has had the
-    caches to itself. Nor are the first COLD decode steps of a run, the first of which is also recorded, and the last,
-    which ends all requests.
+    The overhead of a long step is a small difference of two noisy times, so the times of undisturbed runs are
+    subtracted. Warm-up runs are not counted: the first of each load, and the first after a probe, which evicts the
+    caches. Nor are the first `COLD` decode steps of a run, the first of which is also recorded, and the last, which
+    ends all requests.
+
+    Args:
+        model: The model.
+        timer: The timer of the CPU.
+        probe: Measures the pace of the machine.
+        pace: The pace to convert to.
+        roofs: The roofs of the machine.
+        budget: Seconds of wall time; every load runs at least once.
     """
     watch, price = Stopwatch(model, timer), Price(model)
     timed: dict[tuple[Sequence[int], int], list[StepTime]] = {}
@@ -83,8 +95,9 @@ def overheads(
 
 
 def _step_times(model: Model, watch: Stopwatch, prompts: Sequence[int]) -> list[StepTime]:
-    """The steps of a run without the watch, which would be in the way between ops: there it takes longer than it does
-    when it is all that runs. The seconds of their ops are those of another run.
+    """Return the steps of a run without op timing, which would lengthen the time between ops.
+
+    The seconds of their ops come from another run.
     """
     whole = list(run_requests(model, prompts, TOKENS, watch.timer.now))
     runner = partial(Runner, backend=TimedBackend(watch))
@@ -93,7 +106,7 @@ def _step_times(model: Model, watch: Stopwatch, prompts: Sequence[int]) -> list[
 
 
 def _ops_seconds(watch: Stopwatch, steps: Iterator[tuple[Work, float]]) -> Iterator[float]:
-    """The seconds of each step's ops."""
+    """Yield the op seconds of each step."""
     with watch.on():
         watch.clear()
         for _ in steps:
@@ -102,7 +115,7 @@ def _ops_seconds(watch: Stopwatch, steps: Iterator[tuple[Work, float]]) -> Itera
 
 
 def _overhead(runs: Sequence[StepTime], price: Price, roofs: Device, slower: float) -> StepOverhead:
-    """What its ops leave of a step, both undisturbed, as if it ran so many times faster."""
+    """Return the time of a step outside its ops, undisturbed and divided by the slowdown `slower`."""
     work = runs[0].work
     nbytes, recorded = min(roofs.cached_bytes, price.step(work).total_bytes), price.recorded(roofs, work)
     whole, inside = (undisturbed(each) / slower for each in ([r.whole for r in runs], [r.ops for r in runs]))
@@ -110,8 +123,10 @@ def _overhead(runs: Sequence[StepTime], price: Price, roofs: Device, slower: flo
 
 
 def fit_host(between: Sequence[StepOverhead]) -> tuple[HostTime, float]:
-    """The seven constants, none below 0, that leave the least squares of errors relative to whole steps; and the median
-    of those errors without their signs.
+    """Fit the seven non-negative constants of the host time, with least squares of errors relative to whole steps.
+
+    Returns:
+        The host time, and the median absolute error.
     """
     features = np.array(
         [

@@ -1,7 +1,7 @@
-"""Probes: three things that always cost the same, to see whether the machine is what it was.
+"""Probes of the machine's pace: three operations of constant cost that show whether it has changed.
 
-What else a machine does changes how fast it is, by a third within minutes. Measurements with a probe beside each can be
-set against one another, and against a calibration, whose probe is known.
+Other load changes the speed of a machine by up to a third within minutes. Measurements next to a probe can be compared
+with each other, and with a calibration whose probe is known.
 """
 
 import statistics
@@ -20,12 +20,12 @@ _EDGE = 512
 
 
 def undisturbed_pace(paces: Sequence[Slowdown]) -> Slowdown:
-    """The pace while nothing was in the way, of each."""
+    """Return the undisturbed time of each probe."""
     return _of_each(undisturbed, paces)
 
 
 def mean_pace(paces: Sequence[Slowdown]) -> Slowdown:
-    """The mean of each."""
+    """Return the mean time of each probe."""
     return _of_each(statistics.mean, paces)
 
 
@@ -34,8 +34,11 @@ def _of_each(of: Callable[[Sequence[float]], float], paces: Sequence[Slowdown]) 
 
 
 def nothing_but_launches(timer: Timer, *, recorded: bool = False) -> tuple[Callable[[], object], int]:
-    """One decode step of a tiny model, and how many ops it has. recorded: as the engine runs it, if it records it; else
-    each op is asked for.
+    """Return one decode step of a tiny model, and its number of ops.
+
+    Args:
+        timer: The timer of the device.
+        recorded: Whether the step may be replayed as the engine does; else its ops are launched one by one.
     """
     model = TRIALS[0].model(torch.float32, timer.device)
     step = TrialRunner(model, 64).prepare(decode(1, 40), recorded=recorded)
@@ -43,12 +46,14 @@ def nothing_but_launches(timer: Timer, *, recorded: bool = False) -> tuple[Calla
 
 
 class PaceProbe:
-    """launch: one decode step of a tiny model. compute: a matrix product. memory: reading what no cache holds. taken:
-    all that were.
+    """The probes of a machine's pace; `taken` holds all results.
+
+    `launch` is a decode step of a tiny model, `compute` a matrix product, and `memory` a read of more than the caches
+    hold.
     """
 
     def __init__(self, timer: Timer, read_bytes: int) -> None:
-        """`read_bytes`: more than any cache holds."""
+        """Prepare the probes, with a memory read of `read_bytes` bytes, more than any cache holds."""
         self._timer, self.taken = timer, list[Slowdown]()
         a = torch.randn(_EDGE, _EDGE, device=timer.device)
         x = torch.rand(read_bytes // 4, device=timer.device)
@@ -56,6 +61,6 @@ class PaceProbe:
 
     @torch.inference_mode()
     def __call__(self) -> Slowdown:
-        """Seconds of each, now."""
+        """Measure and return the seconds of each probe."""
         self.taken.append(Slowdown(*(self._timer.seconds(call, _BUDGET) for call in self._calls)))
         return self.taken[-1]

@@ -1,4 +1,4 @@
-"""The roofs of a device: how fast it reads and copies, by working set, and how fast it multiplies, by format."""
+"""The roofs of a device: read and copy bandwidth by working set, and matrix-product FLOP/s by format."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +17,12 @@ from ridgeline.price.device import Cache
 
 KIB, MIB = 1 << 10, 1 << 20
 Stated = Sequence[tuple[str, int]]
-"""Names and bytes of caches, as the system states them, the nearest first."""
+"""The names and sizes in bytes of caches as the system reports them, nearest first."""
 
-# Working sets of any machine. Below the first the call costs more than the reading.
+# Working sets for any machine. Below the first, the call takes longer than the read.
 _SETS = tuple(int(n * MIB) for n in (0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256))
-_CALL_SECONDS = 3e-4  # what one timing should hold at least
-_FASTEST = 50e9  # bytes a second, a guess that only decides how many calls one timing holds
+_CALL_SECONDS = 3e-4  # the minimum duration of one timing
+_FASTEST = 50e9  # bytes per second, an estimate that only determines the number of calls per timing
 _EDGES = (512, 1024, 2048)
 _CARD_EDGES = (2048, 4096, 8192)
 _COLUMNS = 1024
@@ -31,7 +31,7 @@ _Multiply = Callable[[Tensor, Tensor], object]
 
 @dataclass(frozen=True, slots=True)
 class MemoryStream:
-    """Bytes a second over a working set: reading all of it, and copying half of it to the other half (both counted)."""
+    """The bytes per second over a working set: reading it whole, and copying one half to the other (both counted)."""
 
     nbytes: int
     read: float
@@ -39,12 +39,12 @@ class MemoryStream:
 
 
 def beyond_caches(stated: Stated) -> int:
-    """Bytes of which no cache holds a part worth speaking of."""
+    """Return a working-set size in bytes that caches hold almost nothing of."""
     return 4 * max((size for _, size in stated), default=_SETS[-1] // 4)
 
 
 def working_sets(stated: Stated) -> list[int]:
-    """Working sets from a part of the nearest cache to well beyond the last."""
+    """Return working-set sizes from a part of the nearest cache to well beyond the last."""
     sets = list(_SETS)
     while sets[-1] < beyond_caches(stated):
         sets.append(2 * sets[-1])
@@ -53,7 +53,7 @@ def working_sets(stated: Stated) -> list[int]:
 
 @torch.inference_mode()
 def streams(timer: Timer, budget: float, sets: Sequence[int]) -> list[MemoryStream]:
-    """How fast working sets are read and copied, the smallest first. Reading is the best of four ways to read."""
+    """Measure the read and copy bandwidth of working sets, smallest first; reading is the best of four methods."""
     each = budget / len(sets) / 5
     measured = []
     for nbytes in sets:
@@ -68,7 +68,7 @@ def streams(timer: Timer, budget: float, sets: Sequence[int]) -> list[MemoryStre
 
 
 def _seconds(timer: Timer, call: Callable[[], object], nbytes: int, budget: float) -> float:
-    """Seconds of a call that goes over so many bytes; short ones are timed by the dozen."""
+    """Return the seconds of a call that processes `nbytes` bytes; short calls are timed in batches."""
     count = max(1, int(_CALL_SECONDS * _FASTEST / nbytes))
 
     def calls() -> None:
@@ -79,17 +79,21 @@ def _seconds(timer: Timer, call: Callable[[], object], nbytes: int, budget: floa
 
 
 def memory_bandwidth(measured: Sequence[MemoryStream], stated: Stated) -> float:
-    """Bytes a second of main memory: the best reading of working sets at least twice as large as any cache."""
+    """Return the bandwidth of main memory: the fastest read of a working set at least twice as large as any cache."""
     least = min(beyond_caches(stated) / 2, measured[-1].nbytes)
     return max(stream.read for stream in measured if stream.nbytes >= least)
 
 
 def caches(measured: Sequence[MemoryStream], stated: Stated) -> tuple[Cache, ...]:
-    """The caches that the streams show, the nearest first. stated: names and sizes, as the system knows them.
+    """Return the caches that the streams show, nearest first.
 
-    A cache is as fast as the fastest stream that fits it and not the one before it. It is as large as the largest
-    stream that is nearer to that speed than to the speed behind it: neighbours may have taken a part of it. Where
-    nothing is stated, one cache is taken from the streams alone.
+    A cache's speed is that of the fastest stream that fits in it but not in the previous one. Its size is that of the
+    largest stream that is closer to this speed than to that of the next level, because other processes may occupy a
+    part. Without reported caches, one cache is derived from the streams alone.
+
+    Args:
+        measured: The measured streams.
+        stated: The names and sizes that the system reports.
     """
     memory = memory_bandwidth(measured, stated)
     stated = stated or [("cache", measured[-1].nbytes // 4)]
@@ -107,8 +111,9 @@ def caches(measured: Sequence[MemoryStream], stated: Stated) -> tuple[Cache, ...
 
 
 def stated_caches(threads: int, root: Path = Path("/sys/devices/system/cpu")) -> list[tuple[str, int]]:
-    """Names and bytes of the data caches from level 2 on, as Linux states them for so many threads; empty where it does
-    not. A cache that cores do not share counts once a thread.
+    """Return the data caches from level 2 on as Linux reports them for a number of threads; empty if it does not.
+
+    A cache that is private to a core counts once per thread.
     """
     levels: dict[int, dict[str, int]] = {}
     for core in sorted(os.sched_getaffinity(0)):
@@ -125,8 +130,9 @@ def stated_caches(threads: int, root: Path = Path("/sys/devices/system/cpu")) ->
 
 @torch.inference_mode()
 def products(timer: Timer, budget: float) -> dict[str, float]:
-    """FLOP/s by number format: the best square matrix product, of torch's and our own kernels'; of int8 with sums of 32
-    bits.
+    """Measure the FLOP/s of the best square matrix product by number format, with torch's and our own kernels.
+
+    The int8 products accumulate in 32 bits.
     """
     share_threads()
     measured: dict[str, float] = {}
@@ -139,8 +145,10 @@ def products(timer: Timer, budget: float) -> dict[str, float]:
 
 
 def _multiply(dtype: torch.dtype, device: torch.device) -> list[_Multiply]:
-    """The ways to multiply two matrices. Torch's library is not the faster one everywhere: of fp32 it makes half of
-    what the widest instructions of a Zen 5 do.
+    """Return the ways to multiply two matrices.
+
+    Torch's library is not always the fastest: in fp32 it reaches half of what the widest instructions of a Zen 5 can
+    do.
     """
     kernels = library() if device.type == "cpu" and dtype in DTYPES else None
     ours: list[_Multiply] = [] if kernels is None else [lambda a, b: kernels.products(a, [Operands(b, None)])]
@@ -148,13 +156,13 @@ def _multiply(dtype: torch.dtype, device: torch.device) -> list[_Multiply]:
 
 
 def _rate(timer: Timer, multiply: _Multiply, dtype: torch.dtype, budget: float) -> float:
-    """FLOP/s of the best product of square matrices; 0 where there is none."""
+    """Return the FLOP/s of the best product of square matrices; 0 if the device has none."""
     best = 0.0
     for edge in _EDGES if timer.device.type == "cpu" else _CARD_EDGES:
         a, b = ((64 * torch.randn(edge, edge, device=timer.device)).to(dtype) for _ in range(2))
         try:
             seconds = undisturbed(timer.each(partial(multiply, a, b), budget / len(_EDGES)))
-        except RuntimeError:  # a card, or its library, without such a product
+        except RuntimeError:  # the GPU or its library has no such product
             break
         best = max(best, 2 * edge**3 / seconds)
         if seconds > budget:
@@ -163,8 +171,10 @@ def _rate(timer: Timer, multiply: _Multiply, dtype: torch.dtype, budget: float) 
 
 
 def peaks(measured: Mapping[str, float]) -> dict[str, float]:
-    """FLOP/s that no kernel beats, from products. Where a narrow format has no fast product, a kernel may still widen
-    its numbers, which is next to free: its roof is that of the widest format at least.
+    """Return the FLOP/s that no kernel exceeds, from the measured products.
+
+    If a narrow format has no fast product, a kernel can still widen its numbers at almost no cost. Its roof is
+    therefore at least that of the widest format.
     """
     widened = measured.get(FP32.name, 0.0)
     return {name: max(rate, widened) for name, rate in measured.items()}

@@ -1,8 +1,8 @@
-"""Timing every op of a step where it stands: in its model, after the op before it, as the engine runs it.
+"""The timing of every op of a step in place: in its model, after the previous op, as the engine runs it.
 
-An op in a loop of its own is faster than the same op in a model, by up to two times for small ones: the processor has
-its code at hand and nothing else. What a price adds up is the op in the model. A decode step that engines record
-(backends/cpu/cpu_graphs.py) is timed as they run it: replayed, call by call.
+An op in a loop of its own is up to twice as fast as in a model if it is small, because the processor's caches hold its
+code and nothing else. A price adds up ops in a model. A decode step that the engine records
+(backends/cpu/cpu_graphs.py) is timed as the engine runs it: replayed, call by call.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,16 +26,16 @@ from ridgeline.insight.calibrate.timer import Timer, undisturbed
 
 PAGE = 16
 Sequences = tuple[tuple[int, int], ...]
-"""Of each sequence in a step of an engine: the positions that run, and those that it has then."""
+"""The new positions and the resulting length of each sequence in an engine step."""
 VISITS = 5
-"""Times that each step of a trial has its turn."""
+"""The number of rounds in which each step of a trial is timed."""
 SHORTEST = 1e-8
-"""Seconds: no call is shorter, whatever who times it subtracts."""
+"""The minimum duration of a call in seconds, whatever corrections subtract."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedOp:
-    """A part of an op in a step (`Op.parts`), called over the rows of a space: its seconds there."""
+    """A part of an op (`Op.parts`) called over the rows of an axis in a step, with its seconds."""
 
     op: Op
     part: str
@@ -45,17 +45,18 @@ class TimedOp:
 
 @dataclass(frozen=True, slots=True)
 class TrialStep:
-    """A step of a trial. what: it is called. work: that it asks of the model. run: prepares and runs it, while a watch
-    is on or not.
-    """
+    """A step of a trial."""
 
     what: str
+    """The name of the step."""
     work: Work
+    """The work of the step."""
     run: Callable[[], object]
+    """Prepares and runs the step, whether it is being timed or not."""
 
 
 class Stopwatch(OpTimer):
-    """A watch by the clock of a timer."""
+    """An op timer that uses the clock of a `Timer`."""
 
     def __init__(self, model: PricedModule, timer: Timer) -> None:
         super().__init__(model, timer.now)
@@ -64,8 +65,11 @@ class Stopwatch(OpTimer):
     def typical(
         self, taken: Mapping[Part, Sequence[float]], spaces_of: Mapping[Op, Sequence[RowAxis]]
     ) -> list[TimedOp]:
-        """The ops that ran, each with what it took undisturbed, of the seconds of all its calls. spaces_of: the space
-        of each of its calls in a step, in their order.
+        """Return the ops that ran, each with its undisturbed time.
+
+        Args:
+            taken: The seconds of all calls of each part.
+            spaces_of: The row axis of each of an op's calls in a step, in order.
         """
         found = []
         for (op, part), times in taken.items():
@@ -80,34 +84,43 @@ class Stopwatch(OpTimer):
 
 @dataclass(frozen=True, slots=True)
 class PreparedStep:
-    """A step to be run any number of times, as the engine runs it: asked for, or replayed."""
+    """A step that can run any number of times as the engine runs it: op by op, or replayed."""
 
     runner: Runner
     batch: ForwardBatch
     recording: StepGraph | None
 
     def run(self) -> Tensor:
-        """Its logits."""
+        """Run the step and return its logits."""
         return self.runner.run(self.batch) if self.recording is None else self.recording.again()
 
 
 class TrialRunner:
-    """The engine's runner, given steps of any shape without what came before them."""
+    """The engine's runner for steps of any shape, without the steps that would precede them."""
 
     def __init__(self, model: Model, positions: int, watch: Stopwatch | None = None) -> None:
-        """`positions`: that one step's sequences have together, at most, each rounded up to whole pages. watch: what is
-        to time recorded steps.
+        """Create a runner.
+
+        Args:
+            model: The model.
+            positions: The maximum positions of a step's sequences together, each rounded up to whole pages.
+            watch: The stopwatch that times recorded steps.
         """
         layout = deal_layers(model.kv_specs, PAGE, positions)
         layout = replace(layout, pages=positions // PAGE + 1)
         self._watch = watch
         self.runner = Runner(model, layout, backend=None if watch is None else TimedBackend(watch))
-        self.runner.store.blank(range(1, positions // PAGE + 2))  # numbers that cost what numbers cost
+        self.runner.store.blank(range(1, positions // PAGE + 2))  # zeros take as long as any numbers
 
     def prepare(self, sequences: Sequences, *, recorded: bool = True) -> PreparedStep:
-        """A step whose sequences lie behind each other in KV memory. Every group's tables begin with the same pages, so
-        the groups write over each other: only time counts. Another step prepared puts an end to this one. recorded:
-        whether it may be.
+        """Prepare a step whose sequences lie one after another in KV memory.
+
+        The tables of all page groups begin with the same pages, so groups overwrite each other's data; only time
+        matters. Preparing another step invalidates this one.
+
+        Args:
+            sequences: The sequences.
+            recorded: Whether the step may be recorded.
         """
         begins = accumulate((-(-kv // PAGE) for _, kv in sequences), initial=1)
         items = (self._item(number, *one) for number, one in enumerate(zip(begins, sequences, strict=False)))
@@ -117,14 +130,15 @@ class TrialRunner:
 
     def _item(self, number: int, begin: int, sequence: tuple[int, int]) -> PlanItem:
         q, kv = sequence
-        # Every row another token, or a router would send all to the same experts.
+        # Each row has a different token, because a router would send equal ones to the same experts.
         ids = [(begin * PAGE + position) % self.runner.model.vocabulary for position in range(kv - q, kv)]
         tables = tuple(tuple(range(begin, begin + g.entries(kv))) for g in self.runner.store.layout.groups)
         return PlanItem(number, kv - q, ids, tables, first=True, logits=(q - 1,))
 
     def run(self, sequences: Sequences) -> None:
-        """Prepare a step anew and run it: a recorded one finds the caches as the Python before it leaves them, and is
-        timed by the stage's watch.
+        """Prepare a step anew and run it.
+
+        A recorded step thereby finds the caches as the preceding Python leaves them, and the stopwatch times it.
         """
         step = self.prepare(sequences)
         if step.recording is not None and step.recording.calls and self._watch is not None:
@@ -133,7 +147,7 @@ class TrialRunner:
             step.run()
 
     def work(self, sequences: Sequences) -> Work:
-        """What such a step asks."""
+        """Return the work of a step."""
         return Work.of([StepSegment(q, kv) for q, kv in sequences], self.runner.model.reaches)
 
 
@@ -144,12 +158,18 @@ def time_steps(
     budget: float,
     between: Callable[[], object],
 ) -> list[list[TimedOp]]:
-    """Every op of each step, timed in place for about `budget` seconds a step. spaces_of: as `Stopwatch.typical` has
-    it. between: called before each round, and after the last.
+    """Time every op of each step in place, for about `budget` seconds per step.
 
-    The steps take turns, VISITS times, so that what else a machine does for a second or two takes a part of the time of
-    each, and not all that there is of one. A step with a prompt comes after a decode step each time, if there is one,
-    as it does in an engine: a recorded step has left nothing of the Python that asks for ops in the caches.
+    The steps take turns, `VISITS` times, so that a disturbance of a second or two affects a part of each step's time
+    rather than all of one step's. A step with a prompt runs after a decode step each time, if there is one, as in an
+    engine: a recorded step leaves none of the Python that launches ops in the caches.
+
+    Args:
+        watch: The stopwatch.
+        spaces_of: The row axis of each of an op's calls, as for `Stopwatch.typical`.
+        steps: The steps.
+        budget: Seconds per step.
+        between: Called before each round, and after the last.
     """
     taken: list[dict[Part, list[float]]] = [{part: [] for part in watch.seconds} for _ in steps]
     decode = next((step for step in steps if step.work.is_verify), None)
@@ -159,7 +179,7 @@ def time_steps(
             before = None if step.work.is_verify else decode
             run = step.run if before is None else partial(_after, before, step, watch)
             with watch.on():
-                if before is None or visit == 0:  # what comes after the same step each time is as warm as it gets
+                if before is None or visit == 0:  # a step that always follows the same one needs no further warm-up
                     run()
                 watch.clear()
                 watch.timer.each(run, budget / VISITS)

@@ -1,4 +1,4 @@
-"""Timer: seconds on a device, and how many calls a figure is taken from."""
+"""A timer that measures calls on a device repeatedly."""
 
 import statistics
 import time
@@ -12,8 +12,9 @@ MIN_REPEATS = 3
 
 
 def undisturbed(seconds: Sequence[float]) -> float:
-    """What a call takes while nothing is in its way: the lower quartile of what was seen, or the least of fewer than
-    four. Others on a processor's cores come and go within seconds; a program of Python may take twice as long then.
+    """Return the undisturbed time of a call: the lower quartile, or the minimum of fewer than four times.
+
+    Other processes occupy the processor's cores for seconds at a time; a Python program may then take twice as long.
     """
     return sorted(seconds)[len(seconds) // 4]
 
@@ -21,33 +22,34 @@ def undisturbed(seconds: Sequence[float]) -> float:
 class Timer:
     """A clock that waits for the device.
 
-    One thread on a processor is timed by what it ran, not by the wall: what else the machine does meanwhile then counts
-    for little, and where it does nothing else the two agree. Several threads wait for each other, which only the wall
-    shows.
+    One CPU thread is timed by its CPU time rather than wall time, so that other load on the machine matters little;
+    without such load both agree. Several threads wait for each other, which only wall time shows.
     """
 
     def __init__(
         self, device: torch.device, threads: int, clock: Clock | None = None, wall: Clock = time.perf_counter
     ) -> None:
-        """`clock` and `wall`: what tests replace."""
+        """Create a timer; tests replace `clock` and `wall`."""
         self.device, self.threads, self.wall = device, threads, wall
         alone = threads == 1 and device.type == "cpu"
         self._clock = clock or (time.thread_time if alone else time.perf_counter)
         self._wait = torch.cuda.synchronize if device.type == "cuda" else None
 
     def now(self) -> float:
-        """The moment at which all that was asked of the device is done."""
+        """Return the time at which the device has finished all queued work."""
         if self._wait is not None:
             self._wait()
         return self._clock()
 
     def seconds(self, call: Callable[[], object], budget: float) -> float:
-        """Median seconds of a call; as many calls as `each` makes."""
+        """Return the median seconds of a call, over as many calls as `each` makes."""
         return statistics.median(self.each(call, budget))
 
     def each(self, call: Callable[[], object], budget: float) -> list[float]:
-        """Seconds of every call in turn: for `budget` seconds of the wall, and at least three if they take no longer
-        than three times that. The first call does not count if there are others.
+        """Return the seconds of each of several successive calls.
+
+        Calls repeat for `budget` seconds of wall time, and at least three times unless that exceeds three times the
+        budget. The first call is dropped if there are others.
         """
         seconds: list[float] = []
         begin = self.wall()

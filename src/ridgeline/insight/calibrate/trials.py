@@ -1,7 +1,7 @@
-"""The language models that are timed: small meaningless ones, shaped so that every kernel class meets several sizes.
+"""The language models that calibration times: small random ones whose shapes cover several sizes of each kernel class.
 
-Two live in the caches, as the built-in model does; in two each layer's weights are far apart, so that by the time a
-layer comes again the caches have forgotten it. None has the shape of a model that a prediction is judged on.
+Two fit in the caches, as the built-in model does. In two others, each layer's weights are so large that the caches have
+evicted them before the layer runs again. None has the shape of a model on which predictions are evaluated.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,10 +22,7 @@ from ridgeline.insight.calibrate.steps import PAGE, Sequences, Stopwatch, TrialR
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A language model to be timed, and the steps it is timed on. share: of the time that there is, relative to the
-    others. stored: what its matrices are stored in, the embedding and the head too, None for the dtype; kv: the same of
-    keys and values.
-    """
+    """A language model to time, with the steps on which it is timed."""
 
     dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.float32, torch.bfloat16)
 
@@ -33,11 +30,14 @@ class Trial:
     config: dict[str, object]
     steps: tuple[Sequences, ...]
     share: float
+    """The share of the time budget relative to other trials."""
     stored: WeightFormat | None = None
+    """The storage format of its matrices, embedding and head included; None for the dtype."""
     kv: str | None = None
+    """The storage format of its KV cache; None for the dtype."""
 
     def model(self, dtype: torch.dtype, device: torch.device) -> Model:
-        """The model with random weights."""
+        """Return the model with random weights on a device."""
         built = build(Fields(self.config, f"the trial {self.name}"), dtype, recipe=self.recipe)
         fill_dummy(built, device=device)
         prepare_on(built, device)
@@ -45,7 +45,7 @@ class Trial:
 
     @property
     def recipe(self) -> Recipe:
-        """What its model is stored in."""
+        """The quantization recipe of the model."""
         kv, stored = None if self.kv is None else kv_format_named(self.kv), self.stored
         if stored is None:
             return replace(PLAIN, kv=kv)
@@ -53,29 +53,29 @@ class Trial:
 
     @property
     def positions(self) -> int:
-        """Positions that the sequences of a step have together, at most, each rounded up to whole pages."""
+        """The maximum positions of a step's sequences together, each rounded up to whole pages."""
         return max(sum(-(-kv // PAGE) * PAGE for _, kv in step) for step in self.steps)
 
     def prepared(self, model: Model, watch: Stopwatch) -> Iterator[TrialStep]:
-        """The steps, to be run by a model that the watch times."""
+        """Yield the steps, to be run by the model that the stopwatch times."""
         stage = TrialRunner(model, self.positions, watch)
         for step in self.steps:
             yield TrialStep(describe(step), stage.work(step), partial(stage.run, step))
 
 
 def describe(step: Sequences) -> str:
-    """`4 x 1 of 100`: four sequences run the last position of 100."""
+    """Return a step's description, such as `4 x 1 of 100`: four sequences run the last position of 100."""
     q, kv = step[0]
     return f"{len(step)} x {q} of {kv}"
 
 
 def decode(batch: int, context: int) -> Sequences:
-    """A step in which every sequence runs one position."""
+    """Return a step in which every sequence runs one position."""
     return ((1, context),) * batch
 
 
 def prefill(length: int, batch: int = 1, past: int = 0) -> Sequences:
-    """A step in which every sequence runs `length` positions after `past` others."""
+    """Return a step in which every sequence runs `length` positions after `past` others."""
     return ((length, past + length),) * batch
 
 
@@ -121,7 +121,7 @@ _FEW = (
     *(prefill(16), prefill(24), prefill(64), prefill(256)),
 )
 _WIDE_MIXTURE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 1536, "norm_topk_prob": True}
-# A format of each code that matrices run in, with groups as they are common.
+# One format for each kind of quantized matrix, with common group sizes.
 _CODED = {
     "int8": INT8,
     "int4": weight_format_named("int4-g32"),
@@ -200,11 +200,16 @@ GPU_TRIALS = (
         14,
     ),
 )
-"""Those of a card, in bf16: a few layers of widths of which every kernel fills it, and of none that is judged."""
+"""The trials of a GPU, in bf16: a few layers, wide enough that every kernel fills the GPU.
+
+None has the shape of a model on which predictions are evaluated.
+"""
 
 HOST_TRIALS = (
     *GPU_TRIALS[:2],
     Trial("deep", _config(_QWEN3, "qwen3", (768, 20, 8, 4, 128, 2304, 30000)), _CARD_STEPS, 0),
 )
-"""Those through whose engines the host of a card is measured: of few layers and of many, or what it takes for a step
-could not be told from what it takes for an op."""
+"""The trials that measure the host time of a GPU's engine.
+
+They have few and many layers, so that the time per step can be separated from the time per op.
+"""

@@ -1,46 +1,56 @@
-"""What a check found."""
+"""The report of a model check."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-_MAX_LINES = 8  # lines of one kind: what has gone wrong for one tensor has often gone wrong for all
+_MAX_LINES = 8  # the most lines of one kind, because a problem of one tensor often affects all
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something wrong, in one line with its fix. part: of the folder: `files`, `tensors`, `tokenizer`."""
+    """A problem, or a remark, in one line."""
 
     part: str
+    """The checked part of the folder, such as `files`, `tensors` or `tokenizer`."""
     problem: str
+    """The problem with its fix, or the remark."""
 
 
 @dataclass(slots=True)
 class CheckReport:
-    """findings: what is wrong. notes: what is worth knowing and no fault. facts: what was looked at, by part."""
+    """The result of checking a model."""
 
     name: str
     findings: list[Finding] = field(default_factory=list)
+    """The problems."""
     notes: list[Finding] = field(default_factory=list)
+    """Remarks that are not problems."""
     facts: dict[str, str] = field(default_factory=dict)
+    """A summary of what was checked, by part."""
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no problems."""
         return not self.findings
 
     def found(self, part: str, problems: Iterable[str]) -> bool:
-        """Take problems of a part; whether there are any."""
+        """Add the problems of a part, and return whether there are any."""
         before = len(self.findings)
         self.findings += [Finding(part, problem) for problem in problems]
         return len(self.findings) > before
 
     def note(self, part: str, notes: Iterable[str]) -> None:
-        """Take notes of a part."""
+        """Add remarks on a part."""
         self.notes += [Finding(part, note) for note in notes]
 
 
 def few(problems: Iterable[str], what: str) -> Iterator[str]:
-    """The first problems of a kind, and how many more there are. what: they are of, in the plural."""
+    """Yield the first problems of a kind, and how many more there are.
+
+    Args:
+        problems: The problems.
+        what: The plural noun for what they concern.
+    """
     all_problems = list(problems)
     yield from all_problems[:_MAX_LINES]
     if len(all_problems) > _MAX_LINES:

@@ -1,5 +1,6 @@
-"""Special token ids: what config.json, generation_config.json and the tokenizer say of them, inside the vocabulary and
-alike; and the fields of generation_config.json.
+"""Checks of special token ids in config.json, generation_config.json and the tokenizer, and of the generation config.
+
+The ids must be in the vocabulary and agree with each other.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,14 +10,21 @@ from ridgeline.core.text import Tokenizer
 from ridgeline.engine.params import SamplingParams, unfollowed_keys
 
 _ROLES = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id")
-_NO_PADDING = -1  # as the first Llamas' configs have it
+_NO_PADDING = -1  # the value in configs of the first Llama models
 CONFIG, GENERATION = "config.json", "generation_config.json"
 
 
 def check_ids(
     config: Mapping[str, Any], generation: Mapping[str, Any], tokenizer: Tokenizer | None, vocabulary: int | None
 ) -> Iterator[str]:
-    """What is wrong with the special ids of a model of so many tokens; None where that is not known."""
+    """Yield the problems of a model's special token ids.
+
+    Args:
+        config: The values of config.json.
+        generation: The values of generation_config.json.
+        tokenizer: The tokenizer, if it could be loaded.
+        vocabulary: The vocabulary size; None if unknown.
+    """
     for file, values in ((CONFIG, config), (GENERATION, generation)):
         for role in _ROLES:
             yield from _outside(file, role, values.get(role), vocabulary)
@@ -35,7 +43,7 @@ def check_ids(
 
 
 def _outside(file: str, role: str, value: object, vocabulary: int | None) -> Iterator[str]:
-    """What is wrong with one field."""
+    """Yield the problems of one field: values that are no token ids, or ids outside the vocabulary."""
     for token in value if isinstance(value, list) else [value]:
         if token is None or (token == _NO_PADDING and role == "pad_token_id"):
             continue
@@ -54,8 +62,11 @@ def _shown(ids: set[int]) -> str:
 
 
 def check_generation(generation: Mapping[str, Any], *, speech: bool) -> tuple[list[str], list[str]]:
-    """What is wrong with the fields of a generation_config.json, and what of them this version does not do. speech:
-    whether it is a speech model's, whose tokens have rules.
+    """Return the problems of a generation_config.json, and remarks on fields that this version ignores.
+
+    Args:
+        generation: The values of the file.
+        speech: Whether it belongs to a speech model, whose token rules are supported.
     """
     try:
         SamplingParams.from_generation_config(generation)

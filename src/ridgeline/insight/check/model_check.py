@@ -1,4 +1,4 @@
-"""A model's folder or GGUF file, looked at part by part."""
+"""The check of a model folder or GGUF file, part by part."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,16 +26,21 @@ Progress = Callable[[int, int], None]
 
 
 def check_model(name: str, progress: Progress | None = None) -> CheckReport:
-    """Look at all of a model's folder, or of its GGUF file. progress: told bytes of weights read, and those in all.
+    """Check a model folder or GGUF file, and return a report with all problems.
 
-    Raises ModelRefused where the name stands for no folder or file with a model in it; all else is in the report.
+    Args:
+        name: The path.
+        progress: Called with the bytes of weights read so far and their total.
+
+    Raises:
+        ModelRefused: If the path is not a folder or file with a model.
     """
     path = Path(name)
     if path.is_file() and is_gguf(path):
         package(path)
         try:
             return _checked(open_source(name), progress)
-        except ModelRefused as refused:  # what is there is broken, or of a kind that is not read
+        except ModelRefused as refused:  # the file is broken or of an unsupported kind
             report = CheckReport(path.stem)
             report.found("header", [str(refused)])
             return report
@@ -46,7 +51,7 @@ def check_model(name: str, progress: Progress | None = None) -> CheckReport:
 
 
 def _checked(source: ModelSource, progress: Progress | None) -> CheckReport:
-    """What is found in a folder or a file."""
+    """Return the report on an opened folder or file."""
     fields = source.config
     report = CheckReport(source.title)
     built: Model | None = None
@@ -66,7 +71,7 @@ def _checked(source: ModelSource, progress: Progress | None) -> CheckReport:
 
 
 def _weights(source: ModelSource, built: Model | None, report: CheckReport, progress: Progress | None) -> bool:
-    """Files, tensors and numbers; whether they can be loaded."""
+    """Check files, tensors and their numbers, and return whether they can be loaded."""
     checkpoint = _opened(source, report)
     if checkpoint is None:
         return False
@@ -81,7 +86,10 @@ def _weights(source: ModelSource, built: Model | None, report: CheckReport, prog
 
 
 def _opened(source: ModelSource, report: CheckReport) -> Checkpoint | None:
-    """The tensors, None where the files do not hold together. The header of a GGUF file has been read."""
+    """Return the tensors of a model, or None if its files are inconsistent.
+
+    The header of a GGUF file has already been read.
+    """
     if source.gguf is not None:
         return open_gguf_checkpoint(source.gguf)
     assert source.folder is not None
@@ -91,7 +99,7 @@ def _opened(source: ModelSource, report: CheckReport) -> Checkpoint | None:
 
 
 def _texts(source: ModelSource, built: Model | None, report: CheckReport) -> None:
-    """Tokenizer, chat template, special ids, generation_config.json."""
+    """Check the tokenizer, chat template, special token ids and generation_config.json."""
     vocabulary = None if built is None else built.vocabulary
     config, generation = source.config.values, source.generation
     problems, notes = check_generation(generation, speech=built is not None and bool(built.encoder_width))
@@ -125,7 +133,7 @@ def _texts(source: ModelSource, built: Model | None, report: CheckReport) -> Non
 
 
 def _run(source: ModelSource, built: Model, report: CheckReport, progress: Progress | None) -> None:
-    """A few tokens, where this machine has memory for the model."""
+    """Generate a few tokens, if this machine has enough memory for the model."""
     try:
         remaining_memory(source, {"weights": weight_bytes(built)})
     except ModelRefused as refused:

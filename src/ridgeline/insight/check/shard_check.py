@@ -1,4 +1,4 @@
-"""The files of a folder: every shard that the index names is there, whole, and holds what the index says."""
+"""A check of checkpoint shards: each must exist, be complete and hold the tensors that the index lists."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,12 +9,12 @@ from ridgeline.core.checkpoint.safetensors_header import read_header
 from ridgeline.core.models.common.fields import ModelRefused, read_object
 from ridgeline.insight.check.check_report import few
 
-_INDEX, _MAX_INDEX = "model.safetensors.index.json", 64 << 20  # bytes; that of 10^12 parameters has 10 MB
+_INDEX, _MAX_INDEX = "model.safetensors.index.json", 64 << 20  # bytes; the index of 10^12 parameters has 10 MB
 _NAMES_SHOWN = 3
 
 
 def check_files(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The tensors of a folder, None where its files do not hold together, and what is wrong with them."""
+    """Return the tensors of a folder, or None if its files are inconsistent, and the problems of the files."""
     problems = list(_against_index(folder))
     if problems:
         return None, problems
@@ -25,8 +25,9 @@ def check_files(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def _against_index(folder: Path) -> Iterator[str]:
-    """What is wrong with the shards of an index, shard by shard; of an index that is none, the loader's refusal says
-    it.
+    """Yield the problems of each shard that the index lists.
+
+    If the index itself is invalid, the loader reports that.
     """
     index = folder / _INDEX
     if not index.is_file():
@@ -44,7 +45,7 @@ def _against_index(folder: Path) -> Iterator[str]:
 
 
 def _shard(folder: Path, file: str, listed: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with one shard."""
+    """Yield the problems of one shard."""
     path = folder / file
     if not path.is_file():
         yield f"{file} is missing, and {_INDEX} lists it; fetch it again"

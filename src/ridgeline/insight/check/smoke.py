@@ -1,4 +1,4 @@
-"""A few tokens out of the engine, the likeliest each time: what no look at files can show."""
+"""A smoke test that generates a few tokens greedily, for errors that files alone cannot show."""
 
 import math
 from collections.abc import Sequence
@@ -18,13 +18,16 @@ from ridgeline.engine.setup import LoadedEngine, load_engine
 
 TOKENS = 8
 _PROMPT = "Once upon a time"
-_FALLBACK = (1, 2, 3)  # ids, for a vocabulary in which the words above are none
-_STEP = 64  # positions, those of an encoder that reads features apart
+_FALLBACK = (1, 2, 3)  # token ids for a tokenizer that encodes the prompt as nothing
+_STEP = 64  # positions per step, without those of an audio encoder
 
 
 def smoke_run(source: ModelSource, progress: Progress | None = None) -> tuple[str, list[str]]:
-    """Generate a few tokens; what came out, in words, and what went wrong. Raises ModelRefused, ValueError where the
-    model cannot be loaded.
+    """Generate a few tokens and return a description of the output and the problems.
+
+    Raises:
+        ModelRefused: If the model cannot be loaded.
+        ValueError: If the model cannot be loaded.
     """
     heard = source.config.count("max_source_positions", 1500) if family_of(source.config) in SPEECH else 0
     settings = EngineSettings(limits=Limits(tokens=_STEP + heard, requests=1), prefix_cache=False)
@@ -47,7 +50,7 @@ def smoke_run(source: ModelSource, progress: Progress | None = None) -> tuple[st
 
 
 def _read(loaded: LoadedEngine, prompt: Sequence[int]) -> tuple[int, ...] | EncoderFeatures:
-    """What an encoder reads: the prompt too, or features of nothing at all."""
+    """Return the encoder input: the prompt, or silent audio features for a speech model; empty without an encoder."""
     model = loaded.model
     if model.encoder_width:
         return EncoderFeatures.of(np.zeros((model.encoder_context, model.encoder_width), np.float32))

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint against those that its config asks for, and the numbers in them."""
+"""Checks of a checkpoint's tensors against the config, and of the numbers in them."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -17,7 +17,7 @@ from ridgeline.insight.check.check_report import few
 
 Progress = Callable[[int, int], None]
 
-# Numbers that may be no numbers; integers always are, and zeros of them may be codes.
+# Only these dtypes can hold NaN or infinity. Zeros in integer tensors may be valid codes.
 _FLOATS = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
@@ -25,8 +25,9 @@ _FLOATS = {
 
 
 def check_tensors(model: Model, checkpoint: Checkpoint, family: Family) -> list[str]:
-    """What is wrong with the names, shapes and dtypes of a checkpoint for a model on meta, by the loader's rules; of
-    codes and their scales also with what they hold, for which they are read one at a time.
+    """Return the problems of tensor names, shapes and dtypes for a model on the meta device, by the loader's rules.
+
+    Quantized weights and their scales are also checked for valid contents, so they are read, one at a time.
     """
     naming = ParameterMap(model, family, checkpoint)
     filled: dict[str, str] = {}
@@ -46,7 +47,7 @@ def check_tensors(model: Model, checkpoint: Checkpoint, family: Family) -> list[
 
 
 def _misfit(model: Model, naming: ParameterMap, place: str, checkpoint: Checkpoint, name: str) -> Iterator[str]:
-    """Why a tensor does not fit its place, if it does not."""
+    """Yield the reason why a tensor does not fit its parameter, if it does not."""
     module, own_name = naming.places[place]
     try:
         dtype = module.dtype_of(own_name)
@@ -62,8 +63,11 @@ def _misfit(model: Model, naming: ParameterMap, place: str, checkpoint: Checkpoi
 
 
 def check_numbers(checkpoint: Checkpoint, progress: Progress | None = None) -> list[str]:
-    """Tensors that hold NaN or infinity, or matrices that hold nothing but zeros, read a MiB at a time. progress: told
-    the bytes read, and those in all.
+    """Return the tensors with NaN or infinite numbers, and the matrices that are all zeros, reading a MiB at a time.
+
+    Args:
+        checkpoint: The checkpoint.
+        progress: Called with the bytes read so far and their total.
     """
     problems: list[str] = []
     done, total = 0, checkpoint.nbytes
@@ -81,7 +85,7 @@ def check_numbers(checkpoint: Checkpoint, progress: Progress | None = None) -> l
 
 
 def _counts(checkpoint: Checkpoint, name: str) -> tuple[int, bool]:
-    """How many numbers of a tensor are NaN or infinite, and whether all of it is zero."""
+    """Return how many numbers of a tensor are NaN or infinite, and whether all are zero."""
     entry = checkpoint.entries[name]
     bad, zero = 0, entry.end > entry.begin
     dtype = torch.uint8 if entry.dtype in BLOCKS else _FLOATS.get(entry.dtype)
@@ -96,7 +100,7 @@ def _counts(checkpoint: Checkpoint, name: str) -> tuple[int, bool]:
 
 
 def stated(entries: Sequence[TensorEntry]) -> str:
-    """The dtypes of tensors, the one with most bytes first: `BF16 and F32`."""
+    """Return the dtypes of tensors, the one with most bytes first, such as `BF16 and F32`."""
     held: dict[str, int] = {}
     for entry in entries:
         held[entry.dtype] = held.get(entry.dtype, 0) + entry.end - entry.begin

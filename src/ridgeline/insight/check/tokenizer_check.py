@@ -1,4 +1,4 @@
-"""A folder's tokenizer and chat template: texts come back as they went in, and turns of a conversation are rendered."""
+"""Checks of a tokenizer by text round trips, and of a chat template by rendering conversations."""
 
 import unicodedata
 
@@ -6,7 +6,7 @@ from ridgeline.core.text import ChatTemplates, Tokenizer
 from ridgeline.util.untrusted import ModelRefused
 
 PLAIN = "the quick brown fox jumps over the lazy dog"
-# What breaks tokenizers, by what it is.
+# Texts that often break tokenizers, by kind.
 AWKWARD = {
     "spaces": "two  spaces,   three, and one at the end ",
     "line ends": "a\n\n\tb\r\nc",
@@ -25,8 +25,13 @@ _USER, _SYSTEM, _ANSWER = "Which river is the longest?", "You answer briefly.", 
 
 
 def check_tokenizer(tokenizer: Tokenizer, vocabulary: int | None) -> tuple[list[str], list[str]]:
-    """What is wrong with a tokenizer for a model of so many token ids (None where that is not known), and what is worth
-    knowing: texts that come back changed where its vocabulary cannot spell all bytes.
+    """Return the problems of a tokenizer, and remarks.
+
+    If its vocabulary cannot represent all bytes, changed texts are remarks rather than problems.
+
+    Args:
+        tokenizer: The tokenizer.
+        vocabulary: The model's vocabulary size; None if unknown.
     """
     problems, lost = list[str](), list[str]()
     plain = _back(tokenizer, PLAIN)
@@ -55,26 +60,26 @@ def _back(tokenizer: Tokenizer, text: str) -> str:
 
 
 def _composed(text: str) -> str:
-    """A text without what normalizers may change: forms of one character."""
+    """Return a text in NFKC form, which removes differences that normalizers may cause."""
     return unicodedata.normalize("NFKC", text)
 
 
 def _bare(text: str) -> str:
-    """Its letters alone."""
+    """Return a text in lower case without white space."""
     return "".join(text.lower().split())
 
 
-_NEVER = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))  # bytes that UTF-8 never has
+_NEVER = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))  # bytes that never occur in UTF-8
 
 
 def _spells_all(tokenizer: Tokenizer) -> bool:
-    """Whether the vocabulary has a token for every byte, so that no text need be lost."""
+    """Return whether the vocabulary has a token for every byte, so that every text can survive a round trip."""
     single = {tokenizer.token_bytes(i) for i in range(tokenizer.vocab_size)}
     return all(bytes([byte]) in single for byte in range(256) if byte not in _NEVER)
 
 
 def check_templates(templates: ChatTemplates, vocabulary: int | None) -> tuple[list[str], list[str]]:
-    """What is wrong with chat templates, and what is worth knowing of them."""
+    """Return the problems of chat templates, and remarks."""
     problems, notes = list[str](), list[str]()
     for name, template in templates.by_name.items():
         called = "" if len(templates.by_name) == 1 else f"{name}: "

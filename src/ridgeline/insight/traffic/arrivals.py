@@ -1,7 +1,7 @@
-"""Arrivals: endless moments, in nanoseconds from the start, at which requests are intended to come.
+"""Arrival processes: endless intended arrival times of requests, in nanoseconds from the start.
 
-The first is drawn as the others are, and gaps are never rescaled to a wanted sum: either would make Poisson arrivals
-something else. A schedule is one process however many clients share it, each taking a share of its arrivals.
+The first gap is drawn like the others, and gaps are never rescaled to a target sum: either would make Poisson arrivals
+something else. A schedule is one process however many clients share it, each of which takes a part of its arrivals.
 """
 
 import math
@@ -12,19 +12,21 @@ SECOND = 1_000_000_000
 
 
 def constant(rate: float) -> Iterator[int]:
-    """`rate` a second, evenly."""
+    """Yield arrivals at constant intervals, `rate` per second."""
     return _summed(1 / _positive(rate, "the rate") for _ in _forever())
 
 
 def poisson(rate: float, seed: int) -> Iterator[int]:
-    """`rate` a second on average, each independent of all others: gaps are exponential."""
+    """Yield Poisson arrivals, `rate` per second on average: independent, with exponential gaps."""
     draw = random.Random(f"arrivals/{seed}")
     return _summed(draw.expovariate(_positive(rate, "the rate")) for _ in _forever())
 
 
 def gamma(rate: float, burstiness: float, seed: int) -> Iterator[int]:
-    """Gaps of a gamma distribution with mean 1 / rate and shape `burstiness`, as vLLM's tool has it: 1 is Poisson, less
-    comes in bursts (the coefficient of variation is burstiness^-0.5), much more is nearly constant.
+    """Yield arrivals with gamma-distributed gaps of mean 1 / rate and shape `burstiness`, as in vLLM's benchmark.
+
+    A shape of 1 is Poisson, less comes in bursts (the coefficient of variation is burstiness^-0.5), and much more is
+    nearly constant.
     """
     shape = _positive(burstiness, "the burstiness")
     scale = 1 / (_positive(rate, "the rate") * shape)
@@ -33,7 +35,7 @@ def gamma(rate: float, burstiness: float, seed: int) -> Iterator[int]:
 
 
 def _summed(gaps: Iterable[float]) -> Iterator[int]:
-    """Moments from gaps in seconds; each is rounded by itself, so that rounding does not add up."""
+    """Yield the cumulative sums of gaps in seconds, each rounded separately so that rounding errors do not add up."""
     now = 0.0
     for gap in gaps:
         now += gap
@@ -46,7 +48,11 @@ def _forever() -> Iterator[None]:
 
 
 def _positive(value: float, what: str) -> float:
-    """Raises ValueError for what is no number above 0."""
+    """Return the value if it is a finite number above 0.
+
+    Raises:
+        ValueError: If it is not.
+    """
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{what} is {value}; it must be a number above 0")
     return value

@@ -1,7 +1,8 @@
-"""Conversations: questions that carry what was said before, each asked when its user has thought about the last answer.
+"""Multi-turn conversations: each later prompt contains the conversation so far and follows after a think time.
 
-All that is said in one is a single stream of tokens, of which every prompt is the beginning. A block that nothing
-outgrows therefore names it whole: what a prompt shares with the one before it, and with that one's answer, follows.
+A conversation is a single stream of tokens, and every prompt is a beginning of that stream. One named block, larger
+than any conversation, therefore identifies it: the prefixes that prompts share with earlier prompts and responses
+follow from that.
 """
 
 import heapq
@@ -15,40 +16,50 @@ from ridgeline.insight.traffic.workload_trace import TraceRequest
 
 @dataclass(frozen=True, slots=True)
 class FollowUpLengths:
-    """Tokens of the later questions of conversations, and of their answers. They depend on the seed and the place
-    alone, so that two runs have the same whatever came first in them.
+    """The lengths of later turns and their responses.
+
+    They depend only on the seed and the position of the turn, so that two runs have the same lengths whatever came
+    first.
     """
 
     given: Lengths
+    """The distribution of the tokens that each later turn adds."""
     made: Lengths
+    """The distribution of the tokens of a response."""
     seed: int
 
     def of(self, session: int, turn: int) -> tuple[int, int]:
-        """Tokens of a question and of its answer."""
+        """Return the tokens of a turn and of its response."""
         draw = random.Random(f"turns/{self.seed}/{session}/{turn}")
         return self.given.draw(draw), self.made.draw(draw)
 
 
 class Conversations:
-    """As Offered: what another offers are first questions, each of which has later ones."""
+    """Traffic that turns each request of another source into the first turn of a conversation."""
 
     def __init__(self, begun: Offered, turns: int, think: int, questions: FollowUpLengths, until: int | None) -> None:
-        """turns: questions of a conversation. think: nanoseconds from an answer to the next one. until: when nobody
-        asks any more.
+        """Create traffic of conversations.
+
+        Args:
+            begun: The source of first turns.
+            turns: The turns of a conversation.
+            think: Nanoseconds from a response to the next turn.
+            questions: The lengths of later turns.
+            until: The time after which no turn starts; None for no limit.
         """
         self._begun, self._turns, self._think, self._until = begun, turns, think, until
         self._questions = questions
         self._sessions = 0
-        self._later: list[tuple[int, int, TraceRequest]] = []  # when, of which conversation
+        self._later: list[tuple[int, int, TraceRequest]] = []  # arrival time, conversation, request
 
     @property
     def upcoming(self) -> int | None:
-        """As Offered.upcoming."""
+        """The arrival time of the next request in nanoseconds; None if none is known."""
         moments = [self._begun.upcoming, self._later[0][0] if self._later else None]
         return min([at for at in moments if at is not None], default=None)
 
     def take(self) -> TraceRequest:
-        """As Offered.take; of two that come together the later question."""
+        """Return the next request; of two that arrive together, the later turn."""
         if self._later and self._later[0][0] == self.upcoming:
             return heapq.heappop(self._later)[2]
         first, session = self._begun.take(), self._sessions
@@ -56,8 +67,10 @@ class Conversations:
         return replace(first, blocks=(f"conversation {session}",), block=MAX_TOKENS, session=session)
 
     def ended(self, request: TraceRequest, now: int, *, answered: bool) -> None:
-        """The next question of its conversation; after the last, and where one no longer fits the context, its user is
-        free for another.
+        """Schedule the next turn of a conversation.
+
+        After the last turn, or if a later turn was rejected because it exceeds the context, the user is free for
+        another conversation.
         """
         asks, turn = now + self._think, request.turn + 1
         if not answered or turn == self._turns or (self._until is not None and asks >= self._until):

@@ -1,67 +1,67 @@
-"""Lengths: how many tokens a prompt or an answer has, drawn from a distribution."""
+"""Distributions of prompt and response lengths in tokens."""
 
 import math
 import random
 import re
 from dataclasses import dataclass
 
-MAX_TOKENS = 1 << 24  # tokens: of anything
-_P99 = 2.326  # standard deviations of the normal distribution
+MAX_TOKENS = 1 << 24  # the maximum of any length
+_P99 = 2.326  # the 99th percentile of the normal distribution, in standard deviations
 _COUNT = re.compile(r"(\d+)(k?)")
 _FORMS = "512, 1k, uniform:50:200, or lognormal:512:0.5 (median, then sigma)"
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always `tokens`."""
+    """A fixed length of `tokens`."""
 
     tokens: int
 
     def draw(self, draw: random.Random) -> int:
-        """A length."""
+        """Return a length."""
         return self.tokens
 
     @property
     def most(self) -> int:
-        """What few are longer than: here none."""
+        """The largest length."""
         return self.tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Each from `low` to `high`, both included, as likely."""
+    """A uniform distribution from `low` to `high`, both included."""
 
     low: int
     high: int
 
     def draw(self, draw: random.Random) -> int:
-        """A length."""
+        """Return a random length."""
         return draw.randint(self.low, self.high)
 
     @property
     def most(self) -> int:
-        """What few are longer than: here none."""
+        """The largest length."""
         return self.high
 
 
 @dataclass(frozen=True, slots=True)
 class LogNormal:
-    """Half are below `median`; the logarithm has standard deviation `sigma`. At least 1."""
+    """A log-normal distribution with a median and the standard deviation `sigma` of its logarithm; at least 1."""
 
     median: int
     sigma: float
 
     def draw(self, draw: random.Random) -> int:
-        """A length."""
+        """Return a random length."""
         return self._at(draw.gauss(0.0, 1.0))
 
     @property
     def most(self) -> int:
-        """What few are longer than: one of a hundred."""
+        """The 99th percentile of the length."""
         return self._at(_P99)
 
     def _at(self, deviations: float) -> int:
-        """The length so many standard deviations from the median."""
+        """Return the length at a number of standard deviations from the median."""
         return min(MAX_TOKENS, max(1, round(self.median * math.exp(min(16.0, deviations * self.sigma)))))
 
 
@@ -69,8 +69,10 @@ Lengths = Fixed | Uniform | LogNormal
 
 
 def parse_lengths(text: str, option: str) -> Lengths:
-    """The distribution that `512`, `1k` (1,024), `uniform:50:200` or `lognormal:512:0.5` names. Raises ValueError
-    naming the option.
+    """Parse a length distribution: `512`, `1k` (1,024), `uniform:50:200` or `lognormal:512:0.5`.
+
+    Raises:
+        ValueError: If the text is malformed; the message names the option.
     """
     kind, *parts = text.strip().split(":")
     try:

@@ -1,7 +1,7 @@
-"""Offered traffic: requests to come, known by their lengths and the names of their blocks alone.
+"""Offered traffic: requests that will arrive, with only their lengths and the names of their blocks.
 
-An open loop has moments of its own; users ask again when they have their answer. Requests are made as they are wanted,
-so that a trace of ten hours is never in memory.
+In an open loop, arrivals have times of their own; in a closed loop, users send the next request after a response.
+Requests are created on demand, so a trace of ten hours is never in memory as a whole.
 """
 
 import heapq
@@ -14,59 +14,69 @@ from typing import Protocol
 from ridgeline.insight.traffic.lengths import Fixed, Lengths, Uniform
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 
-_LATEST = 2**62  # nanoseconds: what is done with moments stays in 64 bits
-SPREAD = 0.1  # of a length: how much shorter or longer it may be where equal ones would march in step
+_LATEST = 2**62  # nanoseconds; sums of such times still fit in 64 bits
+SPREAD = 0.1  # the relative variation of lengths that would keep requests synchronized if they were equal
 
 
 def check_moment(at: int, cure: str) -> None:
-    """Raises ValueError for a request that comes later than a moment can be."""
+    """Check that an arrival time fits in 64-bit nanoseconds.
+
+    Raises:
+        ValueError: If it is too late; the message includes the fix `cure`.
+    """
     if at > _LATEST:
         raise ValueError(f"requests come over more than a century; {cure}")
 
 
 class Offered(Protocol):
-    """Requests to come, one after the other."""
+    """A source of requests in order of arrival."""
 
     @property
     def upcoming(self) -> int | None:
-        """When the next one comes, in nanoseconds; None where none is known to."""
+        """The arrival time of the next request in nanoseconds; None if none is known."""
 
     def take(self) -> TraceRequest:
-        """That one."""
+        """Return the next request."""
 
     def ended(self, request: TraceRequest, now: int, *, answered: bool) -> None:
-        """A request that was taken has its answer, or was refused: its user may ask again."""
+        """Report that a request has its response or was rejected, so that its user may send another."""
 
 
 class OpenLoop:
-    """Requests that come at moments of their own, whatever became of those before them."""
+    """Open-loop traffic, whose arrival times do not depend on earlier responses."""
 
     def __init__(self, requests: Iterable[TraceRequest]) -> None:
-        """requests: in the order of their moments."""
+        """Create traffic from requests in order of arrival."""
         self._requests = iter(requests)
         self._next = next(self._requests, None)
 
     @property
     def upcoming(self) -> int | None:
-        """As Offered.upcoming."""
+        """The arrival time of the next request in nanoseconds; None if there is none."""
         return None if self._next is None else self._next.at
 
     def take(self) -> TraceRequest:
-        """As Offered.take."""
+        """Return the next request."""
         taken, self._next = self._next, next(self._requests, None)
         assert taken is not None, "nothing is left to take"
         return taken
 
     def ended(self, request: TraceRequest, now: int, *, answered: bool) -> None:
-        """It changes nothing."""
+        """Do nothing, because arrivals do not depend on responses."""
 
 
 class ClosedLoop:
-    """A closed loop: so many users, each of whom asks, waits for the answer, thinks, and asks again."""
+    """Closed-loop traffic: users who each send a request, wait for the response, think, and send another."""
 
     def __init__(self, users: int, think: int, requests: Iterable[TraceRequest], until: int | None, seed: int) -> None:
-        """think: nanoseconds. Users begin within one time of thinking, not all at once. requests: what they ask, whose
-        moments do not count. until: when they ask no more; who would begin later never asks.
+        """Create a closed loop, whose users start at random times within one think time.
+
+        Args:
+            users: The number of users.
+            think: The think time in nanoseconds.
+            requests: The requests that users send; their arrival times are ignored.
+            until: The time after which no request is sent; None for no limit.
+            seed: The seed of the start times.
         """
         self._requests, self._think, self._until = iter(requests), think, until
         draw = random.Random(f"users/{seed}")
@@ -76,17 +86,20 @@ class ClosedLoop:
 
     @property
     def upcoming(self) -> int | None:
-        """As Offered.upcoming."""
+        """The arrival time of the next request in nanoseconds; None if no user or request is available."""
         return self._asking[0] if self._asking and self._next is not None else None
 
     def take(self) -> TraceRequest:
-        """As Offered.take."""
+        """Return the next request."""
         assert self._next is not None, "nothing is left to take"
         taken, self._next = replace(self._next, at=heapq.heappop(self._asking)), next(self._requests, None)
         return taken
 
     def ended(self, request: TraceRequest, now: int, *, answered: bool) -> None:
-        """One of them begins to think. Who is refused leaves: to ask again would be to be refused for ever."""
+        """Let the request's user think and send another.
+
+        After a rejection the user leaves, because every retry would be rejected too.
+        """
         if not answered:
             return
         asks = now + self._think
@@ -96,7 +109,7 @@ class ClosedLoop:
 
 
 def sizes_and_classes(offered: Offered) -> tuple[int, int, set[str]]:
-    """Tokens in and out of all that is offered by itself, on average; and which classes it is of."""
+    """Return the average prompt and output tokens of open-loop traffic, and the request classes in it."""
     count, given, made, classes = 0, 0, 0, set[str]()
     while offered.upcoming is not None:
         request = offered.take()
@@ -109,14 +122,15 @@ def sizes_and_classes(offered: Offered) -> tuple[int, int, set[str]]:
 
 
 def draw_requests(moments: Iterable[int], given: Lengths, made: Lengths, seed: int) -> Iterator[TraceRequest]:
-    """Requests at these moments, of drawn lengths in and out."""
+    """Return requests at given arrival times, with random prompt and response lengths."""
     draw = random.Random(f"lengths/{seed}")
     return (TraceRequest(at, given.draw(draw), made.draw(draw)) for at in moments)
 
 
 def jittered(lengths: Lengths) -> Lengths:
-    """A fixed length as one that differs by up to a tenth; others as they are. Requests of equal lengths that come
-    together end together, and so march in step for ever.
+    """Return a fixed length as a uniform one of up to 10 % more or less; leave other distributions unchanged.
+
+    Requests of equal lengths that arrive together also end together, and would stay synchronized.
     """
     if not isinstance(lengths, Fixed):
         return lengths
@@ -125,24 +139,26 @@ def jittered(lengths: Lengths) -> Lengths:
 
 
 def with_arrivals(requests: Iterable[TraceRequest], moments: Iterable[int]) -> Iterator[TraceRequest]:
-    """The same requests at other moments."""
+    """Return requests with other arrival times."""
     return (replace(request, at=at) for request, at in zip(requests, moments, strict=False))
 
 
 def time_scaled(requests: Iterable[TraceRequest], speed: float) -> Iterator[TraceRequest]:
-    """So many times as fast: bursts become sharper by that much."""
+    """Return requests that arrive `speed` times as fast, which makes bursts sharper."""
     return (replace(request, at=round(request.at / speed)) for request in requests)
 
 
 def subsampled(requests: Iterable[TraceRequest], share: float, seed: int) -> Iterator[TraceRequest]:
-    """A share of them, each kept by chance: fewer requests in bursts of the same shape."""
+    """Return a random subset of requests, which keeps the shape of bursts."""
     draw = random.Random(f"keep/{seed}")
     return (request for request in requests if draw.random() < share)
 
 
 def bounded(requests: Iterable[TraceRequest], count: int | None, until: int | None) -> Iterator[TraceRequest]:
-    """The first so many of them, of those that come before `until`. Raises ValueError, as they come, as
-    `check_moment`.
+    """Return the first `count` requests among those that arrive before `until`.
+
+    Raises:
+        ValueError: During iteration, if an arrival time is too late for `check_moment`.
     """
 
     def within(request: TraceRequest) -> bool:

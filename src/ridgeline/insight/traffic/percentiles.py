@@ -1,7 +1,7 @@
-"""Percentiles as order statistics, each with an interval, and none from too few samples.
+"""Percentiles as order statistics with confidence intervals, omitted if there are too few samples.
 
-The intervals of `block_intervals` allow for neighbours in time being alike: its bootstrap draws whole minutes, not
-requests.
+The intervals of `block_intervals` allow for correlation between neighbours in time: their bootstrap resamples whole
+minutes rather than requests.
 """
 
 import math
@@ -13,23 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 SHOWN = (50, 90, 95, 99)
-BEYOND = 10  # samples that must lie beyond a percentile for it to be one: 1,000 in all for p99
+BEYOND = 10  # the number of samples that must lie beyond a percentile: p99 needs 1,000 in all
 DEVIATIONS_95 = 1.96
-"""Standard deviations either side that hold 95 %."""
+"""The standard deviations on either side of the mean that contain 95 %."""
 
 MINUTE = 60_000_000_000
-"""Nanoseconds: requests further apart than that are taken to know nothing of each other."""
+"""Nanoseconds of a bootstrap block; requests further apart are assumed to be independent."""
 
-_FEWEST = 5  # blocks below which nothing can be said of how they differ
+_FEWEST = 5  # the minimum number of blocks for an estimate of their variation
 _DRAWS, _BINS = 400, 2000
-_95 = (2.5, 97.5)  # percent of the draws between which 95 of 100 lie
+_95 = (2.5, 97.5)  # the percentiles of the bootstrap draws that bound 95 % of them
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A figure, with the low and the high between which the true one lies. Of a percentile these are the samples
-    between which it does in 95 of 100 cases, were they independent: requests near in time are alike, so that it is the
-    least to expect.
+    """A figure with the bounds of its true value.
+
+    For a percentile, these are the samples between which the true one lies in 95 % of cases if samples are independent.
+    Requests close in time are correlated, so the real interval is at least this wide.
     """
 
     low: float
@@ -39,24 +40,25 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """What is said of many samples. percentiles: None where there are too few of them for it."""
+    """The statistics of a sample."""
 
     count: int
     mean: float
     least: float
     most: float
     percentiles: dict[int, Interval | None]
+    """The percentiles with intervals; None for those with too few samples."""
 
 
 def interval_json(found: Interval | None) -> dict[str, float | None] | None:
-    """An end that is infinite is null: JSON has no such number."""
+    """Return an interval as JSON data; an infinite bound becomes null, as JSON has no such number."""
     if found is None:
         return None
     return {name: value if math.isfinite(value) else None for name, value in asdict(found).items()}
 
 
 def distribution_json(found: Distribution | None) -> dict[str, Any] | None:
-    """As results under load have it; null where there are no samples, and a percentile of too few."""
+    """Return a distribution as JSON data; null without samples, and a null percentile if there are too few."""
     if found is None:
         return None
     percentiles = {f"p{percent}": interval_json(at) for percent, at in found.percentiles.items()}
@@ -64,8 +66,9 @@ def distribution_json(found: Distribution | None) -> dict[str, Any] | None:
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
-    """Between which shares the true one lies in 95 of 100 cases where `share` of so many were (Wilson 1927): of none
-    and of all, too, it has a width.
+    """Return the Wilson interval (1927) in which the true share lies in 95 % of cases, given a sample share.
+
+    Its width is positive even for shares of 0 and 1.
     """
     if not count:
         return 0.0, 1.0
@@ -75,21 +78,22 @@ def wilson(share: float, count: int) -> tuple[float, float]:
 
 
 def needed(percent: int) -> int:
-    """Samples that a percentile takes: 20 for p50, 100 for p90, 1,000 for p99."""
+    """Return the number of samples that a percentile needs: 20 for p50, 100 for p90, 1,000 for p99."""
     return math.ceil(BEYOND * 100 / (100 - percent))
 
 
 def distribution(samples: Sequence[float], percents: Sequence[int] = SHOWN) -> Distribution | None:
-    """Samples that weigh the same; None where there are none."""
+    """Return the distribution of equally weighted samples; None if there are none."""
     return weighted(np.asarray(samples, dtype=np.float64), None, percents)
 
 
 def weighted(
     samples: NDArray[np.float64], weights: NDArray[np.float64] | None, percents: Sequence[int] = SHOWN
 ) -> Distribution | None:
-    """Samples of which each stands for `weights` (1 where None) equal ones. Their number is the sum of the weights; the
-    width of intervals goes by the effective one, (sum w)^2 / sum w^2 (Kish 1965), because equal ones are no samples of
-    their own.
+    """Return the distribution of samples that each stand for `weights` equal ones (1 if None).
+
+    The count is the sum of the weights. The width of intervals uses the effective sample size (sum w)^2 / sum w^2 (Kish
+    1965), because equal samples are not independent.
     """
     if len(samples) == 0:
         return None
@@ -104,14 +108,15 @@ def weighted(
 
 
 def _percentile(values: NDArray[np.float64], ranks: NDArray[np.float64], worth: float, percent: int) -> Interval:
-    """The smallest sample that `percent` of 100 do not exceed, and those 1.96 sqrt(p (1 - p) / n) of all ranks around
-    it. worth: n, the effective number of samples.
+    """Return the smallest sample that `percent` % of samples do not exceed, with its interval.
+
+    The bounds are the samples 1.96 sqrt(p (1 - p) / n) of all ranks away, for the effective sample size n (`worth`).
     """
     count, share = float(ranks[-1]), percent / 100
     spread = count * DEVIATIONS_95 * math.sqrt(share * (1 - share) / worth)
 
     def ranked(rank: float) -> float:
-        place = int(np.searchsorted(ranks, rank - 1e-9, side="left"))  # the sum of weights may miss a whole by a bit
+        place = int(np.searchsorted(ranks, rank - 1e-9, side="left"))  # a sum of weights may be slightly off
         return float(values[min(max(place, 0), len(values) - 1)])
 
     return Interval(ranked(count * share - spread), ranked(count * share), ranked(count * share + spread))
@@ -124,10 +129,19 @@ def block_intervals(
     percents: Sequence[int],
     seed: int = 0,
 ) -> dict[int, tuple[float, float]]:
-    """For each percentile, between which values it lies in 95 of 100 draws of as many blocks of a minute as there are.
+    """Return a 95 % bootstrap interval for each percentile, resampling blocks of one minute.
 
-    samples: each with its weight (1 where None) and its moment in nanoseconds. Empty where there are fewer than five
-    blocks. The values are those of 2,000 bins of about equal weight.
+    The values are those of 2,000 bins of about equal weight.
+
+    Args:
+        samples: The samples.
+        weights: The weight of each sample; 1 if None.
+        moments: The time of each sample in nanoseconds.
+        percents: The percentiles.
+        seed: The seed of the bootstrap.
+
+    Returns:
+        The interval by percentile; empty if there are fewer than five blocks.
     """
     if len(samples) == 0:
         return {}

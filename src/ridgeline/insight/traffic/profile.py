@@ -1,5 +1,7 @@
-"""Profiles: how a rate changes over time. Arrivals of a steady process are moved so that they come at the rate of each
-moment: when as many are due as have come, the next one does. Poisson arrivals stay Poisson (Cinlar 1975, time change).
+"""Rate profiles: arrival rates that change over time.
+
+The arrivals of a steady process are moved by a time change: an arrival occurs once the integrated rate reaches its time
+in the steady process. Poisson arrivals stay Poisson (Cinlar 1975, time change).
 """
 
 import math
@@ -14,76 +16,76 @@ _FORMS = (
     "ramp:4:60s (to 4 times the rate in a minute), spike:4:60s:30s (4 times, from 60 s on, for 30 s) or day:0.2:600s "
     "(from 0.2 of the rate to all of it and back in 600 s)"
 )
-_ROUNDS = 60  # of bisection: to less than a nanosecond of a day
+_ROUNDS = 60  # bisection steps, enough for a nanosecond in a day
 
 
 class Profile(Protocol):
-    """Of a rate, as a multiple of it."""
+    """A rate over time, as a multiple of a base rate."""
 
     def due(self, seconds: float) -> float:
-        """Seconds at the steady rate in which as many come as up to this moment."""
+        """Return the time at which the steady process has as many arrivals as the profile has at time `seconds`."""
 
     @property
     def least(self) -> float:
-        """The lowest multiple there is."""
+        """The lowest multiple of the base rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """From the rate to so many times it, evenly; then it stays there."""
+    """A linear change of the rate to `times` the base rate, which then stays constant."""
 
     times: float
     seconds: float
 
     def due(self, seconds: float) -> float:
-        """As Profile.due."""
+        """Return the time at which the steady process has as many arrivals as the profile has at time `seconds`."""
         rising = min(seconds, self.seconds)
         return rising + (self.times - 1) * rising**2 / (2 * self.seconds) + self.times * (seconds - rising)
 
     @property
     def least(self) -> float:
-        """As Profile.least."""
+        """The lowest multiple of the base rate."""
         return min(1.0, self.times)
 
 
 @dataclass(frozen=True, slots=True)
 class Spike:
-    """So many times the rate for some seconds."""
+    """A rate of `times` the base rate during an interval."""
 
     times: float
     start: float
     seconds: float
 
     def due(self, seconds: float) -> float:
-        """As Profile.due."""
+        """Return the time at which the steady process has as many arrivals as the profile has at time `seconds`."""
         return seconds + (self.times - 1) * min(max(0.0, seconds - self.start), self.seconds)
 
     @property
     def least(self) -> float:
-        """As Profile.least."""
+        """The lowest multiple of the base rate."""
         return min(1.0, self.times)
 
 
 @dataclass(frozen=True, slots=True)
 class DayCycle:
-    """From a share of the rate to all of it and back, again and again, as a cosine goes."""
+    """A periodic rate between a share of the base rate and all of it, in the shape of a cosine."""
 
     share: float
     seconds: float
 
     def due(self, seconds: float) -> float:
-        """As Profile.due."""
+        """Return the time at which the steady process has as many arrivals as the profile has at time `seconds`."""
         turn = 2 * math.pi / self.seconds
         return self.share * seconds + (1 - self.share) * (seconds - math.sin(turn * seconds) / turn) / 2
 
     @property
     def least(self) -> float:
-        """As Profile.least."""
+        """The lowest multiple of the base rate."""
         return min(1.0, self.share)
 
 
 def shaped(moments: Iterable[int], profile: Profile) -> Iterator[int]:
-    """Moments of a steady process, in nanoseconds, as they come at a rate with a profile."""
+    """Yield the arrival times of a steady process, in nanoseconds, changed to follow a rate profile."""
     before = 0.0
     for moment in moments:
         wanted = moment / SECOND
@@ -96,7 +98,11 @@ def shaped(moments: Iterable[int], profile: Profile) -> Iterator[int]:
 
 
 def parse_profile(text: str) -> Profile:
-    """Of `ramp:4:60s`, `spike:4:60s:30s`, `day:0.2:600s`. Raises ValueError with what to write."""
+    """Parse a rate profile: `ramp:4:60s`, `spike:4:60s:30s` or `day:0.2:600s`.
+
+    Raises:
+        ValueError: If the text is malformed; the message shows the forms.
+    """
     kind, *parts = text.strip().split(":")
     try:
         if kind == "ramp" and len(parts) == 2:

@@ -1,4 +1,4 @@
-"""Record: what a client saw of one request, in nanoseconds; and many of them as columns."""
+"""The record of a request as its client observed it, in nanoseconds, and tables of many records."""
 
 from collections.abc import Iterable
 from itertools import pairwise
@@ -7,84 +7,100 @@ from typing import Literal
 import msgspec
 
 Outcome = Literal["ok", "rejected", "failed", "unfinished"]
-"""ok: answered to its end. rejected: 429 or 503. failed: anything else. unfinished: given up when the run ended."""
+"""The outcome of a request.
+
+`ok`: the response is complete. `rejected`: HTTP 429 or 503. `failed`: any other failure. `unfinished`: the run ended
+first.
+"""
 
 
 class RequestRecord(msgspec.Struct):
-    """One request. All moments are nanoseconds after the start of the run.
-
-    index: its place in the schedule. session, turn: the conversation that it belongs to. intended: when it was to be
-    sent (a); in a closed loop, where nothing is scheduled, when it was. ready: when it might be: later than intended
-    where the number of requests under way is capped, and when its user was free in a closed loop. sent:
-    its bytes handed to the socket (s). chunks: when each piece with content was decoded (c_1..c_k). ended: when the
-    answer was over. input, output: tokens by the server's count; counted: whether it gave one, else output is the
-    number of pieces. cached: prompt tokens that the server had kept. server_queue, server_ttft: milliseconds that the
-    request waited, and took to its first token, by the server's own clock, where it says. reason: of what is not ok.
-    """
+    """The record of one request. Times are nanoseconds after the start of the run."""
 
     index: int
+    """The position of the request in the schedule."""
     intended: int
+    """The intended send time (a); in a closed loop, which schedules nothing, the actual one."""
     ready: int
+    """The earliest possible send time.
+
+    It is later than intended if concurrency is limited; in a closed loop, it is when the user became free.
+    """
     session: int = 0
+    """The number of the conversation."""
     turn: int = 0
+    """The number of the turn in its conversation."""
     process: int = 0
     sent: int | None = None
+    """The time at which the request was written to the socket (s)."""
     ended: int | None = None
+    """The time at which the response ended."""
     chunks: list[int] = msgspec.field(default_factory=list)
+    """The time at which each chunk with content was decoded (c_1..c_k)."""
     input: int | None = None
+    """The prompt tokens by the server's count."""
     output: int = 0
+    """The output tokens by the server's count, or the number of chunks if it did not count."""
     counted: bool = False
+    """Whether the server reported a token count."""
     cached: int | None = None
+    """The prompt tokens that the server found in its cache."""
     server_queue: float | None = None
+    """The milliseconds that the request waited in the server, if it reports them."""
     server_ttft: float | None = None
+    """The milliseconds to the first token by the server's clock, if it reports them."""
     status: int | None = None
     outcome: Outcome = "unfinished"
     reason: str = ""
+    """The reason if the outcome is not `ok`."""
 
     @property
     def ttft(self) -> int | None:
-        """c_1 - a."""
+        """The time to first token from the intended send time: c_1 - a."""
         return self.chunks[0] - self.intended if self.chunks else None
 
     @property
     def service_ttft(self) -> int | None:
-        """c_1 - s: without what the client itself waited."""
+        """The time to first token from the actual send time: c_1 - s."""
         return self.chunks[0] - self.sent if self.chunks and self.sent is not None else None
 
     @property
     def tpot(self) -> float | None:
-        """(c_k - c_1) / (T - 1); None for fewer than two tokens, and for an answer that came in one piece."""
+        """The time per output token after the first: (c_k - c_1) / (T - 1).
+
+        It is None for fewer than two tokens, and for a response in one chunk.
+        """
         several = len(self.chunks) > 1 and self.output > 1
         return (self.chunks[-1] - self.chunks[0]) / (self.output - 1) if several else None
 
     @property
     def e2e(self) -> int | None:
-        """c_k - a."""
+        """The end-to-end latency from the intended send time: c_k - a."""
         return self.chunks[-1] - self.intended if self.chunks else None
 
     @property
     def queue_delay(self) -> int | None:
-        """S - a: waiting on the client's side."""
+        """The time that the request waited at the client: s - a."""
         return self.sent - self.intended if self.sent is not None else None
 
     @property
     def lateness(self) -> int | None:
-        """S less when it might be sent: what the load generator is to blame for."""
+        """The delay of sending that the load generator itself caused: the send time less the earliest possible one."""
         return self.sent - max(self.ready, self.intended) if self.sent is not None else None
 
     @property
     def gaps(self) -> list[int]:
-        """Between successive pieces."""
+        """The times between successive chunks."""
         return [after - before for before, after in pairwise(self.chunks)]
 
     @property
     def tokens_per_gap(self) -> float:
-        """Tokens that came after each gap, on average: (T - 1) / (k - 1)."""
+        """The average number of tokens after each gap: (T - 1) / (k - 1)."""
         return (self.output - 1) / (len(self.chunks) - 1) if len(self.chunks) > 1 and self.output > 1 else 1.0
 
     @property
     def over(self) -> int:
-        """The last moment that is known of it: c_k of an answer, the end of what is none."""
+        """The last known time of the request: c_k of a complete response, else its end."""
         if self.outcome == "ok" and self.chunks:
             return self.chunks[-1]
         return next(at for at in (self.ended, self.sent, self.ready) if at is not None)
@@ -98,7 +114,7 @@ COLUMNS = (
 
 
 def row(record: RequestRecord) -> tuple[object, ...]:
-    """The columns of one request; moments and lengths of time in seconds, None for what it has not."""
+    """Return the columns of one record, with times in seconds and None for missing values."""
     return (
         record.index, record.session, record.turn, record.process, record.outcome, record.status, record.reason,
         *map(_seconds, (record.intended, record.ready, record.sent)),
@@ -111,7 +127,7 @@ def row(record: RequestRecord) -> tuple[object, ...]:
 
 
 def columns(records: Iterable[RequestRecord]) -> dict[str, list[object]]:
-    """Many requests, column by column."""
+    """Return many records as a table of columns."""
     rows = [row(record) for record in records]
     return {name: [cells[place] for cells in rows] for place, name in enumerate(COLUMNS)}
 

@@ -1,8 +1,8 @@
-"""Routers: which of several replicas a request goes to, by what they have published of themselves.
+"""Routers that choose a replica for each request from the load that replicas publish.
 
-What they see is as old as the signals are, and never how long an answer will be. Two random choices, of which the one
-with less to do is taken (Mitzenmacher 2001), are the default: the least loaded of all is better where signals are fresh
-and far worse where they are not, because all send everything there until the next ones come.
+A router sees load that may be stale, and never response lengths. The default takes the less loaded of two random
+replicas (Mitzenmacher 2001). The least loaded of all is better if load is current, but far worse if it is stale,
+because all requests then go to the same replica until the next update.
 """
 
 import random
@@ -13,76 +13,79 @@ from typing import Protocol
 from ridgeline.insight.traffic.workload_trace import TraceRequest
 
 REQUEST_TOKENS = 256
-"""What a request under way counts for beside its prompt, as nobody knows how long its answer will be."""
+"""The load of an active request in addition to its prompt, because its response length is unknown."""
 
-_CAP = 1.5  # times the mean load: up to which a prefix's replica is kept to
-_REMEMBERED = 100_000  # prefixes
+_CAP = 1.5  # the multiple of the mean load up to which a prefix stays on its replica
+_REMEMBERED = 100_000  # the number of prefixes that are remembered
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """What a replica has published. load: tokens of prompts under way, and REQUEST_TOKENS for each request."""
+    """The load that a replica has published."""
 
     load: int
+    """The prompt tokens of active requests, plus `REQUEST_TOKENS` for each request."""
 
 
 class ReplicaRouter(Protocol):
-    """Chooses a replica."""
+    """A router that chooses a replica for each request."""
 
     def choose(self, request: TraceRequest, signals: Sequence[Signal]) -> int:
-        """The place of the one that a request goes to, among those that have published signals."""
+        """Return the index of the replica for a request, among those with published signals."""
 
 
 class RoundRobin:
-    """One after the other, whatever they have to do."""
+    """A router that cycles through the replicas regardless of load."""
 
     def __init__(self, seed: int) -> None:
         self._next = 0
 
     def choose(self, request: TraceRequest, signals: Sequence[Signal]) -> int:
-        """As Router.choose."""
+        """Return the index of the next replica."""
         self._next += 1
         return (self._next - 1) % len(signals)
 
 
 class RandomChoice:
-    """Any."""
+    """A router that chooses a replica at random."""
 
     def __init__(self, seed: int) -> None:
         self._draw = random.Random(f"router/{seed}")
 
     def choose(self, request: TraceRequest, signals: Sequence[Signal]) -> int:
-        """As Router.choose."""
+        """Return the index of a random replica."""
         return self._draw.randrange(len(signals))
 
 
 class TwoChoices:
-    """The less loaded of two that are drawn."""
+    """A router that takes the less loaded of two random replicas."""
 
     def __init__(self, seed: int) -> None:
         self._draw = random.Random(f"router/{seed}")
 
     def choose(self, request: TraceRequest, signals: Sequence[Signal]) -> int:
-        """As Router.choose."""
+        """Return the index of the less loaded of two random replicas."""
         if len(signals) == 1:
             return 0
         return min(self._draw.sample(range(len(signals)), 2), key=lambda place: signals[place].load)
 
 
 class LeastLoaded:
-    """The least loaded; of equals the first."""
+    """A router that takes the least loaded replica, the first of equals."""
 
     def __init__(self, seed: int) -> None:
-        """Nothing is drawn."""
+        """Ignore the seed, because this router draws nothing."""
 
     def choose(self, request: TraceRequest, signals: Sequence[Signal]) -> int:
-        """As Router.choose."""
+        """Return the index of the least loaded replica."""
         return min(range(len(signals)), key=lambda place: signals[place].load)
 
 
 class PrefixAware:
-    """Where the last request with the same first block went, unless that has half more to do than all on average;
-    else, and where prompts name no blocks, the less loaded of two.
+    """A router that sends requests with the same first block to the same replica.
+
+    If that replica has over 1.5 times the mean load plus one request, or the prompt names no blocks, it takes the less
+    loaded of two random replicas.
     """
 
     def __init__(self, seed: int) -> None:
@@ -90,7 +93,7 @@ class PrefixAware:
         self._places: dict[str, int] = {}
 
     def choose(self, request: TraceRequest, signals: Sequence[Signal]) -> int:
-        """As Router.choose."""
+        """Return the index of the replica with the request's prefix, or of the less loaded of two random ones."""
         name = request.blocks[0] if request.blocks else None
         place = self._places.get(name) if name is not None else None
         mean = sum(signal.load for signal in signals) / len(signals)
@@ -110,14 +113,18 @@ ROUTERS: dict[str, Callable[[int], ReplicaRouter]] = {
     "random": RandomChoice,
     "prefix": PrefixAware,
 }
-"""By name; each is made with a seed, so that what it draws changes no other draw."""
+"""The routers by name; each has its own seed, so that its draws affect no others."""
 
 BLIND = ("round-robin", "random")
-"""Those that do not look at what replicas have to do."""
+"""The names of the routers that ignore the replicas' load."""
 
 
 def router_named(name: str, seed: int) -> ReplicaRouter:
-    """Raises ValueError with the names there are."""
+    """Return a new router by name.
+
+    Raises:
+        ValueError: If the name is unknown; the message lists all names.
+    """
     if name not in ROUTERS:
         raise ValueError(f"--router is {name!r}; it must be one of {', '.join(ROUTERS)}")
     return ROUTERS[name](seed)

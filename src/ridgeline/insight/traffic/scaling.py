@@ -1,4 +1,4 @@
-"""Scaling: how many replicas there are to be, by the requests under way. simulate and serve keep to the same law."""
+"""The autoscaling rule: the number of replicas for the active requests, used by both simulate and serve."""
 
 import math
 from dataclasses import dataclass
@@ -6,28 +6,35 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Replicas that come and go with the requests under way.
-
-    least, most: replicas. each: requests under way that a replica is to have. period: nanoseconds between two looks.
-    calm: nanoseconds without a change before one goes. start_up: nanoseconds from asking for one until it takes
-    requests.
-    """
+    """An autoscaling rule based on active requests."""
 
     least: int
+    """The minimum number of replicas."""
     most: int
+    """The maximum number of replicas."""
     each: int
+    """The target number of active requests per replica."""
     period: int
+    """Nanoseconds between two checks."""
     calm: int
+    """Nanoseconds without a change before a replica is stopped."""
     start_up: int
+    """Nanoseconds from starting a replica until it accepts requests."""
 
     def wanted(self, under_way: int) -> int:
-        """Replicas for so many requests under way."""
+        """Return the number of replicas for a number of active requests."""
         return min(self.most, max(self.least, math.ceil(under_way / self.each)))
 
     def change(self, under_way: int, taking: int, starting: int, still: int) -> int:
-        """How many are to be started at a look, or -1 where one is to go, which none does while others start: those
-        that take requests are all there is until then. taking, starting: replicas. still: nanoseconds since the last
-        change.
+        """Return how many replicas to start at a check, or -1 to stop one.
+
+        None is stopped while others start, because only those that accept requests serve until then.
+
+        Args:
+            under_way: The active requests.
+            taking: The replicas that accept requests.
+            starting: The replicas that are starting.
+            still: Nanoseconds since the last change.
         """
         missing = self.wanted(under_way) - taking - starting
         if missing >= 0:

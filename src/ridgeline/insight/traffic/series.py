@@ -1,4 +1,4 @@
-"""Series: what goes on at each moment of a run, from its records."""
+"""Time series of a run, computed from its records."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,18 +9,21 @@ from numpy.typing import NDArray
 from ridgeline.insight.traffic.request_record import RequestRecord
 
 _SAMPLES = 400
-_MAX_POINTS = 200  # of a distribution
+_MAX_POINTS = 200  # points of a distribution
 
 
 def under_way(records: Sequence[RequestRecord], until: int, samples: int = _SAMPLES) -> list[tuple[float, float]]:
-    """How many requests were intended and not over, at so many moments from the start to `until`; in seconds."""
+    """Return the number of active requests at evenly spaced times up to `until`, with times in seconds.
+
+    A request is active from its intended send time to its end.
+    """
     moments = np.arange(samples, dtype=np.float64) * (until / max(1, samples - 1))
     counts = counts_at(records, moments, until)
     return list(zip((moments / 1e9).tolist(), counts.tolist(), strict=True))
 
 
 def counts_at(records: Sequence[RequestRecord], moments: NDArray[np.floating], until: int) -> NDArray[np.float64]:
-    """Requests under way at moments in nanoseconds; one that has not ended is there until `until`."""
+    """Return the number of active requests at times in nanoseconds; one that has not ended stays until `until`."""
     begun = np.sort([record.intended for record in records])
     ended = np.sort([record.over if record.ended is not None else until for record in records])
     found: NDArray[np.float64] = (
@@ -30,12 +33,15 @@ def counts_at(records: Sequence[RequestRecord], moments: NDArray[np.floating], u
 
 
 def ttfts_by_arrival(records: Sequence[RequestRecord]) -> list[tuple[float, float]]:
-    """When each request was intended, and its TTFT, in seconds."""
+    """Return the intended send time and the TTFT of each request in seconds."""
     return [(record.intended / 1e9, record.ttft / 1e9) for record in records if record.ttft is not None]
 
 
 def cumulative(values: Sequence[float]) -> tuple[tuple[float, float], ...]:
-    """The empirical distribution of sorted values as at most so many steps; its ends are always among them."""
+    """Return the empirical distribution of sorted values, thinned to a limited number of steps.
+
+    Both ends are always included.
+    """
     count = len(values)
     places = sorted({0, count - 1, *range(0, count, max(1, count // _MAX_POINTS))})
     return ((values[0], 0.0), *((values[place], (place + 1) / count) for place in places))
@@ -43,17 +49,19 @@ def cumulative(values: Sequence[float]) -> tuple[tuple[float, float], ...]:
 
 @dataclass(frozen=True, slots=True)
 class SecondStats:
-    """One second of a run. under_way: requests, on average. tokens: those that the pieces which came stand for."""
+    """The activity in one second of a run."""
 
     second: int
     arrived: int
     under_way: float
+    """The average number of active requests."""
     finished: int
     tokens: float
+    """The output tokens that the received chunks stand for."""
 
 
 def seconds(records: Sequence[RequestRecord]) -> list[SecondStats]:
-    """A run second by second, to the last end."""
+    """Return the activity in each second of a run, up to the last end."""
     if not records:
         return []
     end = max(record.over for record in records)

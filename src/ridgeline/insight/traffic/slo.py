@@ -1,4 +1,4 @@
-"""Service level objectives: the most that a request may take to count as good, of all or class by class."""
+"""Service level objectives: latency limits for a request to count as good, overall or by request class."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,31 +9,39 @@ from typing_extensions import override
 from ridgeline.util.times import parse_time
 
 MAX_CLASSES = 100
-"""Classes of requests, those of none among them: each is a line of a table, and has percentiles of its own."""
+"""The maximum number of request classes, because each has a row in tables and percentiles of its own.
+
+Requests without a class count as one.
+"""
 
 _NAMES = ("ttft", "tpot", "e2e")
 
 
 @dataclass(frozen=True, slots=True)
 class SLO:
-    """Nanoseconds to the first token, between two tokens on average, and to the last; None for no limit. classes: what
-    requests of a class keep to instead.
-    """
+    """The latency limits of a request in nanoseconds; None for no limit."""
 
     ttft: int | None = None
+    """The limit of the time to first token."""
     tpot: int | None = None
+    """The limit of the mean time per output token after the first."""
     e2e: int | None = None
+    """The limit of the end-to-end latency."""
     classes: Mapping[str, "SLO"] = field(default_factory=dict, hash=False)
+    """The objectives of request classes, which replace these."""
 
     def __bool__(self) -> bool:
         return bool(self.classes) or any(limit is not None for limit in (self.ttft, self.tpot, self.e2e))
 
     def of(self, name: str) -> "SLO":
-        """What requests of a class keep to."""
+        """Return the objectives of a request class."""
         return self.classes.get(name, self)
 
     def met(self, ttft: int | None, tpot: float | None, e2e: int | None) -> bool | None:
-        """Whether a request kept every limit; None where it lacks a metric that has one and broke no other."""
+        """Return whether a request met all limits.
+
+        The result is None if a metric with a limit is missing and no other limit is exceeded.
+        """
         pairs = ((self.ttft, ttft), (self.tpot, tpot), (self.e2e, e2e))
         asked = [(limit, got) for limit, got in pairs if limit is not None]
         if any(got is not None and got > limit for limit, got in asked):
@@ -48,7 +56,11 @@ class SLO:
 
 
 def parse_slo(text: str, names: Sequence[str] = _NAMES) -> SLO:
-    """The objectives in `ttft=200ms,tpot=50ms,e2e=5s`, of those that have `names`. Raises ValueError."""
+    """Parse objectives such as `ttft=200ms,tpot=50ms,e2e=5s`, of which only those in `names` are allowed.
+
+    Raises:
+        ValueError: If the text is malformed.
+    """
     limits: dict[str, int] = {}
     for part in text.split(","):
         name, _, value = (piece.strip() for piece in part.partition("="))
@@ -61,7 +73,11 @@ def parse_slo(text: str, names: Sequence[str] = _NAMES) -> SLO:
 
 
 def parse_slos(texts: Sequence[str]) -> SLO:
-    """The objectives in `ttft=1s,tpot=50ms` and `batch:e2e=60s`, the latter of one class. Raises ValueError."""
+    """Parse objectives such as `ttft=1s,tpot=50ms`, and those of one class such as `batch:e2e=60s`.
+
+    Raises:
+        ValueError: If a text is malformed or repeated.
+    """
     found: dict[str, SLO] = {}
     for text in texts:
         name, separated, limits = text.rpartition(":")
@@ -75,7 +91,11 @@ def parse_slos(texts: Sequence[str]) -> SLO:
 
 
 def _nanoseconds(part: str, value: str) -> int:
-    """Raises ValueError that says what is wrong with the time."""
+    """Parse a time limit.
+
+    Raises:
+        ValueError: If it is malformed; the message says why.
+    """
     limit = parse_time(value)
     if limit is None and re.fullmatch(r"\d+(\.\d+)?", value):
         raise ValueError(f"--slo has {part!r}, a time without a unit; write {part}ms or {part}s")

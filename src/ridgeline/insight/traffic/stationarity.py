@@ -1,4 +1,4 @@
-"""Steadiness: whether a server keeps up with what comes, or falls further behind for as long as one looks."""
+"""A test for overload: whether a server keeps up with arrivals, or falls further behind as long as they continue."""
 
 import math
 from collections.abc import Sequence
@@ -6,29 +6,38 @@ from dataclasses import dataclass
 
 import numpy as np
 
-FALLING_BEHIND = 0.05  # of the arrivals: growth of what is under way from which a server does not keep up
-SURE = 3.0  # standard errors of the slope, with ten blocks about 1 in 100 by chance; and of a count, for the rise
+FALLING_BEHIND = 0.05  # backlog growth relative to the arrival rate, above which a server does not keep up
+SURE = 3.0  # standard errors of a slope (with ten blocks, chance exceeds it in about 1 of 100 cases) and of a count
 _BLOCKS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Stationarity:
-    """growth: requests under way more each second, over the last two thirds; ttft_growth: seconds of TTFT more each
-    second. overloaded: both grow, surely, and the first by more than 5 % of the rate of arrivals and by more than what
-    is under way varies by itself, were it Poisson.
-    """
+    """The growth of a server's backlog."""
 
     growth: float
+    """The increase of active requests per second, over the last two thirds of the time."""
     ttft_growth: float
+    """The increase of TTFT in seconds per second."""
     overloaded: bool
+    """Whether both grow significantly.
+
+    Active requests must also grow by more than 5 % of the arrival rate, and by more than their Poisson fluctuation.
+    """
 
 
 def judge_stationarity(
     under_way: Sequence[tuple[float, float]], ttfts: Sequence[tuple[float, float]], rate: float
 ) -> Stationarity | None:
-    """Judge (moment, requests under way) and (moment of arrival, TTFT), all in seconds, at `rate` arrivals a second.
+    """Evaluate whether the backlog of a server grows.
 
-    None where there is too little to see: ten blocks of two samples each, of either, in the last two thirds.
+    Args:
+        under_way: Pairs of time and active requests, in seconds.
+        ttfts: Pairs of arrival time and TTFT, in seconds.
+        rate: Arrivals per second.
+
+    Returns:
+        The growth, or None if either series has fewer than 20 samples in the last two thirds.
     """
     grown, waited = _slope(_late(under_way)), _slope(_late(ttfts))
     if grown is None or waited is None:
@@ -42,7 +51,7 @@ def judge_stationarity(
 
 
 def _late(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those of the last two thirds of the time: the first third is the way up."""
+    """Return the samples in the last two thirds of the time; the first third is warm-up."""
     if not samples:
         return []
     start, end = min(at for at, _ in samples), max(at for at, _ in samples)
@@ -50,8 +59,9 @@ def _late(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _slope(samples: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
-    """The slope and its standard error, by least squares over the means of ten blocks: neighbours are alike, and a
-    regression over all of them would be far too sure.
+    """Return the slope and its standard error, by least squares over the means of ten blocks.
+
+    Neighbouring samples are correlated, so a regression over all of them would underestimate the error.
     """
     if len(samples) < 2 * _BLOCKS:
         return None

@@ -1,4 +1,4 @@
-"""Summary: what the records of a run say together. The words of every figure are in DEFINITIONS."""
+"""The summary of a run's records; DEFINITIONS explains each figure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -41,64 +41,71 @@ DEFINITIONS = {
 }
 
 CLIENTS_OWN = ("lateness", "queue delay")
-"""Of the latencies those that say nothing of the server, and stand however late the load generator was."""
-MAX_LATENESS = 0.05  # of the median TTFT: our own lateness up to which it is the server that we measure
+"""The latencies that describe only the load generator, and are valid however late it was."""
+MAX_LATENESS = 0.05  # the client's lateness relative to the median TTFT, up to which TTFT describes the server
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Answered requests by whether they met the objectives; unknown: those that lack a metric. rate: good a second.
-    uncertain: of the missed, those that would not have been but for the load generator's own lateness.
-    """
+    """The completed requests by whether they met the objectives."""
 
     good: int
     missed: int
     unknown: int
+    """The requests that lack a metric with a limit."""
     rate: float
+    """Good requests per second."""
     uncertain: int = 0
+    """The missed requests that would have been good without the load generator's own lateness."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of a run. counts: requests by outcome; reasons: how many were not answered for each reason. duration: seconds.
-    latencies: seconds, by the names of DEFINITIONS; None where no request has it. sizes: tokens in and out. counted:
-    answered requests whose tokens the server counted. goodput: None without objectives.
-    """
+    """The figures of a run."""
 
     counts: dict[str, int]
+    """The number of requests by outcome."""
     reasons: dict[str, int]
+    """The number of requests that were not completed, by reason."""
     duration: float
+    """The duration in seconds."""
     requests_per_second: float
     tokens_per_second: float
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int
     counted: int
+    """The completed requests whose tokens the server counted."""
     tokens_per_chunk: float
     latencies: dict[str, Distribution | None]
+    """The distributions in seconds by the names of DEFINITIONS; None if no request has the metric."""
     sizes: dict[str, Distribution | None]
+    """The distributions of prompt and output tokens."""
     goodput: Goodput | None
+    """The goodput; None without objectives."""
 
     @property
     def answered(self) -> int:
-        """Requests that were."""
+        """The number of completed requests."""
         return self.counts["ok"]
 
     @property
     def total(self) -> int:
-        """All of them: answered, rejected, failed and given up."""
+        """The number of all requests: completed, rejected, failed and unfinished."""
         return sum(self.counts.values())
 
     @property
     def good_share(self) -> float:
-        """Of all requests those that were good, or, without objectives, answered."""
+        """The share of all requests that met their objectives, or that completed if there are none."""
         good = self.answered if self.goodput is None else self.goodput.good
         return good / self.total if self.total else 0.0
 
     @property
     def client_late(self) -> bool:
-        """Whether the load generator was late by so much that its TTFT is no figure of the server's: by the highest
-        percentile of its lateness that there are enough requests for. Never of so few that they have no median.
+        """Whether the load generator was so late that TTFT does not describe the server.
+
+        This compares the highest percentile of its lateness that has enough samples; it is False if even the median has
+        too few.
         """
         late, ttft = self.latencies["lateness"], self.latencies["TTFT"]
         judged = None if late is None else highest(late)
@@ -106,25 +113,25 @@ class Summary:
 
     @property
     def some_late(self) -> bool:
-        """Whether a request was late by so much, be it one alone."""
+        """Whether at least one request was sent so late that its TTFT does not describe the server."""
         late, ttft = self.latencies["lateness"], self.latencies["TTFT"]
         return late is not None and ttft is not None and late.most > MAX_LATENESS * middle(ttft)
 
 
 def highest(samples: Distribution) -> tuple[int, float] | None:
-    """The highest percentile that there are enough samples for, and its value; None where there is none."""
+    """Return the highest percentile that has enough samples, and its value; None if there is none."""
     found = [(percent, at.mid) for percent, at in samples.percentiles.items() if at is not None]
     return max(found, default=None)
 
 
 def middle(samples: Distribution) -> float:
-    """The median, or the mean where there are too few for one."""
+    """Return the median, or the mean if there are too few samples."""
     found = samples.percentiles.get(50)
     return samples.mean if found is None else found.mid
 
 
 def summarise(records: Sequence[RequestRecord], slo: SLO | None = None) -> Summary:
-    """The summary of all records of a run."""
+    """Return the summary of all records of a run."""
     answered = [record for record in records if record.outcome == "ok"]
     duration = _duration(records)
     output = sum(record.output for record in answered)
@@ -150,7 +157,7 @@ def summarise(records: Sequence[RequestRecord], slo: SLO | None = None) -> Summa
 
 
 def _duration(records: Sequence[RequestRecord]) -> float:
-    """Seconds from the first intended moment to the last token; where nothing was answered, to the last end."""
+    """Return the seconds from the first intended send time to the last token, or to the last end if none completed."""
     if not records:
         return 0.0
     ends = [record.over for record in records if record.outcome == "ok"] or [record.over for record in records]
@@ -158,7 +165,10 @@ def _duration(records: Sequence[RequestRecord]) -> float:
 
 
 def _latencies(answered: Sequence[RequestRecord], records: Sequence[RequestRecord]) -> dict[str, Distribution | None]:
-    """In seconds. What the client waited is said of all that it sent, the rest of what was answered."""
+    """Return the latency distributions in seconds.
+
+    Waiting at the client covers all sent requests, the other metrics only completed ones.
+    """
     found: dict[str, list[int | None] | list[float | None]] = {
         "TTFT": [record.ttft for record in answered],
         "service TTFT": [record.service_ttft for record in answered],
@@ -186,7 +196,7 @@ def _goodput(answered: Sequence[RequestRecord], slo: SLO, duration: float) -> Go
 
 
 def _met_in_time(record: RequestRecord, slo: SLO) -> bool | None:
-    """Whether the objectives were met but for what the load generator itself was late."""
+    """Return whether a request would have met the objectives without the load generator's own lateness."""
     late = max(0, record.lateness or 0)
     ttft, e2e = record.ttft, record.e2e
     return slo.met(None if ttft is None else ttft - late, record.tpot, None if e2e is None else e2e - late)

@@ -1,11 +1,11 @@
-"""Traces: requests that somebody recorded, read line by line; a format that is not known is refused, not guessed.
+"""A reader of recorded request traces, line by line; unknown formats are rejected rather than guessed.
 
 | format | lines |
 | --- | --- |
 | Azure LLM inference | CSV `TIMESTAMP,ContextTokens,GeneratedTokens` |
 | BurstGPT | CSV `Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type`, perhaps with sessions |
 | Mooncake | JSONL `{"timestamp": ms, "input_length", "output_length", "hash_ids": names of blocks of 512 tokens}` |
-| Qwen-Bailian | JSONL as Mooncake's, its time in seconds, blocks of 16 tokens, and which turn of which chat it is |
+| Qwen-Bailian | JSONL like Mooncake's, with time in seconds, blocks of 16 tokens, and the chat and turn |
 | Ridgeline | JSONL as `ridgeline serve --record` writes: a header, then requests and steps |
 | Ridgeline | CSV as `ridgeline bench serve --csv` writes: a line for each request that was sent |
 """
@@ -29,9 +29,9 @@ from ridgeline.insight.traffic.request_record import COLUMNS
 
 _KNOWN = "those of Azure, BurstGPT, Mooncake and Qwen-Bailian are, `serve --record`'s and `bench serve --csv`'s"
 _LONGEST_LINE = 1 << 22
-_LATEST = 1e15  # of any unit: what is later is none of a trace, and nanoseconds of it have no end
-_MOST_CHOICES = 1024  # of a request, as the engine has it (engine/params.py, which this room does not know)
-_LONGEST = 3 * 10**7 * SECOND  # a year of requests: what is longer is in another unit
+_LATEST = 1e15  # the largest time in any unit; larger ones are errors, and would overflow nanoseconds
+_MOST_CHOICES = 1024  # choices per request, the limit of engine/params.py, which this package does not import
+_LONGEST = 3 * 10**7 * SECOND  # a year; a longer trace is in another unit
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?")
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _BURST_GPT = ("Timestamp", "Model", "Request tokens", "Response tokens", "Total tokens", "Log Type")
@@ -44,29 +44,38 @@ _BAILIAN_BLOCK = 16
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """A request of a trace: when it came, in nanoseconds after the first, and how many tokens went in and out.
-
-    blocks: names of the prompt's pieces of `block` tokens each, the last perhaps shorter, and, where the trace knows
-    them, of those that its answer goes on with; equal names at the start are an equal prefix. Empty where the trace
-    does not say. turn: which question of its conversation it is, from 0 on, where it is known to be of one; session:
-    which conversation. slo_class: which of several objectives it is held to; empty for those of all others.
-    """
+    """A request of a trace."""
 
     at: int
+    """The arrival time in nanoseconds after the first request."""
     input: int
+    """The tokens of the prompt."""
     output: int
+    """The tokens of the response."""
     blocks: tuple[str, ...] = ()
+    """The names of the prompt's blocks of `block` tokens each, the last one possibly shorter.
+
+    If the trace knows them, the blocks of the response follow. Requests whose names start equal share a prefix. Empty
+    if the trace names no blocks.
+    """
     block: int = 0
     session: int = 0
+    """The number of the conversation."""
     turn: int = 0
+    """The number of the turn in its conversation, from 0, if known."""
     slo_class: str = ""
+    """The request class, which determines its objectives; empty for none."""
 
 
 _Numbered = tuple[int, TraceRequest]
 
 
 def read_trace(path: Path) -> Iterator[TraceRequest]:
-    """The requests in a file, as they are read. Raises ValueError that names the file, the line and what is wrong."""
+    """Yield the requests of a trace file as it is read.
+
+    Raises:
+        ValueError: If the file is invalid; the message names the file, the line and the problem.
+    """
     requests = _requests(path)
     first = next(requests, None)
     if first is None:
@@ -75,7 +84,11 @@ def read_trace(path: Path) -> Iterator[TraceRequest]:
 
 
 def _from_zero(path: Path, first: _Numbered, rest: Iterator[_Numbered]) -> Iterator[TraceRequest]:
-    """The same, the first at 0. Raises ValueError where one comes before the one above it."""
+    """Yield requests with times relative to the first.
+
+    Raises:
+        ValueError: If a request precedes the one before it.
+    """
     start = before = first[1].at
     for number, request in chain([first], rest):
         if request.at < before:
@@ -87,7 +100,7 @@ def _from_zero(path: Path, first: _Numbered, rest: Iterator[_Numbered]) -> Itera
 
 
 def _requests(path: Path) -> Iterator[_Numbered]:
-    """Whatever the format: the first line says it. Each with the number of its line."""
+    """Yield the requests of a file in any known format, which the first line identifies, with their line numbers."""
     lines = _lines(path)
     first = next(lines, "")
     if first.startswith("{"):
@@ -142,8 +155,10 @@ def _azure(cells: list[str]) -> TraceRequest:
 
 
 def _dated(text: str) -> int:
-    """Nanoseconds since 1970 of `2023-11-16 18:15:46.6805900`, which has one digit more than datetime reads, or of
-    `2024-05-10 00:00:00.009930+00:00`, as in the release of 2024.
+    """Return the nanoseconds since 1970 of a date.
+
+    Examples are `2023-11-16 18:15:46.6805900`, which has one digit more than datetime reads, and `2024-05-10
+    00:00:00.009930+00:00`, as in the release of 2024.
     """
     match = _DATE.fullmatch(text.strip())
     try:
@@ -151,7 +166,7 @@ def _dated(text: str) -> int:
             moment = datetime.fromisoformat(match[1] + (match[3] or "Z"))
             seconds = int((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())
             return seconds * SECOND + int(f"{match[2] or '':0<9}"[:9])
-    except ValueError:  # a thirteenth month
+    except ValueError:  # for example a thirteenth month
         pass
     raise ValueError(f"{text.strip()[:40] or 'nothing'} is no time like 2023-11-16 18:15:46.5")
 
@@ -162,7 +177,11 @@ def _burst_gpt(cells: list[str]) -> TraceRequest:
 
 
 def _benched(cells: list[str]) -> TraceRequest:
-    """Of what was not answered nobody knows how long it was."""
+    """Return the request of a benchmark line.
+
+    Raises:
+        ValueError: If it was not completed, because its response length is then unknown.
+    """
     of = dict(zip(COLUMNS, cells, strict=True))
     if not of["input_tokens"] or of["outcome"] != "ok":
         raise ValueError(f"its outcome is {of['outcome']!r}, so that its tokens are not known; take such lines out")
@@ -182,7 +201,7 @@ def _mooncake(fields: dict[str, Any]) -> TraceRequest:
 
 
 def _bailian(fields: dict[str, Any]) -> TraceRequest:
-    """The turns of a chat are told by their blocks: those of one begin with those of the one before it."""
+    """Return the request of a Qwen-Bailian line; the blocks show which turns belong together."""
     _check_fields(fields, _BAILIAN)
     given, blocks = _tokens(fields["input_length"]), _names(fields["hash_ids"])
     if len(blocks) not in (given // _BAILIAN_BLOCK, math.ceil(given / _BAILIAN_BLOCK)):
@@ -198,17 +217,19 @@ def _bailian(fields: dict[str, Any]) -> TraceRequest:
 
 
 def _of_record(block: int, line: str) -> list[TraceRequest]:
-    """The requests that a line of a recording is of; none for steps, and for what was refused, of which nobody knows
-    how long its answer would have been.
+    """Return the requests of a line of a recording.
+
+    The list is empty for steps and for rejected requests, whose response length is unknown.
     """
     fields = _fields(line)
     return _recorded(fields, block) if fields.get("kind") == "request" else []
 
 
 def _recorded(fields: dict[str, Any], block: int) -> list[TraceRequest]:
-    """A request for each of its choices, which share its tokens as evenly as they can; an engine computes the prompt
-    once for all, where requests that come together each compute it. pages: of the full pages of the prompt and, in
-    recordings that know them, the answer; what remains is nobody else's.
+    """Return one request per choice of a recorded request; the choices share its output tokens as evenly as possible.
+
+    An engine computes the prompt once for all choices, whereas separate requests compute it each. The names are those
+    of the full pages of the prompt and, in recordings that have them, of the response; the remaining tokens are unique.
     """
     given, pages, choices = _tokens(fields["input"]), _names(fields["pages"]), _tokens(fields.get("n", 1))
     made = _made(fields["output"])
@@ -222,14 +243,18 @@ def _recorded(fields: dict[str, Any], block: int) -> list[TraceRequest]:
 
 
 def _fields(line: str) -> dict[str, Any]:
-    """Raises ValueError for what is no object of JSON, in words that are not the parser's about itself."""
+    """Parse a line as a JSON object.
+
+    Raises:
+        ValueError: If it is not one; the message is not in the parser's terms.
+    """
     try:
         found = json.loads(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"it is no JSON ({error.msg}, character {error.pos + 1:,})") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    except ValueError:  # the only other one there is
+    except ValueError:  # the only other cause
         raise ValueError("a number in it has thousands of digits") from None
     if not isinstance(found, dict):
         raise ValueError(f"{line[:40]} is no object with fields")
@@ -242,14 +267,18 @@ def _check_fields(fields: dict[str, Any], wanted: set[str]) -> None:
 
 
 def _names(names: Any) -> tuple[str, ...]:
-    """Of blocks. Raises ValueError for what is no list of names."""
+    """Return the names of blocks.
+
+    Raises:
+        ValueError: If they are not a list of names.
+    """
     if not isinstance(names, list) or not all(isinstance(name, int | str) for name in names):
         raise ValueError(f"{str(names)[:40]} is no list of names of blocks")
     return tuple(map(str, names))
 
 
 def _moment(time: Any, a_second: float = 1.0) -> int:
-    """Nanoseconds of a time, of whose unit a second has so many."""
+    """Return the nanoseconds of a time in a unit of which a second has `a_second`."""
     if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time < _LATEST:
         raise ValueError(f"its time is {str(time)[:40]}")
     return round(time / a_second * SECOND)
@@ -270,7 +299,10 @@ def _whole(cell: str) -> int:
 
 
 def _made(count: Any) -> int:
-    """Tokens of an answer, at least one: where a trace has none the answer failed, or was cut off before its first."""
+    """Return the tokens of a response, at least one.
+
+    A response of no token failed, or was cut off before its first one.
+    """
     return _tokens(1 if type(count) is int and count == 0 else count)
 
 
@@ -284,7 +316,7 @@ def _tokens(count: Any) -> int:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Lines without their end, each of bounded length."""
+    """Yield the lines of a file without line ends, each of bounded length."""
     number = 0
     try:
         with path.open("rb") as file:
@@ -302,14 +334,22 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _first(path: Path, line: bytes) -> bytes:
-    """Without the mark that some editors put before a text. Raises ValueError for one that is compressed."""
+    """Return the first line without a byte order mark.
+
+    Raises:
+        ValueError: If the file is compressed.
+    """
     if line.startswith(b"\x1f\x8b"):
         raise ValueError(f"{path} is compressed; gunzip it first")
     return line.removeprefix(codecs.BOM_UTF8)
 
 
 def _read(path: Path, number: int, reader: Callable[[Any], Any], value: Any) -> Any:
-    """What a reader makes of a line. Raises ValueError that names it."""
+    """Return the result of a reader on a line.
+
+    Raises:
+        ValueError: If the reader fails; the message names the line.
+    """
     try:
         return reader(value)
     except (ValueError, csv.Error, KeyError) as error:

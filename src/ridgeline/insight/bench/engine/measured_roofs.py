@@ -1,7 +1,7 @@
 """The roofs of the machine while a workload runs.
 
-They come from its calibration. Without one, or if other processes slow the machine down, they are the mean of two
-probes before and after the run.
+They come from its calibration. If there is none, or probing is requested because other processes slow the machine down,
+they are the mean of two probes before and after the run.
 """
 
 import statistics
