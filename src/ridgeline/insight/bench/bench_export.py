@@ -66,7 +66,7 @@ def _inputs(findings: BenchFindings) -> dict[str, Any]:
 
 
 def _metrics(run: BenchRun, *, told: bool) -> dict[str, Any]:
-    """Return the metrics of a run.
+    """Return the throughput, latencies and goodput of a benchmark run as JSON data.
 
     Args:
         run: The run.

@@ -41,7 +41,7 @@ class BenchFindings:
 
     @property
     def goodput(self) -> Goodput | None:
-        """The goodput of the run.
+        """The rate of requests that met their objectives, as far as it can be trusted.
 
         It is None without objectives, or if the load generator was too late and its lateness decides for some request.
         """
@@ -70,7 +70,7 @@ class BenchFindings:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The sentences that explain the verdict."""
+        """The sentences that explain the verdict on a benchmark and warn of unreliable figures."""
         run, told = self.run, []
         if self.cached > _CACHED:
             told.append(

@@ -28,7 +28,7 @@ _INTERVALS = ("TTFT", "TPOT", "E2E")
 
 
 def report(findings: BenchFindings, *, drawn: bool) -> Document:
-    """Return the report as a document.
+    """Return the report of a server benchmark as a document.
 
     Args:
         findings: The results of the benchmark.
@@ -196,11 +196,11 @@ def _levels(findings: BenchFindings) -> DocumentTable:
 
 
 def _level(level: SweepLevel, name: str) -> TableRow:
-    """Return the row of a sweep level.
+    """Return the table row of one request rate in a sweep.
 
     Args:
-        level: The level.
-        name: The label of the level that is reported in detail; empty for others.
+        level: The rate and its run.
+        name: The label of the rate that is reported in detail; empty for others.
     """
     summary = level.run.summary
     told = not summary.client_late

@@ -24,7 +24,7 @@ BUSY = 0.8  # the share of a core above which a client process may send late
 
 @dataclass(frozen=True, slots=True)
 class BenchRun:
-    """The results of one benchmark run."""
+    """The results of one benchmark run: the job, the records of its requests, and their summary."""
 
     job: LoadJob
     processes: int
@@ -57,7 +57,7 @@ class BenchRun:
 
     @property
     def seconds(self) -> list[SecondStats]:
-        """The activity of the run in each second."""
+        """The arrivals, active requests and tokens of the run in each second."""
         return seconds(self.records)
 
     @property
@@ -95,7 +95,7 @@ async def run(
     told: Callable[[str], None],
     look: Look = no_steps,
 ) -> BenchRun:
-    """Run a benchmark job.
+    """Run a benchmark job with one or more client processes and return the results.
 
     Args:
         job: The job.

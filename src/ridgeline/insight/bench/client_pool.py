@@ -31,27 +31,27 @@ class ClientResult(msgspec.Struct, tag=True):
     stopped: str
     """The reason why the process stopped early; empty if it did not."""
     cpu: float
-    """Seconds of CPU time used."""
+    """The seconds of CPU time that the client process used."""
     wall: float
-    """Seconds of wall time."""
+    """The seconds of wall time that the client process took."""
 
 
 class ClientProgress(msgspec.Struct, tag=True):
-    """The progress of a client process."""
+    """The progress of a client process: requests sent, ended, and failed."""
 
     sent: int
-    """Requests sent."""
+    """The number of requests that the process has sent."""
     over: int
-    """Requests that have ended."""
+    """The number of sent requests that have ended."""
     bad: int
-    """Ended requests that failed or were rejected."""
+    """The number of ended requests that failed or were rejected."""
 
 
 OnProgress = Callable[[ClientProgress], None]
 
 
 async def run(job: LoadJob, processes: int, told: OnProgress) -> list[ClientResult]:
-    """Run a job with a number of processes.
+    """Run a benchmark job with a number of client processes and return their results.
 
     Args:
         job: The job.

@@ -22,7 +22,7 @@ class WallClock:
     """The machine's monotonic clock, which all its processes share."""
 
     def now(self) -> int:
-        """Return `time.perf_counter_ns`."""
+        """Return the time of the machine's monotonic clock in nanoseconds (`time.perf_counter_ns`)."""
         return time.perf_counter_ns()
 
     async def until(self, moment: int) -> None:

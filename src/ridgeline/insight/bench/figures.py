@@ -1,4 +1,4 @@
-"""The charts of a benchmark report."""
+"""The charts of a server benchmark: latency and goodput over the rate, distributions, and activity over time."""
 
 from collections.abc import Iterator, Sequence
 

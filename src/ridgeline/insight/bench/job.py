@@ -24,7 +24,7 @@ class LoadTarget(msgspec.Struct, frozen=True):
 
     @property
     def url(self) -> str:
-        """The URL of the endpoint."""
+        """The URL of the server's chat or completions endpoint."""
         return f"{self.base}/v1/{'chat/completions' if self.endpoint == 'chat' else 'completions'}"
 
 
@@ -38,7 +38,7 @@ class TokensPerWord(msgspec.Struct, frozen=True):
 
 
 class PromptDataset(msgspec.Struct, frozen=True):
-    """The prompts of a benchmark."""
+    """The source of a benchmark's prompts, and the lengths of prompts and responses."""
 
     kind: Literal["random", "file", "trace"] = "random"
     """The source: random words, the prompts of a file, or the lengths and shared prefixes of a trace."""

@@ -22,7 +22,7 @@ Watch = Callable[[list[RequestRecord]], None]
 
 
 class LoadGenerator:
-    """One process's part of a benchmark job.
+    """A generator that sends one process's part of a benchmark job and records the requests.
 
     `records` holds all requests that were or should have been sent, in order of their intended times. `stopped` is the
     reason why the run stopped early, or empty.
@@ -100,7 +100,7 @@ class LoadGenerator:
     # -- both ---------------------------------------------------------------------------------------------------------
 
     async def _hold(self, index: int, session: Session, body: bytes, intended: int, begun: int | None = None) -> None:
-        """Run a conversation.
+        """Send all turns of a conversation, each after the response to the previous one.
 
         The intended time of a later turn is the previous response plus the think time.
 

@@ -48,13 +48,13 @@ class Session:
 
 
 class PromptSource(Protocol):
-    """A source of sessions."""
+    """A source of conversations whose prompts a benchmark sends."""
 
     def items(self) -> Iterator[TraceRequest | None]:
         """Yield what is known of each session before its text is made; cheap, as every process iterates over all."""
 
     def session(self, index: int, item: TraceRequest | None) -> Session:
-        """Return a session with its text."""
+        """Return the conversation with a given number, with the text of its prompts."""
 
     def check(self, target: LoadTarget) -> None:
         """Check that a target's endpoint accepts these prompts.
@@ -160,7 +160,7 @@ class FilePrompts:
         return repeat(None)
 
     def session(self, index: int, item: TraceRequest | None) -> Session:
-        """Return a session of one turn."""
+        """Return a conversation of one turn, with a prompt of the file."""
         prompt, output = self.prompts[index % len(self.prompts)]
         if output is None and self._output is not None:
             output = self._output.draw(random.Random(f"{self.data.seed}/{index}"))

@@ -39,7 +39,7 @@ class RequestSender:
         return begun
 
     def now(self) -> int:
-        """Return the nanoseconds since the start."""
+        """Return the nanoseconds since the start of the run."""
         return self.clock.now() - self.start
 
     async def ask(self, body: bytes, record: RequestRecord, begun: int | None = None) -> str:

@@ -44,13 +44,13 @@ class ServerInfo:
     root: str = ""
     """The path or name that the model was loaded from."""
     context: int | None = None
-    """The model's context length."""
+    """The context length of the server's model; None if the server does not report it."""
     device: str | None = None
     """The title of the device for which the server prices its steps, if it was queried and is calibrated."""
 
     @property
     def is_ridgeline(self) -> bool:
-        """Whether the server is Ridgeline's."""
+        """Whether the server runs Ridgeline."""
         return self.owner == _OURS
 
     @property
@@ -82,7 +82,7 @@ def base_url(url: str) -> str:
 
 
 async def fetch_server_info(base: str, headers: Mapping[str, str], model: str | None) -> ServerInfo:
-    """Query the server's list of models.
+    """Query a server's list of models and return its description with the selected model.
 
     Args:
         base: The server's URL.
@@ -179,19 +179,19 @@ async def calibrated_device(served: ServerInfo, headers: Mapping[str, str]) -> s
 
 @dataclass(frozen=True, slots=True)
 class PhaseSteps:
-    """The steps of one phase on a server."""
+    """The number and times of the steps that a server ran in one phase, prefill or decode."""
 
     count: float
-    """The number of steps."""
+    """The number of steps in the phase."""
     measured: float
-    """The seconds that they took."""
+    """The total measured seconds of the steps."""
     priced: float
     """The number of steps with a predicted time."""
     predicted: float
-    """The predicted seconds of these."""
+    """The total predicted seconds of the steps that have a prediction."""
 
     def since(self, before: "PhaseSteps | None") -> "PhaseSteps":
-        """Return the steps after an earlier query."""
+        """Return the steps that the server ran after an earlier query."""
         if before is None:
             return self
         return PhaseSteps(

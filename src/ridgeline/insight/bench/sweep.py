@@ -19,7 +19,7 @@ _TIMES = 2.0  # arrivals must span this multiple of a request's duration; a shor
 
 @dataclass(frozen=True, slots=True)
 class SweepLevel:
-    """The run at one request rate."""
+    """The benchmark run at one request rate, and whether that rate is good."""
 
     rate: float
     run: BenchRun
@@ -32,11 +32,11 @@ class Sweep:
     """The result of a sweep over request rates."""
 
     levels: tuple[SweepLevel, ...]
-    """The rates that were tried, lowest first."""
+    """The request rates that were tried, lowest first."""
     knee: SweepLevel | None
     """The highest good rate, or None; a limit of the server only if `reached`, else a lower bound."""
     ended: str
-    """The reason why no higher rate was tried."""
+    """The reason why no higher request rate was tried."""
 
     @property
     def above(self) -> SweepLevel | None:

@@ -27,7 +27,7 @@ class HttpResponse(Protocol):
     sent: int
 
     def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives.
+        """Yield the pieces of the response body as they arrive.
 
         Raises:
             NoResponse: If it breaks off.
@@ -75,7 +75,7 @@ class HttpTransport:
 
     @asynccontextmanager
     async def post(self, body: bytes) -> AsyncIterator[HttpResponse]:
-        """Post a body and yield the response.
+        """Post a request body and yield the HTTP response within a context.
 
         Raises:
             NoResponse: If there is no response or it breaks off.
@@ -92,7 +92,7 @@ class HttpTransport:
             raise NoResponse(f"the connection broke: {type(error).__name__}") from None
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all HTTP connections of the transport."""
         await self._session.close()
 
 

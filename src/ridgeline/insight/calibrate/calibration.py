@@ -38,9 +38,9 @@ class Calibration:
     kind: str
     threads: int
     made: str
-    """The date and time in UTC."""
+    """The date and time of the calibration in UTC."""
     seconds: float
-    """The duration of the calibration."""
+    """The number of seconds that the calibration took."""
     memory: float
     streams: tuple[MemoryStream, ...]
     bandwidth: float
@@ -61,7 +61,7 @@ class Calibration:
     residuals: tuple[Residual, ...]
 
     def device(self) -> Device:
-        """Return the machine as a Device."""
+        """Return the calibrated machine as a Device, which can be priced."""
         basis = f"measured on this machine, {self.made}, {self.threads} thread{'s' if self.threads > 1 else ''}"
         return Device(
             "this",

@@ -82,7 +82,7 @@ def calibrate(timer: Timer, report: OnProgress, seconds: float = SECONDS) -> Cal
 
 
 def _trials() -> tuple[Trial | DiffusionTrial[Any, Any], ...]:
-    """Return all models that are timed."""
+    """Return all models whose ops calibration times."""
     return (*TRIALS, *DIFFUSION_TRIALS)
 
 
@@ -99,7 +99,7 @@ class _Budget:
         return 1 - self._left / self._shares
 
     def take(self, share: float) -> float:
-        """Return the seconds for the next part."""
+        """Return the seconds that the next part of the calibration may take, for its share."""
         seconds = max(0.0, self._end - self._timer.wall()) * share / self._left
         self._left -= share
         return seconds

@@ -60,11 +60,11 @@ class DiffusionTrial(ABC, Generic[M, S]):
 
     @abstractmethod
     def _built(self, config: Fields, dtype: torch.dtype) -> M:
-        """Return the model on the meta device."""
+        """Return the trial's model on the meta device, without weights."""
 
     @abstractmethod
     def _prepared(self, model: M, step: S) -> TrialStep:
-        """Return a step that is ready to run."""
+        """Return a step of the trial that is ready to run on a model."""
 
 
 class DenoiserTrial(DiffusionTrial[Denoiser, Pass]):

@@ -37,9 +37,9 @@ class Observation:
     where: str
     """The trial and its step, for the residuals."""
     seconds: float
-    """The seconds of all kernels together."""
+    """The measured seconds of all kernels of the class in the step."""
     calls: tuple[float, ...]
-    """The number of launches of each kernel."""
+    """The number of launches of each kernel in the step."""
     compute: tuple[float, ...]
     """The seconds of each kernel at the compute roof."""
     memory: tuple[float, ...]
@@ -57,12 +57,12 @@ class FittedConstants:
 
     @property
     def median_error(self) -> float:
-        """The median of the absolute errors."""
+        """The median of the absolute relative errors of the fit."""
         return statistics.median(abs(error) for error in self.errors)
 
     @property
     def worst_error(self) -> float:
-        """The largest error, with its sign."""
+        """The relative error of the fit with the largest magnitude, with its sign."""
         return max(self.errors, key=abs)
 
 
@@ -138,7 +138,7 @@ def _closer(grid: Floats, centre: float, ratio: float) -> Floats:
 
 
 def fit_all(observed: Mapping[Class, Sequence[Observation]]) -> dict[str, FittedConstants]:
-    """Fit the constants of every class.
+    """Fit the constants of every kernel class to its observations.
 
     Besides observed classes (kernel and format), the result has general ones for kernels that were not observed: a
     kernel in any format, its kind, and `default`.

@@ -106,17 +106,17 @@ def _times_of(trial: Trial, timer: Timer, roofs: Device, budget: float) -> Itera
 
 @dataclass(frozen=True, slots=True)
 class HostStep:
-    """A step that ran through the engine."""
+    """A step that ran through the engine, with its measured time and the predicted GPU time."""
 
     work: Work
     whole: float
-    """The measured seconds of the step."""
+    """The measured seconds of the whole step."""
     card: float
     """The predicted GPU seconds of its ops, launched one by one."""
     launches: float
-    """The part of `card` that launches take."""
+    """The part of the GPU time (`card`) that kernel launches take."""
     ops: int
-    """The number of ops."""
+    """The number of ops in the step."""
     recorded: bool
     """Whether the step was captured as a CUDA graph."""
 

@@ -32,7 +32,7 @@ class KernelTime:
     memory: float
     pace: Slowdown
     recorded: bool
-    """Whether the step was recorded."""
+    """Whether the step was replayed from a recording."""
 
 
 def time_trial(

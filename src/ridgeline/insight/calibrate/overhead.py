@@ -43,15 +43,15 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class StepOverhead:
-    """The time of a step outside its ops."""
+    """The measured time of an engine step outside its ops, with what it depends on."""
 
     work: Work
     ops: int
-    """The number of ops."""
+    """The number of ops in the step."""
     nbytes: float
     """The bytes that the ops moved, up to the size of the caches."""
     seconds: float
-    """The seconds outside the ops."""
+    """The seconds of the step outside its ops."""
     whole: float
     """The seconds of the whole step."""
     recorded: bool = False
@@ -106,7 +106,7 @@ def _step_times(model: Model, watch: Stopwatch, prompts: Sequence[int]) -> list[
 
 
 def _ops_seconds(watch: Stopwatch, steps: Iterator[tuple[Work, float]]) -> Iterator[float]:
-    """Yield the op seconds of each step."""
+    """Yield the total seconds of the ops of each step, as the stopwatch measures them."""
     with watch.on():
         watch.clear()
         for _ in steps:

@@ -20,12 +20,12 @@ _EDGE = 512
 
 
 def undisturbed_pace(paces: Sequence[Slowdown]) -> Slowdown:
-    """Return the undisturbed time of each probe."""
+    """Return the undisturbed time of each of the three probes, from repeated results."""
     return _of_each(undisturbed, paces)
 
 
 def mean_pace(paces: Sequence[Slowdown]) -> Slowdown:
-    """Return the mean time of each probe."""
+    """Return the mean time of each of the three probes, over repeated results."""
     return _of_each(statistics.mean, paces)
 
 

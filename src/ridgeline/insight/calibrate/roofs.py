@@ -145,7 +145,7 @@ def products(timer: Timer, budget: float) -> dict[str, float]:
 
 
 def _multiply(dtype: torch.dtype, device: torch.device) -> list[_Multiply]:
-    """Return the ways to multiply two matrices.
+    """Return the available functions that multiply two matrices: torch's, and our own kernel if it applies.
 
     Torch's library is not always the fastest: in fp32 it reaches half of what the widest instructions of a Zen 5 can
     do.

@@ -45,12 +45,12 @@ class TimedOp:
 
 @dataclass(frozen=True, slots=True)
 class TrialStep:
-    """A step of a trial."""
+    """A step on which calibration times the ops of a trial's model."""
 
     what: str
-    """The name of the step."""
+    """The description of the step, such as its batch and context."""
     work: Work
-    """The work of the step."""
+    """The work of the step, from which its price follows."""
     run: Callable[[], object]
     """Prepares and runs the step, whether it is being timed or not."""
 
@@ -99,7 +99,7 @@ class TrialRunner:
     """The engine's runner for steps of any shape, without the steps that would precede them."""
 
     def __init__(self, model: Model, positions: int, watch: Stopwatch | None = None) -> None:
-        """Create a runner.
+        """Create a runner of steps with a KV cache of a given size.
 
         Args:
             model: The model.
@@ -136,7 +136,7 @@ class TrialRunner:
         return PlanItem(number, kv - q, ids, tables, first=True, logits=(q - 1,))
 
     def run(self, sequences: Sequences) -> None:
-        """Prepare a step anew and run it.
+        """Prepare a step of given sequences anew and run it.
 
         A recorded step thereby finds the caches as the preceding Python leaves them, and the stopwatch times it.
         """
@@ -147,7 +147,7 @@ class TrialRunner:
             step.run()
 
     def work(self, sequences: Sequences) -> Work:
-        """Return the work of a step."""
+        """Return the work of a step with given sequences."""
         return Work.of([StepSegment(q, kv) for q, kv in sequences], self.runner.model.reaches)
 
 

@@ -20,7 +20,7 @@ def undisturbed(seconds: Sequence[float]) -> float:
 
 
 class Timer:
-    """A clock that waits for the device.
+    """A timer whose clock waits until the device has finished its queued work.
 
     One CPU thread is timed by its CPU time rather than wall time, so that other load on the machine matters little;
     without such load both agree. Several threads wait for each other, which only wall time shows.

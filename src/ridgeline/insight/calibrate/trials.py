@@ -45,7 +45,7 @@ class Trial:
 
     @property
     def recipe(self) -> Recipe:
-        """The quantization recipe of the model."""
+        """The quantization recipe with the storage formats of the trial's weights and KV cache."""
         kv, stored = None if self.kv is None else kv_format_named(self.kv), self.stored
         if stored is None:
             return replace(PLAIN, kv=kv)

@@ -1,4 +1,4 @@
-"""The report of a model check."""
+"""The report of a model check, with problems, remarks and a summary."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ _MAX_LINES = 8  # the most lines of one kind, because a problem of one tensor of
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem, or a remark, in one line."""
+    """A problem of a checked model with its fix, or a remark, in one line."""
 
     part: str
     """The checked part of the folder, such as `files`, `tensors` or `tokenizer`."""
@@ -18,29 +18,29 @@ class Finding:
 
 @dataclass(slots=True)
 class CheckReport:
-    """The result of checking a model."""
+    """The result of checking a model folder or file: its problems, remarks and facts."""
 
     name: str
     findings: list[Finding] = field(default_factory=list)
-    """The problems."""
+    """The problems that the check found."""
     notes: list[Finding] = field(default_factory=list)
-    """Remarks that are not problems."""
+    """Remarks on the model that are not problems."""
     facts: dict[str, str] = field(default_factory=dict)
-    """A summary of what was checked, by part."""
+    """A summary of what was checked, by part of the model."""
 
     @property
     def sound(self) -> bool:
-        """Whether there are no problems."""
+        """Whether the check found no problems."""
         return not self.findings
 
     def found(self, part: str, problems: Iterable[str]) -> bool:
-        """Add the problems of a part, and return whether there are any."""
+        """Add problems of one part of the model to the report, and return whether there are any."""
         before = len(self.findings)
         self.findings += [Finding(part, problem) for problem in problems]
         return len(self.findings) > before
 
     def note(self, part: str, notes: Iterable[str]) -> None:
-        """Add remarks on a part."""
+        """Add remarks on one part of the model to the report."""
         self.notes += [Finding(part, note) for note in notes]
 
 

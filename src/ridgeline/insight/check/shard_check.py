@@ -45,7 +45,7 @@ def _against_index(folder: Path) -> Iterator[str]:
 
 
 def _shard(folder: Path, file: str, listed: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the problems of one shard."""
+    """Yield the problems of one checkpoint shard: missing, unreadable, or not as the index lists it."""
     path = folder / file
     if not path.is_file():
         yield f"{file} is missing, and {_INDEX} lists it; fetch it again"

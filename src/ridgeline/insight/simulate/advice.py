@@ -137,7 +137,7 @@ def _for(metrics: SimulationMetrics) -> str:
 
 
 def _answered(metrics: SimulationMetrics) -> float:
-    """Return the completed requests per second.
+    """Return the requests per second that a simulated fleet completes.
 
     This is the larger of the average over the whole run and the arrival rate minus the backlog's growth: after the last
     arrival, a slow replica may take long to drain its backlog, which lowers the average.

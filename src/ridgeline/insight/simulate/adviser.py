@@ -51,9 +51,9 @@ class TriedSetting:
     """The share of a GPU's memory that the engine may use."""
     metrics: SimulationMetrics
     good: NDArray[np.bool_]
-    """Whether each request met its objectives."""
+    """A mask of the requests that met their objectives."""
     counted: NDArray[np.bool_]
-    """Whether each request counts in comparisons, because it arrived after the warm-up."""
+    """A mask of the requests that count in comparisons, because they arrived after the warm-up."""
     most_running: int
     """The highest number of requests, running and waiting, at any step; higher request limits change nothing."""
     most_positions: int
@@ -122,9 +122,9 @@ class Advice:
     """The outcome of a search over engine settings: the user's setting, the best one, and all that were simulated."""
 
     own: TriedSetting
-    """The setting that the user specified."""
+    """The setting that the user specified, with its result."""
     best: TriedSetting
-    """The setting with the highest rank."""
+    """The setting with the highest rank, with its result."""
     options: tuple[TriedSetting, ...]
     """All simulated settings, sorted by their limits."""
     gain: Interval
@@ -222,7 +222,7 @@ class TrialProcess(Protocol):
         ...
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the second process, whatever it is doing."""
         ...
 
 
@@ -289,7 +289,7 @@ class _Trials:
         *,
         fixed: bool,
     ) -> None:
-        """Start from the user's setting.
+        """Start with the user's setting as the only known result.
 
         Args:
             asked: The simulation query.

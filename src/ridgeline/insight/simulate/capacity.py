@@ -23,7 +23,7 @@ At = Callable[[float, float], SimulationMetrics]
 
 @dataclass(frozen=True, slots=True)
 class CapacityLevel:
-    """The simulated result at one arrival rate."""
+    """The simulated result at one arrival rate, and whether that rate is good."""
 
     rate: float
     metrics: SimulationMetrics
@@ -77,7 +77,7 @@ def _level(rate: float, metrics: SimulationMetrics, attain: float) -> CapacityLe
 
 
 def _best(levels: list[CapacityLevel]) -> float:
-    """Return the highest good rate, or 0."""
+    """Return the highest arrival rate that is good, or 0 if none is."""
     return max((level.rate for level in levels if level.good), default=0.0)
 
 

@@ -14,7 +14,7 @@ from ridgeline.insight.traffic.summary import Goodput
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-"""A boolean mask that selects requests."""
+"""A boolean array that selects requests of a log."""
 
 
 class Columns:

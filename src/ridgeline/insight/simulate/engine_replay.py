@@ -42,7 +42,7 @@ class RecordedRun:
     made: dict[int, int] = field(default_factory=dict)
     """The number of tokens generated for each request."""
     answers: dict[int, list[int]] = field(default_factory=dict)
-    """The tokens generated for each request."""
+    """The tokens generated for each request, by request number."""
     aborted: set[int] = field(default_factory=set)
     """The numbers of the requests that were aborted."""
     _added: list[tuple[int, Sequence[int]]] = field(default_factory=list)

@@ -31,10 +31,10 @@ class SizedFleet:
     """A fleet of replicas with a number of GPUs each, with its simulated result and hourly cost."""
 
     devices: int
-    """GPUs per replica."""
+    """The number of GPUs per replica."""
     replicas: int
     option: TriedSetting
-    """The simulated result."""
+    """The simulated result of the fleet."""
     dollars: float
     """The cost of the whole fleet in dollars per hour."""
     offered: float
@@ -59,7 +59,7 @@ class SizedFleet:
 
 @dataclass(frozen=True, slots=True)
 class FleetSizing:
-    """The outcome of a search over fleet sizes."""
+    """The outcome of a search over fleet sizes: the user's fleet, the best one, and all that were simulated."""
 
     own: SizedFleet
     """The fleet that the user specified."""

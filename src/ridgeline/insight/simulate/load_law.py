@@ -39,7 +39,7 @@ class LoadLaw:
     """The load of one replica by the queueing formula."""
 
     load: float
-    """The utilization rho."""
+    """The utilization rho of the replica."""
     tpot: float | None
     """Seconds per output token; None if the replica cannot keep up."""
     wall: float

@@ -25,7 +25,7 @@ class PricedExecutor:
         self._answers: dict[int, tuple[int, Sequence[int]]] = {}
 
     def expect(self, request: int, prompt: int, tokens: int, answer: Sequence[int] = ()) -> None:
-        """Set the response length of a request.
+        """Set in advance after how many tokens a simulated request ends.
 
         Args:
             request: The request's number in the engine.

@@ -43,7 +43,7 @@ class StepPricer:
     """A function that returns the duration of a plan's step: its price times a factor, plus host overhead."""
 
     def __init__(self, price: Price, device: Device, factor: float = 1.0, between: HostOverhead = NOTHING) -> None:
-        """Create a pricer.
+        """Create a pricer of engine steps for a device.
 
         After each call, `work` holds the work of the last step and `compute_bound` whether its arithmetic takes longer
         than its memory traffic. The caller sets `waited` if nothing ran before the next step.

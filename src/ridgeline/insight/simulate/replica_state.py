@@ -26,9 +26,9 @@ class SimulatedRequest:
     room: int = 0
     """The number of tokens that fit after the prompt."""
     first: int = NEVER
-    """The time of the first token."""
+    """The time at which the client received the first token."""
     last: int = NEVER
-    """The time of the latest token."""
+    """The time at which the client received the latest token."""
     worst: int = NEVER
     """The longest gap between two tokens so far."""
     made: int = 0
@@ -40,7 +40,7 @@ class SimulatedRequest:
 
 
 class ReplicaState:
-    """A replica with its active requests.
+    """A replica of a simulation with its active requests and its load.
 
     It is paid for from `since` to `until`; `taking` says whether a router may send requests to it.
     """
@@ -54,7 +54,7 @@ class ReplicaState:
         self.before = NO_MOMENT  # when the previous step ended
 
     def add(self, request: TraceRequest, live: SimulatedRequest, received: int = 0) -> None:
-        """Add a request to the replica.
+        """Add a request to the replica's engine and count its load.
 
         Raises:
             ValueError: If the request can never run.

@@ -29,7 +29,7 @@ up. `pages`: no KV pages are free.
 
 
 class RequestLog:
-    """One row per request, in order of arrival.
+    """A log of a simulation's requests as columns, with one row per request in order of arrival.
 
     `replica` is the replica that a request was sent to; `prompted` is the one that ran its prompt, which differs if
     prefill and decode are split. `made` counts output tokens. `limited` marks responses that ended because the context
@@ -81,7 +81,7 @@ class RequestLog:
 
 
 class StepLog:
-    """One row per step.
+    """A log of a simulation's engine steps as columns, with one row per step.
 
     `positions` counts the tokens that the step runs, `prompts` those of sequences with more than one token, and
     `sequences` the sequences. `running`, `waiting` and `pages` are the requests and the pages in use after planning.
@@ -115,20 +115,20 @@ class TokenGaps:
 
 @dataclass(frozen=True, slots=True)
 class RunTotals:
-    """Totals of a run over all replicas."""
+    """The counters of a simulation run, summed over all replicas."""
 
     preemptions: int
-    """The number of preemptions."""
+    """The number of times a replica preempted a request."""
     wasted: int
     """Positions computed again after a preemption."""
     found: int
     """Prompt positions found in the prefix cache."""
     pages: tuple[int, ...]
-    """The size of each replica's page pool."""
+    """The number of KV pages in each replica's pool."""
     left: int
-    """Requests that remained in the engines at the end."""
+    """The number of requests that remained in the engines at the end."""
     held: int
-    """Pages still in use at the end."""
+    """The number of KV pages still in use at the end."""
     front_requests: int
     """Nanoseconds of API server work caused by requests."""
     front_steps: int

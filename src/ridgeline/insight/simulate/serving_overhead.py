@@ -22,7 +22,7 @@ class HostOverhead:
     """Nanoseconds of host time between two steps."""
 
     step: int = 0
-    """The cost of each step."""
+    """The cost of each step, regardless of its content."""
     sequence: int = 0
     """The additional cost per sequence of the next step."""
     request: int = 0
@@ -33,7 +33,7 @@ class HostOverhead:
     """The additional cost of a step without new requests that follows one with new requests."""
 
     def of(self, sequences: int, requests: int, *, before: int = 0, waited: bool = False) -> int:
-        """Return the overhead before a step.
+        """Return the nanoseconds of host time before a step.
 
         Args:
             sequences: The sequences of the step.
@@ -133,7 +133,7 @@ class ApiServerCore:
         self._told = max(self._told, now) + cost
 
     def _serve(self, now: int, cost: int) -> int:
-        """Return when work for a request completes.
+        """Add work for a request to the API server's core, and return when it completes.
 
         Requests share what the messages leave of the core. The work completes after the requests' earlier work, and no
         sooner than under processor sharing of the whole core: cost / (1 - utilization) (Kleinrock, Queueing Systems 2,

@@ -28,7 +28,7 @@ class SimulatedFleet:
     age: int = 0
     """Nanoseconds between two publications of the replicas' load to the router; 0 for always current."""
     seed: int = 0
-    """The seed of the router."""
+    """The seed of the router's random choices."""
     others: tuple[Machine, ...] = ()
     """The machines of replicas on other GPUs."""
     split: PrefillDecodeSplit | None = None

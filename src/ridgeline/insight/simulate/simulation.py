@@ -34,7 +34,7 @@ _STEP, _SENT, _UP, _READ = range(4)  # the kinds of events, in their order at on
 
 
 class Autoscaler:
-    """The autoscaler of a fleet.
+    """An autoscaler that starts and stops replicas of a simulated fleet at regular checks.
 
     `next` is the time of its next check; `start_up` is the nanoseconds until a replica that it starts accepts requests.
     """
@@ -93,7 +93,7 @@ class _Simulation:
         return SimulatedReplica(machine, self.clock, pricer, self.prompts)
 
     def run(self, watch: Watch | None) -> RunLog:
-        """Process events until none is left."""
+        """Process all arrivals and events of the simulation and return its log."""
         while (moment := self._next()) is not None:
             if self.autoscaler is not None and self.autoscaler.next <= moment:
                 self._scale(self.autoscaler)
@@ -191,7 +191,7 @@ class _Simulation:
             serving.until = self.clock.now
 
     def _take(self, serving: ReplicaState, events: list[TokenEvent]) -> None:
-        """Record the tokens of a step.
+        """Record the times of the tokens that a step generated.
 
         Most tokens arrive one step after the previous token of their request, so their gaps are equal and are logged
         together. With an API server core, tokens are written one after another and each has its own gap.

@@ -31,7 +31,7 @@ class StepShares:
     busy: float
     """The share of time in which a step runs, averaged over replicas."""
     batch: float
-    """The average number of sequences per step."""
+    """The time-weighted average number of sequences per step."""
     pages: float
     """The average share of the page pool that requests use."""
     most_pages: float
@@ -77,7 +77,7 @@ class SimulationMetrics:
     duration: float
     """Seconds from the first counted arrival to the last token."""
     offered: float
-    """Arrivals per second."""
+    """The arrival rate in requests per second."""
     requests_per_second: float
     tokens_per_second: float
     input: float
@@ -110,7 +110,7 @@ class SimulationMetrics:
 
     @property
     def total(self) -> int:
-        """The number of all requests."""
+        """The number of all requests, whatever their outcome."""
         return sum(self.counts.values())
 
     @property
@@ -212,7 +212,7 @@ def _classed(slo: SLO | None) -> bool:
 
 
 def _drawn(made: Ints, counted: int, share: float) -> MarginOfError:
-    """Return the sampling error of the figures.
+    """Return the sampling error of the request rate, the token rate and the goodput.
 
     Args:
         made: Output tokens of each completed request.

@@ -47,7 +47,7 @@ class SimulationQuery:
     model: str
     machine: Machine
     traffic: str
-    """A description of the traffic."""
+    """A description of the traffic for the report."""
     open_loop: bool
     """Whether arrivals are independent of responses."""
     offered: Callable[[], Offered]

@@ -39,7 +39,7 @@ _SHOWN = 0.01  # the share of time from which waiting is reported
 
 
 def document(findings: SimulationFindings, *, drawn: bool = False) -> Document:
-    """Return the report as a document.
+    """Return the report of a simulation as a document.
 
     Args:
         findings: The result of the simulation.

@@ -18,9 +18,9 @@ class ClassMetrics:
     """The metrics of the counted requests of one class."""
 
     requests: int
-    """The number of requests that arrived."""
+    """The number of counted requests of the class that arrived."""
     answered: int
-    """The number of requests that completed."""
+    """The number of counted requests of the class that completed."""
     goodput: Goodput | None
     """The requests that met their objectives; None if there are none."""
     latencies: dict[str, Distribution | None]

@@ -38,19 +38,19 @@ class CapturedCall(Generic[OpT]):
 
 @dataclass(slots=True)
 class ActivationCapture:
-    """The tensors that one capture pass stored."""
+    """The activations and op calls that one capture pass stored."""
 
     position: int
     residual: list[Tensor] = field(default_factory=list)
     """The residual stream at `position` before the first layer and after each layer, [D] each."""
     attention: list[CapturedCall[Attention]] = field(default_factory=list)
-    """The calls of attention ops."""
+    """The captured calls of attention ops."""
     experts: list[CapturedCall[Experts]] = field(default_factory=list)
-    """The calls of mixture-of-experts ops."""
+    """The captured calls of mixture-of-experts ops."""
     neurons: list[tuple[CapturedCall[ActivatedProjections], Linear]] = field(default_factory=list)
     """The activated first half of each MLP at `position`, with the down-projection that ran next."""
     logits_V: Tensor = field(default_factory=lambda: torch.empty(0))
-    """The model's logits at `position`."""
+    """The model's output logits at `position`."""
 
 
 @torch.inference_mode()
@@ -125,7 +125,7 @@ def _residual(block: nn.Module, captured: ActivationCapture, multiplier: float, 
 
 
 def _calls_of(model: Model, kind: type[OpT], kept: list[CapturedCall[OpT]]) -> AbstractContextManager[None]:
-    """Store the calls of all ops of a class."""
+    """Append the calls of all ops of a class to a list, within this context."""
 
     def keep(path: str, op: OpT, inputs: tuple[Any, ...], output: Any) -> None:
         kept.append(CapturedCall(path, op, inputs, output))

@@ -23,13 +23,13 @@ class CrossAttentionWeights:
     """The cross-attention weights of generated tokens over input tokens."""
 
     sources: tuple[Token, ...]
-    """The input tokens: the columns."""
+    """The input tokens of the encoder, which are the columns of the weights."""
     produced: tuple[Token, ...]
-    """The generated tokens: the rows."""
+    """The generated tokens, which are the rows of the weights."""
     weights: tuple[tuple[tuple[float, ...], ...], ...]
     """`weights[layer][row][column]`, averaged over heads; each row sums to 1."""
     heads: int
-    """The number of heads of each layer."""
+    """The number of attention heads of each layer."""
 
 
 @torch.inference_mode()

@@ -25,9 +25,9 @@ class DenoiseStep:
     vector: Tensor | None
     """The pooled vector of the prompt [pooled_width], if the denoiser takes one."""
     number: int
-    """The number of the step, counted from 1."""
+    """The number of the denoising step, counted from 1."""
     state: SamplerState
-    """The sampler's state before the step."""
+    """The sampler's state before the denoising step."""
 
     @property
     def t(self) -> float:
@@ -48,7 +48,7 @@ class DenoiseStep:
 
     @property
     def denoiser(self) -> Denoiser:
-        """The denoiser that runs the step."""
+        """The denoiser that runs the step, one of two if the pipeline has two experts."""
         second = self.pipeline.second
         return second.denoiser if second is not None and self.late else self.pipeline.denoiser
 

@@ -18,9 +18,9 @@ class RoutedLayer:
     picked: tuple[tuple[int, ...], ...]
     """`picked[position]` holds the experts of each token, the highest weight first."""
     weights: tuple[tuple[float, ...], ...]
-    """The router weights of these experts."""
+    """The router weights of each token's experts."""
     load: tuple[int, ...]
-    """The number of tokens per expert."""
+    """The number of tokens that each expert processed."""
     expected: float
     """The number of distinct experts that a balanced router would select."""
 

@@ -38,13 +38,13 @@ class RoutingEffect:
     """A measure of how differently texts are routed, and its distribution if pieces are assigned at random."""
 
     found: float
-    """The value for the actual texts."""
+    """The measure for the actual texts."""
     shuffled: float
-    """The mean over shuffles."""
+    """The mean of the measure over random assignments."""
     deviation: float
-    """The standard deviation over shuffles."""
+    """The standard deviation of the measure over random assignments."""
     most: float
-    """The maximum over shuffles."""
+    """The maximum of the measure over random assignments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,9 @@ class ExpertSources:
     """A comparison of how a mixture-of-experts model routes several texts."""
 
     names: tuple[str, ...]
-    """The names of the texts."""
+    """The names of the compared texts."""
     tokens: tuple[int, ...]
-    """The number of tokens of each text."""
+    """The number of tokens of each compared text."""
     layers: tuple[SourceLayer, ...]
     touched: tuple[TouchedExperts, ...]
 

@@ -23,7 +23,7 @@ from ridgeline.insight.trace.token_candidates import Token, likeliest
 
 @dataclass(frozen=True, slots=True)
 class Neuron:
-    """One feed-forward neuron at one position."""
+    """The activation of one feed-forward neuron at one position, with the tokens that it promotes."""
 
     layer: int
     expert: int | None

@@ -36,17 +36,17 @@ class GpuStep:
     """A step in three forms, to be measured on a GPU."""
 
     ops: Callable[[], object]
-    """Runs all its ops one by one."""
+    """A function that runs all ops of the step one by one."""
     result: Callable[[], Tensor]
-    """Runs the step as the engine does, up to its result."""
+    """A function that runs the step as the engine does, up to its result."""
     follow: Callable[[Tensor], object]
-    """Processes the result, which counts as sampling."""
+    """A function that processes the result, which counts as sampling."""
     recorded: bool = False
-    """Whether `result` replays a CUDA graph."""
+    """Whether `result` replays the step as a CUDA graph."""
 
 
 def measure_on_gpu(tracer: Tracer, work: Work, step: GpuStep, repeats: int | None = None) -> Measurement:
-    """Measure a step on a GPU.
+    """Measure the time of each op of a step on a GPU, of the gaps between them, and of sampling.
 
     Args:
         tracer: The tracer, whose clock waits for the GPU (`gpu_clock`).

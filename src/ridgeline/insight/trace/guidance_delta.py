@@ -30,7 +30,7 @@ class GuidanceDelta:
 
 
 def check_guidance(moment: DenoiseStep) -> None:
-    """Check that guidance is on in a step.
+    """Check that classifier-free guidance is on in a denoising step.
 
     Raises:
         ValueError: If guidance is off, so that there is no difference to show.

@@ -48,7 +48,7 @@ class BorrowedDecode:
 
 @dataclass(frozen=True, slots=True)
 class ImageLedger:
-    """The ledger of an image or video request."""
+    """The predicted and measured times of a traced image or video request, by stage."""
 
     plan: DiffusionPlan
     number: int
@@ -62,13 +62,13 @@ class ImageLedger:
     borrowed: BorrowedDecode | None = None
     """The decode by another library's model, for videos."""
     pull: GuidanceDelta | None = None
-    """The effect of guidance, if requested."""
+    """The effect of guidance on the traced step, if requested."""
     words: WordAttention | None = None
     """The attention to the prompt's words, if requested."""
 
     @property
     def denoise(self) -> StepLedger:
-        """The ledger of the denoising step."""
+        """The ledger of the traced denoising step."""
         return self.stages["denoise"]
 
     def impossible(self) -> list[str]:
@@ -137,7 +137,7 @@ def _named(what: str, texts: Sequence[int]) -> str:
 
 
 def _encode(moment: DenoiseStep, measuring: _Measure) -> dict[str, Measurement]:
-    """Measure the text encoder on each text."""
+    """Measure the text encoder on each text of the request."""
     encoder = moment.pipeline.encoder
 
     def read(ids: Sequence[int]) -> Measurement:

@@ -18,16 +18,16 @@ _READ = 1 << 20  # bytes read from disks from which they are reported
 
 @dataclass(slots=True)
 class Interference:
-    """The external events during a measurement."""
+    """The disturbances during a measurement: time lost to other processes, and disk reads."""
 
     held: float = 0.0
     """Seconds in which other processes ran on this thread's processor."""
     disk: int = 0
-    """Bytes read from disks."""
+    """The bytes read from disks during the measurement."""
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Record the events within this context.
+        """Record the disturbances that occur within this context.
 
         Waiting for a disk cannot be distinguished from waiting for other processes, so if a disk was read, no waiting
         time is counted.

@@ -20,7 +20,7 @@ class LensRow:
     """The prediction from the residual stream at one depth."""
 
     after: str
-    """`embedding`, or the number of the layer."""
+    """The depth: `embedding`, or the number of the layer."""
     top: tuple[tuple[Token, float], ...]
     """The most likely tokens with their probabilities."""
     rank: int

@@ -90,7 +90,7 @@ def measure(
     follow: Callable[[Tensor], object] = lambda _: None,
     repeats: int | None = None,
 ) -> Measurement:
-    """Measure a network's run.
+    """Measure the ops, gaps and sampling of a network's run, as medians over repeats.
 
     Args:
         tracer: The tracer of the network.

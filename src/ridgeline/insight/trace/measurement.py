@@ -1,4 +1,4 @@
-"""The result of measuring a step."""
+"""The result of measuring a step op by op."""
 
 from dataclasses import dataclass
 
@@ -19,15 +19,15 @@ class Measurement:
     batch: float
     """The time before the first op, in which the batch is built."""
     tail: float
-    """The time from the last op to the logits."""
+    """The time between the last op and the logits."""
     sampling: float
     """The time from the logits to the token; for a denoiser, from its prediction to the next latents."""
     hooked: float
-    """The whole step with hooks, less `hooks`."""
+    """The time of the whole step with hooks, less `hooks`."""
     unhooked: float
-    """The whole step without hooks."""
+    """The time of the whole step without hooks."""
     hooks: float
-    """The time that the hooks take."""
+    """The time that the hooks add to the step."""
     repeats: int
     left_out: int
     """The number of runs left out because other processes interrupted them."""

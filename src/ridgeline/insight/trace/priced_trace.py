@@ -57,7 +57,7 @@ class PricedCall:
 
 @dataclass(frozen=True, slots=True)
 class PricedStep:
-    """A step of a request on one GPU."""
+    """The predicted cost of a request's step on one GPU, op by op."""
 
     name: str
     work: Work

@@ -68,7 +68,7 @@ def price_steps(
     at_hand: bool,
     layer: Callable[[str], int | None] = layer_of,
 ) -> tuple[tuple[LedgerStep, ...], tuple[OpRow, ...]]:
-    """Return the steps and op rows of a ledger.
+    """Return the steps and op rows of a ledger, with the predicted next to the measured times.
 
     All steps run priced ops in the same order, and a later step runs no op that the first did not; it may skip some,
     such as an encoder.

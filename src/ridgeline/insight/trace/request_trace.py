@@ -65,9 +65,9 @@ class TraceSubject:
     name: str
     """The model's name as the user wrote it."""
     text: str
-    """The prompt text."""
+    """The text of the prompt to trace."""
     encode: Callable[[], list[int]]
-    """Returns the token ids of the prompt."""
+    """A function that returns the token ids of the prompt."""
     adapter: str = ""
     """The name of the LoRA adapter; empty for none."""
 
@@ -84,7 +84,7 @@ def trace(
     clock: Clock = time.perf_counter,
     cost: HookCost | None = None,
 ) -> Ledger:
-    """Trace one request.
+    """Trace one LLM request: run it unchanged, measure its ops, and capture what the options request.
 
     Args:
         llm: The engine with its model.
@@ -203,7 +203,7 @@ def _watched(
 
 
 def _watched_step(texts: TextEngine, watch: TimelineRecorder) -> list[Event]:
-    """Run one engine step and record its parts.
+    """Run one engine step and record the times of its forward pass, sampling and detokenization.
 
     Raises:
         ValueError: If the step fails.

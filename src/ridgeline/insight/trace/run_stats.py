@@ -33,12 +33,12 @@ class PhaseThroughput:
 
     @property
     def flops_per_second(self) -> float:
-        """FLOPs per second; 0 if nothing ran."""
+        """The FLOPs per second over all steps of the phase; 0 if nothing ran."""
         return self.flops / self.seconds if self.seconds else 0.0
 
 
 class RunStats:
-    """A collector of step records.
+    """The throughput of prefill and decode, accumulated from the records of a run's steps.
 
     A step counts as prefill if a request ran several positions in it that were not speculative.
     """
@@ -49,7 +49,7 @@ class RunStats:
         self.prefill, self.decode = PhaseThroughput(), PhaseThroughput()
 
     def add(self, record: StepRecord) -> None:
-        """Add a step that ran."""
+        """Add the record of a step that ran to the statistics of its phase."""
         phase = self.decode if record.decodes_only else self.prefill
         cost = self.price.step(record.work)
         phase.steps += 1

@@ -18,13 +18,13 @@ class TimelineSlice:
 
     @property
     def end(self) -> float:
-        """The time at which the span ends."""
+        """The time at which the timeline slice ends."""
         return self.start + self.seconds
 
 
 @dataclass(slots=True)
 class TimelineRecorder:
-    """A recorder of named time spans."""
+    """A recorder of the named time spans of a request."""
 
     clock: Clock
     noted: list[TimelineSlice] = field(default_factory=list)

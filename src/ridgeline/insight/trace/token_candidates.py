@@ -11,7 +11,7 @@ from ridgeline.core.text import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token of the text."""
+    """A token with its id and its text."""
 
     id: int
     piece: str
@@ -39,7 +39,7 @@ class TokenChoice:
 
 
 def tokens_of(tokenizer: Tokenizer, ids: Iterable[int]) -> tuple[Token, ...]:
-    """Return token ids with their text."""
+    """Return tokens with their text for a sequence of token ids."""
     return tuple(Token(i, tokenizer.piece(i)) for i in ids)
 
 

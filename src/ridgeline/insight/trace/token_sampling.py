@@ -22,7 +22,7 @@ MOST = 20
 
 @dataclass(frozen=True, slots=True)
 class DrawCandidate:
-    """A candidate token in one sampling step."""
+    """A candidate token of a sampling step, with its probability after each sampling rule."""
 
     token: Token
     raw: float
@@ -42,7 +42,7 @@ class DrawCandidate:
 
 @dataclass(frozen=True, slots=True)
 class TokenDraw:
-    """One sampling step with its candidates."""
+    """One sampling step with its candidates, the random number and the sampled token."""
 
     uniform: float | None
     """The random number in [0, 1) that selected the token; None for greedy sampling."""

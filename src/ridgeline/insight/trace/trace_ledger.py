@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One op in one step."""
+    """The predicted and measured cost of one op in one step."""
 
     cost: Cost
     floor: float
@@ -43,13 +43,13 @@ class LedgerEntry:
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
     measured: float
-    """The measured seconds."""
+    """The measured seconds of the op."""
     impossible: bool
     """Whether the measurement is below the floor of the measuring device: an error in spec, shape or timer."""
     gap: float
     """Seconds between the end of the previous op and the start of this one."""
     note: str = ""
-    """A remark for the reader."""
+    """A remark on the op for the reader, such as the number of experts that it used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class OpRow:
 
 @dataclass(frozen=True, slots=True)
 class LedgerTotal:
-    """The sum of several entries."""
+    """The predicted and measured cost of several ledger entries together."""
 
     count: int
     cost: Cost
@@ -85,7 +85,7 @@ class LedgerTotal:
     measured: float
     limit: str
     impossible: int
-    """The number of impossible entries."""
+    """The number of entries that were measured faster than physics allows."""
 
     @classmethod
     def of(cls, entries: Iterable[LedgerEntry]) -> "LedgerTotal":
@@ -186,7 +186,7 @@ class OpGroup:
 
 @dataclass(frozen=True, slots=True)
 class StepLedger:
-    """The steps of one model."""
+    """The ledger of one model's steps: their times, and a row for each op."""
 
     model: str
     device: Device
@@ -211,7 +211,7 @@ class StepLedger:
         return [row.entries[step] for row in self.rows]
 
     def ops(self, step: str) -> LedgerTotal:
-        """Return the total over all ops of a step."""
+        """Return the total cost over all ops of a step, without overheads."""
         return LedgerTotal.of(self.entries(step))
 
     def whole(self, step: str) -> float:
@@ -219,17 +219,17 @@ class StepLedger:
         return self.ops(step).measured + sum(overhead.seconds for overhead in self.step(step).overheads)
 
     def total(self, step: str) -> LedgerTotal:
-        """Return a whole step as one total."""
+        """Return the cost of a whole step, with overheads, as one total."""
         of, whole = self.step(step), self.whole(step)
         impossible = self.at_hand and under_floor(whole, of.floor)
         return LedgerTotal(1, of.cost, of.floor, of.bound, of.expected, whole, of.limit, int(impossible))
 
     def groups(self, rows: Iterable[OpRow] | None = None) -> list[OpGroup]:
-        """Return rows (all by default) grouped by their role in a layer, in order of first appearance."""
+        """Return the totals of rows (all by default) grouped by their role in a layer, in order of first appearance."""
         return self._grouped(self.rows if rows is None else rows, lambda row: row.group)
 
     def classes(self) -> list[OpGroup]:
-        """Return all rows grouped by kernel class."""
+        """Return the totals of all ops grouped by kernel class."""
         return self._grouped(self.rows, lambda row: row.kind)
 
     def _grouped(self, rows: Iterable[OpRow], label: Callable[[OpRow], str]) -> list[OpGroup]:

@@ -32,7 +32,7 @@ _ROUNDS, _CALLS = 25, 64
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """An op that ran."""
+    """An op call that the tracer recorded, with the shapes of its inputs and outputs."""
 
     path: str
     op: Op
@@ -51,15 +51,15 @@ class HookCost:
     """The time that hooks add to each call, in seconds."""
 
     inside: float
-    """The part within the measured interval."""
+    """The part of the hooks' time that lies within the interval they measure."""
     outside: float
-    """The part outside the measured interval."""
+    """The part of the hooks' time that lies outside the interval they measure."""
     look: float = 0.0
     """The time of reading the clock between two calls of a replayed recording."""
 
 
 class Tracer:
-    """Hooks for the priced ops of a model."""
+    """A tracer that puts recording or timing hooks on the priced ops of a model."""
 
     def __init__(self, model: PricedModule, clock: Clock = time.perf_counter) -> None:
         self.clock = clock

@@ -30,7 +30,7 @@ class Word:
 
     @property
     def mean(self) -> float:
-        """The mean over all patches."""
+        """The mean attention to the word over all patches."""
         values = [value for line in self.weights for value in line]
         return sum(values) / len(values)
 
@@ -43,7 +43,7 @@ class WordAttention:
     """
 
     words: tuple[Word, ...]
-    """The words in the order of the prompt."""
+    """The words with their attention, in the order of the prompt."""
     layer: int | None
     """The layer shown; None for the mean of all `layers`."""
     layers: int

@@ -38,7 +38,7 @@ class Conversations:
     """Traffic that turns each request of another source into the first turn of a conversation."""
 
     def __init__(self, begun: Offered, turns: int, think: int, questions: FollowUpLengths, until: int | None) -> None:
-        """Create traffic of conversations.
+        """Create multi-turn traffic from a source of first turns.
 
         Args:
             begun: The source of first turns.
@@ -67,7 +67,7 @@ class Conversations:
         return replace(first, blocks=(f"conversation {session}",), block=MAX_TOKENS, session=session)
 
     def ended(self, request: TraceRequest, now: int, *, answered: bool) -> None:
-        """Schedule the next turn of a conversation.
+        """Schedule the next turn of a conversation after a response.
 
         After the last turn, or if a later turn was rejected because it exceeds the context, the user is free for
         another conversation.

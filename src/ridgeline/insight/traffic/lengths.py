@@ -13,51 +13,54 @@ _FORMS = "512, 1k, uniform:50:200, or lognormal:512:0.5 (median, then sigma)"
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A fixed length of `tokens`."""
+    """A length distribution that always gives `tokens`."""
 
     tokens: int
 
     def draw(self, draw: random.Random) -> int:
-        """Return a length."""
+        """Return the fixed length in tokens."""
         return self.tokens
 
     @property
     def most(self) -> int:
-        """The largest length."""
+        """The largest length in tokens, here the fixed one."""
         return self.tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """A uniform distribution from `low` to `high`, both included."""
+    """A uniform distribution of lengths from `low` to `high`, both included."""
 
     low: int
     high: int
 
     def draw(self, draw: random.Random) -> int:
-        """Return a random length."""
+        """Return a random length in tokens."""
         return draw.randint(self.low, self.high)
 
     @property
     def most(self) -> int:
-        """The largest length."""
+        """The largest length in tokens, here `high`."""
         return self.high
 
 
 @dataclass(frozen=True, slots=True)
 class LogNormal:
-    """A log-normal distribution with a median and the standard deviation `sigma` of its logarithm; at least 1."""
+    """A log-normal distribution of lengths, with a median and the standard deviation `sigma` of the logarithm.
+
+    Lengths are at least 1.
+    """
 
     median: int
     sigma: float
 
     def draw(self, draw: random.Random) -> int:
-        """Return a random length."""
+        """Return a random length in tokens."""
         return self._at(draw.gauss(0.0, 1.0))
 
     @property
     def most(self) -> int:
-        """The 99th percentile of the length."""
+        """A length in tokens that only 1 % of draws exceed."""
         return self._at(_P99)
 
     def _at(self, deviations: float) -> int:

@@ -29,14 +29,14 @@ def check_moment(at: int, cure: str) -> None:
 
 
 class Offered(Protocol):
-    """A source of requests in order of arrival."""
+    """A source of traffic that gives requests in order of arrival."""
 
     @property
     def upcoming(self) -> int | None:
         """The arrival time of the next request in nanoseconds; None if none is known."""
 
     def take(self) -> TraceRequest:
-        """Return the next request."""
+        """Take and return the next request of the traffic."""
 
     def ended(self, request: TraceRequest, now: int, *, answered: bool) -> None:
         """Report that a request has its response or was rejected, so that its user may send another."""
@@ -56,7 +56,7 @@ class OpenLoop:
         return None if self._next is None else self._next.at
 
     def take(self) -> TraceRequest:
-        """Return the next request."""
+        """Take and return the next request of the traffic."""
         taken, self._next = self._next, next(self._requests, None)
         assert taken is not None, "nothing is left to take"
         return taken
@@ -90,7 +90,7 @@ class ClosedLoop:
         return self._asking[0] if self._asking and self._next is not None else None
 
     def take(self) -> TraceRequest:
-        """Return the next request."""
+        """Take and return the next request, at the time at which a user sends it."""
         assert self._next is not None, "nothing is left to take"
         taken, self._next = replace(self._next, at=heapq.heappop(self._asking)), next(self._requests, None)
         return taken
@@ -139,7 +139,7 @@ def jittered(lengths: Lengths) -> Lengths:
 
 
 def with_arrivals(requests: Iterable[TraceRequest], moments: Iterable[int]) -> Iterator[TraceRequest]:
-    """Return requests with other arrival times."""
+    """Yield requests with their arrival times replaced by others."""
     return (replace(request, at=at) for request, at in zip(requests, moments, strict=False))
 
 

@@ -40,7 +40,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """The statistics of a sample."""
+    """The count, mean, extremes and percentiles of a sample."""
 
     count: int
     mean: float

@@ -27,7 +27,7 @@ class Profile(Protocol):
 
     @property
     def least(self) -> float:
-        """The lowest multiple of the base rate."""
+        """The lowest rate of the profile as a multiple of the base rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Ramp:
 
     @property
     def least(self) -> float:
-        """The lowest multiple of the base rate."""
+        """The lowest rate of the ramp as a multiple of the base rate."""
         return min(1.0, self.times)
 
 
@@ -62,7 +62,7 @@ class Spike:
 
     @property
     def least(self) -> float:
-        """The lowest multiple of the base rate."""
+        """The lowest rate of the profile as a multiple of the base rate."""
         return min(1.0, self.times)
 
 
@@ -80,7 +80,7 @@ class DayCycle:
 
     @property
     def least(self) -> float:
-        """The lowest multiple of the base rate."""
+        """The lowest rate of the cycle as a multiple of the base rate."""
         return min(1.0, self.share)
 
 

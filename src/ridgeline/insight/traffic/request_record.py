@@ -22,12 +22,12 @@ class RequestRecord(msgspec.Struct):
     intended: int
     """The intended send time (a); in a closed loop, which schedules nothing, the actual one."""
     ready: int
-    """The earliest possible send time.
+    """The earliest possible send time of the request.
 
     It is later than intended if concurrency is limited; in a closed loop, it is when the user became free.
     """
     session: int = 0
-    """The number of the conversation."""
+    """The number of the conversation to which the request belongs."""
     turn: int = 0
     """The number of the turn in its conversation."""
     process: int = 0
@@ -52,7 +52,7 @@ class RequestRecord(msgspec.Struct):
     status: int | None = None
     outcome: Outcome = "unfinished"
     reason: str = ""
-    """The reason if the outcome is not `ok`."""
+    """The reason why the request was not completed; empty if it was."""
 
     @property
     def ttft(self) -> int | None:
@@ -90,7 +90,7 @@ class RequestRecord(msgspec.Struct):
 
     @property
     def gaps(self) -> list[int]:
-        """The times between successive chunks."""
+        """The times between successive chunks of the response."""
         return [after - before for before, after in pairwise(self.chunks)]
 
     @property

@@ -21,7 +21,7 @@ _REMEMBERED = 100_000  # the number of prefixes that are remembered
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """The load that a replica has published."""
+    """The load that a replica has published to the router."""
 
     load: int
     """The prompt tokens of active requests, plus `REQUEST_TOKENS` for each request."""
@@ -41,7 +41,7 @@ class RoundRobin:
         self._next = 0
 
     def choose(self, request: TraceRequest, signals: Sequence[Signal]) -> int:
-        """Return the index of the next replica."""
+        """Return the index of the next replica in the cycle."""
         self._next += 1
         return (self._next - 1) % len(signals)
 
@@ -53,7 +53,7 @@ class RandomChoice:
         self._draw = random.Random(f"router/{seed}")
 
     def choose(self, request: TraceRequest, signals: Sequence[Signal]) -> int:
-        """Return the index of a random replica."""
+        """Return the index of a uniformly random replica."""
         return self._draw.randrange(len(signals))
 
 
@@ -120,7 +120,7 @@ BLIND = ("round-robin", "random")
 
 
 def router_named(name: str, seed: int) -> ReplicaRouter:
-    """Return a new router by name.
+    """Return a new request router by its name.
 
     Raises:
         ValueError: If the name is unknown; the message lists all names.

@@ -9,13 +9,13 @@ class Scaling:
     """An autoscaling rule based on active requests."""
 
     least: int
-    """The minimum number of replicas."""
+    """The minimum number of replicas that the autoscaler keeps."""
     most: int
-    """The maximum number of replicas."""
+    """The maximum number of replicas that the autoscaler starts."""
     each: int
     """The target number of active requests per replica."""
     period: int
-    """Nanoseconds between two checks."""
+    """Nanoseconds between two checks of the autoscaler."""
     calm: int
     """Nanoseconds without a change before a replica is stopped."""
     start_up: int

@@ -49,12 +49,12 @@ def cumulative(values: Sequence[float]) -> tuple[tuple[float, float], ...]:
 
 @dataclass(frozen=True, slots=True)
 class SecondStats:
-    """The activity in one second of a run."""
+    """The arrivals, completed requests, active requests and tokens in one second of a run."""
 
     second: int
     arrived: int
     under_way: float
-    """The average number of active requests."""
+    """The average number of active requests in the second."""
     finished: int
     tokens: float
     """The output tokens that the received chunks stand for."""

@@ -34,11 +34,11 @@ class SLO:
         return bool(self.classes) or any(limit is not None for limit in (self.ttft, self.tpot, self.e2e))
 
     def of(self, name: str) -> "SLO":
-        """Return the objectives of a request class."""
+        """Return the objectives that apply to a request class."""
         return self.classes.get(name, self)
 
     def met(self, ttft: int | None, tpot: float | None, e2e: int | None) -> bool | None:
-        """Return whether a request met all limits.
+        """Return whether a request met all latency limits.
 
         The result is None if a metric with a limit is missing and no other limit is exceeded.
         """
@@ -91,7 +91,7 @@ def parse_slos(texts: Sequence[str]) -> SLO:
 
 
 def _nanoseconds(part: str, value: str) -> int:
-    """Parse a time limit.
+    """Return the nanoseconds of a latency limit such as `200ms`.
 
     Raises:
         ValueError: If it is malformed; the message says why.

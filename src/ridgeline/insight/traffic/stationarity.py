@@ -13,14 +13,14 @@ _BLOCKS = 10
 
 @dataclass(frozen=True, slots=True)
 class Stationarity:
-    """The growth of a server's backlog."""
+    """The measured growth of a server's backlog, and whether it indicates overload."""
 
     growth: float
     """The increase of active requests per second, over the last two thirds of the time."""
     ttft_growth: float
     """The increase of TTFT in seconds per second."""
     overloaded: bool
-    """Whether both grow significantly.
+    """Whether both the active requests and TTFT grow significantly.
 
     Active requests must also grow by more than 5 % of the arrival rate, and by more than their Poisson fluctuation.
     """

@@ -54,21 +54,21 @@ class Goodput:
     unknown: int
     """The requests that lack a metric with a limit."""
     rate: float
-    """Good requests per second."""
+    """The requests per second that met their objectives."""
     uncertain: int = 0
     """The missed requests that would have been good without the load generator's own lateness."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of a run."""
+    """The throughput, latencies and goodput of a run, computed from its request records."""
 
     counts: dict[str, int]
-    """The number of requests by outcome."""
+    """The number of requests by outcome, such as `ok` or `rejected`."""
     reasons: dict[str, int]
     """The number of requests that were not completed, by reason."""
     duration: float
-    """The duration in seconds."""
+    """The duration of the run in seconds."""
     requests_per_second: float
     tokens_per_second: float
     prompt_tokens: int
@@ -82,7 +82,7 @@ class Summary:
     sizes: dict[str, Distribution | None]
     """The distributions of prompt and output tokens."""
     goodput: Goodput | None
-    """The goodput; None without objectives."""
+    """The requests that met their objectives; None without objectives."""
 
     @property
     def answered(self) -> int:

@@ -44,14 +44,14 @@ _BAILIAN_BLOCK = 16
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """A request of a trace."""
+    """A request of a recorded trace, with its arrival time, lengths and block names."""
 
     at: int
     """The arrival time in nanoseconds after the first request."""
     input: int
-    """The tokens of the prompt."""
+    """The number of tokens in the prompt."""
     output: int
-    """The tokens of the response."""
+    """The number of tokens in the response."""
     blocks: tuple[str, ...] = ()
     """The names of the prompt's blocks of `block` tokens each, the last one possibly shorter.
 
@@ -60,7 +60,7 @@ class TraceRequest:
     """
     block: int = 0
     session: int = 0
-    """The number of the conversation."""
+    """The number of the conversation to which the request belongs."""
     turn: int = 0
     """The number of the turn in its conversation, from 0, if known."""
     slo_class: str = ""
@@ -177,7 +177,7 @@ def _burst_gpt(cells: list[str]) -> TraceRequest:
 
 
 def _benched(cells: list[str]) -> TraceRequest:
-    """Return the request of a benchmark line.
+    """Return the request of a line in a benchmark's CSV export.
 
     Raises:
         ValueError: If it was not completed, because its response length is then unknown.
@@ -243,7 +243,7 @@ def _recorded(fields: dict[str, Any], block: int) -> list[TraceRequest]:
 
 
 def _fields(line: str) -> dict[str, Any]:
-    """Parse a line as a JSON object.
+    """Return the fields of a trace line that is a JSON object.
 
     Raises:
         ValueError: If it is not one; the message is not in the parser's terms.
@@ -267,7 +267,7 @@ def _check_fields(fields: dict[str, Any], wanted: set[str]) -> None:
 
 
 def _names(names: Any) -> tuple[str, ...]:
-    """Return the names of blocks.
+    """Return a list of block names as strings.
 
     Raises:
         ValueError: If they are not a list of names.
@@ -345,10 +345,10 @@ def _first(path: Path, line: bytes) -> bytes:
 
 
 def _read(path: Path, number: int, reader: Callable[[Any], Any], value: Any) -> Any:
-    """Return the result of a reader on a line.
+    """Return what a reader makes of a trace line, with errors that name the line.
 
     Raises:
-        ValueError: If the reader fails; the message names the line.
+        ValueError: If the reader fails.
     """
     try:
         return reader(value)

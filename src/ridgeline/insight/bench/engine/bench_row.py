@@ -25,7 +25,7 @@ OUTPUT, PREFILL, DECODE = "output_tok_s", "prefill_tok_s", "decode_tok_s"
 
 @dataclass(frozen=True, slots=True)
 class BindingRoof:
-    """The roof that limits a step.
+    """The roof that limits an engine step, as a name and a rate.
 
     It is a memory (`memory`, `L3`) with its bandwidth, or a number format (`bf16`) with its FLOP/s.
     """
@@ -40,17 +40,17 @@ class BenchFigure:
     """A throughput measurement with its roofline bound."""
 
     tokens: int
-    """The tokens processed."""
+    """The number of tokens that the engine processed in the measured time."""
     seconds: float
-    """The measured seconds."""
+    """The measured time in seconds."""
     floor: float
-    """The lower bound of the seconds."""
+    """The lower bound of the time in seconds, by the roofline."""
     roof: BindingRoof
     """The roof that accounts for most of the floor."""
 
     @property
     def rate(self) -> float:
-        """Tokens per second."""
+        """The measured tokens per second."""
         return self.tokens / self.seconds
 
     @property
@@ -73,15 +73,15 @@ class BenchRow:
     devices: tuple[Device, ...]
     """The measured roofs of the machine in each round."""
     preemptions: int
-    """The preemptions of all rounds."""
+    """The number of preemptions in all rounds."""
 
     @property
     def names(self) -> list[str]:
-        """The names of the figures."""
+        """The names of the figures that were measured, such as prefill and decode throughput."""
         return list(self.rounds[0])
 
     def each(self, name: str) -> list[BenchFigure]:
-        """Return a figure in each round."""
+        """Return the figure with a given name in each round."""
         return [figures[name] for figures in self.rounds]
 
     def median(self, name: str) -> "BenchMedian":
@@ -144,7 +144,7 @@ def measure(
 
 
 def figures_of(ran: EngineRun, price: Price, device: Device) -> dict[str, BenchFigure]:
-    """Return the figures of a run.
+    """Return the output, prefill and decode throughput of a workload's run, each with its roofline bound.
 
     Prefill is included if all requests are alike, and decode if they also have more than one output token.
     """

@@ -29,7 +29,7 @@ _NOTES = (
 
 
 def document(model: str, rows: Sequence[BenchRow], roofs: RoofMeter) -> Document:
-    """Return the document of all rows."""
+    """Return the report of an engine benchmark as a document with a table of all workloads."""
     count = len(rows[0].rounds)
     spread = ("least", "most") if count > 1 else ()
     heads = ("tok/s", "ceiling", "measured", "share", *spread, "roof")

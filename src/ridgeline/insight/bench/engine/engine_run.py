@@ -18,11 +18,11 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class EngineStep:
-    """A step that ran."""
+    """A step that the engine ran, with its work, the tokens it generated and its end time."""
 
     work: Work
     tokens: int
-    """The tokens that it generated."""
+    """The number of tokens that the step generated."""
     ended: float
     """The end of the step, in seconds after the first request was added."""
 
@@ -33,12 +33,12 @@ class EngineRun:
 
     workload: EngineWorkload
     prompt_tokens: int
-    """The prompt tokens of all requests."""
+    """The number of prompt tokens of all requests."""
     steps: tuple[EngineStep, ...]
     filled: int
     """The number of steps until every request had its first token."""
     preemptions: int
-    """The number of preemptions."""
+    """The number of times the engine preempted a request, which was then recomputed."""
 
 
 def check_room(engine: Engine, workloads: Sequence[EngineWorkload]) -> None:

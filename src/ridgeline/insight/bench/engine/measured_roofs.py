@@ -31,7 +31,7 @@ class RoofMeter:
     """
 
     def __init__(self, threads: int, *, probe: bool = False, place: torch.device = _PROCESSOR) -> None:
-        """Load the calibration.
+        """Load the calibration of the CPU or a GPU, or prepare to probe it instead.
 
         Args:
             threads: The number of CPU threads.

@@ -114,7 +114,7 @@ class _ImageStep:
 
     @property
     def seconds(self) -> float:
-        """The measured seconds of all its runs."""
+        """The measured seconds of all runs of the step."""
         return self.count * self.measured
 
 
@@ -180,7 +180,7 @@ def _answer(ledger: ImageLedger) -> Iterator[tuple[str, str]]:
 
 
 def image_json(ledger: ImageLedger) -> dict[str, Any]:
-    """Return the ledger as JSON data."""
+    """Return the ledger of an image or video request as JSON data."""
     plan = ledger.plan
     return {
         "model": ledger.denoise.model,

@@ -51,7 +51,7 @@ class ReportOptions:
 
 
 def build_report(ledger: Ledger, shown: ReportOptions) -> Document:
-    """Return the report of a ledger."""
+    """Return the report of a traced request as a document."""
     layer = shown.layer if isinstance(shown.layer, int) else None
     blocks: list[DocumentBlock] = [
         _request(ledger),

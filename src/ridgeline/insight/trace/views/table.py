@@ -23,7 +23,7 @@ _LEGEND = (
 
 
 def op_table(ledger: StepLedger, layer: int | str | None = None) -> DocumentTable:
-    """Return the op table of a ledger.
+    """Return the table of predicted and measured op times in a ledger.
 
     Args:
         ledger: The ledger.
