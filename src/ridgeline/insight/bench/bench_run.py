@@ -36,7 +36,7 @@ class BenchRun:
     stopped: str
     """The reason why the run was stopped early; empty if it was not."""
     steadiness: Stationarity | None
-    """Whether the server keeps up with an open loop; None if the run was too short to tell."""
+    """The growth of the server's backlog in an open loop; None for a closed loop or too short a run."""
     steps: Mapping[str, PhaseSteps] = field(default_factory=dict)
     """The steps that the server ran during the run, if it reports them."""
 

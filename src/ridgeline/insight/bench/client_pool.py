@@ -186,7 +186,7 @@ class ClientWorker:
         self._into.close()
 
     async def end(self) -> None:
-        """Wait for the process to exit, and kill it after 5 s."""
+        """Stop the client process, and kill it if it does not exit within 5 s."""
         self.stop()
         with suppress(ProcessLookupError):
             try:

@@ -119,7 +119,7 @@ def _distributions(run: BenchRun) -> Iterator[Chart]:
 
 
 def _waterfall(run: BenchRun) -> Spans:
-    """Return the waterfall of requests; of many, an evenly spaced selection."""
+    """Return a waterfall chart of the phases of each request; of many requests, an evenly spaced selection."""
     step = max(1, -(-len(run.records) // _MAX_ROWS))
     shown = run.records[::step]
     some = "" if step == 1 else f", every {step}th of {len(run.records):,}"

@@ -28,7 +28,10 @@ class EventStreamParser:
         return [event for line in lines if (event := self._line(line.rstrip(b"\r\n"))) is not None]
 
     def _line(self, line: bytes) -> bytes | None:
-        """Process a line and return the event's data if it is empty; comments, ids and event names are ignored."""
+        """Process a line of the stream, and return the data of the event that it completes, or None.
+
+        An empty line completes an event. Comments, ids and event names are ignored.
+        """
         if not line:
             data, self._data = self._data, []
             return b"\n".join(data) if data else None

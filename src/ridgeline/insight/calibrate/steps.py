@@ -52,7 +52,7 @@ class TrialStep:
     work: Work
     """The work of the step, from which its price follows."""
     run: Callable[[], object]
-    """Prepares and runs the step, whether it is being timed or not."""
+    """A function that prepares and runs the step, whether it is being timed or not."""
 
 
 class Stopwatch(OpTimer):

@@ -241,7 +241,7 @@ def advise(
         rebuilt: Builds the machine with other limits and another memory share.
         progress: Returns the watcher of a run, given the run's name.
         shares: Memory shares to try if larger than the query's; empty if the number of pages is fixed.
-        second: A second process that runs settings in parallel. The search closes it; its result does not change.
+        second: A second process that runs settings in parallel, without affecting the outcome; it is closed at the end.
         own: The result of the user's setting, if it has already been simulated.
 
     Raises:
@@ -265,7 +265,7 @@ def advise(
 
 
 def _lines(shares: Sequence[float]) -> tuple[Callable[[TriedSetting], list[Setting]], ...]:
-    """Return functions that list the settings differing from a given one in a single parameter, per parameter."""
+    """Return, for each parameter, a function that lists the settings differing from a given one only in it."""
     return (
         lambda best: [(replace(best.limits, tokens=tokens), best.memory) for tokens in BUDGETS],
         lambda best: [(replace(best.limits, requests=places), best.memory) for places in PLACES],

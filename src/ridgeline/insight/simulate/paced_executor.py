@@ -7,7 +7,7 @@ from ridgeline.engine.sampling.sample_row import Outcome, PromptLogprob, Sampled
 from ridgeline.engine.step_plan import PlanItem, StepPlan
 
 BEHIND = 100_000_000
-"""Nanoseconds of delay that the executor catches up on by waiting less in the next steps."""
+"""The largest delay in nanoseconds that the executor catches up on by waiting less in later steps."""
 
 _CERTAIN = 0.0  # the log-probability of a token without alternatives
 

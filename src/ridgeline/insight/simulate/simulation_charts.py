@@ -117,7 +117,10 @@ def _distribution(name: str, label: str, of: str, points: tuple[tuple[float, flo
 
 
 def _waterfall(log: RunLog) -> Spans:
-    """Return the waterfall of waiting, prefill and decode times; of many requests, an evenly spaced selection."""
+    """Return a waterfall chart of each request's waiting, prefill and decode times.
+
+    Of many requests, it shows an evenly spaced selection.
+    """
     requests = Columns(log)
     rows = np.flatnonzero(requests.ok).tolist()
     step = max(1, -(-len(rows) // _MAX_ROWS))

@@ -102,7 +102,7 @@ class SimulationMetrics:
     front_wall: float
     """The saturation rate of the API server in requests per second, for as many steps per second as in this run."""
     steadiness: Stationarity | None
-    """Whether the backlog grows; None for closed-loop traffic or too little data."""
+    """The growth of the backlog; None for closed-loop traffic or too little data."""
     drawn: MarginOfError | None
     """The sampling error of the figures; None for closed-loop traffic."""
     classes: dict[str, ClassMetrics] = field(default_factory=dict)

@@ -51,7 +51,7 @@ class SimulationQuery:
     open_loop: bool
     """Whether arrivals are independent of responses."""
     offered: Callable[[], Offered]
-    """Creates the traffic anew, with the same requests each time."""
+    """A function that creates the traffic anew, with the same requests each time."""
     slo: SLO | None
     error: PriceUncertainty
     seed: int
