@@ -20,7 +20,7 @@ class LoadTarget(msgspec.Struct, frozen=True):
     more: dict[str, object] = {}
     """Additional fields of every request."""
     timeout: float = 600.0
-    """Seconds after which a request fails."""
+    """The seconds after which a request fails."""
 
     @property
     def url(self) -> str:
@@ -54,7 +54,7 @@ class PromptDataset(msgspec.Struct, frozen=True):
     turns: int = 1
     """The number of turns per conversation."""
     think: float = 0.0
-    """Seconds between a response and the next turn."""
+    """The seconds between a response and the next turn."""
     vocabulary: int | None = None
     """The upper bound of random token ids that replace words; None for words."""
     wording: TokensPerWord = TokensPerWord()
@@ -68,7 +68,7 @@ class LoadPattern(msgspec.Struct, frozen=True):
     """The number of users of a closed loop, each sending its next request after a response; None for an open loop."""
     arrivals: Arrivals = "poisson"
     rate: float = 1.0
-    """Arrivals per second of an open loop, unless a trace determines them."""
+    """The arrivals per second of an open loop, unless a trace determines them."""
     burstiness: float = 1.0
     speed: float = 1.0
     """The factor by which a trace is replayed faster than recorded."""

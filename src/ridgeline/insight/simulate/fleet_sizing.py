@@ -38,7 +38,7 @@ class SizedFleet:
     dollars: float
     """The cost of the whole fleet in dollars per hour."""
     offered: float
-    """Arrivals per second; if all requests arrive at once, completed requests per second."""
+    """The arrivals per second; if all requests arrive at once, completed requests per second."""
 
     @property
     def value(self) -> float:
@@ -47,7 +47,7 @@ class SizedFleet:
 
     @property
     def thousand(self) -> float:
-        """Dollars per thousand good requests; infinite if none is good or the fleet is overloaded."""
+        """The dollars per thousand good requests; infinite if none is good or the fleet is overloaded."""
         good = self.option.share * self.offered
         return self.dollars / 3600 / good * 1e3 if good else math.inf
 

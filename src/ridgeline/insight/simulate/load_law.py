@@ -41,7 +41,7 @@ class LoadLaw:
     load: float
     """The utilization rho of the replica."""
     tpot: float | None
-    """Seconds per output token; None if the replica cannot keep up."""
+    """The seconds per output token; None if the replica cannot keep up."""
     wall: float
     """The saturation rate in requests per second, from which the queue grows without bound."""
     most: float

@@ -120,9 +120,9 @@ class RunTotals:
     preemptions: int
     """The number of times a replica preempted a request."""
     wasted: int
-    """Positions computed again after a preemption."""
+    """The positions computed again after a preemption."""
     found: int
-    """Prompt positions found in the prefix cache."""
+    """The prompt positions found in the prefix cache."""
     pages: tuple[int, ...]
     """The number of KV pages in each replica's pool."""
     left: int
@@ -130,9 +130,9 @@ class RunTotals:
     held: int
     """The number of KV pages still in use at the end."""
     front_requests: int
-    """Nanoseconds of API server work caused by requests."""
+    """The nanoseconds of API server work caused by requests."""
     front_steps: int
-    """Nanoseconds of API server work caused by steps."""
+    """The nanoseconds of API server work caused by steps."""
 
 
 class RunLog:

@@ -19,7 +19,7 @@ _LONGEST = round(3600e9)  # nanoseconds
 
 @dataclass(frozen=True, slots=True)
 class HostOverhead:
-    """Nanoseconds of host time between two steps."""
+    """The nanoseconds of host time between two steps."""
 
     step: int = 0
     """The cost of each step, regardless of its content."""
@@ -56,7 +56,7 @@ class HostOverhead:
 
 @dataclass(frozen=True, slots=True)
 class ApiServerOverhead:
-    """Nanoseconds of CPU time on the API server's core."""
+    """The nanoseconds of CPU time on the API server's core."""
 
     request: int = 0
     """The cost of a request before the engine gets it."""

@@ -14,7 +14,7 @@ class PrefillDecodeSplit:
     prompts: int
     """The number of prefill replicas."""
     bandwidth: float
-    """Bytes per second of the one link that transfers all KV caches, one request after another."""
+    """The bytes per second of the one link that transfers all KV caches, one request after another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class SimulatedFleet:
     router: str = "two"
     """The name of a router in insight/traffic/routers.py."""
     age: int = 0
-    """Nanoseconds between two publications of the replicas' load to the router; 0 for always current."""
+    """The nanoseconds between two publications of the replicas' load to the router; 0 for always current."""
     seed: int = 0
     """The seed of the router's random choices."""
     others: tuple[Machine, ...] = ()

@@ -69,13 +69,13 @@ class SimulationMetrics:
     reasons: dict[str, int]
     """The number of rejected requests by reason."""
     limited: int
-    """Responses cut short because the context or KV memory was full."""
+    """The responses cut short because the context or KV memory was full."""
     warm_up: float
-    """Seconds from the start during which arrivals are excluded."""
+    """The seconds from the start during which arrivals are excluded."""
     left_out: int
     """The number of requests excluded as warm-up."""
     duration: float
-    """Seconds from the first counted arrival to the last token."""
+    """The seconds from the first counted arrival to the last token."""
     offered: float
     """The arrival rate in requests per second."""
     requests_per_second: float
@@ -93,12 +93,12 @@ class SimulationMetrics:
     """The share of prompt tokens found in the prefix cache."""
     preemptions: int
     wasted: int
-    """Positions computed again after a preemption."""
+    """The positions computed again after a preemption."""
     steps: StepShares
     replicas: float
     """The average number of replicas over the run."""
     front: float | None
-    """Seconds of work per second that the API server core receives; None if there is no such core."""
+    """The seconds of work per second that the API server core receives; None if there is no such core."""
     front_wall: float
     """The saturation rate of the API server in requests per second, for as many steps per second as in this run."""
     steadiness: Stationarity | None

@@ -21,7 +21,7 @@ class Interference:
     """The disturbances during a measurement: time lost to other processes, and disk reads."""
 
     held: float = 0.0
-    """Seconds in which other processes ran on this thread's processor."""
+    """The seconds in which other processes ran on this thread's processor."""
     disk: int = 0
     """The bytes read from disks during the measurement."""
 

@@ -36,10 +36,10 @@ class Measurement:
 
     @property
     def between(self) -> float:
-        """Seconds between the first op and the logits that belong to no op."""
+        """The seconds between the first op and the logits that belong to no op."""
         return sum(self.gaps) + self.tail
 
     @property
     def whole(self) -> float:
-        """Seconds of the step: all ops and the time between and around them."""
+        """The seconds of the step: all ops and the time between and around them."""
         return sum(self.seconds) + self.batch + self.between + self.sampling

@@ -79,7 +79,7 @@ class PricedTrace:
     model: str
     case: Scenario
     input: int
-    """Tokens of each of `batch` prompts, or positions of audio."""
+    """The tokens of each of `batch` prompts, or positions of audio."""
     batch: int
     encoded: int
     """The part of the input that an encoder reads: all of it or nothing."""

@@ -23,7 +23,7 @@ class PhaseThroughput:
 
     @property
     def tokens_per_second(self) -> float:
-        """Prompt positions (prefill) or sampled tokens (decode) per second; 0 if nothing ran."""
+        """The prompt positions (prefill) or sampled tokens (decode) per second; 0 if nothing ran."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
     @property

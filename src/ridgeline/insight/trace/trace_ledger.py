@@ -47,7 +47,7 @@ class LedgerEntry:
     impossible: bool
     """Whether the measurement is below the floor of the measuring device: an error in spec, shape or timer."""
     gap: float
-    """Seconds between the end of the previous op and the start of this one."""
+    """The seconds between the end of the previous op and the start of this one."""
     note: str = ""
     """A remark on the op for the reader, such as the number of experts that it used."""
 
@@ -128,9 +128,9 @@ class ScoreMatrix:
     nbytes: float
     """The memory traffic of the scores."""
     bound: float
-    """Seconds of the attention ops without the matrix in memory."""
+    """The seconds of the attention ops without the matrix in memory."""
     with_matrix: float
-    """Seconds of the attention ops with the matrix in memory."""
+    """The seconds of the attention ops with the matrix in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +154,9 @@ class LedgerStep:
     overheads: tuple[Overhead, ...] = ()
     """The measured time between and around ops."""
     unhooked: float | None = None
-    """Seconds of the same step without hooks, as a check of ops and overheads together."""
+    """The seconds of the same step without hooks, as a check of ops and overheads together."""
     hooks: float = 0.0
-    """Seconds that the hooks take, which are already subtracted."""
+    """The seconds that the hooks take, which are already subtracted."""
     repeats: int = 0
     """The number of runs over which all times are medians."""
     interruptions: float = 0.0

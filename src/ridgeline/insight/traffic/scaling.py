@@ -15,11 +15,11 @@ class Scaling:
     each: int
     """The target number of active requests per replica."""
     period: int
-    """Nanoseconds between two checks of the autoscaler."""
+    """The nanoseconds between two checks of the autoscaler."""
     calm: int
-    """Nanoseconds without a change before a replica is stopped."""
+    """The nanoseconds without a change before a replica is stopped."""
     start_up: int
-    """Nanoseconds from starting a replica until it accepts requests."""
+    """The nanoseconds from starting a replica until it accepts requests."""
 
     def wanted(self, under_way: int) -> int:
         """Return the number of replicas for a number of active requests."""
