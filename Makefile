@@ -76,6 +76,7 @@ guide-update: $(VENV)/.docs
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tools/plain_english.py
 	$(BIN)/mypy
 
 $(VENV)/.base: pyproject.toml constraints.txt setup.py src/ridgeline/backends/cpu/kernel_sources.py $(wildcard src/ridgeline/backends/cpu/native/*)

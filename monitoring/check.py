@@ -26,7 +26,7 @@ NO_COUNTER = "iteration_tokens_total non-counter metrics should not have"  # vLL
 
 
 def fetch(url: str, body: object = None) -> bytes:
-    """What is there; body: sent as JSON."""
+    """Return what a URL responds; a body is sent as JSON."""
     data = None if body is None else json.dumps(body).encode()
     with urllib.request.urlopen(urllib.request.Request(url, data, {"content-type": "application/json"})) as reply:
         return reply.read()
@@ -34,7 +34,7 @@ def fetch(url: str, body: object = None) -> bytes:
 
 @contextmanager
 def prometheus(server: str) -> Iterator[str]:
-    """The URL of a Prometheus that scrapes a server once a second."""
+    """Run a Prometheus that scrapes a server once a second, and yield its URL."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         config = (FOLDER / "prometheus.yml").read_text().replace("127.0.0.1:8000", urlsplit(server).netloc)
@@ -54,7 +54,7 @@ def prometheus(server: str) -> Iterator[str]:
 
 
 def make_traffic(server: str) -> None:
-    """Requests that are answered, and some that are wrong, for SECONDS."""
+    """Send valid and invalid requests for `SECONDS`."""
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         fetch(f"{server}/v1/completions", {"prompt": "Once upon a time " * 4, "max_tokens": 32, "ignore_eos": True})
@@ -67,7 +67,7 @@ def make_traffic(server: str) -> None:
 
 
 def panels_without_data(url: str, model: str) -> list[str]:
-    """Print what each panel's expressions give; those that give nothing."""
+    """Print the values of each panel's expressions, and return the expressions without any."""
     missing = []
     for panel in json.loads((FOLDER / "grafana" / "ridgeline.json").read_text())["panels"]:
         for target in panel.get("targets", []):
@@ -81,13 +81,14 @@ def panels_without_data(url: str, model: str) -> list[str]:
 
 
 def main(server: str) -> int:
+    """Check every panel and metric of a running server, and return the exit status."""
     if not (shutil.which("prometheus") and shutil.which("promtool")):
-        print("prometheus and promtool are not here; install Debian's package prometheus", file=sys.stderr)
+        print("prometheus and promtool are not installed: install Debian's package prometheus", file=sys.stderr)
         return 2
     try:
         model = json.loads(fetch(f"{server}/v1/models"))["data"][0]["id"]
     except OSError as error:
-        print(f"{server} does not answer: {error}", file=sys.stderr)
+        print(f"{server} does not respond: {error}", file=sys.stderr)
         return 2
     with prometheus(server) as url:
         make_traffic(server)

@@ -10,9 +10,11 @@ import ast
 import re
 import subprocess
 import sys
+import tokenize
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeAlias
@@ -27,7 +29,7 @@ NEW_LINES = ("tests", "benchmarks", "zoo", "tools")
 
 RULES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 RELATIVE = frozenset(RULES["relative"].split())
-NOT_VERBS = RELATIVE | frozenset(RULES["not_verbs"].split())
+VERBS = frozenset(RULES["verbs"].split())
 PHRASES: dict[str, str] = RULES["phrases"]
 ENTRIES = 3
 """The number of `name:` entries in prose from which on a list is easier to read."""
@@ -71,6 +73,7 @@ def check_source(path: Path, source: str) -> list[Finding]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in own:
             found += [Finding(path, node.lineno, *rule) for rule in phrase_faults(node.value)]
+    found += [Finding(path, line, *rule) for line, text in comments_of(source) for rule in phrase_faults(text)]
     return sorted(found, key=lambda finding: finding.line)
 
 
@@ -89,6 +92,22 @@ def docstrings_of(tree: ast.Module) -> Iterator[Docstring]:
                     yield Docstring(text, "attribute", str(text.value).strip())
 
 
+def comments_of(source: str) -> list[tuple[int, str]]:
+    """Return the comments with their lines; those on consecutive lines of their own are one comment."""
+    found: list[tuple[int, str]] = []
+    end = -1
+    for token in tokenize.generate_tokens(StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            text, line = token.string.lstrip("# "), token.start[0]
+            if token.line.lstrip().startswith("#") and line == end + 1:
+                first, before = found.pop()
+                found.append((first, f"{before} {text}"))
+            else:
+                found.append((line, text))
+            end = line
+    return found
+
+
 def kind_of(node: Documented) -> str:
     """Return "module", "class", "property" or "function"."""
     if isinstance(node, ast.Module):
@@ -102,8 +121,8 @@ def kind_of(node: Documented) -> str:
 def docstring_faults(doc: Docstring) -> Iterator[tuple[str, str]]:
     """Yield the rule and the message of everything that is wrong with a docstring."""
     word = re.match(r"\w*", doc.text)[0]  # type: ignore[index]
-    if doc.kind == "function" and word in NOT_VERBS:
-        yield "first-word", f'"{word} ..." is no verb in the imperative: begin with "Return", "Allocate", ...'
+    if doc.kind == "function" and word not in VERBS:
+        yield "first-word", f'"{word} ..." is no verb of tools/plain_english.toml: begin with "Return", "Allocate", ...'
     elif word in RELATIVE:
         yield "first-word", f'"{word} ..." begins a fragment: begin with a noun and its article'
     entries = _ENTRY.findall(prose_of(doc.text))

@@ -103,10 +103,15 @@ def command_of(experiment: Experiment, write: Write) -> Callable[..., None]:
         if not outcome.as_expected:
             raise typer.Exit(1)
 
-    run.__doc__ = (
-        f"{experiment.question}\n\nSays what it expects, then measures; exit code 1 if something did not hold."
-    )
+    run.__doc__ = _help_of(experiment)
     return run
+
+
+def _help_of(experiment: Experiment) -> str:
+    """Return the help text of the command that runs an experiment."""
+    return (
+        f"{experiment.question}\n\nIt says what it expects, then measures. Exit code 1 if an expectation did not hold."
+    )
 
 
 @lab.command(name="kv-cache")
@@ -278,10 +283,10 @@ def _write(path: Path, page: Document) -> None:
     """Write the figure of an experiment's page as an SVG file."""
     (figure,) = page.figures
     write_whole(path, draw_svg(figure))
-    say(f"picture written to {path}")
+    say(f"wrote {path}")
 
 
-@lab.command()
+@lab.command(help=_help_of(EXPERIMENTS["directions"]))
 def directions(
     model: Annotated[
         str | None,
@@ -292,10 +297,7 @@ def directions(
     svg: Svg = None,
     as_json: options.Json = False,
 ) -> None:
-    """Is meaning a direction?
-
-    Says what it expects, then measures; exit code 1 if something did not hold.
-    """
+    """Run the experiment on directions of meaning, with the built-in model or another one."""
     asked = EXPERIMENTS["directions"] if model is None else queen_lab.experiment(model)
     command_of(asked, _write)(svg=svg, as_json=as_json)
 

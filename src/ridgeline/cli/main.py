@@ -21,9 +21,9 @@ from ridgeline.cli.process_setup import (
 )
 from ridgeline.util.version import __version__
 
-# Each is the function (or, with commands of its own, the app) of that name in the module of that name; beside it stands
-# what it says of itself. Only the one that is asked for is imported: a plan should not wait for what traces and
-# calibrates, nor the list of all for torch.
+# Each command is the function (or, for a group, the app) of its name in the module of its name, next to the first
+# sentence of its help. Only the module of the requested command is imported: `plan` does not wait for the modules of
+# `trace`, and the list of commands does not wait for torch.
 COMMANDS = {
     "run": "Generate text: writes it to stdout, and the time of prefill and decode to stderr.",
     "chat": "Chat with a model in the terminal; each response is followed by its speed.",
@@ -35,7 +35,7 @@ COMMANDS = {
     "transcribe": "Transcribe or translate speech from audio files; several files run in one batch.",
     "plan": "Predict memory, latency, users and cost of a model on a device, without running it.",
     "simulate": "Simulate traffic to a model on any device: latency, limits and cost under load.",
-    "trace": "Trace one request through the model, op by op: cost, predicted and measured time.",
+    "trace": "Trace one request through the model, op by op, with predicted and measured times.",
     "calibrate": "Measure this machine in three minutes, so that predictions for it are accurate.",
     "show": "Show a model's architecture, sizes and parameter counts from its config.json, without its weights.",
     "check": "Check whether a model folder or GGUF file is sound: one line per problem, with its fix.",

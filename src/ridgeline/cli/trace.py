@@ -222,14 +222,15 @@ def trace(
     summary: Annotated[bool, typer.Option("--summary", help=_SUMMARY)] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Trace one request through the model, op by op: cost, predicted and measured time.
+    """Trace one request through the model, op by op, with predicted and measured times.
 
     Shows the text, the token ids, every op with its bound, expected and measured time, the candidate tokens, and a
-    summary of where the time went. For a diffusion pipeline: the text encoders, one denoising step and the decoder.
+    summary of where the time went. For a diffusion pipeline it shows the text encoders, one
+    denoising step and the decoder.
 
     The prefill and the first decode step are measured, each op by itself. Tracing does not change the tokens.
 
-    With --priced DEVICE nothing runs: it prices every op of any model on any device.
+    With --priced DEVICE nothing runs; every op of any model is priced for any device.
     """
     if priced.priced is not None:
         given = [*["a prompt"] * (prompt is not None), *given_flags(look), *given_flags(files)]
