@@ -30,21 +30,19 @@ def messages(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def _texts(call: ast.Call) -> Iterator[tuple[int, str]]:
     for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
         for node in ast.walk(argument):
-            text = _text(node)
-            if text is not None and len(text.split()) >= WORDS:
-                yield node.lineno, " ".join(text.split())
+            if isinstance(node, ast.Constant | ast.JoinedStr) and len(_text(node).split()) >= WORDS:
+                yield node.lineno, " ".join(_text(node).split())
                 break
 
 
-def _text(node: ast.AST) -> str | None:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
-    if isinstance(node, ast.JoinedStr):
-        parts = (
-            part.value if isinstance(part, ast.Constant) else f"{{{ast.unparse(part.value)}}}" for part in node.values
-        )
-        return "".join(map(str, parts))
-    return None
+def _text(node: ast.Constant | ast.JoinedStr) -> str:
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    return "".join(
+        f"{{{ast.unparse(part.value)}}}" if isinstance(part, ast.FormattedValue) else _text(part)
+        for part in node.values
+        if isinstance(part, ast.FormattedValue | ast.Constant)
+    )
 
 
 def main() -> None:
