@@ -3,7 +3,7 @@ that differs from its source is found."""
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -19,6 +19,7 @@ from docs.guide.machinery.markdown import Renderer, page_name
 from docs.guide.machinery.pages import page_faults
 from markdown_it import MarkdownIt
 
+import ridgeline
 from ridgeline.learn.guide.guide_numbers import GuideNumber, read_lock
 from ridgeline.learn.guide.quizzes import QuizChoice, QuizQuestion, read_quizzes
 
@@ -204,16 +205,17 @@ def test_anchors_are_those_of_forges(heading: str) -> None:
     assert anchors_of(f"# {heading}") == {forge.slug(heading)}
 
 
-def test_docstrings_become_lists() -> None:
-    """Entries of sections, and old paragraphs that name parameters."""
+def test_sections_of_docstrings_become_lists() -> None:
     text = "Run it.\n\nArgs:\n    a: one * two,\n        and `x * y`.\n    b: more.\n\nRaises:\n    ValueError: no."
-    assert docstring_markdown(text, ("a", "b")) == (
+    assert docstring_markdown(text) == (
         "Run it.\n\n*Args:*\n\n- `a`: one \\* two,\n  and `x * y`.\n- `b`: more.\n\n*Raises:*\n\n- `ValueError`: no."
     )
-    text = "Run it.\n\na: one. b, c: as\nthere. Raises ValueError for none."
-    assert docstring_markdown(text, ("a", "b", "c")) == (
-        "Run it.\n\n- `a`: one.\n- `b`, `c`: as there.\n\nRaises ValueError for none."
-    )
+
+
+def test_fields_become_a_list() -> None:
+    page = api_markdown(".. autoclass:: ridgeline.EngineSettings\n   :members:\n")
+    listed = re.findall(r"^- `(\w+)`: \S", page, re.MULTILINE)
+    assert listed == [field.name for field in fields(ridgeline.EngineSettings)]
 
 
 def test_signatures_have_no_modules() -> None:

@@ -1,9 +1,11 @@
 """Classes and functions of the API as Markdown, from the same blocks `{eval-rst}` that Sphinx's autodoc reads."""
 
+import ast
 import inspect
 import re
-from collections.abc import Sequence
 from importlib import import_module
+from itertools import pairwise
+from textwrap import dedent
 from typing import Any
 
 from docs.guide.machinery import forge
@@ -29,9 +31,22 @@ def _entry(path: str, members: str | None) -> str:
     shown = getattr(import_module(module), name)
     parts = [_described(f"## {name}", shown, path)]
     if members is not None:
-        wanted = members.replace(",", " ").split() or _public(shown)
-        parts += [_described(f"### {name}.{each}", getattr(shown, each), each) for each in wanted]
+        named = members.replace(",", " ").split()
+        if not named and (fields := field_docstrings(shown)):
+            parts.append("*Fields:*\n\n" + "\n".join(f"- `{field}`: {text}" for field, text in fields.items()))
+        parts += [_described(f"### {name}.{each}", getattr(shown, each), each) for each in named or _public(shown)]
     return "\n\n".join(parts)
+
+
+def field_docstrings(shown: type) -> dict[str, str]:
+    """Return the docstrings below the fields of a class, in Markdown and on one line each, by field."""
+    (tree,) = ast.parse(dedent(inspect.getsource(shown))).body
+    assert isinstance(tree, ast.ClassDef)
+    found = dict[str, str]()
+    for field, after in pairwise(tree.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            found[ast.unparse(field.target)] = " ".join(forge.plain(inspect.cleandoc(str(after.value.value))).split())
+    return found
 
 
 def _public(shown: type) -> list[str]:
@@ -44,7 +59,7 @@ def _public(shown: type) -> list[str]:
 
 
 def _described(heading: str, shown: Any, name: str) -> str:
-    text = docstring_markdown(inspect.getdoc(shown) or "", tuple(inspect.signature(shown).parameters))
+    text = docstring_markdown(inspect.getdoc(shown) or "")
     return f"{heading}\n\n{forge.fence(_signature(shown, name), 'python')}\n\n{text}".strip()
 
 
@@ -70,41 +85,19 @@ def _without_modules(text: str) -> str:
     return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z_])", "", text).replace("<factory>", "...")
 
 
-def docstring_markdown(text: str, names: Sequence[str] = ()) -> str:
-    """Return a docstring in Markdown: its sentences, and as lists the entries of `Args:` and the like and the sentences
-    `name: text` in which a paragraph explains parameters of these names."""
+def docstring_markdown(text: str) -> str:
+    """Return a docstring in Markdown: its paragraphs, and the entries of `Args:` and the like as lists."""
     escaped = _SECTION.sub(_section, forge.plain(text) + "\n")
-    return "\n\n".join(_listed(paragraph, names) for paragraph in re.split(r"\n{2,}", escaped.strip()))
-
-
-def _listed(paragraph: str, names: Sequence[str]) -> str:
-    name = "|".join(map(re.escape, names))
-    if not names or paragraph.startswith(("- ", "*")):
-        return paragraph
-    starts = rf"(?:^|(?<=\.)\s)(?=(?:{name})(?:, (?:{name}))*:\s|Raises )"
-    lead, *entries = [part for part in re.split(starts, paragraph) if part] or [""]
-    if re.match(rf"(?:{name})[,:]", lead):
-        lead, entries = "", [lead, *entries]
-    if not any(re.match(rf"(?:{name})[,:]", entry) for entry in entries):
-        return paragraph
-    items = [_item(entry) for entry in entries if not entry.startswith("Raises ")]
-    raises = [entry for entry in entries if entry.startswith("Raises ")]
-    return "\n\n".join(part for part in [lead, "\n".join(items), *raises] if part)
-
-
-def _item(entry: str) -> str:
-    said, text = re.split(r":\s", entry, maxsplit=1)
-    named = ", ".join(f"`{name}`" for name in said.split(", "))
-    return f"- {named}: {' '.join(text.split())}"
+    return re.sub(r"\n{3,}", "\n\n", escaped.strip())
 
 
 def _section(found: re.Match[str]) -> str:
     lines = inspect.cleandoc(found[2]).splitlines()
     entries = list[str]()
     for line in lines:
-        named = re.fullmatch(r"(\**\w+(?: \([^)]*\))?): (.*)", line)
+        named = re.fullmatch(r"((?:\\?\*)*\w+(?: \([^)]*\))?): (.*)", line)
         if named:
-            entries.append(f"- `{named[1]}`: {named[2]}")
+            entries.append(f"- `{named[1].replace(chr(92), '')}`: {named[2]}")
         else:
             entries.append(f"  {line.strip()}" if entries else line)
     return f"\n*{found[1]}:*\n\n" + "\n".join(entries) + "\n"
