@@ -28,14 +28,16 @@ def rows_of(title: str) -> list[list[str]]:
 
 def test_what_is_supported() -> None:
     """Every family, and nothing else, each with models and what is its own."""
-    rows = rows_of("Supported")
+    rows = rows_of("Text generation")
     assert [row[0] for row in rows] == [family.architecture for family in FAMILIES]
     assert all(len(row) == 3 and all(row) for row in rows)
 
 
 def test_what_reads() -> None:
     """Every encoder with the architectures that are built alike."""
-    rows = [[row[0], *(row[1].split(", ") if row[1] != "-" else ())] for row in rows_of("Readers")]
+    rows = [
+        [row[0], *(row[1].split(", ") if row[1] != "-" else ())] for row in rows_of("Embedding models and classifiers")
+    ]
     assert rows == [[family.architecture, *family.also] for family in ENCODERS]
 
 
@@ -67,7 +69,7 @@ def test_what_turns_latents_into_pictures() -> None:
 
 def test_what_another_family_builds() -> None:
     """By the architecture of that family, unless the config names it."""
-    rows, architectures = rows_of("The text of larger models, and other names"), {f.architecture for f in FAMILIES}
+    rows, architectures = rows_of("Which architectures are built as another one?"), {f.architecture for f in FAMILIES}
     assert [row[0] for row in rows] == [kin.architecture for kin in KIN]
     for row, kin in zip(rows, KIN, strict=True):
         family = next((family for family in FAMILIES if family.model_type == kin.of), None)
@@ -80,12 +82,12 @@ def test_what_is_refused_and_why() -> None:
     """Every architecture of data/catalogue/unsupported.toml, with what it is missing there."""
     entries = tomllib.loads((CATALOGUE / "unsupported.toml").read_text(encoding="utf-8")).values()
     missing = {entry["architecture"]: "; ".join(entry["missing"]) for entry in entries}
-    assert {row[0]: row[1] for row in rows_of("Refused")} == missing
+    assert {row[0]: row[1] for row in rows_of("Which architectures are refused?")} == missing
     built = {known.architecture for known in (*FAMILIES, *KIN, *DENOISERS)}
     assert not missing.keys() & {*AUTOENCODERS, *built}
 
 
-SOURCES = {row[0]: row[2] for row in rows_of("Where the catalogue's figures are from")}
+SOURCES = {row[0]: row[2] for row in rows_of("Where do the catalogue's figures come from?")}
 
 
 def test_every_config_of_the_catalogue_has_a_source() -> None:
@@ -156,7 +158,7 @@ def test_a_larger_model_that_is_not_known(section: str) -> None:
 
 def test_a_refused_architecture_says_so_of_its_config(tmp_path: Path) -> None:
     """The table's words are those of the error."""
-    for architecture, missing in (row[:2] for row in rows_of("Refused")):
+    for architecture, missing in (row[:2] for row in rows_of("Which architectures are refused?")):
         (tmp_path / "config.json").write_text(f'{{"architectures": ["{architecture}"]}}', encoding="utf-8")
         with pytest.raises(ModelRefused) as caught:
             build(read_config(str(tmp_path)))
