@@ -1,5 +1,5 @@
 """Every class of pipelines with every class of schedulers: timesteps, sigmas and steps against diffusers' pipeline
-itself around a stand-in for its denoiser; what is refused is what docs/pictures.md lists."""
+itself around a stand-in for its denoiser; what is refused is what docs/images.md lists."""
 
 import inspect
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from ridgeline.media.diffusion.pipeline_class import PIPELINES
 from ridgeline.media.diffusion.samplers import SamplerState
 from ridgeline.media.diffusion.scheduler_config import OPTIONS, READERS, DiffusionScheduler, scheduler_of
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "pictures.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "images.md"
 NOISE = ("PixArtSigmaPipeline", "PixArtAlphaPipeline")  # whose denoisers predict it
 SMALL, SIZES = (64, 96), ((256, 256), (1024, 1536))
 
@@ -243,7 +243,7 @@ def test_the_page_says_which_are_drawn() -> None:
     for kind in PIPELINES:
         rows.append(" | ".join([f"| {kind}", *(drawn(kind, name) for name in READERS)]) + " |")
     missing = [row for row in rows if row not in page]
-    assert not missing, "\n".join(["docs/pictures.md lacks", *missing])
+    assert not missing, "\n".join(["docs/images.md lacks", *missing])
 
 
 def drawn(kind: str, name: str) -> str:
@@ -282,7 +282,7 @@ def test_the_page_lists_what_is_refused() -> None:
     page = PAGE.read_text(encoding="utf-8").splitlines()
     rows = [f"| {name} | {', '.join(options)} |" for name, options in refused_options().items()]
     missing = [row for row in rows if row not in page]
-    assert not missing, "\n".join(["docs/pictures.md lacks", *missing])
+    assert not missing, "\n".join(["docs/images.md lacks", *missing])
 
 
 def test_classes_that_are_not_built() -> None:

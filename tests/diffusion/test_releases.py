@@ -1,4 +1,4 @@
-"""What released pipelines cost, against what the texts say of them: the figures of docs/pictures.md."""
+"""What released pipelines cost, against what the texts say of them: the figures of docs/images.md."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from ridgeline.price.devices import load_device
 from ridgeline.util.document.elements import Facts
 from ridgeline.util.document.humanize import say, three_digits
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "pictures.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "images.md"
 ATTENTION = {
     "z-image": (0.15, 0.15), "z-image-turbo": (0.15, 0.15), "flux.2-klein-4b": (0.18, 0.20), "flux.1-dev": (0.19, 0.20),
     "flux.1-schnell": (0.18, 0.20), "pixart-sigma-xl-2-1024-ms": (0.34, 0.36), "pixart-lcm-xl-2-1024-ms": (0.34, 0.36),
@@ -55,7 +55,7 @@ def test_the_page_has_every_release(plans: dict[str, PipelinePlan]) -> None:
     page = PAGE.read_text(encoding="utf-8").splitlines()
     lines = [line_of(plan, plans[PICTURE]) for plan in plans.values()]
     missing = [line for line in lines if line not in page]
-    assert not missing, "\n".join(["docs/pictures.md lacks", *missing])
+    assert not missing, "\n".join(["docs/images.md lacks", *missing])
 
 
 def test_attentions_share_of_a_pass(plans: dict[str, PipelinePlan]) -> None:
