@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ridgeline.price.accuracy import NEAR, AccuracyRow
 
-OUT = Path(__file__).resolve().parents[1] / "src" / "ridgeline" / "roofline" / "accuracy.toml"
+OUT = Path(__file__).resolve().parents[1] / "src" / "ridgeline" / "price" / "accuracy.toml"
 _HEAD = "# Made by benchmarks/accuracy.py from benchmarks/measured; see price/accuracy.py. Do not edit.\n"
 
 
