@@ -46,14 +46,21 @@ class Roofs:
 
 def tables(rows: list[Row], around: dict[str, Roofs], title: str, command: str) -> str:
     """The page: roofs, then a line for each step."""
-    lines = [f"# On a card: {title}", "", f"{date.today()}, torch {torch.__version__}; `{command}`.", ""]
+    lines = [
+        f"# Steps on a GPU: {title}",
+        "",
+        "This page compares the measured with the predicted time of the engine's steps on a GPU, for readers who want to "
+        "know how near",
+        f"they are to its roofs. {date.today()}, torch {torch.__version__}; `{command}`.",
+        "",
+    ]
     heads = "step|ms|spread|expected ms|off|GB/s of weights and KV|of copy|TFLOP/s|of bf16|transformers ms"
     for name, roof in around.items():
         lines += [
             f"## {name}",
             "",
-            f"Probed beside: copy {roof.copy / 1e12:.2f} TB/s (read plus written), read {roof.read / 1e12:.2f} TB/s, "
-            f"bf16 {roof.bf16 / 1e12:.0f} TFLOP/s.",
+            f"Probed in the same run: copy {roof.copy / 1e12:.2f} TB/s (read plus written), "
+            f"read {roof.read / 1e12:.2f} TB/s, bf16 {roof.bf16 / 1e12:.0f} TFLOP/s.",
             "",
             f"|{heads}|",
             "|---|" + "---:|" * heads.count("|"),
