@@ -49,8 +49,8 @@ def tables(rows: list[Row], around: dict[str, Roofs], title: str, command: str) 
     lines = [
         f"# Steps on a GPU: {title}",
         "",
-        "This page compares the measured with the predicted time of the engine's steps on a GPU, for readers who want to "
-        "know how near",
+        "This page compares the measured with the predicted time of the engine's steps on a GPU, for readers who want "
+        "to know how near",
         f"they are to its roofs. {date.today()}, torch {torch.__version__}; `{command}`.",
         "",
     ]
