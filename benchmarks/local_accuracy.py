@@ -46,23 +46,31 @@ REPORT = ROOT / "benchmarks" / "local_accuracy.md"
 TARGET = 0.10
 REPEATS, ROUNDS = 15, 15
 METHOD = """\
-Every figure is the median of {repeats} runs through the engine, scheduler and sampler included. A probe before and
-after each two says how many times slower than undisturbed the machine was (pace); what a run took is divided by
-it, `raw` is as it was. Other work on the machine's cores can halve its speed from second to second, which a probe tells
-only roughly. So the rows take turns, {rounds} times, that each has met the machine as it was in all those minutes; and
-the {repeats} of {runs} runs nearest to the undisturbed pace are taken, by their probes alone; `off` is the farthest
-of them. One thread is timed by what it ran, several by the wall. The last column says where the error is: what was
-expected of a kernel class less what its ops took, the largest first. A decode step is the median of a run's {decodes}
-after the first {cold}, which find less at hand in the caches; its engine records it where it can.
+This page says how far predicted and measured step times are apart on one calibrated CPU. Every figure is the median of
+{repeats} runs through the engine, including the scheduler and the sampler. A probe before and after each two runs says
+how many times slower the machine was than undisturbed (`pace`). The time of a run is divided by the pace; `raw` is the
+time before that.
 
-No constant is fitted to these rows: the trials of the calibration have other shapes. But ten of its choices were made
-while these rows were looked at: that a further call within an op costs a part of a launch, that the rest of a step is
-measured without the watch on its ops, that it grows with the bytes that a step moves, that a recorded step is timed
-after the Python of a step, which leaves the caches as it finds them in an engine, that products of many rows are priced
-with the instructions that add up the lanes of their sums, that steps with prompts are timed after decode steps and have
-a constant of their own, that products of two or three rows have a class of their own, that a query of our attention
-counts as 48 keys more, that what counts of everything is its lower quartile, and that what lies between ops is of
-decode steps from the seventh after a prompt on."""
+Other work on the machine's cores can halve its speed from second to second, and a probe measures this only roughly. So
+the rows take turns, {rounds} times, and each row sees the same minutes. Of {runs} runs, a figure uses the {repeats}
+whose probes are nearest to the undisturbed pace; `off` is the farthest of these. With one thread, a time is CPU time;
+with several, it is wall time. A decode step is the median of a run's {decodes} steps after the first {cold}, which find
+less in the caches. The engine records the step if it can. The last column says where the error is: the expected time of
+a kernel class minus the time of its ops, the largest first.
+
+No constant is fitted to these rows: the trials of the calibration have other shapes. But ten choices of the calibration
+were made while looking at these rows:
+
+1. A further call within an op costs a part of a launch.
+2. The rest of a step is measured without timers on its ops.
+3. That rest grows with the bytes that a step moves.
+4. A recorded step is timed after the Python of a step, which leaves the caches in the same state as in an engine.
+5. Products of many rows include the instructions that add up the lanes of their sums.
+6. Steps with prompts are timed after decode steps, and have a constant of their own.
+7. Products of two or three rows are a class of their own.
+8. A query of our attention counts as 48 keys more.
+9. The lower quartile of all measurements counts.
+10. The time between ops comes from decode steps from the seventh after a prompt on."""
 PAIR = 2  # runs between two probes
 TOKENS = 16  # decode steps of a run, one less
 UNCHANGED = Slowdown(1.0, 1.0, 1.0)
@@ -252,7 +260,7 @@ def report(rows: Sequence[Row], repeats: int, rounds: int, command: str) -> str:
     calibrations = {row.threads: load(row.threads) for row in rows}
     errors = [abs(row.error) for row in rows]
     facts = [
-        "# Accuracy on the machine at hand",
+        "# How accurate are predictions on one CPU?",
         "",
         f"Made by `{command}` after `ridgeline calibrate`; do not edit.",
         "",
