@@ -18,16 +18,19 @@ NEAR, FAR = 0.15, 0.25
 
 def report(found: Findings) -> str:
     """The whole page."""
-    return f"""# Predicted and measured
+    return f"""# How accurate are predictions for GPUs?
 
-Made by `python benchmarks/accuracy.py` from the facts in `benchmarks/measured/`; each row there names its source.
-Error is expected over measured, less one, in the unit of the row: above zero is too slow for a time, too fast for a
-rate. A floor is what nothing can beat: the least time, the highest rate.
-What a metric means in priced steps is said at the top of `benchmarks/accuracy_replay.py`.
+This page compares predictions with published measurements of other engines, row by row. It is for readers who want to
+know how far they can trust a figure of `ridgeline plan`. `python benchmarks/accuracy.py` makes the page from the facts
+in `benchmarks/measured/`, where each row names its source.
 
-The constants of cards are fits to kernel times (`price/cards.toml` names the source of each); those of engines are
-read in source code, documentation, profiles and micro-benchmarks (below). None was chosen by a row of time, judged or
-not: where nothing but such a row would tell, the row stays off.
+The error is expected over measured, minus one, in the unit of the row. Above zero, a time is predicted too long and a
+rate too high. A floor is a limit that nothing can beat: the shortest time, the highest rate. The top of
+`benchmarks/accuracy_replay.py` says what each metric means in priced steps.
+
+The constants of GPUs are fits to kernel times (`price/cards.toml` names the source of each). The constants of engines
+come from source code, documentation, profiles and micro-benchmarks (below). No row of time, judged or not, chose a
+constant. If only such a row could determine a constant, the row keeps its error.
 
 {judged_section(found.chosen)}
 
@@ -55,21 +58,21 @@ def judged_section(chosen: list[Result]) -> str:
     return f"""## Judged rows
 
 **{len(chosen)} rows: median absolute error {median_error(chosen):.1%}, mean {mean:.1%}, {within} within 15 %.**
-The list is `measured/judged.txt`.
+`measured/judged.txt` lists these rows.
 
 {groups(chosen)}
 
 {engine_table(chosen)}
 
-The worst ten:
+The ten rows with the largest errors:
 
 {worst_list(chosen)}
 
-All of them:
+All judged rows:
 
 {row_table(chosen)}
 
-Beyond 25 %:
+Errors beyond 25 %, with their reasons:
 
 {misses((r.row.id, r.error) for r in chosen)}"""
 
@@ -78,7 +81,7 @@ def other_section(others: list[Result]) -> str:
     """Rows of time that are not judged."""
     return f"""## Other rows
 
-Cards without calibrated kernels among them; llama.cpp, ExLlamaV2, MLC and others.
+These rows are not judged. They include GPUs without calibrated kernels, and llama.cpp, ExLlamaV2, MLC and others.
 
 {groups(others)}
 
@@ -86,7 +89,7 @@ Cards without calibrated kernels among them; llama.cpp, ExLlamaV2, MLC and other
 
 {row_table(others)}
 
-Beyond 25 %:
+Errors beyond 25 %, with their reasons:
 
 {misses((r.row.id, r.error) for r in others)}"""
 
@@ -96,9 +99,10 @@ def envelope_section(most: list[Result]) -> str:
     below = [r for r in most if r.predicted.bound < r.row.measured]
     return f"""## Maximum throughput: the bound is the envelope
 
-Tables that give the highest rate a tool found, batch unknown. The bound (perfect kernels, the most users memory holds)
-must not be below them: {len(below)} of {len(most)} rows are. The expected figure is shown beside it; its median
-absolute error is {median_error(most):.1%}.
+These published tables give the highest rate that a tool found; the batch is not known. The bound assumes perfect
+kernels and as many users as memory holds, so it must not be below the rate.
+It is below in {len(below)} of {len(most)} rows. The expected figure is next to it; its median absolute error is
+{median_error(most):.1%}.
 
 {
         table(
@@ -124,7 +128,8 @@ def kernel_section(rows: list[kernels.KernelRow]) -> str:
     """Single kernels."""
     return f"""## Kernels
 
-Single kernels, from the tables that the constants were fitted to: how well three figures describe them.
+These are single kernels, from the tables that the constants were fitted to. The errors show how well three figures per
+kernel describe them.
 
 {kernels.summary(rows)}
 
@@ -135,7 +140,7 @@ Single kernels, from the tables that the constants were fitted to: how well thre
         )
     }
 
-Beyond 25 %:
+Errors beyond 25 %, with their reasons:
 
 {misses((k.id, k.error) for k in rows)}"""
 
@@ -144,8 +149,8 @@ def memory_section(rows: list[memory.MemoryRow]) -> str:
     """Weights and pages."""
     return f"""## Memory
 
-Weights, and pages from the KV bytes that an engine logged (1.5 % allowed), and from the card's memory under the
-engine's rule for overhead (10 % allowed).
+The rows compare weights and KV pages with those in an engine's log. Pages are computed from the KV bytes that the
+engine logged (1.5 % allowed), or from the GPU's memory under the engine's rule for overhead (10 % allowed).
 
 {table(("id", "model", "cards", "engine", "what", "measured", "ours", "error", "allowed"), [m.line() for m in rows])}
 
@@ -160,17 +165,17 @@ def picture_section(found: Sequence[pictures.PictureRow]) -> str:
         (name, len(rows), f"{pictures.median_error(rows):.1%}", percent(statistics.median(row.error for row in rows)))
         for name, rows in pictures.groups(found).items()
     ]
-    return f"""## Pictures and clips
+    return f"""## Images and video
 
-{len(found)} rows: median absolute error {pictures.median_error(found):.1%}, with the constants that language models are
-priced with. Rows say what `benchmarks/accuracy_pictures.py` begins with; the others that were published are below, each
-with the reason why it is held back.
+{len(found)} rows: median absolute error {pictures.median_error(found):.1%}, with the constants for language models.
+The top of `benchmarks/accuracy_pictures.py` says what the rows measure. The other published rows are in the last
+section, each with the reason why it is not priced.
 
 {table(("apart", "rows", "median absolute error", "median error"), apart)}
 
 {table(pictures.HEADS, [row.line() for row in found])}
 
-Beyond 25 %:
+Errors beyond 25 %, with their reasons:
 
 {misses((row.id, row.error) for row in found)}"""
 
@@ -180,8 +185,8 @@ def guard_section(found: Sequence[Result], drawn: Sequence[pictures.PictureRow])
     guarded = [(r.row.id, r.guard) for r in found if r.guard] + [(r.id, r.guard) for r in drawn if r.guard]
     return f"""## Physics guard
 
-Measurements better than the floor by more than 10 %, which would be an error in spec, shape or timer:
-{", ".join(f"{name}: {text}" for name, text in guarded) or "none"}."""
+A measurement that is more than 10 % better than the floor would be an error in the device's data, the shape or the
+timer. Such rows: {", ".join(f"{name}: {text}" for name, text in guarded) or "none"}."""
 
 
 def constants_section() -> str:
@@ -192,14 +197,14 @@ def constants_section() -> str:
         + "; ".join(f"{field}: {source}" for field, source in engine.sources.items())
         for name in names
     ]
-    return f"""## Where the constants of engines are from
+    return f"""## Where do the constants of engines come from?
 
 {chr(10).join(lines)}"""
 
 
 def unpriced_section(unpriced: dict[str, list[str]]) -> str:
     """Measurements without a prediction."""
-    return f"""## Not priced
+    return f"""## Which rows are not priced?
 
 {chr(10).join(f"- {reason}: {len(names)} rows ({', '.join(names)})" for reason, names in unpriced.items())}"""
 
