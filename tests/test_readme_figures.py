@@ -12,7 +12,7 @@ from ridgeline.price.devices import catalogue_devices
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SENTENCES = " ".join(README.split())
-SECTION = "### The same on AVX-512 BF16, where the goals bind"
+SECTION = "### On AVX-512 BF16, for which the goals are set"
 WORKLOADS = {
     "1 with a prompt of 128 tokens": "single",
     "16 with prompts of 128": "batch16",
@@ -34,7 +34,7 @@ def medians() -> dict[tuple[str, str], list[str]]:
     section = page[page.index(SECTION) :]
     found: dict[tuple[str, str], list[str]] = {}
     workload = ""
-    for line in section[: section.index("\nShort:")].splitlines():
+    for line in section[: section.index("\nNot reached:")].splitlines():
         if line.startswith("| ") and not line.startswith(("| ---", "| workload")):
             name, figure, *rest = cells(line)
             workload = name.partition(",")[0] or workload
