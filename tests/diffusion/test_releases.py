@@ -1,4 +1,4 @@
-"""What released pipelines cost, against what the texts say of them: the figures of docs/images.md."""
+"""The prices of released pipelines, compared with published claims: the figures of docs/images.md."""
 
 from pathlib import Path
 
