@@ -71,7 +71,7 @@ class EngineRestarting(EngineDied):
 
 @runtime_checkable
 class EngineHost(Protocol):
-    """The interface of the place in which an engine runs.
+    """The interface to an engine in a thread or process of its own: connect to it, send it messages, and close it.
 
     EngineThread and EngineProcess have it, and so does a thread that several models share.
     """
@@ -82,7 +82,7 @@ class EngineHost(Protocol):
     """The description that the engine gives of itself: its limits, memory and device."""
 
     def connect(self, tell: Callable[[FromEngine], None]) -> None:
-        """Pass the engine's messages to `tell` from now on."""
+        """Pass each message of the engine to the function `tell` from now on."""
         ...
 
     def send(self, message: ToEngine) -> None:
@@ -305,7 +305,7 @@ class AsyncLLM:
             told(None)
 
     async def inspect(self, question: bytes) -> bytes:
-        """Return the answer of the engine's inspector to a question; the engine's next step waits for it.
+        """Return the answer of the engine's inspector to a question about the model; the next step waits for it.
 
         Raises:
             ValueError: If the question has no answer.

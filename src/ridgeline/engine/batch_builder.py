@@ -70,7 +70,7 @@ class BatchBuilder:
 
     @staticmethod
     def _placed(items: Iterable[PlanItem]) -> Iterator[tuple[int, Sequence[int]]]:
-        """Yield the first position and the tokens of each item; encoder rows are renumbered over all items."""
+        """Yield the first position and the tokens of each plan item; image rows are renumbered over all items."""
         before = 0
         for item in items:
             tokens = item.tokens
@@ -80,7 +80,7 @@ class BatchBuilder:
             before += len(item.encoder)
 
     def _encoder_rows(self, items: Sequence[PlanItem]) -> Rows:
-        """Return the rows of the encoders that run: token ids, or features, each input as a sequence of its own."""
+        """Return the rows that the encoders of a plan read: token ids or features, each input as its own sequence."""
         inputs = [item.encoder for item in items]
         features = [each.values for each in inputs if isinstance(each, EncoderFeatures)]
         rows = self._rows(

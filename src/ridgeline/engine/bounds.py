@@ -51,7 +51,7 @@ class Bounds:
     encoder_context: int
     """The number of positions of the encoder's input: the exact number for features, the maximum for token ids."""
     outputs: int
-    """The number of ids that can be sampled, the first of the vocabulary."""
+    """The number of token ids that can be sampled; they are the first ids of the vocabulary."""
     images: "PlacedRows | None"
     """The way in which images appear in a prompt; None if the model reads none."""
 
@@ -102,7 +102,7 @@ class Bounds:
         return room if params.max_tokens is None else min(params.max_tokens, room)
 
     def places(self, prompt: Sequence[int], images: EncoderFeatures) -> tuple[int, ...]:
-        """Return the positions of a prompt at which the rows of these images go.
+        """Return the prompt positions that receive the encoder output of the prompt's images.
 
         Raises:
             ValueError: If the images do not fit the model or the prompt.

@@ -12,11 +12,11 @@ _LAST = (0,)
 """The logit row of a plan item that runs a single position: row 0."""
 
 PlanOne = Callable[[Request, int, Sequence[int]], PlanItem]
-"""The general way to plan a request: from the number of its positions in this step and guesses at the next tokens."""
+"""A function that plans any request, given its number of positions in this step and guesses at its next tokens."""
 TakeOne = Callable[[Request, PlanItem, Outcome | None, int, list[TokenEvent]], None]
-"""The general way to take the outcome of a step into a request, at a given time, and to append its events."""
+"""A function that applies a step's outcome to any request at a given time, and appends the request's events."""
 End = Callable[[Request, FinishReason, Sampled, int, list[TokenEvent]], None]
-"""The way to end a request with its last token, at a given time, and to append its events."""
+"""A function that ends a request with its last token, at a given time, and appends the request's events."""
 
 
 class DecodeFastPath:
@@ -59,7 +59,7 @@ class DecodeFastPath:
         ]
 
     def _entering(self, request: Request, count: int, item: PlanItem) -> PlanItem:
-        """Put a request on the fast path if it decodes and carries nothing but a token; return its plan item."""
+        """Put a request on the fast path if it decodes without adapter, encoder or images; return its plan item."""
         if (
             count == 1
             and request.tokens.output

@@ -28,7 +28,7 @@ NO_VECTORS = (
     "modules.json and 1_Pooling of the release beside the weights"
 )
 _COMMON: Mapping[str, tuple[str, ...]] = {"document": ("document", "passage", "corpus"), "query": ("query",)}
-"""The names that models use for the prompts of the two sides of a search."""
+"""The common names of a model's instruction prompts for documents and for queries, by side of a search."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ def run_requests(
 
 
 def warm_up(engine: Engine) -> None:
-    """Run short requests, one after the other, without telling the observer.
+    """Run short requests one by one, so that GPU kernels compile and a decode step is captured before real requests.
 
     The first use of a GPU kernel compiles it, which takes seconds, and the first decode step is captured. The pages of
     these prompts stay in the prefix cache.

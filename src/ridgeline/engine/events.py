@@ -63,7 +63,7 @@ class Stop(NamedTuple):
     choice: int
     """The index of the choice."""
     kept: int
-    """The number of the choice's tokens that count."""
+    """The number of tokens of the choice that count; the engine drops those after them."""
 
 
 class Event(NamedTuple):
@@ -205,5 +205,5 @@ class Stats:
         )
 
     def base(self, before: "Stats") -> "Stats":
-        """Return the counters to subtract for the work since `before`: zeros if another engine has taken its place."""
+        """Return earlier counters to subtract from these: `before`, or zeros if a new engine has started since."""
         return before if before.steps <= self.steps else Stats()

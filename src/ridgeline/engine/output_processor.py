@@ -84,7 +84,7 @@ class OutputProcessor:
         )
 
     def take(self, events: Iterable[TokenEvent]) -> tuple[list[Event], list[Stop]]:
-        """Return the events with their text, and the stops to send to the engine.
+        """Return token events with their detokenized text, and stops for the choices whose text has ended.
 
         Tokens of a choice whose text has ended are dropped: the engine had not yet received the stop.
         """

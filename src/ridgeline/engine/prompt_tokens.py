@@ -1,4 +1,4 @@
-"""The tokens of a request: its prompt, as ids or only as the names of blocks of tokens, and the output that follows."""
+"""The tokens of a request: its prompt, with an id per token or only per block of tokens, followed by its output."""
 
 import operator
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from typing_extensions import override
 
 @dataclass(frozen=True, slots=True)
 class NamedPrompt(Sequence[int]):
-    """A prompt of which only the length and the names of its blocks are known, as in a recorded traffic trace.
+    """A prompt of which only the length and an id per block of tokens are known, as in a recorded traffic trace.
 
     Prompts share a prefix as far as their names are equal. In place of ids it has its names, as numbers below 0, so
     only an executor that reads no ids can run it. If the names of the response are known, too, that executor returns
@@ -20,9 +20,9 @@ class NamedPrompt(Sequence[int]):
     length: int
     """The number of tokens in the prompt."""
     names: Sequence[int]
-    """The names of the prompt's blocks of tokens, in order."""
+    """The id of each block of tokens in the prompt, in order."""
     block: int
-    """The number of tokens that each name in the prompt stands for."""
+    """The number of tokens in each block of the prompt that has an id."""
     start: int = 0
     """The number of tokens of the first block that lie before the prompt, if it is a slice of another."""
 
@@ -43,7 +43,7 @@ class NamedPrompt(Sequence[int]):
     def __getitem__(self, index: slice) -> "NamedPrompt": ...
     @override
     def __getitem__(self, index: int | slice) -> "int | NamedPrompt":
-        """Return the name of the token at an index as a number below 0, or a slice, which copies no tokens."""
+        """Return the id of a token's block as a number below 0, or a slice, which copies no tokens."""
         if not isinstance(index, slice):
             if not 0 <= index < self.length:
                 index = range(self.length)[index]

@@ -185,7 +185,7 @@ class Runner:
 
     @torch.inference_mode()
     def score(self, x_SD: Tensor, scorings: Sequence[PromptScoring], first: int) -> Iterator[Scores]:
-        """Return the log-probabilities of known prompt tokens, for one scoring after the other.
+        """Return the log-probabilities of known prompt tokens, one list for each plan item that scores such tokens.
 
         Args:
             x_SD: The last hidden states of the rows to score.
@@ -236,7 +236,7 @@ class Runner:
 
 
 def verified(item: PlanItem, sampled: Sequence[Sampled | RowFailure]) -> Outcome:
-    """Return an item's sampled tokens up to the first that differs from the guess that the next row ran.
+    """Return an item's sampled tokens, up to the first that differs from the token guessed for its position.
 
     Rows after that have seen a wrong guess. A row that fails after others is not reported: the request runs it again,
     alone.

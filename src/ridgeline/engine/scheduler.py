@@ -227,7 +227,7 @@ class Scheduler:
         return freed
 
     def _guessed(self, grants: Mapping[Request, int], guesses: Guesses) -> dict[Request, Sequence[int]]:
-        """Return the guesses that run: those for which budget and pages remain once all requests have theirs."""
+        """Return the guessed tokens to verify in this step: those for which budget and pages remain."""
         budget = self.limits.tokens - sum(grants.values()) - sum(len(r.spec.encoder) for r in grants if not r.encoded)
         found: dict[Request, Sequence[int]] = {}
         for request, own in guesses.items():

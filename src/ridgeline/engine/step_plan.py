@@ -113,7 +113,7 @@ class StepPlan:
         return Work(rows, work.sequences, work.attention)
 
     def again(self) -> "StepPlan":
-        """Return this step to run once more after it has run: without new page-table entries and copies."""
+        """Return a plan that repeats this step after it has run: without new page-table entries and page copies."""
         items = tuple(structs.replace(item, pages=((),) * len(item.pages), first=False) for item in self.items)
         return StepPlan(self.step, items)
 

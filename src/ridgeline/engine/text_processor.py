@@ -66,7 +66,7 @@ class TextProcessor:
             raise ValueError(_EMPTY)
 
     def for_engine(self, spec: GenerationRequest) -> GenerationRequest:
-        """Return a request as the engine runs it; mostly the same object.
+        """Return a request in the form for the engine: an encoder's prompt as encoder input, and no stop strings.
 
         If an encoder reads the prompt, the engine gets it as the encoder's input. Stop strings are removed: the output
         processor finds them.

@@ -41,9 +41,9 @@ class PageTable:
     cache_namespace: bytes = b""
     """A digest of everything but the tokens that the contents of the request's pages depend on."""
     block: int = 1
-    """The number of tokens that a name in the prompt stands for, as in `extend_keys`; 1 for token ids."""
+    """The number of tokens per block in a prompt that has an id per block of tokens; 1 for an id per token."""
     named: int = 0
-    """The number of tokens at the start of the prompt that are block names, as in `extend_keys`."""
+    """The number of tokens at the start of the prompt that have only an id per block of tokens."""
     keys: list[PageKey] = field(default_factory=list)
     """The prefix-cache keys of the request's full pages so far."""
     published: int = 0
@@ -169,7 +169,7 @@ class KVCacheManager:
         return table.computed
 
     def _wanted(self, table: PageTable) -> int:
-        """Return the maximum number of available pages that a new table will take at a time.
+        """Return the most available pages that a new request's page tables will take at a time.
 
         Pages that other requests hold, too, do not count.
         """
@@ -193,7 +193,7 @@ class KVCacheManager:
         table.published = hit // self.page_size
 
     def _name(self, table: PageTable, tokens: Sequence[int], full: int) -> None:
-        """Compute the keys of a table's first `full` pages of the smallest size, as far as they are missing."""
+        """Compute the missing prefix-cache keys of a request's first `full` pages of the smallest size."""
         extend_keys(table.keys, tokens, self.page_size, full, table.cache_namespace, table.block, table.named)
 
     def findable(self, length: int) -> int:
@@ -204,7 +204,7 @@ class KVCacheManager:
         return max(0, length - 2) // self._align * self._align
 
     def longest(self, keys: list[PageKey], most: int) -> int:
-        """Return the length of the longest cached prefix.
+        """Return the number of positions in a prompt's longest cached prefix.
 
         Args:
             keys: The keys of the prompt's full pages.
@@ -299,7 +299,7 @@ class KVCacheManager:
         return True
 
     def _room(self, table: PageTable) -> int:
-        """Return the number of positions that a table's pages can hold.
+        """Return the number of positions that the pages in a request's page tables can hold.
 
         It is 0 before the table has the pages of its encoder and states.
         """
@@ -326,7 +326,7 @@ class KVCacheManager:
             table.due = min(table.due, table.known)
 
     def _publish(self, table: PageTable, tokens: Sequence[int], full: int) -> None:
-        """Make a table's pages findable, up to its first `full` pages of the smallest size."""
+        """Make a request's pages findable by prefix caching, up to its first `full` pages of the smallest size."""
         if full <= table.published:
             return
         self._name(table, tokens, full)
@@ -338,7 +338,7 @@ class KVCacheManager:
         table.published = full
 
     def _passing(self, table: PageTable, position: int) -> Iterator[int]:
-        """Yield the pages that a table holds although no query from `position` on sees them."""
+        """Yield the pages that a request holds although no query from `position` on sees them."""
         for group, pages, passed in zip(self.groups, table.pages, table.passed, strict=True):
             yield from pages[passed : group.first_page(position)]
 
@@ -389,7 +389,7 @@ class KVCacheManager:
         return self.copies[-1].target
 
     def copied(self, copies: Sequence[PageCopy]) -> None:
-        """Release the sources of copies that were made or are not needed any more."""
+        """Release the source pages of page copies that were made or are not needed any more."""
         for copy in copies:
             self.copies.remove(copy)
             self.pool.release(copy.source)

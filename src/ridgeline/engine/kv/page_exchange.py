@@ -38,7 +38,7 @@ class PageExchange:
         return keys
 
     def found(self, keys: list[PageKey], length: int) -> int:
-        """Return how many positions of a prompt of this length are cached here."""
+        """Return how many positions of a prompt of this length are in this engine's prefix cache."""
         return self.kv_cache_manager.longest(keys, self.kv_cache_manager.findable(length))
 
     def places(self, have: int, positions: int) -> list[PageLocation]:

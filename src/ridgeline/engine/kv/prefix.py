@@ -22,7 +22,7 @@ class PageKey(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     digest: bytes
     """The digest of all tokens up to the end of the page."""
     tokens: tuple[int, ...]
-    """The tokens of the page, or the names of the blocks that begin in it."""
+    """The tokens of the page, or the ids of the token blocks that begin in it if tokens have no ids of their own."""
 
 
 def extend_keys(
@@ -65,7 +65,7 @@ def extend_keys(
 
 
 def namespace_of(salt: bytes, read: EncoderInput, adapter: bytes = b"") -> bytes:
-    """Return a name for everything that a request's keys and values depend on in addition to its tokens.
+    """Return a digest of everything that a request's keys and values depend on in addition to its tokens.
 
     Args:
         salt: The cache salt of the request.

@@ -29,7 +29,7 @@ from ridgeline.engine.step_plan import StepPlan
 from ridgeline.price.interconnect import Curve, Interconnect
 
 SIZES = tuple(1 << power for power in range(10, 23, 2))
-"""The message sizes to measure, in bytes: from a row of a small model to a prompt of a large one."""
+"""The message sizes of the all-reduces to time, in bytes: from a row of a small model to a prompt of a large one."""
 ROUNDS = 15
 
 
@@ -98,7 +98,7 @@ class FollowerRanks(OtherRanks):
 
     @contextmanager
     def _together(self, order: Command | None) -> Iterator[None]:
-        """Send the other ranks a command, if there is one, while this rank executes the same.
+        """Send the other ranks a command, if there is one, while this rank executes it inside the context.
 
         Raises:
             RankGone: If any rank fails.

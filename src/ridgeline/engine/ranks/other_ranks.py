@@ -17,15 +17,15 @@ class OtherRanks:
     several = False
 
     def prepare(self, plan: StepPlan) -> AbstractContextManager[None]:
-        """Have the other ranks execute Runner.prepare."""
+        """Have the other ranks build the batch of a plan and make KV memory ready for it (Runner.prepare)."""
         return _NOBODY
 
     def hidden(self) -> AbstractContextManager[None]:
-        """Have the other ranks execute Runner.hidden, with the batch that they prepared last."""
+        """Have the other ranks compute hidden states of the batch that they prepared last (Runner.hidden)."""
         return _NOBODY
 
     def head(self, first: int, count: int) -> AbstractContextManager[None]:
-        """Have the other ranks execute Runner.head for `count` of the rows that `hidden` returned last.
+        """Have the other ranks compute logits of `count` of the rows of hidden states computed last (Runner.head).
 
         Args:
             first: The index of the first of these rows.
@@ -34,9 +34,9 @@ class OtherRanks:
         return _NOBODY
 
     def save_states(self) -> AbstractContextManager[None]:
-        """Have the other ranks execute Runner.save_states."""
+        """Have the other ranks save recurrent states before each step from now on (Runner.save_states)."""
         return _NOBODY
 
     def rewind(self) -> AbstractContextManager[None]:
-        """Have the other ranks execute Runner.rewind."""
+        """Have the other ranks restore the recurrent states from before the last step (Runner.rewind)."""
         return _NOBODY

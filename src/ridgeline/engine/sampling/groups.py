@@ -20,7 +20,7 @@ from ridgeline.engine.sampling.sample_row import SampleRow
 from ridgeline.engine.sampling.uniform import uniform
 
 MAX_LOGITS = 1 << 23
-"""The maximum number of logits in a group.
+"""The maximum number of logits in a group of rows that a device samples together.
 
 It bounds the additional memory of the steps: with a sort, some 60 bytes per logit.
 """

@@ -102,7 +102,7 @@ def _drawn(
 
 
 def _truncated(logits_V: FloatsC, top: np.float32, params: SamplingParams, scratch: _Scratch) -> Candidates:
-    """Take steps 6 to 9 of sampling.
+    """Apply temperature, top-k, top-p and min-p to a row of logits, and return the tokens that may be drawn.
 
     Top-k goes first, because a temperature keeps the order, and computing only k weights is fast.
     """

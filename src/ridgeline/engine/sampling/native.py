@@ -41,7 +41,7 @@ _SAMPLING = np.dtype(
         ("token", "i8"), ("raw_top", "f8"), ("top", "f8"), ("raw", _REPORT), ("processed", _REPORT),
     ]
 )  # fmt: skip
-"""The structure of a row as in native/kernels.h, with addresses as numbers."""
+"""The layout of the C structure with one row's sampling inputs, as in native/kernels.h, with addresses as numbers."""
 
 _64_BITS = 0xFFFFFFFFFFFFFFFF
 
@@ -166,7 +166,7 @@ class _Samplings:
         pointers[:] = self._address(rows) + np.arange(len(rows)) * rows.strides[0]
 
     def known(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the ids after a check of their range, because the kernel indexes the logits with them unchecked."""
+        """Return token ids after a check of their range, because the kernel indexes the logits with them unchecked."""
         assert not len(ids) or (ids.min() >= 0 and ids.max() < self._logits_RV.shape[1]), (
             "a token that the model does not have"
         )

@@ -66,7 +66,7 @@ class DeviceSampler(Sampler):
 
 
 def _result(answers: Iterator[float], group: SampleGroup, wanted: int | None) -> Sampled | RowFailure:
-    """Read the result of the next row from the numbers that `_answer` computed.
+    """Read the sampled token and log-probabilities of the next row from the numbers that `_answer` computed.
 
     Args:
         answers: The numbers.
@@ -95,12 +95,12 @@ def _read_report(answers: Iterator[float], count: int, wanted: int) -> tuple[flo
 
 
 def choose(backend: Backend, logits_RV: Tensor, groups: Sequence[SampleGroup]) -> Tensor:
-    """Compute the result of every row, group after group, as one flat float64 tensor, which `_result` reads."""
+    """Choose a token for every row of logits, group after group, as one flat float64 tensor for `_result` to read."""
     return torch.cat([_answer(backend, logits_RV, group).flatten() for group in groups])
 
 
 def _answer(backend: Backend, logits_RV: Tensor, group: SampleGroup) -> Tensor:
-    """Compute a group's results, float64 [G, 3 or more].
+    """Compute the sampled tokens and log-probabilities of a group of rows, float64 [G, 3 or more].
 
     The columns are the token, the largest logit of the model, the largest one after changes, then both reports.
     """
@@ -215,7 +215,7 @@ def _weighed(ids_GC: Tensor | None, logits_GC: Tensor, top_G1: Tensor, temperatu
 
 
 def _truncated(logits_GV: Tensor, top_G1: Tensor, group: SampleGroup) -> _DeviceCandidates:
-    """Take steps 6 to 9 of sampling; top-k goes first, because a temperature keeps the order."""
+    """Apply top-k, temperature, top-p and min-p to a group of rows, and return the tokens that may be drawn."""
     temperature_G1, top_p_G1, min_p_G1, _ = group.settings_4G1.unbind()
     ids_GC, logits_GC = _top_k(logits_GV, group) if group.top_k else (None, logits_GV)
     candidates = _weighed(ids_GC, logits_GC, top_G1, temperature_G1)
@@ -227,7 +227,7 @@ def _truncated(logits_GV: Tensor, top_G1: Tensor, group: SampleGroup) -> _Device
 
 
 def _top_k(logits_GV: Tensor, group: SampleGroup) -> tuple[Tensor, Tensor]:
-    """Return the largest of each row and their logits, in order of id; -inf for those past a row's own k."""
+    """Return the ids and logits of the top-k tokens of each row, in order of id; -inf for those past a row's own k."""
     ids_GC = _index(_rank(logits_GV).topk(group.top_k).values)
     past_GC = torch.arange(group.top_k, device=ids_GC.device) >= group.top_k_G1
     logits_GC = logits_GV.gather(1, ids_GC).masked_fill(past_GC, -math.inf)

@@ -141,7 +141,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class RowFailure:
-    """The result of a row for which no token could be chosen; other rows are not affected."""
+    """The result of sampling from a row of logits in which no token could be chosen; other rows are not affected."""
 
     reason: str
     """The reason why no token could be chosen, in one line, for the user."""

@@ -25,11 +25,11 @@ from ridgeline.engine.sampling.candidates import BLOCK, Candidates, FloatsC, Ids
 SLICE = 256
 SAMPLE_STRIDE = 32
 SAMPLE_ERRORS = 3.0
-"""The half width of the guessed range in standard errors: 1 guess in 370 misses, and then all weights are sorted."""
+"""The half width, in standard errors, of the range in which the weight of a top-p cut is guessed from a sample."""
 
 
 class Cut(NamedTuple):
-    """The end of the tokens that top-k, top-p or min-p keeps."""
+    """The threshold that divides tokens that top-k, top-p or min-p keeps from those that it removes."""
 
     floor: np.float32
     """The weight above which every token is kept."""
@@ -88,7 +88,7 @@ def keep_top_p(candidates: Candidates, p: float) -> Candidates:
 
 
 def _cut_between(candidates: Candidates, low: np.float32, high: np.float32, target: float) -> Candidates | None:
-    """Keep the tokens that reach the target weight.
+    """Keep the likeliest tokens that together reach a target weight, if the cut lies in a given range of weights.
 
     Returns None if the weight to cut at is not between `low` and `high` (inclusive).
     """

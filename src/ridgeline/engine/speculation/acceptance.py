@@ -9,7 +9,7 @@ from ridgeline.price.device import Device
 from ridgeline.price.price import Price
 
 _MEMORY = 0.95
-"""The weight of a guess once the next one has been seen.
+"""The factor by which each new guess reduces the weight of older guesses in an acceptance rate.
 
 A text that becomes predictable is noticed within some twenty guesses.
 """

@@ -84,7 +84,7 @@ def named(name: str, tokens: int | None = None) -> Speculation:
 
 
 def configured(text: str) -> Speculation:
-    """Return the settings that vLLM's JSON means.
+    """Return the speculative decoding that the JSON of vLLM's --speculative-config describes.
 
     Raises:
         ValueError: If the JSON has no meaning here, or asks for something that is not built.
@@ -115,7 +115,7 @@ def configured(text: str) -> Speculation:
 
 
 def _pieces(values: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the maximum and the minimum of tokens to look up; a missing bound equals the other, as in vLLM."""
+    """Return the maximum and the minimum of tokens for prompt lookup; a missing bound equals the other, as in vLLM."""
     most, least = values.get("prompt_lookup_max"), values.get("prompt_lookup_min")
     if most is None and least is None:
         return LONGEST, LONGEST

@@ -134,7 +134,7 @@ class ModelDrafter:
         return one
 
     def _caught_up(self, followed: Iterable[_DraftState]) -> list[_DraftState]:
-        """Run the known tokens that are not in KV memory, as far as a step's budget allows.
+        """Run, on the draft model, known tokens that its KV memory lacks, as far as a step's budget allows.
 
         Returns:
             The requests that have a first guess by that.
@@ -158,7 +158,7 @@ class ModelDrafter:
         return ready
 
     def _run(self, parts: Sequence[tuple[_DraftState, Sequence[int]]], drawn: Sequence[_DraftState]) -> None:
-        """Run positions, and sample a guess after the last position of the `drawn` requests."""
+        """Run positions of the draft model, and sample a guess after the last position of the `drawn` requests."""
         wanted = {one.request.id for one in drawn}
         items = tuple([self._item(one, tokens, drawn=one.request.id in wanted) for one, tokens in parts])
         plan = StepPlan(self._steps, items, (), tuple(self._ledger.blank), tuple(self._forget))

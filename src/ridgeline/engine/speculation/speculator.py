@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Speculator:
-    """The user of a drafter's guesses: it removes guesses that cannot follow, and counts.
+    """The user of a drafter's guesses, which removes unusable guesses and counts guessed and accepted tokens.
 
     A drafter that fails is not used again. `drafts`, `draft_tokens`, `accepted_tokens` and `accepted_at` are as in
     Stats.
@@ -99,7 +99,7 @@ class Speculator:
                 yield DraftRequest(request, most)
 
     def _fit(self, request: Request, guesses: Sequence[int]) -> Sequence[int]:
-        """Return the first guesses that another token may follow.
+        """Return the guesses before the first that ends the text, cannot be sampled, or breaks a structured output.
 
         They stop before a token that ends the text, that cannot be sampled, or that a structured output does not admit.
         """

@@ -47,7 +47,7 @@ class OutputConstraint:
         """Whether the text is complete by its grammar and nothing may follow."""
 
     def copy(self) -> Self:
-        """Return the constraint at the start of the response, for another choice."""
+        """Return a constraint with the same grammar at the start of its text, for another choice of the request."""
         thinking = None if self._thinking is None else self._thinking.copy()
         return type(self)(self._tables, self._matcher.deep_copy(), self._ends, thinking)
 

@@ -37,7 +37,7 @@ class ThinkingTags:
         return next(blank, None) == self.tokens[1]
 
     def unfit(self, matched: int) -> Mask | None:
-        """Return the mask of tokens that would complete the closing tag and continue with the response.
+        """Return the mask of tokens to forbid because they would end the reasoning and also begin the response.
 
         Args:
             matched: Number of bytes of the closing tag that the text ends with.
@@ -67,7 +67,7 @@ class ThinkingState:
         self._matched = 0  # bytes of the closing tag that the text ends with
 
     def copy(self) -> "ThinkingState":
-        """Return the reasoning state at the start of the response, for another choice."""
+        """Return a new reasoning state at the start of a response, for another choice of the request."""
         return ThinkingState(self._tags, self._tables, self.inside, self.may_open)
 
     def ahead(self) -> "ThinkingState":
@@ -77,7 +77,7 @@ class ThinkingState:
         return other
 
     def mask(self) -> Mask:
-        """Return the tokens allowed inside the reasoning, or those allowed instead of the response's next token."""
+        """Return the mask of allowed tokens inside a reasoning section, or around its tags before the response."""
         if not self.inside:
             return self._tags.opening_mask if self.may_open else self._tables.breaks
         unfit = self._tags.unfit(self._matched)

@@ -66,7 +66,7 @@ def family_of(address: str) -> tuple[socket.AddressFamily, Any]:
 
 
 def configured(text: str) -> tuple[str, str]:
-    """Return the role and the address that vLLM's JSON means; the role is `listen` or `peer`.
+    """Return the role (`listen` or `peer`) and the address that the JSON of vLLM's --kv-transfer-config describes.
 
     Raises:
         ValueError: If the JSON has no meaning here.

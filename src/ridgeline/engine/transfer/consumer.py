@@ -28,7 +28,7 @@ from ridgeline.engine.transfer.wire import Cancel, Declined, PagesFrame, Prefill
 from ridgeline.engine.worker.engine_messages import FromEngine, PeerChanged, Transferred
 
 _STAGED_SHARE = 0.25
-"""The bytes of pages that may be in transit at a time, as a share of the KV cache's. One prompt always may."""
+"""The share of the KV cache's bytes that KV pages in transit may take; a single prompt's pages always may."""
 _FIRST_TRY = 3.0  # seconds to wait for producers before the engine takes requests
 
 

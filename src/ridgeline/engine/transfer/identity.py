@@ -56,7 +56,7 @@ def identity_of(config: Mapping[str, Any], model: Model, layout: KVLayout, page_
 
 
 def _sums(weight: Tensor) -> Tensor:
-    """Return the sum of each row's bytes, eight at a time as integers, which is as fast as memory.
+    """Return a checksum of each row of a weight: the sum of its bytes, eight at a time as integers.
 
     A row in which any number differs gives another sum, except for changes that happen to cancel each other.
     """

@@ -232,7 +232,7 @@ class Peer:
 
 
 def _soon(wire: Wire[FromProducer]) -> FromProducer:
-    """Return the next message.
+    """Wait for the next message of a producer of KV pages and return it.
 
     Raises:
         TimeoutError: If none comes within PATIENCE.

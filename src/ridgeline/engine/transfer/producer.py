@@ -58,7 +58,7 @@ class _PrefillJob:
     ticket: int
     """The client's number for the prompt."""
     have: int
-    """The number of prompt positions whose pages the client has."""
+    """The number of prompt positions whose KV pages the client already has, so that they are not sent."""
     request: Request
     """The engine's request for the prompt."""
 
@@ -126,7 +126,7 @@ class Producer:
             self._asked[number] = _PrefillJob(client, prefill.ticket, prefill.have, self._engine.requests[number])
 
     def ended(self, events: list[TokenEvent]) -> list[TokenEvent]:
-        """Send the pages of the prompts that are computed; return the events of other requests."""
+        """Send the KV pages of prompts computed for other engines; return the events of this engine's own requests."""
         if not self._asked:
             return events
         own = {event.request: event for event in events if event.request in self._asked}

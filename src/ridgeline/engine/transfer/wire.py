@@ -25,7 +25,7 @@ from ridgeline.engine.transfer.threads import ConnectionThreads
 from ridgeline.util.frames import MessageCodec
 
 MAGIC = b"ridgeline kv 2\n\0"
-"""The first bytes in either direction, with the version of everything that follows."""
+"""The first bytes of a KV transfer connection in either direction, with the version of the protocol."""
 TICK = 0.25
 """The seconds after which a read that has received nothing returns."""
 PATIENCE = 10.0
@@ -66,7 +66,7 @@ class Prefill(msgspec.Struct, tag="prefill", array_like=True, frozen=True):
     ticket: int
     """The consumer's number for the prompt."""
     have: int
-    """The number of positions whose pages the consumer has."""
+    """The number of prompt positions whose KV pages the consumer already has."""
     spec: GenerationRequest
     """The request, without its sampling parameters."""
 
@@ -93,7 +93,7 @@ class PagesFrame(msgspec.Struct, tag="pages", array_like=True, frozen=True):
     positions: int
     """The number of positions at the start of the prompt that the consumer has with these pages."""
     names: Sequence[tuple[int, int, bytes]]
-    """The group of layers, table entry and digest of each page."""
+    """The group of layers, page-table entry and digest of each KV page that follows."""
 
 
 class Declined(msgspec.Struct, tag="declined", array_like=True, frozen=True):
@@ -228,7 +228,7 @@ class SendQueue:
                 self._changed.notify()
 
     def withdraw(self, ticket: int) -> None:
-        """Remove the pages for a ticket that are still queued."""
+        """Remove the KV pages of one prompt, given by its ticket, that are still queued."""
         with self._changed:
             self._waiting = deque(
                 (message, body)

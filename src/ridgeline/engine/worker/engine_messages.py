@@ -37,7 +37,7 @@ class VectorInfo(msgspec.Struct, frozen=True):
     pooling: str
     """The way in which the hidden states of a text become one vector."""
     labels: int
-    """The number of labels that the entries score; 0 if the vector is an embedding."""
+    """The number of labels for which the vector's entries are scores; 0 if the vector is an embedding."""
     squashed: bool
     """Whether a score is to be read as sigmoid(score)."""
     vocabulary: int
@@ -72,7 +72,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     device: str | None = None
     """The device for which step times are predicted; None if nothing is predicted."""
     calibrated: bool = False
-    """Whether the figures of that device were measured on this machine."""
+    """Whether the performance constants of the device for predictions were measured on this machine."""
     dtype: str = "float32"
     """The dtype of the weights; if they have several, that of the embedding."""
     adapters: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     vectors: VectorInfo | None = None
     """The description of the vectors that the model gives; None for a model that generates."""
     encoder_context: int = 0
-    """The number of positions that its encoder takes; 0 without an encoder."""
+    """The number of positions that the model's encoder takes; 0 without an encoder."""
     encoder_width: int = 0
     """The number of features of an encoder position; 0 if the encoder reads token ids."""
     held: str = ""
@@ -90,7 +90,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     unshared: str = ""
     """The reason why equal prefixes share no KV memory; "" if they may."""
     replicas: int = 1
-    """The number of engines whose requests, pages and bytes these are."""
+    """The number of engines that this description covers; requests, pages and bytes are their sums."""
     warnings: tuple[str, ...] = ()
     """Lines on how the model's files or the settings change its responses."""
 
@@ -221,7 +221,7 @@ class WatchPages(msgspec.Struct, tag="watch", array_like=True, frozen=True):
     """The message to the engine to report, or no longer report, the KV pages that change with each step."""
 
     on: bool
-    """Whether to report the changed pages."""
+    """Whether the engine should report the KV pages that change with each step."""
 
 
 class GetSnapshot(msgspec.Struct, tag="look", array_like=True, frozen=True):
@@ -256,7 +256,7 @@ class RequestsBegun(msgspec.Struct, tag="begun", array_like=True, frozen=True):
     """The message with the requests whose first step begins now."""
 
     requests: Sequence[int]
-    """The ids of the requests."""
+    """The ids of the requests whose first step begins now."""
 
 
 class Inspected(msgspec.Struct, tag="inspected", array_like=True, frozen=True):

@@ -45,9 +45,9 @@ class EngineStart(msgspec.Struct, frozen=True):
     inspector: str = ""
     """The name of the engine's inspector, `module:function`; "" for none."""
     maker: str = ""
-    """The name of a Maker whose engine runs instead of a loaded one, "" for none."""
+    """The `module:function` that makes the engine instead of loading a model (a Maker); "" to load a model."""
     devices: int = 1
-    """The number of devices that the Maker's engine is for."""
+    """The number of devices of an engine that the function `maker` makes instead of loading a model."""
     replica: int = 0
     """The index of this engine among those behind one server; it determines its request ids (engine_messages.py)."""
     clock: int | None = None

@@ -14,7 +14,7 @@ from ridgeline.engine.worker.engine_messages import EngineInfo, EngineSnapshot, 
 from ridgeline.engine.worker.priced_steps import PricedSteps
 
 _RECENT = 120
-"""The number of latest steps that are reported one by one."""
+"""The number of newest engine steps that are reported one by one instead of merged."""
 _ITEMS = 1000
 """The maximum number of sequences of individually reported steps in a message.
 
@@ -65,12 +65,12 @@ class Feed:
             self._reports.append(report)
 
     def paged(self, pages: Iterable[PageChange]) -> None:
-        """Add changes of KV pages."""
+        """Add changes of KV pages to the next frame."""
         if self._collects:
             self._pages.update({change.page: change for change in pages})
 
     def ended(self, request: int, prompt: int, cached: int, output: int, finish: str, name: str | None) -> None:
-        """Add the end of a request.
+        """Add the end of a request to the next frame.
 
         Args:
             request: The engine's id of the request.
@@ -163,7 +163,7 @@ def _merged(reports: Iterable[StepReport]) -> list[list[int]]:
 
 
 def _told_steps(reports: Sequence[StepReport]) -> list[dict[str, Any]]:
-    """Return steps one by one, in order, with the items of the newest steps up to the limit."""
+    """Return reports of steps as JSON data, in order; only the newest steps, up to a limit, list their sequences."""
     told, room = list[dict[str, Any]](), _ITEMS
     for report in reversed(reports):
         room -= len(report.items)

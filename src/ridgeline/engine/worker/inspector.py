@@ -28,7 +28,7 @@ def function_named(name: str) -> Callable[..., Any]:
 
 
 def inspection(name: str, loaded: LoadedEngine, device: Device | None) -> Callable[[bytes], bytes] | None:
-    """Return a function that answers questions about this model; None without a name.
+    """Return a function that answers questions about this model; None if no inspector is named.
 
     Args:
         name: The name of an inspector, `module:function`, which is imported at the first question.

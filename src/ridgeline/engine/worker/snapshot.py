@@ -88,14 +88,14 @@ class PageWatch:
         return [_change(self._engine, page, self._places) for page in sorted(touched)]
 
     def _owned(self, page: int) -> bool:
-        """Return whether the sequence that took the page last still holds it."""
+        """Return whether the sequence that took a KV page last still holds the page."""
         group, sequence, entry = self._places.get(page, _NOWHERE)
         table = self._engine.kv_cache_manager.tables.get(sequence)
         return table is not None and table.pages[group][entry : entry + 1] == [page]
 
 
 def _change(engine: Engine, page: int, places: dict[int, _PageEntry]) -> PageChange:
-    """Return the current state of a page. A published page knows its group of layers itself."""
+    """Return the current state of a KV page. A published page knows its group of layers itself."""
     pool, ledger = engine.kv_cache_manager.pool, engine.kv_cache_manager
     state, published = pool.state(page), ledger.published_group(page)
     group, sequence, entry = places.get(page, _NOWHERE)
