@@ -28,7 +28,7 @@ class FairQueue(Generic[Who]):
         return who in self._had
 
     def join(self, who: Who, had: float = 0.0) -> None:
-        """Add a member at the virtual time, or at the higher value that `leave` returned for it earlier.
+        """Add a member with the queue's present level of priced seconds, or with its own earlier ones if higher.
 
         Args:
             who: The member.

@@ -16,24 +16,24 @@ from ridgeline.server.fair_queue import FairQueue
 
 
 class Participant(Protocol):
-    """The interface of a model, or of several that share turns, that a `ModelLoop` steps.
+    """The interface of a model, or of several that share turns, whose steps a `ModelLoop` runs.
 
     All its methods run in the loop's thread.
     """
 
     @property
     def busy(self) -> bool:
-        """Whether the participant has work for a step."""
+        """Whether the model has requests for which a step can run."""
 
     def step(self) -> float:
-        """Run one step of the participant's model and return its predicted seconds."""
+        """Run one step of the model and return the predicted seconds of the step."""
 
     def gone(self, reason: str) -> None:
-        """Handle the end of the thread by failing all waiting requests; called once."""
+        """Fail all waiting requests of the model, because the thread that runs its steps ends; called once."""
 
 
 class ModelLoop:
-    """A thread that runs the steps of its participants in turn.
+    """A thread that runs the steps of several models, one step at a time and in fair turns.
 
     An idle participant takes no turns, and gets no credit for them later.
     """
@@ -53,11 +53,11 @@ class ModelLoop:
         self._thread.start()
 
     def join(self, party: Participant) -> None:
-        """Add a participant, which takes turns whenever it is busy; safe to call from any thread."""
+        """Add a model, which takes turns whenever it has requests to run; safe to call from any thread."""
         self.ask(lambda: self._parties.append(party))
 
     def ask(self, work: Callable[[], None]) -> None:
-        """Schedule a call in the loop's thread before the next step.
+        """Schedule a function call in the thread that runs the models, before its next step.
 
         It is safe from any thread, and does nothing once the loop has ended.
         """
@@ -97,7 +97,7 @@ class ModelLoop:
         return True
 
     def _seat(self) -> None:
-        """Add participants that have become busy to the queue, and remove those that are idle."""
+        """Add models that have become busy to the queue for turns, and remove those that are idle."""
         for party in self._parties:
             if party.busy != (party in self._turns):
                 if party.busy:

@@ -51,16 +51,16 @@ class LineError(ValueError):
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of the lines of a batch by outcome, and the tokens of the successful responses."""
+    """The numbers of a batch file's lines by outcome, and the tokens of the successful responses."""
 
     answered: int = 0
-    """Lines whose response has status 200."""
+    """The number of lines in a batch file whose response has status 200."""
     refused: int = 0
-    """Lines whose response is an error of the server."""
+    """The number of lines in a batch file whose response is an error of the server."""
     wrong: int = 0
-    """Lines that are not valid requests."""
+    """The number of lines in a batch file that are not valid requests."""
     skipped: int = 0
-    """Lines that an earlier run has already answered or reported as invalid."""
+    """The number of batch lines that an earlier run has already answered or reported as invalid."""
     prompt_tokens: int = 0
     output_tokens: int = 0
 
@@ -106,7 +106,7 @@ class _AdmitAll:
         """Admit the request without any check."""
 
     def leave(self, live: InFlightRequest) -> None:
-        """Do nothing, because nothing is counted."""
+        """Ignore the end of a request, because this policy does not count requests."""
 
 
 class BatchReader:
@@ -127,7 +127,7 @@ class BatchReader:
         self._seen: dict[str, int] = {}  # line number by custom_id
 
     def read(self, text: bytes) -> BatchLine | None:
-        """Parse the next line; return None if it is empty, invalid, or already answered by an earlier run."""
+        """Parse the next line of a batch file; return None if it is empty, invalid, or answered by an earlier run."""
         self._number += 1
         return self._request(self._number, text) if text.strip() else None
 
@@ -176,7 +176,7 @@ class BatchRunner:
         self._requests = BatchReader(self.tally, write, done, wrong)
 
     async def run(self, lines: AsyncIterable[bytes]) -> None:
-        """Answer all lines and write each output as soon as it is complete, in any order.
+        """Answer all requests of a batch file and write each output as soon as it is complete, in any order.
 
         Raises:
             EngineDied: If the engine stops.

@@ -9,7 +9,10 @@ import asyncio
 from collections.abc import Callable
 
 EXTENSION = "ridgeline.direct"
-"""The name in `scope["extensions"]`, present for HTTP/1.1 only, where a response without a length is chunked."""
+"""The name under which ASGI's `scope["extensions"]` holds the direct writer of a connection.
+
+It is present for HTTP/1.1 only, because a response without a length is chunked there.
+"""
 
 
 class DirectWriter:

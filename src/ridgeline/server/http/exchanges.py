@@ -17,7 +17,7 @@ from ridgeline.server.http.disconnect import GONE
 IGNORED = "x-ridgeline-ignored-fields"
 """The response header that lists the unknown fields of a request."""
 REFUSED = "ridgeline.refused"
-"""The scope key of the ApiError that the protocol responded with while the application had the request."""
+"""The ASGI scope key of the ApiError that the HTTP protocol sent while the application handled the request."""
 MAX_PATH = 200
 
 logger = logging.getLogger("ridgeline.server.access")

@@ -12,7 +12,10 @@ from ridgeline.learn.page.assets import Asset, assets
 from ridgeline.learn.page.html_document import page_names, served_page
 
 PAGE = frozenset(page_names())
-"""The paths of the page, which are public and the same for everyone; the routes that it calls still need a key."""
+"""The paths of the web page's files, which are public and the same for everyone.
+
+The routes that the page calls still need a key.
+"""
 
 _FOR_EVER = "public, max-age=31536000, immutable"
 _ASK_AGAIN = "no-cache"

@@ -53,7 +53,7 @@ class DiffusionSubmission:
 
 @dataclass(frozen=True, slots=True)
 class WorkUnitReport:
-    """The report of a finished work unit."""
+    """The report of a finished work unit (encoding, denoising step or decoding) of an image or video request."""
 
     stage: StageName
     number: int
@@ -75,7 +75,7 @@ class WorkUnitReport:
     file: bytes | None = None
     """The file of the completed image; a video's file is written elsewhere."""
     skipped: int = 0
-    """The number of its denoiser passes that a step cache shortened."""
+    """The number of denoiser passes of the work unit that a step cache shortened."""
 
     @property
     def seconds(self) -> float:
@@ -98,15 +98,15 @@ class _ActiveDiffusion:
     """The predicted seconds of one work unit, by stage."""
     tiling: Tiling | None = None
     ahead: dict[StageName, int] = field(default_factory=dict)
-    """The number of remaining work units, by stage."""
+    """The number of the request's remaining work units, by stage."""
     run: Iterator[WorkUnit] | None = None
-    """The iterator that runs its work units."""
+    """The iterator that runs the request's work units."""
     number: int = 0
-    """The number of work units that have run."""
+    """The number of the request's work units that have run."""
     left: bool = False
-    """Whether its caller no longer waits for it."""
+    """Whether the caller of the request no longer waits for it."""
     begun: Callable[[], None] | None = None
-    """The callback, on the event loop, just before its first work unit runs."""
+    """The callback, on the event loop, just before the request's first work unit runs."""
 
 
 class DiffusionEngine:

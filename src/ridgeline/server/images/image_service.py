@@ -20,7 +20,7 @@ from ridgeline.util.host import out_of_memory
 logger = logging.getLogger(__name__)
 
 QUEUED_REQUESTS = 16
-"""The default for requests in the server at once; they take turns, so each further one slows down all."""
+"""The default limit of image and video requests in the server at once; each one slows down the others."""
 
 Phase = Literal["queue", "encode", "denoise", "decode"]
 
@@ -36,19 +36,19 @@ class InFlightImageRequest:
     images: int
     """The number of images requested."""
     nbytes: int
-    """The most bytes that its image files can have."""
+    """The most bytes that the request's image files can have."""
     kept: int = 0
-    """The bytes that its step cache holds between its steps, while other requests run."""
+    """The bytes that the request's step cache holds between its denoising steps, while other requests run."""
     clip: bool = False
     """Whether the request is for a video."""
     arrived: int = field(default_factory=time.perf_counter_ns)
-    """The time at which it arrived, in nanoseconds of `time.perf_counter_ns`."""
+    """The time at which the request arrived, in nanoseconds of `time.perf_counter_ns`."""
     phase: Phase = "queue"
-    """The stage of its latest work unit, or "queue" before the first."""
+    """The stage of the request's latest work unit, or "queue" before the first."""
     begun: bool = False
-    """Whether its first work unit has begun."""
+    """Whether the request's first work unit has begun."""
     fail: Callable[[Exception], None] | None = None
-    """The callback that ends it with an error."""
+    """The callback that ends the request with an error."""
 
 
 class ImageObserver(Protocol):
@@ -172,7 +172,7 @@ class ImageService:
             del self.held[live.id]
 
     def admit(self, live: InFlightImageRequest) -> None:
-        """Admit a request, which `draw` then runs.
+        """Admit an image or video request, or report it as refused; `draw` runs it afterwards.
 
         Raises:
             ApiError: If there is no room.

@@ -14,7 +14,7 @@ from ridgeline.server.routes.video_job import VideoJob
 from ridgeline.server.server_settings import ServerSettings
 
 KEPT = 1000
-"""The most finished jobs that the server remembers, and the most ids of deleted ones."""
+"""The most finished video jobs that the server remembers, and the most ids of deleted ones."""
 
 _MADE_ROOM = "the video has made room for newer ones; ask for it again"
 
@@ -47,7 +47,7 @@ class VideoJobStore:
         self._tasks[job.id] = asyncio.create_task(self._run(job, writer))
 
     def of(self, owner: bytes | None) -> Iterator[VideoJob]:
-        """Return the jobs of an owner in the order of their creation."""
+        """Return the video jobs of an owner in the order of their creation."""
         return (job for job in self._jobs.values() if job.owner == owner)
 
     def find(self, id: str, owner: bytes | None) -> VideoJob:

@@ -35,7 +35,7 @@ class EngineReplica:
     live: "dict[_RoutedRequest, None]" = field(default_factory=dict)
     """The requests that the replica runs."""
     load: int = 0
-    """The total load of its requests, in a router's tokens."""
+    """The total load of the replica's requests, in tokens as the router counts them."""
 
     @property
     def state(self) -> str:

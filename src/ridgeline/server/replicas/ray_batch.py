@@ -24,7 +24,7 @@ from ridgeline.server.replicas.ray_cluster import PIP, check_ray
 from ridgeline.server.server_settings import ServerSettings
 
 _MOST_LINES = 1024
-"""The most lines per part: more than an engine runs at a time, so that its batch is rarely underfilled."""
+"""The most batch-file lines to send to an engine at a time: more than it runs at once, so that it stays busy."""
 
 
 def check_ray_data() -> None:

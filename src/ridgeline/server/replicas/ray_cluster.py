@@ -65,7 +65,7 @@ class RayCluster:
         return any(map(share.within, machines)) and share.within(self._ray.available_resources())
 
     def actor(self, share: ReplicaResources) -> Any:
-        """Return a new actor, which Ray places on a machine with these resources free."""
+        """Return a new Ray actor, which Ray places on a machine with these resources free."""
         made = self._ray.remote(EngineActor)
         return made.options(num_cpus=share.cores, num_gpus=share.cards, max_restarts=0).remote()
 
@@ -154,12 +154,12 @@ class RayProcessHandle:
 
     @property
     def far(self) -> bool:
-        """Whether the actor runs on another machine."""
+        """Whether the engine's Ray actor runs on another machine."""
         assert self.listening is not None
         return self.listening.far
 
     async def begin(self, line: NewLine, connected: "asyncio.Future[asyncio.Protocol]") -> None:
-        """Start the actor and connect to its engine.
+        """Start a Ray actor and connect to the engine in it.
 
         Raises:
             RuntimeError: If the actor or the connection fails.
@@ -185,7 +185,7 @@ class RayProcessHandle:
         return await listening
 
     async def _until_its_end(self, ran: Any, transport: asyncio.Transport) -> None:
-        """Wait for the end of the actor and log its reason.
+        """Wait for the end of the engine's Ray actor and log the reason.
 
         A lost actor cannot have closed the connection, because its machine may be gone, so it is aborted here. An actor
         that returned has closed it, and its last messages may still be on their way.
@@ -199,14 +199,14 @@ class RayProcessHandle:
             logger.warning("replica %d ended: %s", self._replica, why)
 
     def end(self, *, at_once: bool) -> None:
-        """Kill the actor at once; without its connection it does nothing worth waiting for."""
+        """Kill the engine's Ray actor at once; without its connection it does nothing worth waiting for."""
         self._told_to_end = True
         if self._actor is not None:
             self._cluster.kill(self._actor)
 
     @property
     def where(self) -> str:
-        """The process and machine of the actor, in words."""
+        """The process id and the machine of the engine's Ray actor, as text."""
         if self.listening is None:
             return "not placed yet"
         return f"process {self.listening.pid} {f'at {self.listening.host}' if self.far else 'of this machine'}"

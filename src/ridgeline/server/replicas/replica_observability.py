@@ -132,7 +132,7 @@ class FleetMonitor:
         self.metrics.refused(live, error)
 
     def arrived(self, live: InFlightRequest) -> None:
-        """Do nothing, because the request has no replica yet."""
+        """Record nothing for a new request, because it has no replica yet to count it under."""
 
     def event(self, live: InFlightRequest, event: Event) -> None:
         """Record an event under the replica that runs the request."""

@@ -25,13 +25,13 @@ class _ReplicaSnapshot:
     """The state of a replica at the last check."""
 
     alive: bool
-    """Whether its engine was alive."""
+    """Whether the replica's engine was alive."""
     why: str
-    """Why it died, or could not be restarted."""
+    """Why the replica's engine died, or could not be restarted; "" if neither."""
     heard: int
-    """The number of messages from its engine."""
+    """The number of messages from the replica's engine."""
     still: float = 0.0
-    """The seconds for which its engine has been silent although requests wait."""
+    """The seconds for which the replica's engine has been silent although requests wait."""
 
 
 class ReplicaSupervisor:

@@ -102,9 +102,9 @@ class ImageGeneration:
     files: dict[int, bytes] = field(default_factory=dict)
     """The files of finished images, by index."""
     seconds: float = 0.0
-    """The measured seconds of its work units so far."""
+    """The measured seconds of the request's work units so far."""
     predicted: float = 0.0
-    """The predicted seconds of its work units so far."""
+    """The predicted seconds of the request's work units so far."""
     skipped: int = 0
     """The number of denoiser passes that the step cache shortened."""
     partials: int = 0

@@ -99,7 +99,7 @@ class CompletionLogprobs:
         self._add([(one.token, one.logprob_raw, one.top_raw) for one in tokens], offsets)
 
     def json(self) -> dict[str, msgspec.Raw]:
-        """Return the lists appended since the last call, and start new ones."""
+        """Return the log-probabilities added since the last call, as encoded JSON lists, and start empty lists."""
         written = {name: column.json() for name, column in self._columns.items()}
         self._columns = {name: EncodedList() for name in self._columns}
         return written
@@ -117,7 +117,7 @@ class CompletionLogprobs:
             self._columns[name].add(column)
 
     def _top(self, token: int, logprob: float | None, top: tuple[tuple[int, float], ...]) -> dict[str, float]:
-        """Return the log-probabilities of the most likely tokens and of this one, by names that match `tokens`."""
+        """Return the log-probabilities of a token and of the most likely ones, by names that match `tokens`."""
         names = self._names.distinct((token, *(other for other, _ in top)))
         return {names[other]: _finite(own) for other, own in (*top, (token, logprob))}
 

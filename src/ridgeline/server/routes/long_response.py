@@ -23,7 +23,7 @@ class EncodedList:
             self._parts.append(msgspec.json.encode(entries)[1:-1])
 
     def extend(self, other: "EncodedList") -> None:
-        """Append the encoded entries of another list."""
+        """Append the entries of another EncodedList, which are already encoded as JSON."""
         self._parts += other._parts
 
     def json(self) -> msgspec.Raw:

@@ -171,7 +171,7 @@ NEUTRAL = frozenset(
         "truncation_side",
     }
 )
-"""The fields that change no response, whatever their value."""
+"""The request fields that are accepted with any value because they change no response."""
 
 REFUSED: Mapping[str, tuple[object, ...]] = {
     "access_programs": (),

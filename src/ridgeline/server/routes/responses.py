@@ -54,7 +54,7 @@ class ResponsesWriter:
         return ResponseChunks(generation, self, outbox)
 
     def scores(self, generation: Generation) -> list[PromptScores]:
-        """Return the prompt's empty `PromptScores`, as `ChatResponseWriter.scores` does."""
+        """Return an empty `PromptScores` for the prompt, which collects scores as the engine computes them."""
         return self.chat.scores(generation)
 
     async def body(self, generation: Generation, gathered: GenerationResult) -> dict[str, object]:

@@ -58,7 +58,7 @@ class RerankFields(msgspec.Struct, kw_only=True, frozen=True):
     model: str = ""
     query: str = ""
     documents: list[str | dict[str, Any]] = []
-    """Texts, or objects with a `text`."""
+    """The documents to rank: texts, or objects with a `text` field."""
     top_n: Annotated[int, Meta(ge=1)] | None = None
     return_documents: bool = True
 

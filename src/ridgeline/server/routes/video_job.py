@@ -61,11 +61,11 @@ class VideoJob:
     steps: int = 0
     """The number of denoising steps that have run."""
     seconds: float = 0.0
-    """The measured seconds of its work units so far."""
+    """The measured seconds of the job's work units so far."""
     predicted: float = 0.0
-    """The predicted seconds of its work units so far."""
+    """The predicted seconds of the job's work units so far."""
     left: float | None = None
-    """The predicted seconds of the remaining work units; None before the first."""
+    """The predicted seconds of the job's remaining work units; None before the first."""
     skipped: int = 0
     """The number of denoiser passes that the step cache shortened."""
 

@@ -250,7 +250,7 @@ class EngineMetrics(MetricsRegistry):
             self._one("grammar_compile_seconds").observe((now.grammar_seconds - before.grammar_seconds) / grammars)
 
     def transferred(self, transferred: Transferred) -> None:
-        """Record a prompt whose KV cache was requested from another engine."""
+        """Count a transfer of a prompt's KV cache from another engine, with its bytes and seconds, or its failure."""
         if transferred.reason:
             self._one("kv_transfer_failures").inc()
             return

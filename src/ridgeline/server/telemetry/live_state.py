@@ -39,11 +39,11 @@ class _Listener:
     outbox: StreamOutbox
     over: "asyncio.Future[None]"
     lags: bool = True
-    """Whether it has no snapshot yet or missed frames, and needs a snapshot once it has read everything before."""
+    """Whether the client needs a new snapshot: at the start, and after frames that it read too slowly to receive."""
 
     @property
     def is_due(self) -> bool:
-        """Whether the listener should get a snapshot next."""
+        """Whether the client should get a snapshot next."""
         return self.lags and not self.outbox.waiting
 
     def put(self, data: bytes) -> None:
@@ -259,13 +259,13 @@ class _EndObserver:
     replica: int
 
     def refused(self, live: InFlightRequest, error: ApiError) -> None:
-        """Do nothing, because the request never reached the engine."""
+        """Report nothing for a rejected request, because it never reached the engine."""
 
     def arrived(self, live: InFlightRequest) -> None:
-        """Do nothing: the engine's state shows new requests."""
+        """Report nothing for a new request, because the engine's own state shows it."""
 
     def event(self, live: InFlightRequest, event: Event) -> None:
-        """Do nothing: the engine's state shows token progress."""
+        """Report nothing for a new token, because the engine's own state shows it."""
 
     def ended(self, live: InFlightRequest, error: BaseException | None) -> None:
         """Report the end of a request; choices without a finish reason count as aborted."""

@@ -58,10 +58,10 @@ class ThroughputLog:
             logger.info(f"Predicted step times are those of {info.device}{how}")
 
     def refused(self, live: InFlightRequest, error: ApiError) -> None:
-        """Do nothing, because the engine did no work."""
+        """Count nothing for a rejected request, because the engine did no work for it."""
 
     def arrived(self, live: InFlightRequest) -> None:
-        """Do nothing, because nothing has run yet."""
+        """Count nothing for a new request, because nothing of it has run yet."""
 
     def event(self, live: InFlightRequest, event: Event) -> None:
         """Record the prompt of a request with its first token."""
@@ -70,7 +70,7 @@ class ThroughputLog:
             self._found.append((live.prompt_tokens, live.cached))
 
     def ended(self, live: InFlightRequest, error: BaseException | None) -> None:
-        """Do nothing, because the tokens are counted already."""
+        """Count nothing at the end of a request, because its tokens are counted already."""
 
     def stepped(self, report: StepReport, stats: Stats) -> None:
         """Record the tokens of a step, and its measured and predicted time."""
@@ -79,7 +79,7 @@ class ThroughputLog:
         self._interval.priced.add(report.seconds, report.predicted, report.floor)
 
     def line(self, seconds: float) -> dict[str, Any] | None:
-        """End the interval and return its figures; None if this one and the one before were idle."""
+        """End the interval and return its rates and cache shares; None if this one and the one before were idle."""
         interval, self._interval = self._interval, _Interval()
         idle = not (interval.prompt or interval.output)
         self._was_idle, silent = idle, idle and self._was_idle

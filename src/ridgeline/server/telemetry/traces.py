@@ -44,7 +44,7 @@ class _TraceRow(NamedTuple):
 
 
 class _Figures(NamedTuple):
-    """The figures of a finished request, without its sampling parameters and its service tier.
+    """The lengths, finish reasons and arrival of a finished request, without sampling parameters and service tier.
 
     Those may be as long as an HTTP body, so a stored trace must not refer to them.
     """
@@ -61,7 +61,7 @@ class _Figures(NamedTuple):
 
     @classmethod
     def of(cls, live: InFlightRequest) -> "_Figures":
-        """Return the present figures of a request."""
+        """Return the present lengths, finish reasons and arrival time of a request."""
         return cls(
             id=live.id,
             route=live.generation.route,
@@ -77,21 +77,21 @@ class _Figures(NamedTuple):
 
 @dataclass(slots=True)
 class _Trace:
-    """The trace of one request, which holds only the request's figures after its end."""
+    """The trace of one request, which no longer refers to the request itself after its end."""
 
     request: InFlightRequest | _Figures
     rows: list[_TraceRow] = field(default_factory=list)
     steps: int = 0
     """The number of steps that included the request."""
     seconds: float = 0.0
-    """The total duration of those steps."""
+    """The total duration of the steps that included the request."""
     priced: PricedSteps = field(default_factory=PricedSteps)
     begun: int | None = None
-    """The time at which its first step started."""
+    """The time at which the request's first step started."""
     first: int | None = None
-    """The time at which its first token arrived."""
+    """The time at which the request's first token arrived."""
     last: int | None = None
-    """The time at which its newest token arrived."""
+    """The time at which the request's newest token arrived."""
     outcome: str | None = None
 
     @property
@@ -116,7 +116,7 @@ class Traces:
         self._held = 0
 
     def refused(self, live: InFlightRequest, error: ApiError) -> None:
-        """Do nothing, because nothing ran of a rejected request."""
+        """Record nothing for a rejected request, because nothing of it ran."""
 
     def arrived(self, live: InFlightRequest) -> None:
         """Start the trace of a request."""

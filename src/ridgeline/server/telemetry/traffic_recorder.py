@@ -88,7 +88,7 @@ class TrafficRecorder:
         self._lines.write({"kind": "refused", "at": self._seconds(live.spec.arrived), "input": live.prompt_tokens})
 
     def arrived(self, live: InFlightRequest) -> None:
-        """Start the line of a request with the names of its prompt's pages; it is written at the request's end."""
+        """Start the line of a request with hashes of its prompt's pages; it is written at the request's end."""
         params, names = live.spec.params, _Names(self._key, self._page, live.spec.cache_namespace)
         names.extend(live.spec.prompt)
         # A request whose prompt took long to tokenize is recorded after those that overtook it.
@@ -110,7 +110,7 @@ class TrafficRecorder:
         self._pending.append(pending)
 
     def event(self, live: InFlightRequest, event: Event) -> None:
-        """Record when the engine queued the request, and name the pages of its output.
+        """Record when the engine queued the request, and hash the pages of its output.
 
         The engine queues it after its text was encoded and the current step has ended. The request itself counts its
         tokens. With a single choice, the output continues the page names, because the next prompt of a conversation
@@ -141,7 +141,7 @@ class TrafficRecorder:
         )
 
     def _class(self, tier: str) -> dict[str, str]:
-        """Return the line's entry for a service tier, or {} for no class.
+        """Return a service tier as a field of a recorded line; {} for a tier that counts as no class.
 
         Default tiers and those that are no plain name have no class, because a line holds no text; neither have new
         tiers once there are as many classes as analysis distinguishes.
@@ -154,7 +154,7 @@ class TrafficRecorder:
         return {"class": tier}
 
     def _replica(self, report: StepReport) -> dict[str, int]:
-        """Return the line's entry for the replica that ran a step; {} for the first replica."""
+        """Return the replica that ran a step as a field of a recorded line; {} for the first replica."""
         replica = replica_of(report.items[0][0]) if report.items else 0
         return {"replica": replica} if replica else {}
 
@@ -177,7 +177,7 @@ class TrafficRecorder:
 
 
 class _Names:
-    """The page names of one growing token sequence.
+    """The hashes of the full pages of one growing token sequence, as the recording identifies them.
 
     Each name depends on all tokens up to the end of its page, and on the cache namespace of the tenant. `pages` holds
     the names so far; the ids of an incomplete page are stored until it is full.
@@ -189,7 +189,7 @@ class _Names:
         self.pages: list[str] = []
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Add tokens to the sequence, and name the pages that they fill."""
+        """Add tokens to the sequence, and hash the pages that they fill."""
         self._left.extend(tokens)
         full = len(self._left) // self._page * self._page
         for start in range(0, full, self._page):
