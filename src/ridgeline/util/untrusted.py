@@ -160,15 +160,15 @@ def _strings(data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
 
 
 def crowded(data: bytes, most: int = MAX_VALUES, most_items: int = 0) -> bool:
-    """Return whether a JSON text has more than `most` values, without decoding it.
+    """Return whether a JSON text has more than `most` values, by counting punctuation instead of decoding it.
 
     It first counts in the raw bytes, which is accurate enough for almost every text. Only a text with too many by that
     count is counted again without its strings, which may be full of commas.
 
     Args:
         data: The text, which may be invalid JSON.
-        most: The limit of lists, objects and names together, and of lists, objects and commas together.
-        most_items: A higher limit of lists, objects and commas together, for lists of many numbers.
+        most: The most lists, objects and object keys in total, and the most lists, objects and commas in total.
+        most_items: A higher limit for lists, objects and commas in total, for lists of many numbers.
     """
     most_items = max(most, most_items)
     return _crowded(np.frombuffer(data, np.uint8), most, most_items) and _crowded(

@@ -248,7 +248,7 @@ class _Canvas:
                 return
 
     def draw_roofs(self) -> None:
-        """Draw the slopes as their numbers up to the highest ceiling, and the ceilings right of the first slope."""
+        """Draw the roofs of a roofline chart: bandwidth slopes as digits, and peaks as horizontal lines with labels."""
         low, high = self.across
         slopes, ceilings = self.figure.slopes, self.figure.ceilings
         for column in range(self.width):
@@ -305,7 +305,7 @@ def roofline_legend(figure: Roofline) -> DocumentTable:
 
 
 def _reached(figure: Roofline, step: str, point: Point | None) -> list[str]:
-    """Return the table cells of one class in one step."""
+    """Return the legend's table cells for one class of ops in one step: its FLOP/s and its share of the roof."""
     mixed = len(_hows(figure, step)) > 1
     if point is None:
         return [""] * (3 if mixed else 2)

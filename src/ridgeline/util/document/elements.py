@@ -12,10 +12,10 @@ Tone = Literal["", "strong", "dim", "good", "warning", "error", "memory", "compu
 """The meaning of a text for its reader; a renderer chooses colours and weights for it."""
 
 UNEVEN = (0.02, 0.05, 0.15, 0.4)
-"""The shade thresholds of a heat row whose shares are mostly small, such as attention weights."""
+"""The shares at which a row of shade characters gets darker, for shares that are mostly small (attention weights)."""
 
 EVEN = (0.2, 0.4, 0.6, 0.8)
-"""The shade thresholds of a heat row with any shares."""
+"""The shares, evenly spaced, at which a row of shade characters gets darker; the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table.
+    """A column of a table, optionally in a titled group of neighbouring columns.
 
-    Columns without a group name the rows for all groups.
+    The columns without a group name the rows; a table that shows its groups one below the other repeats them.
     """
 
     head: str
@@ -63,7 +63,7 @@ class Column:
     group: str = ""
     """The title of the group of columns that it belongs to; "" for none."""
     whole: bool = False
-    """Whether its words are never broken or cut, for example names that readers will type."""
+    """Whether the words in the column are never broken or cut, for example names that readers will type."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ GiB and GB are different types, so that mixing them is a type error rather than 
 from typing import NewType
 
 GiB = NewType("GiB", float)
-"""A number of gibibytes (2^30 bytes), the unit of drivers and allocators."""
+"""A type for amounts of memory as floats in gibibytes (2^30 bytes), the unit of drivers and allocators."""
 
 GB = NewType("GB", float)
-"""A number of gigabytes (10^9 bytes), the unit of data sheets, files and bandwidths."""
+"""A type for amounts of data as floats in gigabytes (10^9 bytes), the unit of data sheets and bandwidths."""
 
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"), (1e-12, "p"))
 _LARGE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))

@@ -15,7 +15,7 @@ class Point:
     flops_per_second: float
     """The measured or expected FLOP/s."""
     roof: float
-    """The FLOP/s at its roofline bound, with every byte in the memory that holds it."""
+    """The most FLOP/s that the roofline allows this point, with every byte in the memory that holds it."""
     measured: bool
     """Whether `flops_per_second` was measured; otherwise it is expected."""
     share: float | None = None

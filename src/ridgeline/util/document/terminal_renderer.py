@@ -50,7 +50,7 @@ def show(document: Document, file_width: int = FILE_WIDTH) -> None:
 
 
 def _asked(file_width: int) -> int:
-    """Return the width of a file in columns, as far as the variable COLUMNS narrows it."""
+    """Return the width of the output in columns: `file_width`, or less if the variable COLUMNS says so."""
     stated = os.environ.get("COLUMNS", "")
     return min(file_width, int(stated)) if stated.isdecimal() and int(stated) else file_width
 
