@@ -52,7 +52,7 @@ def activation_peak(price: Price, tokens: int, logit_rows: int = LOGIT_ROWS, enc
 
 
 def replayed_bytes(steps: ReplayedSteps | None, model: nn.Module, price: Price, tokens: int) -> float:
-    """Return the bytes that a model's recorded steps hold between steps.
+    """Return the bytes that a model's captured or recorded decode steps hold between steps.
 
     Args:
         steps: The recorded steps; None if the backend records none.

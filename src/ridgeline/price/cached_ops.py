@@ -1,4 +1,4 @@
-"""Cached costs of ops that do not read the context, by the number of rows they run over.
+"""Cached costs of ops that do not read the context, by the number of rows (such as tokens) they run over.
 
 A step that mixes prompts and decodes nearly always has a new combination of row counts, but the row count of each
 single space repeats.
@@ -16,14 +16,14 @@ from ridgeline.price.op_time import op_seconds
 from ridgeline.price.priced_op import PricedOp, PricedRow
 
 _Rows = tuple[int, tuple[tuple[str, int], ...]]
-"""The rows of the space and, if adapters are used, of all other spaces: everything such an op's cost depends on."""
+"""The row counts of a step on which the cost of context-free ops depends: of one kind of rows, or with LoRA of all."""
 
 
 class CachedOps:
-    """The ops of one row space whose cost does not depend on the context, with their cached costs and times."""
+    """The ops over one kind of rows (such as tokens) whose cost does not depend on the context, with cached costs."""
 
     def __init__(self, ops: Sequence[PricedOp], devices: int) -> None:
-        """Wrap ops that all run over the same row space.
+        """Wrap ops that all run over the same kind of rows, such as tokens or logit rows.
 
         Args:
             ops: The ops, in the order of the results.
@@ -36,7 +36,7 @@ class CachedOps:
         self._rows: dict[tuple[int, float, _Rows, _Rows, bool], tuple[Device, tuple[PricedRow, ...]]] = {}
 
     def costs(self, work: Work) -> tuple[Cost, ...]:
-        """Return the cost of one call of each op in a step."""
+        """Return the cost of one call of each of these ops in a step."""
         rows = self._rows_of(work)
         found = self._costs.get(rows)
         if found is None:
@@ -47,7 +47,7 @@ class CachedOps:
     def rows_on(
         self, device: Device, work: Work, ran: Work, working_set: float, backend: Backend, *, recorded: bool
     ) -> tuple[PricedRow, ...]:
-        """Return the cost and the seconds of one call of each op.
+        """Return the cost and the seconds of one call of each of these ops in a step on a device.
 
         Args:
             device: The device that runs the step.
@@ -70,7 +70,7 @@ class CachedOps:
         return found[1]
 
     def _launches_of(self, work: Work, backend: Backend) -> tuple[tuple[Launch, ...], ...]:
-        """Return the kernel launches of each op. They are shared by all devices, of which a plan compares dozens."""
+        """Return the kernel launches of each op in a step. All devices with the same backend share them."""
         key = (self._rows_of(work), backend.name)
         found = self._launches.get(key)
         if found is None:

@@ -32,7 +32,7 @@ def both_seconds(costs: Iterable[Cost], device: Device) -> tuple[float, float]:
 
 
 def matrix_flops(cost: Cost) -> Mapping[str, float]:
-    """Return the FLOPs of matrix products by number format.
+    """Return the FLOPs of a step's matrix products by number format; those in fp32 count only if there are no others.
 
     Elementwise operations count as fp32. If a narrower format appears too, the matrix products are in that one.
     """

@@ -47,7 +47,7 @@ class Efficiency:
     and larger if the longer of the two hides the other.
     """
     recorded: float | None = None
-    """The seconds per launch in a recorded decode step, which is replayed instead of being issued op by op.
+    """The seconds per launch in a decode step that was recorded and is replayed, not issued op by op.
 
     `backends/cpu/call_recording.py` records steps. None if this was not measured, or if the backend records no steps.
     """
@@ -93,7 +93,7 @@ class HostTime:
     step: float
     """The host seconds per step, regardless of its content."""
     op: float
-    """The host seconds per op of a step that is not recorded."""
+    """The host seconds per op of a step that is issued op by op, not replayed from a recording."""
     sequence: float
     """The host seconds per sequence in a step."""
     token: float
@@ -109,7 +109,7 @@ class HostTime:
     If so, a step takes the longer of the two times, otherwise their sum.
     """
     asked: float = 0.0
-    """The additional host seconds of a step that is not recorded. A recorded step has no gaps between its ops."""
+    """The additional host seconds of a step that is issued op by op; a replayed step has no gaps between ops."""
     ahead: bool = False
     """Whether ops execute asynchronously, as on a GPU, while the host issues the ops that follow.
 
@@ -191,13 +191,13 @@ class Device:
     host: HostTime | None = None
     """The host overhead per step and op; None if unknown."""
     all_reduce: str = "custom"
-    """The kind of all-reduce kernels, as in EngineProfile. The default is what a good engine does."""
+    """The kind of kernels for all-reduce between devices, "custom" or "nccl"; the default is a good engine's."""
     rereads: bool = False
-    """Whether decode attention reads keys and values once per query head, as in EngineProfile."""
+    """Whether decode attention reads keys and values again for each query head that shares them."""
     dequantise: Mapping[str, float] = field(default_factory=dict)
-    """The share of bandwidth that dequantisation leaves by storage format, as in EngineProfile."""
+    """The share of its bandwidth that a matrix product of few rows keeps, by weight storage format."""
     copies: Copies | None = None
-    """The copy kernels around prefill attention, as in EngineProfile."""
+    """The kernels that copy a prompt's rows around its attention; None if attention reads them in place."""
     calibrated: bool = False
     """Whether `efficiency` and `host` were measured on this very machine."""
     disturbed: Slowdown | None = None
@@ -263,7 +263,7 @@ class Device:
         return max((cache.nbytes for cache in self.caches), default=0.0)
 
     def place_of(self, working_set: float) -> str:
-        """Return the name of the memory whose bandwidth `bandwidth_of` returns."""
+        """Return the name of the cache or memory from which a step reads `working_set` bytes repeatedly."""
         fitting = [cache for cache in self.caches if cache.nbytes >= working_set]
         return max(fitting, key=lambda cache: cache.bandwidth).name if fitting else "memory"
 

@@ -41,7 +41,7 @@ class MemoryRule:
     rows: int
     """The number of requests whose logits a step reserves memory for, unless `large` applies."""
     copies: float
-    """The number of fp32 copies of those logits that the sampler has alive at once."""
+    """The number of fp32 copies of the step's logits that the sampler has alive at once."""
     fixed: float
     """The bytes for driver, libraries and graphs, which no formula predicts."""
     share: float

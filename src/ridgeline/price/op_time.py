@@ -72,7 +72,7 @@ def communication_seconds(cost: Cost, device: Device, devices: int) -> tuple[flo
 
 
 def floor_seconds(cost: Cost, device: Device, working_set: float) -> float:
-    """Return the floor of a whole step.
+    """Return the least seconds of a whole step: for its arithmetic or its weight and KV traffic, the longer of both.
 
     Activations do not count, because fusion could keep all of them in registers.
     """

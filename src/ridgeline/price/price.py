@@ -83,7 +83,7 @@ class _StandingTime:
 
 
 class Price:
-    """The priced op calls of a model, which may be on the meta device.
+    """The cost model of one model: its op calls, grouped by cost, and the price of any step. It needs no weights.
 
     Step traffic counts calls, so an op that is called twice is read twice. Memory counts ops.
     """
@@ -126,7 +126,7 @@ class Price:
         return found
 
     def _disable_kv_cache(self) -> None:
-        """Sort the ops into those that read the context and those that do not, with empty caches."""
+        """Divide the ops into those that read the context and the others, and start with empty caches."""
         self._standing_ops = tuple(priced for priced in self.ops if not priced.op.reads_context)
         self._context_ops = tuple((i, priced) for i, priced in enumerate(self.ops) if priced.op.reads_context)
         self._standing: dict[StepShape, _Standing] = {}
@@ -149,11 +149,11 @@ class Price:
         return priced_backend(device.kind) if device.native and self._taken else OTHER_ENGINE
 
     def recorded(self, device: Device, work: Work) -> bool:
-        """Return whether the device records such a step once and replays it."""
+        """Return whether a step on the device is replayed, because it was captured or recorded once."""
         return self._replayed_as(device, work) is not None
 
     def _replayed_as(self, device: Device, work: Work) -> ReplayShape | None:
-        """Return the padded size with which such a step is replayed, or None if it is not replayed."""
+        """Return the padded size with which a step on the device is replayed, or None if it is not replayed."""
         steps = self._replayed[priced_backend(device.kind).name] if device.native else None
         return None if steps is None else steps.shape_of(work)
 
@@ -212,13 +212,13 @@ class Price:
         return found
 
     def _in_order(self, of: Callable[[CachedOps], Iterable[V]]) -> tuple[V, ...]:
-        """Merge the results of each row space into the order of the ops."""
+        """Merge the results of the cached ops, grouped by kind of rows, into the model's order of ops."""
         parts = {space: iter(of(ops)) for space, ops in self._by_space.items()}
         return tuple([next(parts[priced.space]) for priced in self._standing_ops])
 
 
 def traced_calls(model: PricedModule) -> list[tuple[str, Op, RowAxis]]:
-    """Return the op calls of a forward pass in order: each one's path, its op and its row space.
+    """Return each op call of a forward pass on the meta device: module path, op, and kind of rows, such as tokens.
 
     The forward pass runs on the meta device.
     """

@@ -1,4 +1,4 @@
-"""The ops of a model as the cost model counts them: with the number of calls and the row space."""
+"""The ops of a model as the cost model counts them: with the number of calls and the kind of rows."""
 
 from dataclasses import dataclass
 
@@ -11,14 +11,14 @@ from ridgeline.price.op_time import OpTime
 
 @dataclass(frozen=True, slots=True)
 class PricedOp:
-    """A group of op calls with the same cost function over the rows of one space."""
+    """A group of op calls with the same cost function over the same kind of rows, such as tokens."""
 
     op: Op
     """The op object of the group's first call."""
     path: str
     """The module path of the group's first call."""
     space: RowAxis
-    """The row space over which the calls run."""
+    """The kind of rows that the calls run over, such as tokens, logit rows or encoder positions."""
     count: int
     """The number of op calls in the group."""
 

@@ -92,7 +92,7 @@ def bits_of(name: str) -> int:
 def narrower_weights(case: Scenario, *, every: bool = False) -> list[Deployment]:
     """Return the same deployment with narrower weight formats, the widest first.
 
-    If the user requested KV in a plain format, it becomes that of the model as stored in this way.
+    If the user requested a plain KV format such as bf16, the new deployments use the model's own instead.
 
     Args:
         case: The scenario.
@@ -229,7 +229,7 @@ def changes(base: CaseOutcome, named: Sequence[tuple[str, CaseOutcome]]) -> list
 
 
 def batch_lever(serving: LoadEstimator, base: CaseOutcome) -> Change | None:
-    """Return the change from the workload's batch to the most users, or None if that is not an increase."""
+    """Return what changes with as many users as possible instead of the workload's batch; None if they are not more."""
     batch, most = serving.workload.batch, serving.capacity
     if most.users <= batch:
         return None

@@ -23,7 +23,7 @@ class Offer:
     device: Device
     outcome: CaseOutcome
     load: LoadEstimate
-    """The performance with the most users within the targets, or of the fullest replica if there is a demand."""
+    """The performance under load: with the most users within the targets, or of a demand's fullest replica."""
     fleet: ReplicaCount | None
     """The replicas for the demand; None if there is no demand or it cannot be served."""
     trust: Trust
@@ -67,7 +67,7 @@ class DeviceComparison:
     demand: Demand
     setup: Deployment
     rankings: tuple[Ranking, ...]
-    """The rankings, that of the seller with the most offers first and that of devices without a price last."""
+    """The rankings of devices: the seller with the most offers first, devices without a price last."""
     unable: tuple[Offer, ...]
     """The devices that serve no user within the targets."""
     unpriced: Unpriced

@@ -15,7 +15,7 @@ _MARKS = {"calibrated": "here", "own": "own", "alike": "family", "kind": "NONE",
 
 
 def compare_document(comparison: DeviceComparison) -> Document:
-    """Return the rankings, the best first, with notes on the devices that cannot serve the load."""
+    """Return a document that ranks devices per seller, the best first, with notes on those that cannot serve."""
     workload, any_of_them = comparison.workload, comparison.offers[0].outcome
     title = (
         f"{comparison.name}: {any_of_them.weights} weights, {any_of_them.kv} KV, "

@@ -238,7 +238,7 @@ class DeploymentPlan:
 
     @cached_property
     def batching(self) -> Change | None:
-        """The change from the workload's batch to the most users; None if that is not an increase."""
+        """The effect of serving as many users as possible instead of the given batch; None if they are not more."""
         return batch_lever(self.serving, self.outcome)
 
     @cached_property

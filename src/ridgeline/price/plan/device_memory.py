@@ -39,9 +39,9 @@ class DeviceMemory:
     activations: float
     """The peak activations of a step, or of the sampler if that is larger."""
     overhead: float
-    """The bytes for driver, libraries, graphs and recorded steps."""
+    """The bytes for driver, libraries, CUDA graphs, communication and recorded decode steps."""
     left: float
-    """The part of the budget that remains for KV; negative if not even the weights fit."""
+    """The bytes of a device's memory budget that remain for KV; negative if not even the weights fit."""
     kv_bytes_per_token: float
     """The KV bytes that one more token of a request takes in all layers, without page padding."""
     layout: KVLayout
@@ -51,7 +51,7 @@ class DeviceMemory:
     admitted_tokens: int
     """The positions that a request counts with for admission, when requests of all ages are running."""
     step_tokens: int
-    """The maximum number of positions per step, and so of requests that each receive a token in it."""
+    """The maximum number of positions per step, which also limits the requests that get a token in a step."""
     logit_rows: int = LOGIT_ROWS
     """The number of requests whose logits memory is reserved for, at least as many as one rank's users."""
     sampler: float = 0.0
@@ -59,9 +59,9 @@ class DeviceMemory:
     encoded: int = 0
     """The number of encoder positions of a request."""
     ranks: int = 1
-    """The number of ranks with requests of their own. `held`, `at_end` and `users` count the requests of all."""
+    """The number of data-parallel ranks with their own requests; `held`, `at_end` and `users` cover all ranks."""
     recorded: float = 0.0
-    """The bytes of `overhead` that recorded decode steps hold."""
+    """The bytes, part of `overhead`, of decode steps that are captured as CUDA graphs or recorded."""
 
     @property
     def page_size(self) -> int:

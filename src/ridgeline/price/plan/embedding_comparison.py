@@ -56,7 +56,7 @@ def compare_embedding(
 
 
 def compare_embedding_document(compared: EmbeddingComparison) -> Document:
-    """Return the rankings, that of the largest seller first, and a note on the devices that do not hold the model."""
+    """Return a document that ranks devices per seller, with a note on those that do not hold the model."""
     some = (*compared.plans, *compared.unable)[0]
     rows: list[TableRow | str] = []
     for seller, plans in _rankings(compared.plans):
@@ -72,7 +72,7 @@ def compare_embedding_document(compared: EmbeddingComparison) -> Document:
 
 
 def compare_embedding_json(compared: EmbeddingComparison) -> dict[str, Any]:
-    """Return the devices in the order of the rankings, then those that do not hold the model."""
+    """Return the compared devices as JSON data, ranking by ranking, then those that do not hold the model."""
     ranked = [plan for _, plans in _rankings(compared.plans) for plan in plans]
     return {"cards": [_offer(plan) for plan in (*ranked, *compared.unable)]}
 
@@ -84,7 +84,7 @@ def _offer(plan: EmbeddingPlan) -> dict[str, Any]:
 
 
 def _rankings(plans: Sequence[EmbeddingPlan]) -> list[tuple[str, list[EmbeddingPlan]]]:
-    """Return the plans by seller, those without a price last."""
+    """Return the plans of each seller, the cheapest tokens first; plans without a price come last."""
     by_seller: dict[str, list[EmbeddingPlan]] = {}
     for plan in plans:
         price = plan.case.setup.device.price

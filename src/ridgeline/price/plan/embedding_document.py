@@ -103,7 +103,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[EmbeddingPlan], DocumentTable]]] = M
 
 
 def embedding_json(plan: EmbeddingPlan) -> dict[str, Any]:
-    """Return all figures of the plan in SI units, bytes and seconds."""
+    """Return all figures of an embedding model's plan as JSON data, in SI units, bytes and seconds."""
     return {
         "model": {
             "name": plan.name,

@@ -21,7 +21,7 @@ from ridgeline.util.document.humanize import gb, gib
 
 
 def plan_json(plan: DeploymentPlan, comparison: DeviceComparison | None = None) -> dict[str, Any]:
-    """Return all figures of a plan, and of the devices that it was compared on."""
+    """Return all figures of a plan, and of the devices that it was compared on, as JSON data."""
     return {
         "model": _model(plan),
         "device": _device(plan.case.setup),
@@ -65,7 +65,7 @@ def plan_json(plan: DeploymentPlan, comparison: DeviceComparison | None = None) 
 
 
 def comparison_json(comparison: DeviceComparison) -> dict[str, Any]:
-    """Return the devices of a comparison, ranking by ranking, then those that serve no user."""
+    """Return the compared devices as JSON data, ranking by ranking, then those that serve no user."""
     return {
         "model": {"name": comparison.name},
         "workload": dataclasses.asdict(comparison.workload) | {"context": comparison.workload.context},

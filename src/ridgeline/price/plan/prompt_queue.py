@@ -116,20 +116,20 @@ def _run_on(sums: Figures, more: Figures) -> Figures:
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """The prefill seconds after a decode step, and the seconds to a first token, for three arrival patterns."""
+    """The seconds of prefill per decode step, and those to a first token, by when prompts reach data-parallel ranks."""
 
     steady: Estimate
-    """The prefill seconds if prompts reach each rank independently."""
+    """The prefill seconds after a decode step if prompts arrive at each data-parallel rank independently."""
     together: Estimate
-    """The prefill seconds if prompts reach all ranks at the same moments."""
+    """The prefill seconds after a decode step if prompts arrive at all data-parallel ranks at the same moments."""
     apart: Estimate
-    """The prefill seconds if prompts reach one rank after the other."""
+    """The prefill seconds after a decode step if prompts arrive at one data-parallel rank at a time."""
     first: Estimate
-    """The seconds to the first token if prompts reach each rank independently."""
+    """The seconds to the first token if prompts arrive at each data-parallel rank independently."""
     first_together: Estimate
-    """The seconds to the first token if prompts reach all ranks at the same moments."""
+    """The seconds to the first token if prompts arrive at all data-parallel ranks at the same moments."""
     first_apart: Estimate
-    """The seconds to the first token if prompts reach one rank after the other."""
+    """The seconds to the first token if prompts arrive at one data-parallel rank at a time."""
 
 
 class RankPrompts:

@@ -72,7 +72,7 @@ class Phase:
     context: int | None = None
     """The positions of a sequence at its end (prefill) or on average (decode); None if positions do not apply."""
     ranks: int | None = None
-    """The number of data-parallel ranks that have rows in the phase; None for all."""
+    """The number of data-parallel ranks that have requests in the phase; None for all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class ScoresRow:
 
 
 def score_rows(case: Scenario) -> list[ScoresRow]:
-    """Return a row for each prompt of 512, 2,048, ... positions up to the model's context.
+    """Return the price of attention, fused and unfused, for prompts of 512, 2,048, ... positions up to the context.
 
     A speech model has one row, for a window. A model without attention has none.
     """
@@ -47,7 +47,7 @@ def _prompts(context: int) -> Iterator[int]:
 
 
 def scores_of(case: Scenario, work: Work, prompt: int, working_set: float | None = None) -> ScoresRow:
-    """Return the row of any step.
+    """Return the bytes and seconds of fused and unfused attention in any step on a device.
 
     Args:
         case: The scenario.
