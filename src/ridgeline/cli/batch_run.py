@@ -51,7 +51,7 @@ class EarlierOutput:
     done: frozenset[str] = frozenset()
     """The custom ids of the requests that the earlier run answered."""
     wrong: frozenset[int] = frozenset()
-    """The numbers of input lines that were not valid requests."""
+    """The line numbers of invalid requests in the input, as the earlier run reported them."""
     size: int = 0
     """The size in bytes of the complete lines of the earlier output."""
 
@@ -207,7 +207,7 @@ async def _show_progress(batch: BatchRunner) -> None:
 
 
 def read_earlier(path: Path) -> EarlierOutput:
-    """Return the output of an earlier run.
+    """Read the batch output file of an earlier run, to resume that run.
 
     An incomplete last line, which was being written when that run ended, does not count.
 
@@ -236,7 +236,7 @@ def read_earlier(path: Path) -> EarlierOutput:
 
 
 def _input(source: str) -> BufferedIOBase:
-    """Return the stream from which requests are read.
+    """Return the stream from which a batch run reads its requests.
 
     Raises:
         ValueError: If it cannot be opened.
@@ -252,7 +252,7 @@ def _input(source: str) -> BufferedIOBase:
 
 
 async def _lines(stream: BufferedIOBase) -> AsyncIterator[bytes]:
-    """Yield the lines of a stream as they arrive.
+    """Yield the lines of a batch input stream as they arrive.
 
     While a pipe or terminal has no data, other requests are processed. A file is read at once.
     """

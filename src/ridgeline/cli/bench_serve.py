@@ -135,7 +135,7 @@ def _progress() -> Iterator[ShowProgress]:
 
 
 async def _measure(asked: _BenchServeOptions, told: ShowProgress) -> BenchFindings:
-    """Query the server, warm up and send all requests.
+    """Query the server, warm it up and send all requests of the benchmark.
 
     Raises:
         NoResponse: If the server does not respond.
@@ -213,7 +213,7 @@ def extent_of_level(load: LoadPattern, rate: float) -> dict[str, Any]:
 
 
 def _predicted(asked: _BenchServeOptions, found: BenchFindings, told: ShowProgress) -> BenchFindings:
-    """Return the findings with a prediction added.
+    """Return the benchmark's findings with a prediction for the same load added.
 
     The model is that of --predict, or a local Ridgeline server's own if it can be read here. Without --predict-on, the
     device is this machine only if it is calibrated, because probing it next to a busy server would disturb both

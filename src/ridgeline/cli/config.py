@@ -24,9 +24,9 @@ class ConfigFile:
 
     path: Path
     values: Mapping[str, Any]
-    """The values that the file sets, by parameter name."""
+    """The values that the config file sets, by parameter name."""
     keys: Mapping[str, str]
-    """The keys under which the file sets values, by parameter name."""
+    """The key in the config file that sets each parameter, by parameter name."""
 
 
 def read_config_file(
@@ -57,7 +57,7 @@ def read_config_file(
 def _entries(
     table: Mapping[str, Any], command: Sequence[str], commands: Container[str] | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """Yield keys with their values, those of the command's own table last.
+    """Yield the keys of a config file that apply to a command, with their values; the command's own table comes last.
 
     Args:
         table: The table to read.

@@ -160,7 +160,7 @@ class _DiffusionRun:
         self._previewed = 0  # the step of the current group's latest preview; 0 for none
 
     def run(self, pair: CFGParallelPair | None = None) -> None:
-        """Run the plan.
+        """Generate the images or videos of the plan: encode the prompt, denoise, decode and write the files.
 
         Args:
             pair: The second process for guided steps, as in `Pipeline.denoise`; None for none.

@@ -83,10 +83,10 @@ class DiffusionSettings:
         return device_named(self.device)
 
     def tiling(self, autoencoder: AutoencoderKL | VideoAutoencoder, latents: Sequence[int]) -> Tiling | None:
-        """Return the tiling for decoding latents of this shape, or None to decode whole images or video frames.
+        """Return the tiles in which to decode latents of this shape, or None to decode images or frames whole.
 
         Raises:
-            ValueError: If the memory suffices for neither way.
+            ValueError: If the memory suffices neither for whole images nor for tiles.
         """
         if self.tile == OFF:
             return None

@@ -270,7 +270,7 @@ def _load(name: str, threads: int | None, weights: str | None, kv: str | None = 
 
 
 def _give(page: Document, data: dict[str, Any], svg: Path | None, as_json: bool) -> None:
-    """Write the page's figure if requested, and print the page or its data as JSON."""
+    """Write the figure of an experiment's page if requested, and print the page or its data as JSON."""
     if svg is not None:
         _write(svg, page)
     if as_json:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ridgeline.cli.image_prompt import ImagePrompt
 
 _READ = 1 << 30
-"""The maximum number of bytes to read for a speed measurement, which is small compared with a model's time."""
+"""The most bytes of a checkpoint to read from the page cache to measure the read speed; little next to a run."""
 
 _CARD = "h100-sxm"
 
@@ -168,7 +168,7 @@ def _account(llm: LLM) -> RunStats:
 
 
 def _images(source: ModelSource, paths: list[Path]) -> "ImagePrompt":
-    """Read the images of the prompt."""
+    """Read the image files that --image adds to the prompt."""
     from ridgeline.cli.image_prompt import ImagePrompt  # imports Pillow, which few prompts need
 
     return ImagePrompt.read(source, paths)

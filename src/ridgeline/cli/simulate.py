@@ -150,7 +150,7 @@ _On = Callable[[int, Limits, float], Machine]
 
 @dataclass(frozen=True)
 class _SimulationQuery:
-    """The options of a command, as plain values that can be sent to another process."""
+    """The options of `ridgeline simulate`, as plain values that can be sent to another process."""
 
     model: str
     setup: SetupFlags
@@ -161,7 +161,7 @@ class _SimulationQuery:
     judged: ObjectiveFlags
 
     def asked(self) -> tuple[SimulationQuery, _On]:
-        """Return the simulation query, and a function that builds its machine with other settings.
+        """Return the simulation query, and a function that builds its simulated replica with other settings.
 
         Raises:
             ValueError: If an option is invalid.

@@ -79,12 +79,12 @@ class FleetFlags:
     def fleet(
         self, case: Scenario, machine: Callable[[Scenario], Machine], on: Callable[[Device], Scenario], seed: int
     ) -> SimulatedFleet:
-        """Return the simulated fleet that the options describe.
+        """Return the simulated fleet of replicas that the options describe.
 
         Args:
             case: The scenario of one replica.
-            machine: Returns the engine for a scenario.
-            on: Returns the scenario on another device.
+            machine: A function that returns the simulated engine for a scenario.
+            on: A function that returns the scenario of the same model on another device.
             seed: The seed of the router.
 
         Raises:

@@ -146,7 +146,7 @@ class ObjectiveFlags:
         return parse_slos(self.slo) if self.slo else None
 
     def requirements(self) -> tuple[Requirement, ...]:
-        """Return the conditions that decide the exit status.
+        """Return the conditions of --require, which the results must meet for the command to exit with status 0.
 
         Raises:
             ValueError: If an option is malformed.
