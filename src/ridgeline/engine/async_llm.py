@@ -101,7 +101,7 @@ class _Caller:
     ticket: int
     """The number that AsyncLLM gave the request."""
     spec: GenerationRequest
-    """The request that the caller awaits."""
+    """The request for a completion that the caller awaits."""
     take: Take
     """The callback that receives the events of the request, on the caller's event loop."""
     loop: asyncio.AbstractEventLoop
@@ -161,7 +161,7 @@ class AsyncLLM:
         They also receive changes of whether those engines are reachable.
         """
         self.peers: dict[str, PeerChanged] = {}
-        """The latest state of each engine that computes prompts for this one, by address."""
+        """The latest state of each engine that computes prompts for this engine, by address."""
         self._callers: dict[int, _Caller] = {}  # by ticket
         self._by_request: dict[int, _Caller] = {}
         self._next_ticket = itertools.count(1)
@@ -275,7 +275,7 @@ class AsyncLLM:
         encoder: EncoderInput = (),
         adapter: str = "",
     ) -> Completion:
-        """Complete one prompt and return the whole result; the arguments and errors are those of `stream`."""
+        """Complete one prompt and return all of its completions; the arguments and errors are those of `stream`."""
         spec = self._request(prompt, params, encoder, adapter)
         completion = Completion.empty(spec.prompt, spec.params.n)
         async for event in self._events(spec):
@@ -283,7 +283,7 @@ class AsyncLLM:
         return completion
 
     def watch(self, on: bool) -> None:
-        """Turn the messages on changed KV pages to the page observers on or off."""
+        """Start or stop the messages from the engine that tell page observers which KV pages changed."""
         self._watched = on
         self.host.send(WatchPages(on))
 

@@ -100,7 +100,7 @@ class BatchBuilder:
                 table.extend(pages)
 
     def states(self, items: Sequence[PlanItem]) -> list[int]:
-        """Return the KV pages that hold the recurrent states of these plan items."""
+        """Return the KV pages that hold the recurrent states of the requests of these plan items."""
         fixed = [index for index, group in enumerate(self.groups) if group.spec.is_state]
         return [page for item in items for index in fixed for page in self._tables[item.request][index]]
 
@@ -109,7 +109,7 @@ class BatchBuilder:
         return GroupPageTables(self._tensor(slots), seen, first)
 
     def places(self, items: Sequence[PlanItem], index: int) -> tuple[list[int], list[list[int]], list[int]]:
-        """Return a layer group's page tables for these plan items as plain numbers.
+        """Return the KV slots that plan items write in one group of layers, and the KV pages that they see.
 
         Returns:
             The slots that the step writes, the pages that each item's rows see, and the first position of those pages.

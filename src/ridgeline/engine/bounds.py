@@ -45,7 +45,7 @@ class Bounds:
     vocabulary: int
     """The number of token ids of the model."""
     has_head: bool
-    """Whether the model gives logits."""
+    """Whether the model has an LM head, which gives logits."""
     encoder_width: int
     """The number of features of an encoder position; 0 if the encoder reads token ids."""
     encoder_context: int

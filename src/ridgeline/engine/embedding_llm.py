@@ -28,7 +28,7 @@ NO_VECTORS = (
     "modules.json and 1_Pooling of the release beside the weights"
 )
 _COMMON: Mapping[str, tuple[str, ...]] = {"document": ("document", "passage", "corpus"), "query": ("query",)}
-"""The common names of a model's instruction prompts for documents and for queries, by side of a search."""
+"""The common names of models' instruction prompts, for documents and for queries of a search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ class EmbeddingLLM:
         return [Vector(cut(said, vector.values, dimensions), vector.tokens) for vector in vectors]
 
     def score(self, query: str, documents: Sequence[str]) -> list[float]:
-        """Return the relevance of each document to a query, in the same order.
+        """Return the relevance of each document to a query, in the order of the documents.
 
         Raises:
             ValueError: If a document cannot run, before any does, or if one fails.

@@ -27,7 +27,7 @@ class TokenEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
     request: int
     """The id of the request, which its choices share."""
     choice: int
-    """The index of the choice."""
+    """The index of the completion among the `n` of the request."""
     token: Sampled | None
     """The sampled token; None for an event without one."""
     at: int
@@ -35,7 +35,7 @@ class TokenEvent(msgspec.Struct, array_like=True, frozen=True, gc=False):
     cached: int
     """The number of prompt positions that were found in the prefix cache."""
     timing: Timing
-    """The times of the request's life so far."""
+    """The times of the request's arrival, first step, first token and end, as far as they have passed."""
     finish: FinishReason | None = None
     """The reason why the choice ended; None if it continues."""
     error: str | None = None
@@ -61,7 +61,7 @@ class Stop(NamedTuple):
     request: int
     """The id of the request."""
     choice: int
-    """The index of the choice."""
+    """The index of the completion among the `n` of the request."""
     kept: int
     """The number of tokens of the choice that count; the engine drops those after them."""
 
@@ -75,7 +75,7 @@ class Event(NamedTuple):
     request: int
     """The id of the request, which its choices share."""
     choice: int
-    """The index of the choice."""
+    """The index of the completion among the `n` of the request."""
     token: Sampled | None = None
     """The sampled token; None for an event without one.
 
@@ -101,13 +101,13 @@ class Event(NamedTuple):
     cached: int = 0
     """The number of prompt positions that were found in the prefix cache."""
     timing: Timing | None = None
-    """The times of the request's life so far."""
+    """The times of the request's arrival, first step, first token and end, as far as they have passed."""
     prompt_logprobs: PromptLogprobs | None = None
-    """The log-probabilities of the prompt's next tokens, as in TokenEvent."""
+    """The log-probabilities of the prompt's next tokens, if requested; None for the first, which follows nothing."""
     out_of_memory: bool = False
     """Whether the request failed because a memory allocation was refused."""
     hidden: NDArray[np.float32] | None = None
-    """The last hidden states of the prompt, as in TokenEvent."""
+    """The last hidden states of the prompt, fp32 [positions, hidden], if the model has no head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class StepRecord:
     """The record of a step that ran, which an observer receives before its tokens are accepted."""
 
     plan: StepPlan
-    """The plan of the step."""
+    """The plan of the step that ran: the parts of requests that it consisted of."""
     work: Work
     """The amount of work of the step, which the cost model prices."""
     rows: Sequence[SampleRow]

@@ -30,7 +30,7 @@ class FailureIsolation:
         return bool(self._ends) and any(request.finish is None for request in self._ends)
 
     def isolate(self, plan: StepPlan, requests: Mapping[int, Request], error: Exception) -> Request | None:
-        """Undo a failed step and isolate its requests; return the one to blame if it was alone in the step.
+        """Undo a failed step and isolate its requests; if it had only one, return that request as the one to blame.
 
         The failure of a step of several requests is logged: if each of them runs well alone, nothing else reports it.
 

@@ -54,7 +54,7 @@ class TextEngine:
         return events
 
     def abort(self, request: int) -> list[Event]:
-        """End a request; return its last events, with the rest of its text."""
+        """End a request; return its last events, with the text that was held back."""
         return self.output_processor.take(self.engine.abort(request))[0]
 
 
@@ -244,7 +244,7 @@ class LLM:
         return self.loaded.texts.encode_chat(messages, self.engine.context, **template)
 
     def _refuse_second_caller(self) -> None:
-        """Raise ValueError if another call is in progress: one caller's loop would take the other's events."""
+        """Raise ValueError if another call is in progress, because one caller would take the events of the other."""
         if self.engine.has_work:
             raise ValueError("this LLM is in the middle of another stream; end that first, or use AsyncLLM for several")
 

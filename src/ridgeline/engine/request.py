@@ -67,7 +67,7 @@ class Request:
     """
 
     id: int
-    """The id of this choice, which is also its place in the order of arrival."""
+    """The id of this completion of a user's request, which is also its place in the order of arrival."""
     group: int
     """The id that `Engine.add` returned, which all choices of the user's request share."""
     spec: GenerationRequest
@@ -77,7 +77,7 @@ class Request:
     seed: int
     """The seed from which the request's tokens are sampled."""
     choice: int
-    """The index of this choice among those of the user's request."""
+    """The index of this completion among the `n` of the user's request."""
     limit: int
     """The maximum number of tokens to sample; 1 if the model has no head."""
     stop_ids: frozenset[int]
@@ -120,7 +120,7 @@ class Request:
     hidden: list[NDArray[np.float32]] | None = None
     """The hidden states of the prompt so far, step by step, if the model has no head; otherwise None."""
     children: list["Request"] = field(default_factory=list)
-    """The further choices of the same prompt, which start from this one's pages once the prompt is computed."""
+    """The further completions of the same prompt, which start from this one's pages once the prompt is computed."""
     placed_images: PlacedImages | None = None
     """The images of the prompt, with the positions of their rows; None without images."""
     received: int = 0

@@ -63,7 +63,7 @@ class RequestUpdater:
         return events
 
     def drop(self, group: int, choice: int, kept: int) -> None:
-        """Add the tokens of a choice past its first `kept` to the count of dropped tokens.
+        """Count the tokens of a completion past its first `kept` as dropped, because its text has ended before them.
 
         The choice may have ended with the last step.
         """
@@ -98,7 +98,7 @@ class RequestUpdater:
     def give_up(
         self, request: Request, reason: str | None, now: int, finish: FinishReason = FinishReason.ERROR
     ) -> list[TokenEvent]:
-        """End a request and the choices that were to start from its prompt; return their events."""
+        """End a request and the further completions that were to start from its prompt; return their events."""
         return [self.finish(choice, finish, now, reason) for choice in (request, *request.children)]
 
     def _take_one(
@@ -144,7 +144,7 @@ class RequestUpdater:
             self._end(request, finish, one, now, events)
 
     def _start_children(self, request: Request, now: int) -> None:
-        """Start the further choices of a request from the pages of its prompt, which are computed."""
+        """Start the further completions of a request from the KV pages of its prompt, which is computed."""
         for child in request.children:
             self._scheduler.fork(request, child, now)
         request.children = []

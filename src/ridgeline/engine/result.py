@@ -17,7 +17,7 @@ class Choice:
     """One completion of a prompt. Two choices are equal even if `cached` and `timing` differ."""
 
     index: int
-    """The index of this completion among those of the prompt."""
+    """The index of this completion among the `n` of the prompt."""
     text: str = ""
     """The text of the completion, without the reasoning."""
     reasoning: str = ""

@@ -80,7 +80,7 @@ class Runner:
         self._saves = self._rewound = False
 
     def prepare(self, plan: StepPlan) -> ForwardBatch:
-        """Return the plan as a batch, and make KV memory ready for it. Plans must come in the order of their making."""
+        """Return a plan as a batch, and make KV memory ready for it. Plans must come in the order of their making."""
         with self.others.prepare(plan):
             self._hear(plan)
             return self.builder.build(plan.items)
@@ -110,7 +110,7 @@ class Runner:
 
     @torch.inference_mode()
     def hidden(self, batch: ForwardBatch) -> Tensor:
-        """Run the batch, write its keys and values, and return the last hidden states of its wanted rows.
+        """Run a batch, write its keys and values, and return the last hidden states of its wanted rows.
 
         Returns:
             Hidden states [R, D], scored rows last.
@@ -236,7 +236,7 @@ class Runner:
 
 
 def verified(item: PlanItem, sampled: Sequence[Sampled | RowFailure]) -> Outcome:
-    """Return an item's sampled tokens, up to the first that differs from the token guessed for its position.
+    """Return a plan item's sampled tokens, up to the first that differs from the token guessed for its position.
 
     Rows after that have seen a wrong guess. A row that fails after others is not reported: the request runs it again,
     alone.
@@ -254,7 +254,7 @@ def verified(item: PlanItem, sampled: Sequence[Sampled | RowFailure]) -> Outcome
 
 
 def _with_scores(scores: Scores, sampled: Outcome | None) -> Outcome:
-    """Combine an item's prompt scores with its sampled tokens; the failure of one row is the failure of all."""
+    """Combine the prompt scores and the sampled tokens of a plan item; a failure of any row is its failure."""
     assert not isinstance(sampled, Scored | HiddenStates)
     good = tuple(score for score in scores if isinstance(score, PromptLogprob))
     failures = [score for score in scores if isinstance(score, RowFailure)]

@@ -101,7 +101,7 @@ class Scheduler:
             self.waiting.appendleft(child)
 
     def release(self, request: Request) -> None:
-        """Remove a request that has ended and free its pages, whether it waits or runs. There is no other way out."""
+        """Remove a request that has ended from the queue or the running ones, and free its pages; the only way out."""
         if request.running:
             self._stop_running(request)
         elif request in self.waiting:

@@ -115,7 +115,7 @@ class LoadedEngine:
         return self.device.type == "cuda"
 
     def info(self, device: Device | None = None) -> EngineInfo:
-        """Return a description of the engine for those who use it through messages.
+        """Return a description of the engine: its limits, memory and device, for users in other processes.
 
         Args:
             device: The device for which step times are predicted, if any.

@@ -40,7 +40,7 @@ class PlanItem(msgspec.Struct, array_like=True, frozen=True, gc=False):
     request: int
     """The id of the request."""
     start: int
-    """The first position of the request that runs in the step."""
+    """The first position of the request that this step runs."""
     tokens: Sequence[int]
     """The token ids to run. Negative ones are rows of the step's image encoder output, -1 the first.
 

@@ -69,7 +69,7 @@ class TokenRuleProcessor:
         self._mask: Mask | None = None
 
     def copy(self) -> "TokenRuleProcessor":
-        """Return a processor of the same rules for another choice, at the start."""
+        """Return a processor of the same token rules at the start of another completion of the request."""
         return TokenRuleProcessor(self.rules, self.vocabulary)
 
     def take(self, token: int) -> None:

@@ -67,9 +67,9 @@ class PageCopy:
     """A copy of one page's contents to another before a step runs, for the partial page of a fork."""
 
     source: int
-    """The KV page to copy from."""
+    """The KV page whose contents are copied."""
     target: int
-    """The KV page to copy to."""
+    """The KV page that receives the copied contents."""
 
 
 class KVCacheManager:
@@ -105,7 +105,7 @@ class KVCacheManager:
         self._refused: dict[int, list[PageKey]] = {}  # page keys of the request that was refused last
 
     def capacity(self, encoded: int = 0) -> int:
-        """Return the number of positions that a single request could hold in addition to its encoder's."""
+        """Return the number of positions that a single request could hold, not counting encoder positions."""
         return self.layout.capacity(self.chunk, encoded) if encoded and self._fixed else self._capacity
 
     @property
@@ -244,7 +244,7 @@ class KVCacheManager:
         return index, keys[(page + 1) * (group.page_size // self.page_size) - 1]
 
     def _claim(self, table: PageTable) -> None:
-        """Recompute the number of pages that a table may still take for its known positions."""
+        """Recompute the number of KV pages that a request may still take for its known positions."""
         chunk = max(1, min(self.chunk, table.known - table.computed))
         claim = 0
         for group, pages, passed in zip(self.groups, table.pages, table.passed, strict=True):
@@ -263,7 +263,7 @@ class KVCacheManager:
         return positions <= table.room or self._grant(table, positions)
 
     def try_grow_speculative(self, request: int, positions: int) -> bool:
-        """Allocate pages for guessed positions, as `grow` does, without touching the reserve of running requests."""
+        """Allocate pages for guessed positions unless that would take pages reserved for running requests."""
         table = self.tables[request]
         if positions <= table.room:
             return True

@@ -15,9 +15,9 @@ class PageLocation(NamedTuple):
     """The place of a KV page in a request's page tables."""
 
     group: int
-    """The index of the layer group of a page."""
+    """The index of the group of layers that a KV page belongs to."""
     entry: int
-    """The index of a page's entry in the page table of its group."""
+    """The index of a KV page in a request's page table for its group of layers."""
 
 
 class PageExchange:

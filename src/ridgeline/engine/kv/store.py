@@ -35,7 +35,7 @@ class KVStore:
         return self.buffer.index_select(0, self._tensor(pages)).cpu()
 
     def import_pages(self, pages: Sequence[int], rows: Tensor) -> None:
-        """Write pages that a store with the same layout exported into pages of this one."""
+        """Write KV pages that another store with the same layout exported into pages of this store."""
         self.buffer.index_copy_(0, self._tensor(pages), rows.to(self.buffer.device))
 
     def copy(self, copies: Sequence[PageCopy]) -> None:

@@ -46,7 +46,7 @@ class FollowerRunner:
         self._x_RD = torch.empty(0)
 
     def follow(self, order: object) -> None:
-        """Execute one command of the first rank."""
+        """Execute one command that the first rank has sent."""
         runner = self._runner
         match order:
             case PrepareBatch(plan):

@@ -58,7 +58,7 @@ class Candidates:
         return index if self.ids_C is None else int(self.ids_C[index])
 
     def subset(self, index_K: IdsC) -> Self:
-        """Return only the candidates at these increasing indices."""
+        """Return the candidate tokens at these increasing indices, without all others."""
         ids_K = index_K if self.ids_C is None else self.ids_C[index_K]
         return self.of(ids_K, self.logits_C[index_K], self.weights_C[index_K])
 

@@ -47,17 +47,17 @@ class LogitChanges:
     """
 
     biased_N: Tensor
-    """The places of the logits that get a bias."""
+    """The flat indices of the logits that get a bias."""
     biases_N: Tensor
     """The biases to add to logits."""
     forbidden_N: Tensor
-    """The places of the logits of forbidden tokens."""
+    """The flat indices of the logits of forbidden tokens."""
     masked_M: Tensor
     """The rows of the group that have a bitmask."""
     words_MW: Tensor
     """The bitmasks of the rows that have one, int32."""
     penalised_N: Tensor
-    """The places of the logits that get penalties."""
+    """The flat indices of the logits that get penalties."""
     penalties_4N: Tensor
     """The output count and the repetition, frequency and presence penalty of each logit with penalties."""
 

@@ -177,6 +177,6 @@ class _Samplings:
         return self._address(self.known(ids))
 
     def _address(self, array: NDArray[Any]) -> int:
-        """Return the address of an array, which these structures keep alive."""
+        """Return the address of an array, and keep the array alive as long as the structures that point to it."""
         self._held.append(array)
         return int(array.ctypes.data)

@@ -163,7 +163,7 @@ class _DeviceCandidates:
         return index_GK if self.ids_GC is None else self.ids_GC.gather(1, index_GK)
 
     def keep(self, kept_GC: Tensor) -> "_DeviceCandidates":
-        """Return the candidates after a cut: those that are removed stay, with a weight of 0."""
+        """Return the candidates with a weight of 0 for those that top-p or min-p removes."""
         weights_GC = self.weights_GC * kept_GC
         return replace(self, weights_GC=weights_GC, ends_GB=_block_ends(weights_GC))
 
@@ -209,7 +209,7 @@ def _softmax(logits_GV: Tensor, top_G1: Tensor) -> _DeviceCandidates:
 
 
 def _weighed(ids_GC: Tensor | None, logits_GC: Tensor, top_G1: Tensor, temperature_G1: Tensor) -> _DeviceCandidates:
-    """Take step 6 of sampling: make candidates with the weights that a temperature gives them."""
+    """Return candidate tokens with the weights that a temperature gives them."""
     weights_GC = ((logits_GC - top_G1) / temperature_G1.float()).exp()
     return _DeviceCandidates(ids_GC, logits_GC, weights_GC, _block_ends(weights_GC), top_G1, temperature_G1)
 

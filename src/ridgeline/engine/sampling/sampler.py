@@ -89,7 +89,7 @@ class Sampler(ABC):
 
 
 def apply_timestamp_rule(logits_RV: Tensor, rows: Sequence[SampleRow]) -> Sequence[SampleRow]:
-    """Return the rows, with masks that leave only timestamps if these outweigh all other tokens.
+    """Return sampling inputs that allow only timestamp tokens if these outweigh all other tokens.
 
     The logits of rows with the rule are copied to the host; those of other rows are not read.
     """

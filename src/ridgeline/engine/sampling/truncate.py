@@ -109,7 +109,7 @@ def _cut_between(candidates: Candidates, low: np.float32, high: np.float32, targ
 
 
 def _cut_at(weights_S: FloatsC, above: float, target: float) -> Cut | None:
-    """Return the cut at which `above` plus these weights, from the largest down, first reaches `target`.
+    """Return the threshold at which `above` plus these weights, from the largest down, first reaches `target`.
 
     None if `above` has reached it already, or if all of them do not reach it.
     """

@@ -93,7 +93,7 @@ class ModelDrafter:
         self._steps = 0
 
     def draft(self, asks: Sequence[DraftRequest]) -> list[Sequence[int]]:
-        """Return guesses for each request.
+        """Return guesses at the next tokens of each request, from the draft model.
 
         A request gets none while the draft model has not read its whole prompt, or has no memory for it.
         """

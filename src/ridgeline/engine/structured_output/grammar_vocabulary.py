@@ -59,7 +59,7 @@ class GrammarVocabulary:
     """A model's vocabulary, prepared for grammars once: half a second and some 60 MB for 152k tokens."""
 
     def __init__(self, tokenizer: Tokenizer, rows: int) -> None:
-        """Prepare a vocabulary.
+        """Prepare the vocabulary of a model's tokenizer for grammars.
 
         Args:
             tokenizer: The model's tokenizer.

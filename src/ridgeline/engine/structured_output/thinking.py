@@ -96,7 +96,7 @@ class ThinkingState:
         return opens or breaks
 
     def _closes(self, data: bytes) -> bool:
-        """Return whether these bytes complete the closing tag; if not, record how much of it the text ends with."""
+        """Return whether these bytes complete the tag that closes the reasoning; record a partial match."""
         closing = self._tags.closing
         text = closing[: self._matched] + data
         if closing in text:

@@ -37,7 +37,7 @@ class _Parked:
     """A request that waits for KV pages from another engine."""
 
     request: Request
-    """The request that waits."""
+    """The request that waits for KV pages from another engine."""
     keys: list[PageKey]
     """The prefix-cache keys of the full pages of the prompt."""
     have: int

@@ -22,7 +22,7 @@ class Identity(NamedTuple):
     pages: str
     """The layout of the pages, as a text that two engines compare."""
     page_bytes: int
-    """The number of bytes that a page takes on the connection."""
+    """The number of bytes that a KV page takes on the connection."""
 
 
 def identity_of(config: Mapping[str, Any], model: Model, layout: KVLayout, page_bytes: int) -> Identity:

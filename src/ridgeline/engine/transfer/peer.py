@@ -65,7 +65,7 @@ class PagesArrived:
     """The event that the pages of a prompt have come."""
 
     pages: PagesFrame
-    """The message that announced the pages."""
+    """The message of the producer that announced these KV pages."""
     rows: Tensor
     """The contents of the pages: bytes [pages, bytes per page]."""
     seconds: float
@@ -221,7 +221,7 @@ class Peer:
             self._heard(self, None)
 
     def _arrived(self, wire: Wire[FromProducer], message: PagesFrame) -> PagesArrived:
-        """Read the KV pages that follow a message."""
+        """Read the KV pages that follow a message of the producer, and return them as an event."""
         pages, page_bytes = len(message.names), self._identity.page_bytes
         if pages > self._most:
             raise OSError("it sends more pages than KV memory has")

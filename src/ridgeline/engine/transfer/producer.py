@@ -54,13 +54,13 @@ class _PrefillJob:
     """A prompt that is being computed for a client."""
 
     client: "_Client"
-    """The client that requested the prompt."""
+    """The connection to the client that requested the prompt's KV pages."""
     ticket: int
     """The client's number for the prompt."""
     have: int
     """The number of prompt positions whose KV pages the client already has, so that they are not sent."""
     request: Request
-    """The engine's request for the prompt."""
+    """The request with which the producing engine computes the prompt."""
 
 
 class Producer:

@@ -35,7 +35,7 @@ class ConnectionThreads:
             self._threads.append(thread)
 
     def join(self) -> None:
-        """Wait, for a limited time, until the threads have ended, and those that they start meanwhile."""
+        """Wait, for a limited time, until all threads have ended, also those that they start meanwhile."""
         end = time.monotonic() + _BOUND
         while (left := end - time.monotonic()) > 0 and (thread := self._alive()) is not None:
             thread.join(left)

@@ -82,7 +82,7 @@ class PaddingFrame(msgspec.Struct, tag="filling", array_like=True, frozen=True):
     """The producer's message that the bytes of a BandwidthProbe follow."""
 
     nbytes: int
-    """The number of bytes that follow."""
+    """The number of padding bytes that follow."""
 
 
 class PagesFrame(msgspec.Struct, tag="pages", array_like=True, frozen=True):
@@ -114,14 +114,14 @@ class PeerTimeout(Exception):
 
 
 class AuthError(ValueError):
-    """The error that the other end uses another protocol, or does not know the key; the reason, in one line."""
+    """The error that the other end of a KV transfer uses another protocol, or lacks the key; a one-line reason."""
 
 
 class Wire(Generic[M]):
     """One end of a connection, which one thread reads and another writes."""
 
     def __init__(self, connection: socket.socket, messages: Any, waiting: Callable[[], None] = lambda: None) -> None:
-        """Take over a connected socket.
+        """Take over a connected socket as one end of a KV transfer connection.
 
         Args:
             connection: The socket.
@@ -148,7 +148,7 @@ class Wire(Generic[M]):
             self._socket.sendall(body)
 
     def receive(self) -> M:
-        """Return the next message.
+        """Return the next message from the other end of a KV transfer connection.
 
         Raises:
             PeerTimeout: If none has begun for a while.
@@ -212,7 +212,7 @@ class Wire(Generic[M]):
 
 
 class SendQueue:
-    """The messages to write on a wire, by a thread of its own, so that the sender never waits for the other end."""
+    """The messages to write on a KV transfer connection, in a thread of their own, so that senders never wait."""
 
     def __init__(self, wire: "Wire[Any]", threads: ConnectionThreads, name: str) -> None:
         self._wire, self._closed = wire, False
@@ -271,7 +271,7 @@ def memory(nbytes: int) -> tuple[Tensor, memoryview]:
 
 
 def connect(address: str, seconds: float, begun: Callable[[socket.socket], None]) -> socket.socket:
-    """Connect to an address.
+    """Connect to the address of a producer of KV pages.
 
     Args:
         address: The address.
@@ -347,7 +347,7 @@ def _check_magic(said: bytes) -> None:
 
 
 def _exactly(connection: socket.socket, count: int, end: float) -> bytes:
-    """Read an exact number of bytes.
+    """Read an exact number of bytes from a socket.
 
     Args:
         connection: The socket.

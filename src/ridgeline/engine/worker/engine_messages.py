@@ -41,7 +41,7 @@ class VectorInfo(msgspec.Struct, frozen=True):
     squashed: bool
     """Whether a score is to be read as sigmoid(score)."""
     vocabulary: int
-    """The number of token ids of one text."""
+    """The number of different token ids that a single text may contain."""
     segments: int
     """The number of texts that the model distinguishes by token type; each has its own range of ids."""
 
@@ -153,7 +153,7 @@ class PageChange(NamedTuple):
     references: int = 0
     """The number of page-table entries and pending copies that refer to the page."""
     before: int = 0
-    """The page with the request's positions before this one; 0 if there is none, or no request holds the page."""
+    """The page with the request's positions before those of this page; 0 if none, or if no request holds the page."""
 
 
 class SequenceState(NamedTuple):
@@ -214,7 +214,7 @@ class StopChoice(msgspec.Struct, tag="stop", array_like=True, frozen=True):
     """The message to the engine that the text of a choice has ended (events.Stop)."""
 
     stop: Stop
-    """The choice to stop, and how many of its tokens count."""
+    """The completion to stop, and how many of its tokens count."""
 
 
 class WatchPages(msgspec.Struct, tag="watch", array_like=True, frozen=True):

@@ -115,7 +115,7 @@ class EngineLoop:
             self._end_transfer()
 
     def take(self, message: ToEngine) -> None:
-        """Handle a message to the engine and send its results."""
+        """Handle a message to the engine, such as a new request, and send what results from it."""
         if isinstance(message, AddRequest):
             self._add(message)
         elif isinstance(message, StopChoice):
@@ -155,7 +155,7 @@ class EngineLoop:
             return Refused(asked.ticket, f"{type(error).__name__}: {error}", fault=True)
 
     def step(self) -> StepReport | None:
-        """Run a step and send its results; return the report on it, or None if it failed or nothing ran."""
+        """Run a step of the engine and send its events; return its report, or None if it failed or nothing ran."""
         self._report = None
         events = self.engine.step()
         if self._producer is not None:

@@ -41,7 +41,7 @@ class ProcessHandle(Protocol):
         """
 
     def exit_reason(self) -> str:
-        """Return how the process ended, after its connection has."""
+        """Return how the engine's process ended, after its connection has ended."""
 
 
 class ChildProcess:
@@ -95,7 +95,7 @@ class ChildProcess:
         self._code()
 
     def exit_reason(self) -> str:
-        """Return how the child ended, after its connection has. A child that is still running gets a few seconds."""
+        """Return how the child process ended; one that still runs after its connection has ended gets a few seconds."""
         code = self._code()
         return f"its process was killed by signal {-code}" if code < 0 else f"its process ended with exit code {code}"
 

@@ -20,7 +20,7 @@ class _PageEntry(NamedTuple):
     sequence: int
     """The id of the sequence that holds the page."""
     entry: int
-    """The index of the page in its group's page table."""
+    """The index of the KV page in the sequence's page table for its layer group."""
 
 
 _NOWHERE = _PageEntry(0, 0, 0)
@@ -111,7 +111,7 @@ def _change(engine: Engine, page: int, places: dict[int, _PageEntry]) -> PageCha
 
 
 def _places(engine: Engine) -> dict[int, _PageEntry]:
-    """Return the place of each page in a table; of those that share a page, the last counts."""
+    """Return the place of each KV page in a request's page tables; of requests that share a page, the last counts."""
     return {
         page: _PageEntry(group, sequence, entry)
         for sequence, table in engine.kv_cache_manager.tables.items()
