@@ -353,7 +353,7 @@ async def _http_error(request: Request, error: Any) -> Response:
 
 
 async def _gone(request: Request, error: Any) -> Response:
-    """Return a response for a client that has left; only the access log sees its status."""
+    """Return a placeholder response for a client that has left; only the access log sees its status."""
     return Response(status_code=GONE)
 
 

@@ -64,7 +64,7 @@ class InFlightRequest:
     id: str = field(init=False)
     """The id that the client sees (`chatcmpl-...`)."""
     spec: GenerationRequest = field(init=False)
-    """The engine request for this prompt."""
+    """The request, in the engine's format, that completes this prompt."""
     request: int | None = None
     """The engine's number for the request, or None before the engine has accepted it."""
     begun: bool = False

@@ -70,7 +70,7 @@ class Tally:
         return self.answered + self.refused + self.wrong
 
     def take(self, status: int, body: bytes) -> None:
-        """Record a response by its status, and add its tokens."""
+        """Count a batch response by its status, and add its tokens."""
         if status != 200:
             self.refused += 1
             return
@@ -103,7 +103,7 @@ class _AdmitAll:
     """An admission policy that admits every request, because a batch limits its own concurrency."""
 
     def admit(self, live: InFlightRequest) -> None:
-        """Admit the request without any check."""
+        """Admit any request without a check."""
 
     def leave(self, live: InFlightRequest) -> None:
         """Ignore the end of a request, because this policy does not count requests."""

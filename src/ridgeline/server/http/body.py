@@ -38,7 +38,7 @@ async def read_object(request: Request, settings: ServerSettings, most_ids: int 
 
 
 async def parse_object_async(body: bytes, most_depth: int, most_ids: int = 0) -> dict[str, Any]:
-    """Return the same as `parse_object`, but check the structure of a long body in a thread."""
+    """Return the JSON object in a body, like `parse_object`, but check the structure of a long body in a thread."""
     await offload_if_long(len(body), lambda: check_structure(body, most_depth, most_ids))
     return _decoded(body)
 

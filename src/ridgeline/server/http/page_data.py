@@ -54,7 +54,7 @@ class PageData:
         self._turn, self._waiting = asyncio.Lock(), 0
 
     def routes(self) -> Sequence[BaseRoute]:
-        """Return the routes of the data; they must precede the routes of the page's files.
+        """Return the routes of the web page's data; they must precede the routes of its files.
 
         They are `/page/cards.json`, `/page/models.json`, `/page/tables/MODEL.json`, and `/page/tables` for a POST of a
         config.json.
@@ -107,7 +107,7 @@ class PageData:
             self._keep(name, await asyncio.to_thread(make))
 
     async def _in_turn(self, make: Callable[[], Awaitable[_Made]]) -> _Made:
-        """Await `make` after all earlier computations and return its result.
+        """Await the function `make` after all earlier computations and return what it returns.
 
         Raises:
             ApiError: If too many requests wait (429), or `make` raises ValueError (400).

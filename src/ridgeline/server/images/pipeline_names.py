@@ -36,5 +36,5 @@ class PipelineNames:
         raise none_of_these(asked, self.own, self.others)
 
     def said(self, own: str) -> str:
-        """Return the name of a pipeline in responses: the first of its names."""
+        """Return the name by which responses call a pipeline: the first of the names that requests may use."""
         return next(name for name, each in self.own.items() if each == own)

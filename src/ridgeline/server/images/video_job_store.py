@@ -68,7 +68,7 @@ class VideoJobStore:
         return self._folder.path(job.id + job.suffix)
 
     def delete(self, job: VideoJob) -> None:
-        """Delete a job and its file; a running job ends before its next work unit."""
+        """Delete a video job and its file; a running job ends before its next work unit."""
         self._forget(job)
 
     async def aclose(self) -> None:
@@ -99,7 +99,7 @@ class VideoJobStore:
         self._keep(job)
 
     def _keep(self, job: VideoJob) -> None:
-        """Store a finished job until its lifetime ends, or until newer jobs need its place."""
+        """Store a finished video job until its lifetime ends, or until newer jobs need its place."""
         job.expires = int(time.time() + self._lifetime)
         said = f"the video has expired: files are kept {self._lifetime:g} s; ask for it again"
         loop = asyncio.get_running_loop()
@@ -128,7 +128,7 @@ class VideoJobStore:
             self._forget(each, _MADE_ROOM)
 
     def _forget(self, job: VideoJob, said: str | None = None) -> None:
-        """Remove a job and its file, and remember the error text `said` for later requests for it.
+        """Remove a video job and its file, and remember the error text `said` for later requests for it.
 
         Without a text, later requests get a 404 error.
         """

@@ -189,7 +189,7 @@ class EngineFleet:
         return sent.leave
 
     async def inspect(self, question: bytes) -> bytes:
-        """Return the answer of one living engine's inspector, as `AsyncLLM.inspect` does."""
+        """Return the answer of one living engine's inspector to a question about the model."""
         found = next((each.llm for each in self.replicas.values() if each.llm.alive), self._first)
         return await found.inspect(question)
 

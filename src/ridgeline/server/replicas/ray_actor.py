@@ -19,14 +19,14 @@ class ActorAddress(NamedTuple):
     """The network address of an engine in a Ray actor, with the secret to connect."""
 
     host: str
-    """The address of the actor's machine."""
+    """The network address of the machine on which the engine's Ray actor runs."""
     port: int
     secret: bytes
     """The bytes that a client has to send first."""
     pid: int
-    """The process id of the actor."""
+    """The process id of the engine's Ray actor."""
     far: bool
-    """Whether the actor is on another machine than its client."""
+    """Whether the engine's Ray actor runs on another machine than its client."""
 
 
 class EngineActor:

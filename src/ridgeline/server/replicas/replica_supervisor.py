@@ -22,7 +22,7 @@ Start = Callable[[int], Awaitable[EngineReplica]]
 
 @dataclass(slots=True)
 class _ReplicaSnapshot:
-    """The state of a replica at the last check."""
+    """The state of a replica at the supervisor's last check."""
 
     alive: bool
     """Whether the replica's engine was alive."""

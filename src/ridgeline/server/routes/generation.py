@@ -134,7 +134,7 @@ class GenerationResult:
 
     @property
     def times(self) -> list[Timing]:
-        """The timings of all choices that have one."""
+        """The times of arrival, first step, first token and end of each completion of the request that has them."""
         return [choice.timing for each in self.completions for choice in each.choices if choice.timing is not None]
 
     def timings(self) -> dict[str, float | int]:

@@ -24,7 +24,7 @@ class TokenNames:
         self.tokenizer, self._as_ids = tokenizer, as_ids
 
     def text(self, token: int) -> str:
-        """Return the text of a token, with incomplete characters as U+FFFD, or its id form."""
+        """Return a token as text, with incomplete characters as U+FFFD, or as `token_id:7` if the request wants ids."""
         return f"token_id:{token}" if self._as_ids else self.data(token).decode("utf-8", "replace")
 
     def distinct(self, tokens: Iterable[int]) -> dict[int, str]:
@@ -51,7 +51,7 @@ def chat_logprobs(tokens: Iterable[Sampled], names: TokenNames) -> dict[str, obj
 
 
 async def long_chat_logprobs(tokens: Sequence[Sampled], names: TokenNames) -> dict[str, object]:
-    """Return the same as `chat_logprobs`, encoded in slices so that the event loop is not blocked."""
+    """Return the `logprobs` of a chat choice like `chat_logprobs`, in slices so as not to block the event loop."""
     content = EncodedList()
     async for part in slices(tokens):
         content.add(_chat_entries(part, names))

@@ -18,7 +18,7 @@ class EncodedList:
         self._parts: list[bytes] = []
 
     def add(self, entries: Sequence[object]) -> None:
-        """Encode entries to JSON and append them to the list."""
+        """Encode entries to JSON and append them to this list."""
         if entries:
             self._parts.append(msgspec.json.encode(entries)[1:-1])
 

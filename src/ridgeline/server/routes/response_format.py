@@ -48,7 +48,7 @@ def read_output_constraint(fields: GenerationFields, settings: ServerSettings) -
 
 
 def check_output_constraint(form: Mapping[str, Any], name: str, settings: ServerSettings) -> StructuredOutputs:
-    """Return a constraint after checking its size and depth.
+    """Return a structured-output constraint after checking its size and depth.
 
     Args:
         form: The arguments of `StructuredOutputs`.
@@ -104,7 +104,7 @@ def _of_objects(schema: object) -> dict[str, Any]:
 
 
 def _refuse_others(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
-    """Raise ApiError for an unknown entry, because the response would silently lack its effect."""
+    """Raise ApiError for an unknown entry of a response format, because the response would silently lack its effect."""
     for name, value in given.items():
         if name not in known and value is not None:
             raise invalid(f"{where}.{name} is not supported here; leave it out", "response_format")

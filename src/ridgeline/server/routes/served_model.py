@@ -39,7 +39,7 @@ class ServedModel:
     encoder: int = 0
     """The most prompt positions that the encoder takes; 0 for a model without an encoder."""
     hears: bool = False
-    """Whether the encoder reads audio."""
+    """Whether the model's encoder reads audio instead of text."""
     created: int = field(default_factory=lambda: int(time.time()))
     """The time at which the server began to serve the model, in Unix seconds."""
     others: Mapping[str, str] = field(default_factory=dict)

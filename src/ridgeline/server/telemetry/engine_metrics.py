@@ -205,7 +205,7 @@ class EngineMetrics(MetricsRegistry):
         self._times(live, progress)
 
     def _times(self, live: InFlightRequest, progress: _Progress) -> None:
-        """Record the parts of a request's time if its prompt was computed."""
+        """Record the queue, prefill, decode and total times of a finished request whose prompt was computed."""
         timing = progress.timing
         if timing is None or timing.scheduled is None or timing.first_token is None:
             return
