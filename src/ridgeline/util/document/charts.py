@@ -34,7 +34,7 @@ class Bars:
 
     title: str
     unit: str
-    """The unit of the values."""
+    """The unit of the values in the bar chart."""
     bars: tuple[Bar, ...]
 
 

@@ -11,9 +11,9 @@ class HeatMap:
 
     title: str
     rows: tuple[str, ...]
-    """The names of the rows."""
+    """The names of the heat map's rows."""
     columns: tuple[str, ...]
-    """The names of the columns."""
+    """The names of the heat map's columns."""
     lines: Lines
     note: str = ""
     """Remarks on how to read the heat map."""
