@@ -24,7 +24,7 @@ class ActivationPeak:
     """
 
     def __init__(self, price: Price, tokens: int, encoded: int = 0) -> None:
-        """Evaluate all ops except the LM head.
+        """Compute the activation bytes of all ops in a step except the LM head.
 
         Args:
             price: The priced model.

@@ -53,7 +53,7 @@ class Efficiency:
     """
 
     def at(self, pace: Slowdown) -> "Efficiency":
-        """Return these constants for a machine slowed down by `pace`.
+        """Return the constants of a kernel class for a machine slowed down by `pace`.
 
         Time that neither roof explains slows down like launches.
         """
@@ -119,7 +119,7 @@ class HostTime:
     """The additional host seconds of a step that runs prompts, or any position that no token is sampled from."""
 
     def at(self, pace: Slowdown) -> "HostTime":
-        """Return this host overhead for a machine slowed down by `pace`."""
+        """Return the host overhead of steps for a machine slowed down by `pace`."""
         seconds = ("step", "op", "sequence", "token", "byte", "asked", "prompts")
         return replace(self, **{name: getattr(self, name) * pace.launch for name in seconds})
 

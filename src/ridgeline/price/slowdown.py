@@ -13,7 +13,7 @@ class Slowdown:
 
     @property
     def said(self) -> str:
-        """A text that describes these factors relative to an undisturbed machine."""
+        """A text that describes these slowdown factors relative to an undisturbed machine."""
         return (
             f"launches {self.launch - 1:.0%} longer than undisturbed, arithmetic {self.compute - 1:.0%}, memory "
             f"{self.memory - 1:.0%}"

@@ -141,7 +141,7 @@ class DeviceMemory:
 
     @property
     def fits(self) -> bool:
-        """Whether the weights and the KV of one request, to its end, fit."""
+        """Whether the weights and the KV of one request, to its end, fit into a device's memory."""
         return self.at_end >= 1
 
     @property

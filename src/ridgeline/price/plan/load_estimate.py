@@ -98,7 +98,7 @@ class UserCapacity:
     limit: str
     """The reason that one more user is not possible: "memory", "step" (too few positions), "ttft" or "tpot"."""
     load: LoadEstimate
-    """The performance that these users experience, or that a single user would if there is no capacity at all."""
+    """The performance that this number of users experiences, or that one user would if no user can be served."""
 
 
 class LoadEstimator:
@@ -210,7 +210,7 @@ class SweepRow:
     experts: float | None
     """The expected number of distinct experts per layer that the tokens hit; None for a dense model."""
     fits: bool
-    """Whether memory holds such a batch to its end."""
+    """Whether memory holds the KV of this batch until all of its requests end."""
 
 
 def batch_sweep(serving: LoadEstimator, asked: Sequence[int] = ()) -> list[SweepRow]:

@@ -55,7 +55,7 @@ class PlanWorkload:
     output: int = 256
     """The number of new tokens of a request."""
     batch: int = 1
-    """The number of concurrent requests for figures that consider no load."""
+    """The number of concurrent requests in figures that assume one fixed batch, not arriving requests."""
     ttft: float | None = None
     """The target for the time to first token in seconds; None for no target."""
     tpot: float | None = None

@@ -11,7 +11,7 @@ from ridgeline.util.document.humanize import gib, say_gib, say_seconds, three_di
 
 
 def short_answer(plan: DeploymentPlan) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each line. `plan_answer.py` states the same figures with more detail."""
+    """Yield the name and the text of each line of a plan's summary. `plan_answer.py` states the same in detail."""
     yield "fits", _fits(plan)
     if plan.demand:
         yield "users", describe_demand(plan)
