@@ -43,7 +43,7 @@ class NoOpOption:
     """The explanation of the actual behaviour and of the alternative."""
     flag: bool = False
     marks: str = "--kv-memory"
-    """The option that a command must have for this one to apply."""
+    """The option that a command must have for this option without effect to be accepted."""
 
     def applies(self, options: Collection[str]) -> bool:
         """Return whether a command with these options accepts this option."""

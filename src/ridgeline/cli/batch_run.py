@@ -273,7 +273,7 @@ async def _lines(stream: BufferedIOBase) -> AsyncIterator[bytes]:
 
 
 async def _readable(stream: BufferedIOBase) -> None:
-    """Wait until a read would not block.
+    """Wait until reading from the batch input would not block.
 
     Raises:
         OSError: If the stream is not a pipe, terminal or socket.

@@ -306,7 +306,7 @@ class TargetFlags:
     ] = None
 
     def target(self, url: str) -> LoadTarget:
-        """Return the target of the requests.
+        """Return the target of the requests: the server's address, the route and the headers.
 
         Raises:
             ValueError: If an option is malformed.

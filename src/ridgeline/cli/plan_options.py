@@ -356,7 +356,7 @@ def _unpriced(money: MoneyFlags, title: str) -> str:
 
 
 def with_price(device: Device, money: MoneyFlags) -> Device:
-    """Return a device with its price.
+    """Return a device with its hourly price, taken from the options, a file or a known seller.
 
     The order of preference is the price that the user stated, a price file, the device's own file, and a known seller.
     """

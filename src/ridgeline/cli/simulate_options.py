@@ -55,7 +55,7 @@ class LimitFlags:
     ] = True
 
     def limits(self, max_batch_tokens: str) -> Limits:
-        """Return the limits of a step.
+        """Return the limits of an engine step: positions, requests and chunk size.
 
         Raises:
             ValueError: If an option is malformed.

@@ -21,7 +21,7 @@ class AdviceWorker:
     """A spawned process that simulates settings. It is not forked, because torch's threads do not survive a fork."""
 
     def __init__(self, make: Callable[[], Trial]) -> None:
-        """Start the process.
+        """Start the worker process.
 
         Args:
             make: Returns the function that simulates settings. It is pickled, so it must hold plain values only.
